@@ -1,0 +1,63 @@
+"""The command itself: its parts, and how errors become one line and an exit code.
+
+Exit codes: 0 done, 1 it did not work, 2 what was asked for cannot work, 130 interrupted.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from thresher import __version__
+from thresher.cli import pump, schema, stack
+from thresher.cli.output import complain, emit_text
+from thresher.core.errors import ThresherError
+
+app = typer.Typer(
+    name="thresher",
+    help="Moves messages between a service's database and Kafka without losing, inventing or reordering one.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(schema.app, name="schema")
+app.add_typer(stack.app, name="stack")
+app.command()(pump.pump)
+
+
+@app.command()
+def demo(
+    records: Annotated[int, typer.Option(help="Records to pump.", min=100, max=1_000_000)] = 20_000,
+) -> None:
+    """Bring up Postgres and Kafka, create an outbox, fill it, show both sides, and clean up.
+
+    The relay that carries the records to Kafka is not part of it yet. Exit code 1 if a count is not what it should be.
+    """
+    # Only here: the other commands work without the stack's packages.
+    from thresher.cli.demo import show  # noqa: PLC0415
+
+    raise typer.Exit(0 if show(records) else 1)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        emit_text(f"thresher {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command."""
+    try:
+        app(prog_name="thresher")
+    except ThresherError as error:
+        complain(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

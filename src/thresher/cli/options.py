@@ -1,0 +1,61 @@
+"""Options that several commands share, and what they mean."""
+
+from typing import Annotated, Any
+
+import psycopg
+import typer
+
+from thresher.cli.output import note
+from thresher.core.errors import InvalidInput, ThresherError
+from thresher.db import TableName
+from thresher.devstack.kept import KeptStack
+from thresher.outbox import Shape
+
+DataSource = Annotated[
+    str | None,
+    typer.Option(
+        "--ds",
+        envvar="THRESHER_DS",
+        show_envvar=True,
+        help="Data source: a Postgres connection string or URL. Without one, the running local stack is used.",
+    ),
+]
+OutboxTable = Annotated[str, typer.Option("--outbox", help="Name of the outbox table, taken literally.")]
+SchemaName = Annotated[str | None, typer.Option("--schema", help="Its schema; without one, the search_path decides.")]
+TableShape = Annotated[Shape, typer.Option("--shape", help="Our own table, or goharvest's.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")]
+
+
+class DatabaseUnreachable(ThresherError):  # noqa: N818
+    """No connection to the database."""
+
+    retryable = True
+
+
+def resolve_dsn(given: str | None) -> str:
+    """Return the connection string that was given, or that of the local stack; never guess further."""
+    if given:
+        try:
+            psycopg.conninfo.conninfo_to_dict(given)
+        except psycopg.ProgrammingError as error:
+            # Its text may repeat what it could not read, password and all.
+            raise InvalidInput("--ds: not a Postgres connection string (host=… dbname=… or postgresql://…)") from error
+        return given
+    endpoints = KeptStack().endpoints()
+    if endpoints is None:
+        raise InvalidInput("no database: give --ds or THRESHER_DS, or start a local one with 'thresher stack up'")
+    note("using the database of the local stack")
+    return endpoints.dsn
+
+
+def connect(dsn: str) -> psycopg.Connection[Any]:
+    """Connect, or raise with the driver's reason, which has no password in it."""
+    try:
+        return psycopg.connect(dsn, connect_timeout=10, application_name="thresher")
+    except psycopg.OperationalError as error:
+        raise DatabaseUnreachable(f"cannot connect to the database: {str(error).strip()}") from error
+
+
+def table_name(outbox: str, schema: str | None) -> TableName:
+    """Return the table that the options name."""
+    return TableName(table=outbox, schema=schema)

@@ -1,0 +1,74 @@
+"""All that the command prints: results on standard output, everything else on standard error."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from thresher.devstack.jars import Progress as FetchProgress
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def emit_json(content: object) -> None:
+    """Print one JSON object on a line of its own, for scripts."""
+    typer.echo(json.dumps(content))
+
+
+def emit_text(text: str) -> None:
+    """Print text as it is."""
+    typer.echo(text)
+
+
+def note(text: str) -> None:
+    """Tell a person something that is not the result."""
+    err.print(escape(text))
+
+
+def complain(text: str) -> None:
+    """Tell a person why it did not work."""
+    err.print(f"[bold red]error:[/] {escape(text)}")
+
+
+def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table as a result."""
+    shown = Table(*columns, title=title, title_justify="left", title_style="bold")
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    out.print(shown)
+
+
+@contextlib.contextmanager
+def fetching() -> Iterator[FetchProgress]:
+    """Show the download of the broker, if there is one."""
+    columns = (TextColumn("fetching Kafka, once"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[jar]}"))
+    with Progress(*columns, console=err, transient=True) as progress:
+        task = None
+
+        def show(jar: str, done: int, total: int) -> None:
+            nonlocal task
+            if task is None:
+                task = progress.add_task("", total=total, jar=jar)
+            progress.update(task, completed=done, jar=jar)
+
+        yield show
+
+
+@contextlib.contextmanager
+def working(what: str, total: int) -> Iterator[Progress]:
+    """Show a bar with a rate; the caller updates task 0 with `completed` and `rate`."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]} rec/s"),
+    )
+    with Progress(*columns, TimeElapsedColumn(), console=err) as progress:
+        progress.add_task(what, total=total, rate="0")
+        yield progress

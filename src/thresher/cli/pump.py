@@ -1,0 +1,124 @@
+"""`thresher pump`: fills an outbox with records, as fast or as slow as asked."""
+
+import secrets
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from thresher.cli.options import (
+    AsJson,
+    DataSource,
+    OutboxTable,
+    SchemaName,
+    TableShape,
+    connect,
+    resolve_dsn,
+    table_name,
+)
+from thresher.cli.output import emit_json, note, out, working
+from thresher.outbox import SchemaRefused, Shape, check_schema
+from thresher.testing.pump import Fleet, Plan, Tally
+
+
+def pump(
+    keys: Annotated[int, typer.Option(help="Number of unique keys.")],
+    records: Annotated[int, typer.Option(help="Number of records to generate.")],
+    interval: Annotated[float, typer.Option(help="Milliseconds between records of a writer.")] = 0.0,
+    ds: DataSource = None,
+    outbox: OutboxTable = "outbox",
+    schema: SchemaName = None,
+    shape: TableShape = Shape.THRESHER,
+    topic: Annotated[str, typer.Option(help="Kafka topic of the records.")] = "pump",
+    blank: Annotated[bool, typer.Option("--blank", help="Records without a value (tombstones).")] = False,
+    value_size: Annotated[int, typer.Option(help="Bytes of a value.")] = 100,
+    transaction: Annotated[int, typer.Option(help="Records in a transaction.")] = 20,
+    rollback: Annotated[float, typer.Option(help="Share of transactions that are rolled back, 0 to 1.")] = 0.0,
+    writers: Annotated[int, typer.Option(help="Writers, a process and a connection each.")] = 1,
+    own_keys: Annotated[
+        bool, typer.Option("--own-keys/--shared-keys", help="Each key belongs to one writer, or to all.")
+    ] = False,
+    skew: Annotated[float, typer.Option(help="Zipf exponent of the keys: 0 all alike, 1 a few hot ones.")] = 0.0,
+    rate: Annotated[
+        float | None, typer.Option(help="Records per second of all writers together; unlimited by default.")
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="Append every transaction and its outcome to this JSON lines file.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same load.")] = 0,
+    patience: Annotated[float, typer.Option(help="Seconds to wait for a database that went away.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Fill the outbox with records. Ctrl-C stops after the current transactions.
+
+    The exit code is 0 also where some transactions ended unknown (a lost connection): the summary counts them.
+    """
+    dsn = resolve_dsn(ds)
+    plan = Plan(
+        dsn=dsn, records=records, keys=keys, table=outbox, schema=schema, shape=shape, topic=topic, blank=blank,
+        value_bytes=value_size, writers=writers, transaction_rows=transaction, rollback_share=rollback,
+        interval_milliseconds=interval, rate=rate, skew=skew, own_keys=own_keys, seed=seed, run=secrets.token_hex(4),
+        history=history, patience_seconds=patience,
+    )  # fmt: skip
+    with connect(dsn) as connection:
+        check = check_schema(connection, table_name(outbox, schema), shape)
+    if not check.usable:
+        reasons = "\n".join(map(str, check.findings))
+        raise SchemaRefused(f"the outbox cannot be used ('thresher schema create' makes one):\n{reasons}")
+    tally = run(plan)
+    if as_json:
+        emit_json(summary(plan, tally))
+    else:
+        out.print(
+            f"{tally.committed:,} records committed, {tally.rolled_back:,} rolled back, {tally.unknown:,} unknown, in "
+            f"{tally.transactions:,} transactions and {tally.seconds:.2f} s: {rate_of(tally):,.0f} rec/s"
+        )
+
+
+def run(plan: Plan) -> Tally:
+    """Run a plan with a progress bar; SIGINT and SIGTERM stop it gracefully."""
+    fleet = Fleet(plan)
+    before = {
+        number: signal.signal(number, lambda _signal, _frame: fleet.stop())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        with working("pumping", plan.records) as progress:
+
+            def show(tally: Tally) -> None:
+                progress.update(progress.task_ids[0], completed=tally.rows, rate=f"{rate_of(tally):,.0f}")
+
+            tally = fleet.run(show)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if tally.rows < plan.records:
+        note(f"stopped after {tally.rows:,} of {plan.records:,} records")
+    return tally
+
+
+def rate_of(tally: Tally) -> float:
+    """Return the committed records per second."""
+    return tally.committed / tally.seconds if tally.seconds else 0.0
+
+
+def summary(plan: Plan, tally: Tally) -> dict[str, object]:
+    """Return the run in figures, for scripts."""
+    return {
+        "run": plan.run,
+        "topic": plan.topic,
+        "records": tally.rows,
+        "committed": tally.committed,
+        "rolled_back": tally.rolled_back,
+        "unknown": tally.unknown,
+        "transactions": tally.transactions,
+        "seconds": round(tally.seconds, 6),
+        "rows_per_s": round(rate_of(tally), 1),
+        "writers": plan.writers,
+        "keys": plan.keys,
+        "value_bytes": 0 if plan.blank else plan.value_bytes,
+        "transaction_rows": plan.transaction_rows,
+        "seed": plan.seed,
+        "history": None if plan.history is None else str(plan.history),
+    }

@@ -1,0 +1,66 @@
+"""`thresher schema`: the outbox table's DDL, printed, applied or compared with what is there."""
+
+import typer
+
+from thresher.cli.options import (
+    AsJson,
+    DataSource,
+    OutboxTable,
+    SchemaName,
+    TableShape,
+    connect,
+    resolve_dsn,
+    table_name,
+)
+from thresher.cli.output import complain, emit_json, emit_text, out
+from thresher.outbox import Shape, check_schema, create_schema, ddl
+
+app = typer.Typer(help="Print, create or check the outbox table.", no_args_is_help=True)
+
+
+@app.command("print")
+def print_ddl(outbox: OutboxTable = "outbox", schema: SchemaName = None, shape: TableShape = Shape.THRESHER) -> None:
+    """Print the DDL of the outbox table, for your migrations."""
+    emit_text(ddl(table_name(outbox, schema), shape))
+
+
+@app.command()
+def create(
+    ds: DataSource = None,
+    outbox: OutboxTable = "outbox",
+    schema: SchemaName = None,
+    shape: TableShape = Shape.THRESHER,
+) -> None:
+    """Create the outbox table; do nothing if a usable one is there already."""
+    name = table_name(outbox, schema)
+    with connect(resolve_dsn(ds)) as connection:
+        made = create_schema(connection, name, shape)
+    out.print(f"{name} {'created' if made else 'is there already, and usable'}", markup=False)
+
+
+@app.command()
+def check(
+    ds: DataSource = None,
+    outbox: OutboxTable = "outbox",
+    schema: SchemaName = None,
+    shape: TableShape = Shape.THRESHER,
+    as_json: AsJson = False,
+) -> None:
+    """Say what differs between the table and its shape; exit code 1 if that breaks a guarantee."""
+    name = table_name(outbox, schema)
+    with connect(resolve_dsn(ds)) as connection:
+        outcome = check_schema(connection, name, shape)
+    if as_json:
+        findings = [
+            {"severity": finding.severity, "subject": finding.subject, "detail": finding.detail}
+            for finding in outcome.findings
+        ]
+        emit_json({"table": str(name), "usable": outcome.usable, "findings": findings})
+    else:
+        for finding in outcome.findings:
+            out.print(str(finding), markup=False)
+        if outcome.usable:
+            out.print(f"{name} can serve as an outbox", markup=False)
+        else:
+            complain(f"{name} cannot serve as an outbox")
+    raise typer.Exit(0 if outcome.usable else 1)

@@ -1,0 +1,82 @@
+"""Finds the Java that Spark and the broker run on: 17 or 21, the two that both are tested with.
+
+Looked for in JAVA_HOME, on the PATH and where Debian puts its runtimes, in that order; the first that fits wins.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from thresher.core.errors import ThresherError
+
+SUPPORTED = (17, 21)
+_JVM_HOMES = Path("/usr/lib/jvm")
+
+
+class JavaMissing(ThresherError):  # noqa: N818
+    """No Java that fits; the message lists what was found instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Java:
+    """A Java runtime that was asked for its version and fits."""
+
+    executable: Path
+    major: int
+
+
+def find_java(environment: Mapping[str, str] | None = None, *, homes: Path = _JVM_HOMES) -> Java:
+    """Return the first Java of a supported version, or raise `JavaMissing` with what was found and what to install."""
+    seen: dict[Path, str] = {}
+    for executable in _candidates(os.environ if environment is None else environment, homes):
+        if executable in seen:
+            continue
+        major = _major_version(executable)
+        if major in SUPPORTED:
+            return Java(executable=executable, major=major)
+        seen[executable] = "does not run" if major is None else f"is Java {major}"
+    found = "".join(f"; {path} {what}" for path, what in seen.items())
+    raise JavaMissing(
+        f"Java 17 or 21 is needed and was not found{found}. "
+        "Install it (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to one."
+    )
+
+
+def _candidates(environment: Mapping[str, str], homes: Path) -> Iterator[Path]:
+    if home := environment.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    for directory in environment.get("PATH", "").split(os.pathsep):
+        if directory and (executable := Path(directory) / "java").is_file():
+            yield executable
+    yield from sorted(homes.glob("*/bin/java"))
+
+
+def _major_version(executable: Path) -> int | None:
+    try:
+        answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # 'openjdk version "17.0.15"', 'java version "1.8.0_402"', 'openjdk version "21" 2023-09-19'
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return int(match.group(1)) if match and answer.returncode == 0 else None
+
+
+def _main() -> int:
+    quiet = "--quiet" in sys.argv[1:]
+    try:
+        java = find_java()
+    except JavaMissing as error:
+        if not quiet:
+            sys.stderr.write(f"{error}\n")
+        return 1
+    if not quiet:
+        sys.stdout.write(f"{java.executable}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,65 @@
+"""A table's name, checked once and quoted everywhere.
+
+A name is taken literally: a dot or a quote in it belongs to the name. Postgres cuts a longer name silently, and two
+tables could then become one, so a name that does not fit is refused.
+"""
+
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from thresher.core.errors import InvalidInput, shorten
+
+# NAMEDATALEN - 1 of every stock Postgres.
+_IDENTIFIER_BYTES = 63
+# Companions such as `<table>_dead` must fit as well.
+_COMPANION_BYTES = 5
+
+
+class InvalidName(InvalidInput):
+    """A table or schema name that no database object can have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableName:
+    """A table, optionally in a schema; without one the connection's search_path decides, as in SQL."""
+
+    table: str
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        _check("table", self.table, _IDENTIFIER_BYTES - _COMPANION_BYTES)
+        if self.schema is not None:
+            _check("schema", self.schema, _IDENTIFIER_BYTES)
+
+    def identifier(self) -> sql.Identifier:
+        """Return the name for composing statements; psycopg quotes it."""
+        return sql.Identifier(self.table) if self.schema is None else sql.Identifier(self.schema, self.table)
+
+    def quoted(self) -> str:
+        """Return the name as SQL text, every part in quotes."""
+        return self.identifier().as_string(None)
+
+    def __str__(self) -> str:
+        return self.quoted()
+
+
+def _check(kind: str, name: object, limit: int) -> None:
+    if not isinstance(name, str):
+        raise InvalidName(f"{kind} name {shorten(name)} is a {type(name).__name__}, not a string")
+    if not name:
+        raise InvalidName(f"{kind} name is empty")
+    if "\0" in name:
+        raise InvalidName(f"{kind} name {shorten(name)} contains a NUL character, which no identifier can hold")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidName(f"{kind} name {shorten(name)} is not valid Unicode text") from None
+    if size > limit:
+        reason = (
+            f"at most {limit} fit, because companions such as <table>_dead must stay within Postgres' "
+            f"{_IDENTIFIER_BYTES}"
+            if limit < _IDENTIFIER_BYTES
+            else f"Postgres keeps {_IDENTIFIER_BYTES} and silently drops the rest"
+        )
+        raise InvalidName(f"{kind} name {shorten(name)} has {size} bytes: {reason}")

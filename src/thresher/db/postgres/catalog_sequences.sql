@@ -1,0 +1,16 @@
+-- The sequences that feed the id: its identity's own, or whatever its default draws from, owned by the column or not.
+-- Parameter: the relation's oid, twice.
+SELECT s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle
+  FROM pg_catalog.pg_sequence s
+ WHERE s.seqrelid IN (
+         SELECT d.objid
+           FROM pg_catalog.pg_depend d
+           JOIN pg_catalog.pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+          WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass
+            AND d.refobjid = %s AND d.deptype = 'i' AND a.attname = 'id'
+         UNION
+         SELECT d.refobjid
+           FROM pg_catalog.pg_attrdef f
+           JOIN pg_catalog.pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
+           JOIN pg_catalog.pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid
+          WHERE f.adrelid = %s AND d.refclassid = 'pg_class'::regclass AND a.attname = 'id')

@@ -1,0 +1,276 @@
+"""A real Kafka cluster in KRaft mode on loopback: one node by default, two or three small ones where leaders must move.
+
+Each node is a process of its own that can be stopped, killed, paused and started again on its port and its data. The
+first node of two is the controller alone, so that the second can be lost; of three, any one can.
+"""
+
+import base64
+import json
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+from thresher.core.java import find_java
+from thresher.devstack import jars, ports
+from thresher.devstack.problem import PortTaken, StackProblem
+from thresher.devstack.server import Server
+from thresher.kafka.admin import reachable
+
+MAIN, CONTROLLER, CLIENTS = "MAIN", "CONTROLLER", "CLIENTS"
+_START_SECONDS = 120.0
+_DRAWS = 5
+_NODES = (1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A further way in, advertised under other ports than it listens on: those of a proxy that stands in front.
+
+    `advertised_ports` has one port a node. `security` is Kafka's protocol name.
+    """
+
+    name: str
+    advertised_ports: tuple[int, ...]
+    security: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaOptions:
+    """How the cluster is set up.
+
+    `users` (name to password) switches the authorizer on: they come in by SASL/PLAIN on a listener of their own and may
+    do what ACLs allow, while the main listener stays the administrator's. `properties` override anything.
+    """
+
+    version: str = "4.2.1"
+    nodes: int = 1
+    port: int | None = None
+    heap_megabytes: int | None = None
+    listeners: tuple[Listener, ...] = ()
+    users: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.nodes not in _NODES:
+            raise StackProblem(f"{self.nodes} Kafka nodes: one, two or three are possible")
+        for listener in self.listeners:
+            if len(listener.advertised_ports) != self.nodes:
+                raise StackProblem(f"listener {listener.name} needs one advertised port for each of {self.nodes} nodes")
+
+
+class Kafka:
+    """The cluster: its nodes' processes, ports and data."""
+
+    def __init__(self, directory: Path, options: KafkaOptions, *, sweep: bool) -> None:
+        self._directory = directory
+        self.options = options
+        self._sweep = sweep
+        self._java = find_java().executable
+        self._jars = directory
+        self._ports: dict[tuple[str, int], int] = {}
+        self.nodes = {
+            node: Server(
+                f"kafka-{node}",
+                directory / f"kafka-{node}",
+                stop_signal=signal.SIGTERM,
+                end_signal=signal.SIGKILL,
+                sweep=sweep,
+            )
+            for node in _NODES[: options.nodes]
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        """The `bootstrap.servers` of clients that need no proxy and no password."""
+        return self.bootstrap_of(MAIN)
+
+    def bootstrap_of(self, listener: str) -> str:
+        """Return the `bootstrap.servers` that lead straight to a listener, past whatever stands in front of it."""
+        return ",".join(f"{ports.HOST}:{self.port(listener, node)}" for node in self.nodes)
+
+    def port(self, listener: str = MAIN, node: int = 1) -> int:
+        """Return the port that a node listens on, which a proxy connects to."""
+        return self._ports[listener, node]
+
+    def prepare(self, progress: jars.Progress | None = None) -> None:
+        """Fetch what is missing, choose ports, and format the storage unless it is formatted already."""
+        self._jars = jars.jars_of(self.options.version, progress)
+        self._draw_ports()
+        if self._formatted():
+            return
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self._write_configuration()
+        commands = [
+            self._command(node, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config")
+            for node in self.nodes
+        ]
+        formats = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for command in commands
+        ]
+        outputs = [process.communicate()[0] for process in formats]
+        if any(process.returncode for process in formats):
+            raise StackProblem("Kafka could not format its storage:\n" + "\n".join(outputs))
+
+    def start(self) -> None:
+        """Start all nodes, and return once each knows all. Ports lost to another stack are drawn anew."""
+        for draw in range(1, _DRAWS + 1):
+            self._write_configuration()
+            for node in self.nodes:
+                self.start_node(node, wait=False)
+            try:
+                self.wait_until_ready()
+            except PortTaken:
+                if self.options.port is not None or draw == _DRAWS:
+                    raise
+                self._draw_ports()
+            else:
+                return
+
+    def start_node(self, node: int, *, wait: bool = True) -> None:
+        """Start one node as it was, and wait until the cluster is whole again."""
+        self.nodes[node].start(self._command(node, "kafka.Kafka"))
+        if wait:
+            self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Wait until every running node is in the cluster; explain a node that ended instead."""
+        deadline = time.monotonic() + _START_SECONDS
+        waiting = dict(self.nodes)
+        while waiting:
+            for node, server in list(waiting.items()):
+                if not server.running:
+                    self._explain_failure(server)
+                if set(self.nodes) <= reachable(f"{ports.HOST}:{self.port(MAIN, node)}"):
+                    del waiting[node]
+            if waiting and time.monotonic() > deadline:
+                tails = "\n".join(f"{server.name}:\n{server.tail()}" for server in waiting.values())
+                raise StackProblem(f"Kafka was not complete in {_START_SECONDS:.0f} s\n{tails}")
+
+    def _explain_failure(self, server: Server) -> None:
+        tail = server.tail()
+        for node in self.nodes.values():
+            node.kill()
+        if "BindException" in tail or "Address already in use" in tail or "Address in use" in tail:
+            raise PortTaken(f"a port for {server.name} is taken:\n{tail}")
+        raise StackProblem(f"{server.name} did not start:\n{tail}")
+
+    def _formatted(self) -> bool:
+        return all((server.directory / "data" / "meta.properties").exists() for server in self.nodes.values())
+
+    def _draw_ports(self) -> None:
+        self._ports = {}
+        if self.options.port is not None:
+            for node in self.nodes:
+                self._ports[MAIN, node] = ports.require_free(self.options.port + node - 1, f"Kafka node {node}")
+        names = [MAIN, CONTROLLER, *(listener.name for listener in self.options.listeners)]
+        if self.options.users:
+            names.append(CLIENTS)
+        avoid = {port for listener in self.options.listeners for port in listener.advertised_ports}
+        for node in self.nodes:
+            for name in names:
+                if (name, node) not in self._ports:
+                    self._ports[name, node] = ports.free_port(avoid | set(self._ports.values()))
+
+    def _command(self, node: int, main: str, *arguments: str) -> list[str | Path]:
+        directory = self.nodes[node].directory
+        heap = self.options.heap_megabytes or (512 if self.options.nodes == 1 else 256)
+        return [
+            self._java,
+            f"-Xmx{heap}m",
+            "-Xms64m",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "-XX:+ExitOnOutOfMemoryError",
+            f"-Dlog4j2.configurationFile={_logging('log4j2.properties')}",
+            f"-Dlog4j.configuration=file:{_logging('log4j.properties')}",
+            "-cp",
+            f"{self._jars}/*",
+            main,
+            *arguments,
+            directory / "server.properties",
+        ]
+
+    def _write_configuration(self) -> None:
+        for node, server in self.nodes.items():
+            server.directory.mkdir(parents=True, exist_ok=True)
+            lines = [f"{name}={_escape(value)}\n" for name, value in self._properties(node, server.directory).items()]
+            (server.directory / "server.properties").write_text("".join(lines), encoding="utf-8")
+
+    def _properties(self, node: int, directory: Path) -> dict[str, str]:
+        options = self.options
+        controllers = (1,) if options.nodes < 3 else tuple(self.nodes)
+        advertised = {MAIN: self.port(MAIN, node)}
+        security = {MAIN: "PLAINTEXT", CONTROLLER: "PLAINTEXT"}
+        for listener in options.listeners:
+            advertised[listener.name] = listener.advertised_ports[node - 1]
+            security[listener.name] = listener.security
+        if options.users:
+            advertised[CLIENTS] = self.port(CLIENTS, node)
+            security[CLIENTS] = "SASL_PLAINTEXT"
+        listening = {name: self.port(name, node) for name in advertised}
+        if node in controllers:
+            listening[CONTROLLER] = self.port(CONTROLLER, node)
+        copies = str(min(options.nodes, 3))
+        in_sync = "2" if options.nodes == 3 else "1"
+        return {
+            "process.roles": "broker,controller" if node in controllers else "broker",
+            "node.id": str(node),
+            "controller.quorum.voters": ",".join(
+                f"{voter}@{ports.HOST}:{self.port(CONTROLLER, voter)}" for voter in controllers
+            ),
+            "listeners": _addresses(listening),
+            "advertised.listeners": _addresses(advertised),
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in security.items()),
+            "inter.broker.listener.name": MAIN,
+            "controller.listener.names": CONTROLLER,
+            "log.dirs": str(directory / "data"),
+            "default.replication.factor": copies,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": copies,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": in_sync,
+            # Small: few partitions of internal topics, few threads, no wait for a first consumer's friends.
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.num.partitions": "4",
+            "group.initial.rebalance.delay.ms": "0",
+            # A killed node may come back under its id once the controller has given it up.
+            "broker.session.timeout.ms": "4000",
+            "broker.heartbeat.interval.ms": "500",
+            "log.cleaner.dedupe.buffer.size": "4194304",
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+            **self._authorization(),
+            **options.properties,
+        }
+
+    def _authorization(self) -> dict[str, str]:
+        if not self.options.users:
+            return {}
+        accounts = " ".join(f"user_{name}={json.dumps(password)}" for name, password in self.options.users.items())
+        return {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            # Whoever comes by the main listener has no name there: the administrator, and the nodes themselves.
+            "super.users": "User:ANONYMOUS",
+            "sasl.enabled.mechanisms": "PLAIN",
+            f"listener.name.{CLIENTS.lower()}.plain.sasl.jaas.config": (
+                f"org.apache.kafka.common.security.plain.PlainLoginModule required {accounts};"
+            ),
+        }
+
+
+def _addresses(listeners: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://{ports.HOST}:{port}" for name, port in listeners.items())
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\")
+
+
+def _logging(name: str) -> str:
+    return str(resources.files("thresher.devstack").joinpath(name))

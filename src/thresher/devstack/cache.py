@@ -1,0 +1,46 @@
+"""What is fetched or copied once and used for ever: made aside, then renamed into place under a lock.
+
+A directory in the cache is complete or absent: a crash, a full disk or a lost network leaves only a stage, which the
+next one to take the lock removes.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from thresher.devstack.places import make_writable
+
+
+@contextlib.contextmanager
+def staged(target: Path) -> Iterator[tuple[Path, Path | None]]:
+    """Give the target and, where it is not there yet, a stage to fill; leaving without an error puts it into place."""
+    if target.is_dir():
+        yield target, None
+        return
+    make_writable(target.parent, "THRESHER_CACHE")
+    with locked(target.with_name(f"{target.name}.lock")):
+        if target.is_dir():
+            yield target, None
+            return
+        stage = target.with_name(f"{target.name}.stage")
+        shutil.rmtree(stage, ignore_errors=True)
+        try:
+            stage.mkdir(mode=0o755)
+            yield target, stage
+            stage.rename(target)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock among processes; the kernel lets go of it when ours ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

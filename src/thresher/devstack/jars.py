@@ -1,0 +1,174 @@
+"""The broker's jars: exactly those that a lock file names, by the Ivy that PySpark ships, verified by SHA-256.
+
+1. The lock lists each jar's coordinates and digest; nothing is resolved, so nothing can drift.
+2. Ivy fetches them into a stage; each is verified; the stage is renamed into the cache. See `cache`.
+3. At each start they are verified again: a jar that changed on disk is refused by name.
+
+THRESHER_IVY_SETTINGS names an Ivy settings file for those who fetch from a mirror of their own.
+"""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from thresher.core.java import find_java
+from thresher.devstack.cache import staged
+from thresher.devstack.places import cache_home
+from thresher.devstack.problem import JarMismatch, StackProblem
+
+VERSIONS = ("4.2.1", "3.9.1")
+
+# Called with what is being fetched, how many are done, and of how many.
+Progress = Callable[[str, int, int], None]
+
+# Ivy's own default repository, without its metadata: the lock has decided already, and its digests are stronger.
+_SETTINGS = """<ivysettings>
+  <settings defaultResolver="default"/>
+  <resolvers>
+    <ibiblio name="default" m2compatible="true" usepoms="false" useMavenMetadata="false" checksums=""/>
+  </resolvers>
+</ivysettings>
+"""
+_TELLING = (
+    "no space",
+    "denied",
+    "failed",
+    "error",
+    "unresolved",
+    "not found",
+    "timed out",
+    "refused",
+    "unknown host",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jar:
+    """One line of a lock file."""
+
+    organisation: str
+    module: str
+    revision: str
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        """The name it has on disk."""
+        return f"{self.module}-{self.revision}.jar"
+
+
+def lock_path(version: str) -> Path:
+    """Return the lock file of a broker version."""
+    return Path(str(resources.files("thresher.devstack").joinpath("locks", f"kafka-{version}.lock")))
+
+
+def read_lock(version: str) -> tuple[Jar, ...]:
+    """Return the jars of a broker version."""
+    if version not in VERSIONS:
+        raise StackProblem(f"Kafka {version} is not locked; choose one of {', '.join(VERSIONS)}")
+    jars = []
+    for line in lock_path(version).read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            digest, coordinates = line.split()
+            organisation, module, revision = coordinates.split(":")
+            jars.append(Jar(organisation=organisation, module=module, revision=revision, sha256=digest))
+    return tuple(jars)
+
+
+def jars_of(version: str, progress: Progress | None = None) -> Path:
+    """Return the directory with the broker's verified jars, fetching them the first time."""
+    jars = read_lock(version)
+    # A changed lock is another directory: yesterday's jars never serve today's list.
+    mark = hashlib.sha256(lock_path(version).read_bytes()).hexdigest()[:12]
+    with staged(cache_home() / f"kafka-{version}-{mark}") as (target, stage):
+        if stage is not None:
+            fetch(jars, stage, progress)
+            verify(jars, stage, "the repository does not have what was locked")
+    verify(jars, target, f"remove {target} to fetch it again")
+    return target
+
+
+def verify(jars: tuple[Jar, ...], directory: Path, remedy: str) -> None:
+    """Raise `JarMismatch`, with names, unless every jar is there and is the one that was locked."""
+    wrong = []
+    for jar in jars:
+        try:
+            digest = hashlib.sha256((directory / jar.file).read_bytes()).hexdigest()
+        except FileNotFoundError:
+            wrong.append(f"{jar.file} is missing")
+            continue
+        if digest != jar.sha256:
+            wrong.append(f"{jar.file} has SHA-256 {digest}, the lock says {jar.sha256}")
+    if wrong:
+        raise JarMismatch(f"{'; '.join(wrong)}. Not used: {remedy}.")
+
+
+def fetch(jars: tuple[Jar, ...], directory: Path, progress: Progress | None = None) -> None:
+    """Fetch the jars with Ivy. Raises `StackProblem` with Ivy's reason; what it leaves there is not to be used."""
+    work = directory / "ivy"
+    work.mkdir()
+    module = work / "ivy.xml"
+    module.write_text(_module(jars), encoding="utf-8")
+    settings = os.environ.get("THRESHER_IVY_SETTINGS")
+    if not settings:
+        settings = str(work / "settings.xml")
+        Path(settings).write_text(_SETTINGS, encoding="utf-8")
+    command: list[str | Path] = [
+        find_java().executable,
+        "-Xmx256m",
+        "-Dsun.net.client.defaultConnectTimeout=15000",
+        "-Dsun.net.client.defaultReadTimeout=60000",
+        "-jar", _ivy(),
+        "-settings", settings,
+        "-cache", work / "cache",
+        "-ivy", module,
+        "-retrieve", f"{directory}/[artifact]-[revision].[ext]",
+    ]  # fmt: skip
+    lines = []
+    done = 0
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as ivy:
+        for line in ivy.stdout or ():
+            lines.append(line.strip())
+            if line.startswith("downloading"):
+                done += 1
+                if progress:
+                    progress(line.split()[1].rsplit("/", 1)[-1], min(done, len(jars)), len(jars))
+    missing = [jar.file for jar in jars if not (directory / jar.file).exists()]
+    if ivy.returncode != 0 or missing:
+        telling = [line for line in lines if any(word in line.lower() for word in _TELLING)]
+        reason = "\n  ".join(dict.fromkeys((telling or lines)[-8:])) or f"Ivy ended with {ivy.returncode}"
+        raise StackProblem(
+            f"could not fetch {len(missing) or len(jars)} of the {len(jars)} jars into {directory.parent} "
+            f"(a network and about 100 MB of disk are needed, once):\n  {reason}"
+        )
+    for leftover in sorted(work.rglob("*"), reverse=True):
+        leftover.rmdir() if leftover.is_dir() else leftover.unlink()
+    work.rmdir()
+
+
+def _module(jars: tuple[Jar, ...]) -> str:
+    wanted = "\n".join(
+        f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)} rev={quoteattr(jar.revision)} "
+        'transitive="false" conf="default->*"/>'
+        for jar in jars
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="thresher" module="broker"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{wanted}</dependencies></ivy-module>'
+    )
+
+
+def _ivy() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
+    if not found:
+        raise StackProblem("PySpark, whose Ivy fetches the broker, is not installed: pip install 'thresher[stack]'")
+    return found[-1]

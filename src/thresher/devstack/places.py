@@ -1,0 +1,40 @@
+"""Where the stack keeps things: a cache of what was fetched, and the data of stacks that were left running.
+
+Root keeps both outside its home, because Postgres refuses to run as root and its own account cannot enter there.
+"""
+
+import os
+from pathlib import Path
+
+from thresher.devstack.problem import StackProblem
+
+
+def cache_home() -> Path:
+    """Return the directory of what is fetched once: THRESHER_CACHE, or the system's usual place."""
+    if chosen := os.environ.get("THRESHER_CACHE"):
+        return Path(chosen).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/cache/thresher")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "thresher"
+
+
+def state_home() -> Path:
+    """Return the directory of stacks that outlive the command that made them."""
+    if chosen := os.environ.get("THRESHER_STATE"):
+        return Path(chosen).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/thresher")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "thresher"
+
+
+def make_writable(directory: Path, variable: str) -> Path:
+    """Make the directory, or raise a problem that names it and the variable that moves it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(13, "not writable for this user")
+    except OSError as error:
+        raise StackProblem(
+            f"cannot use {directory}: {error.strerror or error}. Make it writable, or point {variable} elsewhere."
+        ) from error
+    return directory

@@ -1,0 +1,124 @@
+"""A Postgres and a Kafka cluster side by side, as one thing that starts and ends.
+
+A throwaway stack lives in a temporary directory and is gone when its owner is, even after `kill -9`: the servers'
+keepers end them and remove their data. A kept one lives in a directory it is given and ends in good order.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from thresher.devstack.broker import Kafka, KafkaOptions
+from thresher.devstack.jars import Progress
+from thresher.devstack.postgres import Postgres, PostgresOptions
+from thresher.devstack.server import Server
+
+_PREFIX = "thresher-stack-"
+# A directory this young may belong to somebody who has not locked it yet.
+_STALE_SECONDS = 60.0
+
+
+class Stack:
+    """Both servers, ready when `start` returns. A context manager: entering starts, leaving ends.
+
+    Without a directory the data is thrown away at the end; with one it is kept and found again by the next start.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        postgres: PostgresOptions | None = None,
+        kafka: KafkaOptions | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._throwaway = directory is None
+        self._lock: int | None = None
+        if directory is None:
+            sweep_stale()
+            directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self._lock = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.directory = directory
+        self._progress = progress
+        try:
+            self.postgres = Postgres(
+                directory / "postgres",
+                postgres or PostgresOptions(durable=not self._throwaway),
+                sweep=self._throwaway,
+            )
+            self.kafka = Kafka(directory, kafka or KafkaOptions(), sweep=self._throwaway)
+        except BaseException:
+            self._remove()
+            raise
+
+    @property
+    def servers(self) -> list[Server]:
+        """Every server process of the stack."""
+        return [self.postgres.server, *self.kafka.nodes.values()]
+
+    def start(self) -> None:
+        """Start everything and return when it is ready; on any error nothing is left running."""
+        try:
+            # The broker's download comes first: its progress should not be mixed with anything.
+            self.kafka.prepare(self._progress)
+            with ThreadPoolExecutor(max_workers=2) as pool:
+                # Side by side they are up in the time of the slower one.
+                starts = [pool.submit(self._start_postgres), pool.submit(self.kafka.start)]
+            for started in starts:
+                started.result()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End both. Kept data is closed in good order, throwaway data removed. Harmless when not running."""
+        with ThreadPoolExecutor(max_workers=len(self.servers)) as pool:
+            list(pool.map(Server.end if self._throwaway else Server.stop, self.servers))
+        self._remove()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start_postgres(self) -> None:
+        self.postgres.prepare()
+        self.postgres.start()
+
+    def _remove(self) -> None:
+        if self._throwaway:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def sweep_stale() -> None:
+    """Remove what is left of throwaway stacks whose owner died while a server, and so its keeper, was down."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            status = directory.stat()
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _STALE_SECONDS:
+                continue
+            descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # its owner was quicker
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Thin wrappers of the Kafka client."""

@@ -1,0 +1,94 @@
+"""What a cluster is asked for and told outside the data path: who is there, which topics, how many records."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.cimpl import NewTopic
+
+_log = logging.getLogger(__name__)
+_REQUEST_SECONDS = 15.0
+# What a cluster answers while a topic is new or its leader moves.
+_SETTLING = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSize:
+    """How many records a topic's partitions span, by their first and last offsets."""
+
+    name: str
+    partitions: int
+    records: int
+
+
+class Admin:
+    """A cluster's administration. Every call is one request, answered within its time-out or an error."""
+
+    def __init__(self, bootstrap: str, config: Mapping[str, str] | None = None) -> None:
+        self._client = AdminClient({"bootstrap.servers": bootstrap, **(config or {})}, logger=_log)
+
+    def brokers(self, timeout_seconds: float = _REQUEST_SECONDS) -> frozenset[int]:
+        """Return the ids of the brokers that are up, as one of them sees it."""
+        return frozenset(self._client.list_topics(timeout=timeout_seconds).brokers)
+
+    def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Create a topic and return once the controller has it; an existing one is an error."""
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
+        for future in self._client.create_topics([topic], request_timeout=_REQUEST_SECONDS).values():
+            future.result()
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics; one that is gone already is an error."""
+        if wanted := list(names):
+            for future in self._client.delete_topics(wanted, request_timeout=_REQUEST_SECONDS).values():
+                future.result()
+
+    def topics(self, prefix: str = "") -> list[TopicSize]:
+        """Return the topics whose names start so, internal ones left out, with what they hold."""
+        metadata = self._client.list_topics(timeout=_REQUEST_SECONDS)
+        found = {
+            name: list(topic.partitions)
+            for name, topic in metadata.topics.items()
+            if name.startswith(prefix) and not name.startswith("__")
+        }
+        first, last = (self._offsets(found, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
+        return [
+            TopicSize(name=name, partitions=len(found[name]), records=last[name] - first[name])
+            for name in sorted(found)
+        ]
+
+    def _offsets(self, topics: Mapping[str, list[int]], spec: OffsetSpec) -> dict[str, int]:
+        missing = {TopicPartition(name, partition) for name, partitions in topics.items() for partition in partitions}
+        sums = dict.fromkeys(topics, 0)
+        deadline = time.monotonic() + _REQUEST_SECONDS
+        while missing:
+            answers = self._client.list_offsets(dict.fromkeys(missing, spec), request_timeout=_REQUEST_SECONDS)
+            for place, future in answers.items():
+                try:
+                    sums[place.topic] += future.result().offset
+                except KafkaException as error:
+                    # A topic just made, or a leader just moved: the next answer will know.
+                    if error.args[0].code() not in _SETTLING or time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.02)
+                else:
+                    missing.discard(place)
+        return sums
+
+
+def reachable(bootstrap: str, timeout_seconds: float = 0.5) -> frozenset[int]:
+    """Return the brokers that answer there now, none if nobody does."""
+    try:
+        # A broker that is still starting refuses connections: that is an answer here, not news for the log.
+        return Admin(bootstrap, {"log_level": "0"}).brokers(timeout_seconds)
+    except KafkaException:
+        return frozenset()

@@ -1,0 +1,211 @@
+"""Decides whether a message may enter the outbox, and as which row.
+
+Pure: no connection is touched, so a refusal leaves the caller's transaction as it was. What is admitted is what the
+table can hold and the relay can send: a row that could only end as a dead letter is stopped here, with the reason.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from thresher.core.errors import InvalidInput, shorten
+from thresher.outbox.message import Message
+from thresher.outbox.shape import Shape
+
+Row = tuple[object, ...]
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LARGEST_PARTITION = 2**31 - 1
+# Topics seen to be valid are remembered: a service has few of them. Bounded, in case it does not.
+_REMEMBERED_TOPICS = 4096
+
+
+class InvalidMessage(InvalidInput):
+    """A message that was refused: which field, its value (shortened) and the rule it breaks."""
+
+    def __init__(self, field: str, value: str, rule: str) -> None:
+        super().__init__(field, value, rule)
+        self.field = field
+        self.value = value
+        self.rule = rule
+
+    def __str__(self) -> str:
+        return f"message refused: {self.field} = {self.value}: {self.rule}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The sizes a message may have. The defaults fit a broker and a producer left at theirs.
+
+    `message_bytes` counts key, value and headers. The character limits are those of goharvest's columns and apply to
+    that shape alone; raise them where your table is wider.
+    """
+
+    message_bytes: int = 1_000_000
+    key_characters: int = 100
+    value_characters: int = 10_000
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            limit = getattr(self, name)
+            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+                raise InvalidInput(f"limit {name} = {shorten(limit)}: a positive whole number is needed")
+
+
+class Admission:
+    """The checks of one table shape. `row` gives the column values in the order of the shape's statements."""
+
+    def __init__(self, shape: Shape, limits: Limits) -> None:
+        self._limits = limits
+        self._topics: set[str] = set()
+        self._row_of = self._thresher_row if shape is Shape.THRESHER else self._goharvest_row
+
+    def row(self, message: Message) -> Row:
+        """Return the message's row, or raise `InvalidMessage`."""
+        if not isinstance(message, Message):
+            raise InvalidMessage("message", shorten(message), f"a Message is needed, not {_type(message)}")
+        if message.topic.__class__ is not str or message.topic not in self._topics:
+            self._admit_topic(message.topic)
+        return self._row_of(message)
+
+    def _thresher_row(self, message: Message) -> Row:
+        key, value = message.key, message.value
+        # Exact classes first: nearly every message is bytes and pays for two comparisons.
+        if key.__class__ is not bytes and key is not None:
+            key = _to_bytes("key", key)
+        if value.__class__ is not bytes and value is not None:
+            value = _to_bytes("value", value)
+        size = (len(key) if key else 0) + (len(value) if value else 0)
+        names: list[str] = []
+        values: list[bytes | None] = []
+        if message.headers:
+            for name, header in _pairs(message.headers):
+                names.append(name)
+                content = header if header.__class__ is bytes or header is None else _to_bytes(_header(name), header)
+                values.append(content)  # type: ignore[arg-type]  # the class was compared, not narrowed
+                size += len(name) if name.isascii() else len(name.encode())
+                size += len(content) if content else 0
+        if size > self._limits.message_bytes:
+            self._refuse_size(message, size)
+        partition = message.partition
+        if partition is not None:
+            _admit_partition(partition)
+        if message.timestamp is not None:
+            _admit_timestamp(message.timestamp)
+        return (message.topic, key, value, names, values, partition, message.timestamp)
+
+    def _goharvest_row(self, message: Message) -> Row:
+        if message.key is None:
+            raise InvalidMessage("key", "None", "goharvest's table cannot hold a NULL key (kafka_key is NOT NULL)")
+        if message.partition is not None:
+            raise InvalidMessage("partition", shorten(message.partition), "goharvest's table has no column for it")
+        if message.timestamp is not None:
+            raise InvalidMessage("timestamp", shorten(message.timestamp), "goharvest's table has no column for it")
+        key = _to_text("key", message.key)
+        value = None if message.value is None else _to_text("value", message.value)
+        _admit_length("key", key, self._limits.key_characters)
+        if value is not None:
+            _admit_length("value", value, self._limits.value_characters)
+        size = len(key.encode()) + (len(value.encode()) if value else 0)
+        names: list[str] = []
+        values: list[str] = []
+        for name, header in _pairs(message.headers):
+            if header is None:
+                raise InvalidMessage(_header(name), "None", "goharvest's table holds no NULL header values")
+            text = _to_text(_header(name), header)
+            names.append(name)
+            values.append(text)
+            size += len(name.encode()) + len(text.encode())
+        if size > self._limits.message_bytes:
+            self._refuse_size(message, size)
+        return (message.topic, key, value, names, values)
+
+    def _admit_topic(self, topic: object) -> None:
+        if not isinstance(topic, str):
+            raise InvalidMessage("topic", shorten(topic), f"a string is needed, not {_type(topic)}")
+        if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+            rule = "Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..' alone"
+            raise InvalidMessage("topic", shorten(topic), rule)
+        if len(self._topics) >= _REMEMBERED_TOPICS:
+            self._topics.clear()
+        self._topics.add(topic)
+
+    def _refuse_size(self, message: Message, size: int) -> None:
+        largest = "key" if message.value is None else "value"
+        rule = f"key, value and headers have {size} bytes together, {self._limits.message_bytes} are allowed"
+        raise InvalidMessage(largest, shorten(getattr(message, largest)), rule)
+
+
+def _pairs(headers: object) -> list[tuple[str, object]]:
+    """Return the headers as checked names with their values, in order, repeats kept."""
+    items = list(headers.items() if isinstance(headers, Mapping) else headers)  # type: ignore[call-overload]
+    for item in items:
+        if item.__class__ is not tuple and not isinstance(item, tuple | list):
+            raise InvalidMessage("headers", shorten(item), "each header is a pair of name and value")
+        if len(item) != 2:
+            raise InvalidMessage("headers", shorten(item), "each header is a pair of name and value")
+        name = item[0]
+        if not isinstance(name, str):
+            raise InvalidMessage("header name", shorten(name), f"a string is needed, not {_type(name)}")
+        if not name.isascii() or "\0" in name:
+            _to_text("header name", name)
+    return items
+
+
+def _to_bytes(field: str, content: object) -> bytes:
+    if isinstance(content, bytes):
+        return content
+    if not isinstance(content, str):
+        raise InvalidMessage(field, shorten(content), f"bytes, str or None is needed, not {_type(content)}")
+    try:
+        return content.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessage(field, shorten(content), "the text holds a lone surrogate, which UTF-8 has not") from None
+
+
+def _to_text(field: str, content: object) -> str:
+    """Return content as text that a text column can hold."""
+    if isinstance(content, str):
+        _to_bytes(field, content)
+        text = content
+    elif isinstance(content, bytes):
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            raise InvalidMessage(field, shorten(content), "not UTF-8, and the column holds text only") from None
+    else:
+        raise InvalidMessage(field, shorten(content), f"str or bytes is needed, not {_type(content)}")
+    if "\0" in text:
+        raise InvalidMessage(field, shorten(content), "a NUL character cannot be stored in a text column")
+    return text
+
+
+def _admit_length(field: str, text: str, limit: int) -> None:
+    if len(text) > limit:
+        raise InvalidMessage(field, shorten(text), f"{len(text)} characters, goharvest's column holds {limit}")
+
+
+def _admit_partition(partition: object) -> None:
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise InvalidMessage("partition", shorten(partition), f"a whole number is needed, not {_type(partition)}")
+    if not 0 <= partition <= _LARGEST_PARTITION:
+        raise InvalidMessage("partition", shorten(partition), f"0 to {_LARGEST_PARTITION} is allowed")
+
+
+def _admit_timestamp(timestamp: object) -> None:
+    if not isinstance(timestamp, datetime):
+        raise InvalidMessage("timestamp", shorten(timestamp), f"a datetime is needed, not {_type(timestamp)}")
+    if timestamp.tzinfo is None or timestamp.utcoffset() is None:
+        raise InvalidMessage("timestamp", shorten(timestamp), "it has no time zone: which moment is meant?")
+    if timestamp < _EPOCH:
+        raise InvalidMessage("timestamp", shorten(timestamp), "Kafka has no time before 1970")
+
+
+def _header(name: str) -> str:
+    return f"header {shorten(name)}"
+
+
+def _type(value: object) -> str:
+    return type(value).__name__

@@ -1,0 +1,324 @@
+"""The outbox table: its DDL, and whether an existing table can keep the guarantees.
+
+A check reads the catalog, decides purely, and says precisely what differs. `breaks` means that messages would be lost,
+reordered or refused; `differs` means that it is not what we would create but works.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, LiteralString
+
+from psycopg import Connection
+from psycopg.errors import DuplicateTable
+
+from thresher.core.errors import ThresherError
+from thresher.db import TableName, statement
+from thresher.outbox.shape import Shape
+
+_RELATION_KINDS = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "i": "an index",
+    "c": "a composite type",
+}
+
+
+class SchemaRefused(ThresherError):  # noqa: N818
+    """The table cannot be created or must not be used; the message lists every reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column as the catalog has it. `default` is a generated column's formula where `generated` is set."""
+
+    type: str
+    not_null: bool = False
+    default: str | None = None
+    identity: bool = False
+    generated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """A usable index: its columns in order (None for an expression) and a partial index's predicate."""
+
+    columns: tuple[str | None, ...]
+    unique: bool = False
+    predicate: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequence:
+    """A sequence that ids are drawn from."""
+
+    name: str
+    cache: int = 1
+    increment: int = 1
+    cycle: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """All that a check looks at, read in one go."""
+
+    kind: str = "r"
+    persistence: str = "p"
+    row_security: bool = False
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    indexes: tuple[Index, ...] = ()
+    sequences: tuple[Sequence, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One difference: how bad, where, and what was found against what is needed."""
+
+    severity: Literal["breaks", "differs"]
+    subject: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.subject}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The outcome of a check."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def usable(self) -> bool:
+        """Whether the guarantees hold on this table."""
+        return not any(finding.severity == "breaks" for finding in self.findings)
+
+
+_TIME = "timestamp with time zone"
+_BUCKET_FORMULA = (
+    "CASE WHEN (kafka_key IS NULL) THEN ((id & (63)::bigint))::smallint "
+    "ELSE ((get_byte(sha256(kafka_key), 0) & 63))::smallint END"
+)
+_EXPECTED: dict[Shape, dict[str, Column]] = {
+    Shape.THRESHER: {
+        "id": Column(type="bigint", not_null=True, identity=True),
+        "create_time": Column(type=_TIME, not_null=True, default="clock_timestamp()"),
+        "kafka_topic": Column(type="character varying(249)", not_null=True),
+        "kafka_key": Column(type="bytea"),
+        "kafka_value": Column(type="bytea"),
+        "kafka_header_keys": Column(type="text[]", not_null=True, default="'{}'::text[]"),
+        "kafka_header_values": Column(type="bytea[]", not_null=True, default="'{}'::bytea[]"),
+        "kafka_partition": Column(type="integer"),
+        "kafka_timestamp": Column(type=_TIME),
+        "dispatched_time": Column(type=_TIME),
+        "leader_id": Column(type="uuid"),
+        "bucket": Column(type="smallint", not_null=True, generated=True, default=_BUCKET_FORMULA),
+    },
+    Shape.GOHARVEST: {
+        "id": Column(type="bigint", not_null=True, identity=True),
+        "create_time": Column(type=_TIME, not_null=True),
+        "kafka_topic": Column(type="character varying(249)", not_null=True),
+        "kafka_key": Column(type="character varying(100)", not_null=True),
+        "kafka_value": Column(type="character varying(10000)"),
+        "kafka_header_keys": Column(type="text[]", not_null=True),
+        "kafka_header_values": Column(type="text[]", not_null=True),
+        "leader_id": Column(type="uuid"),
+    },
+}
+_PENDING = "(dispatched_time IS NULL)"
+
+
+def ddl(name: TableName, shape: Shape = Shape.THRESHER) -> LiteralString:
+    """Return the statements that create the table."""
+    return statement("outbox_create" if shape is Shape.THRESHER else "goharvest_create", name)
+
+
+def create_schema(connection: Connection[Any], name: TableName, shape: Shape = Shape.THRESHER) -> bool:
+    """Create the table in the caller's transaction; False if a usable one is there already.
+
+    Raises `SchemaRefused` if something else has its name or an existing table breaks the guarantees.
+    """
+    if read_relation(connection, name) is None:
+        try:
+            # A savepoint: two services may start at once, and the loser goes on with the winner's table.
+            with connection.transaction():
+                connection.execute(ddl(name, shape))
+        except DuplicateTable:
+            pass
+        else:
+            return True
+    check = check_schema(connection, name, shape)
+    if not check.usable:
+        raise SchemaRefused(f"{name} exists and cannot serve as an outbox:\n" + "\n".join(map(str, check.findings)))
+    return False
+
+
+def check_schema(connection: Connection[Any], name: TableName, shape: Shape = Shape.THRESHER) -> Check:
+    """Say what differs between the table and its shape, and whether the guarantees hold on it."""
+    relation = read_relation(connection, name)
+    if relation is None:
+        hint = f" (one name with a dot in it; say schema and table apart: {name.table!r})" if "." in name.table else ""
+        return Check(findings=(Finding(severity="breaks", subject=str(name), detail=f"no such table{hint}"),))
+    return Check(findings=tuple(judge(relation, shape)))
+
+
+def read_relation(connection: Connection[Any], name: TableName) -> Relation | None:
+    """Read what a check needs from the catalog; None where there is nothing of that name."""
+    row = connection.execute(statement("catalog_table"), [name.quoted()]).fetchone()
+    if row is None:
+        return None
+    oid, kind, persistence, row_security, forced, options = row
+    columns = {
+        column: Column(
+            type=type_, not_null=not_null, default=default, identity=bool(identity), generated=bool(generated)
+        )
+        for column, type_, not_null, identity, generated, default in connection.execute(
+            statement("catalog_columns"), [oid]
+        )
+    }
+    indexes = tuple(
+        Index(columns=tuple(names), unique=unique, predicate=predicate)
+        for names, unique, predicate in connection.execute(statement("catalog_indexes"), [oid])
+    )
+    sequences = tuple(
+        Sequence(name=sequence, cache=cache, increment=increment, cycle=cycle)
+        for sequence, cache, increment, cycle in connection.execute(statement("catalog_sequences"), [oid, oid])
+    )
+    return Relation(
+        kind=kind,
+        persistence=persistence,
+        row_security=row_security or forced,
+        columns=columns,
+        indexes=indexes,
+        sequences=sequences,
+        options=tuple(options or ()),
+    )
+
+
+def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
+    """Decide what about a relation breaks the guarantees and what merely differs."""
+    if relation.kind not in {"r", "p"}:
+        kind = _RELATION_KINDS.get(relation.kind, "something else")
+        yield Finding(severity="breaks", subject="table", detail=f"it is {kind}, not a table")
+        return
+    if relation.persistence == "u":
+        yield _breaks("table", "it is UNLOGGED: a crash of the database empties it")
+    if relation.persistence == "t":
+        yield _breaks("table", "it is TEMPORARY: no relay can see it")
+    if relation.row_security:
+        yield _breaks("table", "row level security is on: rows that a policy hides from the relay are never sent")
+    yield from _judge_columns(relation, shape)
+    yield from _judge_ids(relation)
+    yield from _judge_indexes(relation, shape)
+    if not any(option.startswith("autovacuum_vacuum_scale_factor=") for option in relation.options):
+        yield _differs("table", "no autovacuum settings of its own: a table of short-lived rows bloats on the defaults")
+
+
+def _judge_columns(relation: Relation, shape: Shape) -> Iterator[Finding]:
+    expected = _EXPECTED[shape]
+    for name, wanted in expected.items():
+        found = relation.columns.get(name)
+        if found is None:
+            yield _breaks(f"column {name}", f"missing; it should be {wanted.type}")
+        else:
+            yield from _judge_type(name, found, wanted)
+            yield from _judge_nulls(name, found, wanted)
+            yield from _judge_default(name, found, wanted)
+    for name, found in relation.columns.items():
+        if name not in expected and found.not_null and found.default is None and not found.identity:
+            yield _breaks(f"column {name}", "an extra column that is NOT NULL without a default: no insert succeeds")
+
+
+def _judge_type(name: str, found: Column, wanted: Column) -> Iterator[Finding]:
+    if found.type == wanted.type:
+        return
+    detail = f"its type is {found.type}, it should be {wanted.type}"
+    # Text of any length is text to the writer and the relay; Postgres itself enforces a shorter column.
+    if _is_text(found.type) and _is_text(wanted.type):
+        yield _differs(f"column {name}", detail)
+    else:
+        yield _breaks(f"column {name}", detail)
+
+
+def _judge_nulls(name: str, found: Column, wanted: Column) -> Iterator[Finding]:
+    if wanted.not_null and not found.not_null:
+        yield _breaks(f"column {name}", "it allows NULL and must not")
+    if found.not_null and not wanted.not_null:
+        yield _breaks(f"column {name}", "it is NOT NULL, but messages without it exist")
+
+
+def _judge_default(name: str, found: Column, wanted: Column) -> Iterator[Finding]:
+    if wanted.generated and not found.generated:
+        yield _breaks(f"column {name}", "it must be GENERATED ALWAYS AS … STORED, or writers will leave it empty")
+    elif found.generated and not wanted.generated:
+        yield _breaks(f"column {name}", "it is a generated column, so nothing can be written to it")
+    elif wanted.generated and _plain(found.default) != _plain(wanted.default):
+        yield _breaks(f"column {name}", f"its formula is {found.default}, it should be {wanted.default}")
+    elif wanted.default is not None and found.default is None:
+        # Our own writer leaves create_time to the database; other writers may leave the headers to it.
+        if name == "create_time":
+            yield _breaks(f"column {name}", f"no default; it should be {wanted.default}")
+        else:
+            yield _differs(f"column {name}", f"no default; it should be {wanted.default}")
+
+
+def _judge_ids(relation: Relation) -> Iterator[Finding]:
+    identity = relation.columns.get("id")
+    if identity is None:
+        return
+    if not identity.identity and identity.default is None:
+        yield _breaks("column id", "no default: it should be an identity column or draw from a sequence")
+    elif not relation.sequences:
+        yield _breaks(
+            "column id", f"its default {identity.default} is not a sequence, so ids do not follow the inserts"
+        )
+    for sequence in relation.sequences:
+        subject = f"sequence {sequence.name}"
+        if sequence.cache > 1:
+            yield _breaks(
+                subject,
+                f"CACHE {sequence.cache}: each session hands out ids from its own block, so a later insert gets a lower "
+                "id and overtakes an earlier one; ALTER SEQUENCE … CACHE 1",
+            )
+        if sequence.increment < 1:
+            yield _breaks(
+                subject, f"INCREMENT {sequence.increment}: later rows get lower ids and overtake earlier ones"
+            )
+        if sequence.cycle:
+            yield _breaks(subject, "CYCLE: after its end later rows get lower ids and overtake earlier ones")
+
+
+def _judge_indexes(relation: Relation, shape: Shape) -> Iterator[Finding]:
+    if not any(index.unique and index.columns == ("id",) and index.predicate is None for index in relation.indexes):
+        yield _breaks("column id", "no primary key or unique index on it alone: two rows could share an id")
+    if shape is Shape.THRESHER:
+        fitting = [index for index in relation.indexes if index.columns[:2] == ("bucket", "id")]
+        if not any(index.predicate in {None, _PENDING} for index in fitting):
+            yield _breaks(
+                "index", "none on (bucket, id) for the rows still to be sent: every poll would scan the table"
+            )
+        elif all(index.predicate is None for index in fitting):
+            yield _differs(
+                "index",
+                "(bucket, id) holds dispatched rows too; WHERE dispatched_time IS NULL is smaller",
+            )
+
+
+def _breaks(subject: str, detail: str) -> Finding:
+    return Finding(severity="breaks", subject=subject, detail=detail)
+
+
+def _differs(subject: str, detail: str) -> Finding:
+    return Finding(severity="differs", subject=subject, detail=detail)
+
+
+def _is_text(type_: str) -> bool:
+    return type_ == "text" or type_.startswith("character varying")
+
+
+def _plain(formula: str | None) -> str:
+    """Return a formula without the spaces and brackets that Postgres versions print differently."""
+    return re.sub(r"[\s()]", "", formula or "").lower()

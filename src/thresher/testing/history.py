@@ -1,0 +1,151 @@
+"""The history of a load: what writers did to the outbox, for a checker to hold against what was read from Kafka.
+
+JSON lines. The first names the run; then two lines for each transaction:
+
+    {"event": "run", "format": "thresher-history", "version": 1, "run": "5f3a", "topic": "t", "clock": "monotonic-ns"}
+    {"event": "begin", "run": "5f3a", "writer": 0, "transaction": 7, "at": 812…, "rows": [[140, "key-3"], [141, null]]}
+    {"event": "end", "run": "5f3a", "writer": 0, "transaction": 7, "at": 815…, "outcome": "committed"}
+
+`begin` is written before the first row is inserted and `end` after the database answered, both by a single append, so a
+writer killed at any moment leaves at most a transaction without an end: its outcome is unknown, never guessed. `at` is
+the machine's monotonic clock in nanoseconds, the same for all processes until a reboot. A row is its number within the
+writer, counted over all transactions, and its key; it carries the identity `run.writer.number` in the header `pump-id`.
+Outcomes: committed, rolled_back, unknown.
+"""
+
+import enum
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from thresher.core.errors import InvalidInput
+
+FORMAT = "thresher-history"
+VERSION = 1
+IDENTITY_HEADER = "pump-id"
+
+
+class Outcome(enum.Enum):
+    """What became of a transaction, as far as the writer can know."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """One transaction of the history; `end` is None where the writer did not live to see it."""
+
+    run: str
+    writer: int
+    number: int
+    begin: int
+    end: int | None
+    outcome: Outcome
+    rows: tuple[tuple[int, str | None], ...]
+
+    def identities(self) -> Iterator[str]:
+        """Yield the identities of its rows, in the order of their inserts."""
+        return (identity(self.run, self.writer, number) for number, _ in self.rows)
+
+
+def identity(run: str, writer: int, number: int) -> str:
+    """Return what the header of a row says."""
+    return f"{run}.{writer}.{number}"
+
+
+class HistoryWriter:
+    """Appends to a history; several processes may append to the same one."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._run = run
+
+    def open_run(self, topic: str) -> None:
+        """Name the run; once, before its writers begin."""
+        self._append(
+            {
+                "event": "run",
+                "format": FORMAT,
+                "version": VERSION,
+                "run": self._run,
+                "topic": topic,
+                "clock": "monotonic-ns",
+            }
+        )
+
+    def begin(self, writer: int, transaction: int, at: int, rows: Sequence[tuple[int, str | None]]) -> None:
+        """Note what is about to be inserted."""
+        self._append(
+            {
+                "event": "begin",
+                "run": self._run,
+                "writer": writer,
+                "transaction": transaction,
+                "at": at,
+                "rows": rows,
+            }
+        )
+
+    def end(self, writer: int, transaction: int, at: int, outcome: Outcome) -> None:
+        """Note what became of it."""
+        self._append(
+            {
+                "event": "end",
+                "run": self._run,
+                "writer": writer,
+                "transaction": transaction,
+                "at": at,
+                "outcome": outcome.value,
+            }
+        )
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+    def _append(self, line: dict[str, object]) -> None:
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        if os.write(self._file, data) != len(data):
+            raise OSError("the history could not be written whole: is the disk full?")
+
+
+def read_history(path: Path) -> list[Transaction]:
+    """Return the transactions in the order of their begin lines; raises `InvalidInput` with the line that is wrong."""
+    begun: dict[tuple[str, int, int], dict[str, object]] = {}
+    ended: dict[tuple[str, int, int], dict[str, object]] = {}
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith("\n"):
+                break  # torn by a crash: the transaction it belongs to stays unknown
+            try:
+                event = json.loads(line)
+                match event["event"]:
+                    case "run":
+                        if (event["format"], event["version"]) != (FORMAT, VERSION):
+                            raise ValueError("another format or version")  # noqa: TRY301
+                    case "begin" | "end" as kind:
+                        place = (event["run"], event["writer"], event["transaction"])
+                        (begun if kind == "begin" else ended)[place] = event
+                    case other:
+                        raise ValueError(f"unknown event {other!r}")  # noqa: TRY301
+            except (ValueError, KeyError, TypeError) as error:
+                raise InvalidInput(f"{path}, line {number}: not a line of a history: {error}") from error
+    return [_transaction(place, event, ended.get(place)) for place, event in begun.items()]
+
+
+def _transaction(place: tuple[str, int, int], begin: dict[str, object], end: dict[str, object] | None) -> Transaction:
+    run, writer, number = place
+    rows: list[list[object]] = begin["rows"]  # type: ignore[assignment]
+    return Transaction(
+        run=run,
+        writer=writer,
+        number=number,
+        begin=int(str(begin["at"])),
+        end=None if end is None else int(str(end["at"])),
+        outcome=Outcome.UNKNOWN if end is None else Outcome(end["outcome"]),
+        rows=tuple((int(str(row)), None if key is None else str(key)) for row, key in rows),
+    )

@@ -1,0 +1,142 @@
+"""The writers of a pump, a process each: started together, watched, stopped together, none outliving the pump."""
+
+import contextlib
+import functools
+import multiprocessing
+import pickle
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import psycopg
+
+from thresher.core.errors import ThresherError
+from thresher.testing.history import HistoryWriter
+from thresher.testing.pump.plan import Plan
+from thresher.testing.pump.writer import Tally, Writer
+
+_LOOK_SECONDS = 0.05
+
+
+class PumpFailed(ThresherError):  # noqa: N818
+    """A writer met an error that waiting does not mend; the others were stopped."""
+
+
+class Fleet:
+    """Runs a plan. `stop` may be called from a signal handler: each writer finishes its transaction first."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Ask all writers to stop after their current transaction."""
+        self._stopping = True
+
+    def run(self, report: Callable[[Tally], None] = lambda _tally: None) -> Tally:
+        """Run all writers to their end; tell the running total now and then; return the final one."""
+        plan = self._plan
+        if plan.history:
+            history = HistoryWriter(plan.history, plan.run)
+            history.open_run(plan.topic)
+            history.close()
+        context = multiprocessing.get_context("spawn")
+        lines: dict[Connection[Any, Any], int] = {}
+        processes = []
+        for index in range(plan.writers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_write, args=(plan, index, theirs), name=f"pump-writer-{index}")
+            process.start()
+            theirs.close()
+            lines[ours] = index
+            processes.append(process)
+        try:
+            return self._watch(lines, report)
+        finally:
+            for line in lines:
+                line.close()  # a writer that is still there sees its parent gone and stops
+            for process in processes:
+                process.join()
+
+    def _watch(self, lines: "dict[Connection[Any, Any], int]", report: Callable[[Tally], None]) -> Tally:
+        tallies = {index: Tally() for index in lines.values()}
+        waiting, busy = set(lines), set(lines)
+        told = False
+        while busy:
+            if self._stopping and not told:
+                told = True
+                _tell(busy, "stop")
+            for line in wait(list(busy), _LOOK_SECONDS):
+                match _receive(line):
+                    case "failed", reason:
+                        raise PumpFailed(f"writer {lines[line]}: {reason}")
+                    case "ready", _:
+                        waiting.discard(line)
+                        if not waiting:
+                            # All are connected: whoever measures, measures writing.
+                            _tell(busy, "go")
+                    case kind, Tally() as tally:
+                        tallies[lines[line]] = tally
+                        if kind == "done":
+                            busy.discard(line)
+            report(functools.reduce(Tally.merge, tallies.values()))
+        return functools.reduce(Tally.merge, tallies.values())
+
+
+def _tell(lines: "set[Connection[Any, Any]]", word: str) -> None:
+    for line in lines:
+        with contextlib.suppress(OSError):  # it ended meanwhile, which its own line will tell
+            line.send(word)
+
+
+def _receive(line: "Connection[Any, Any]") -> tuple[str, object]:
+    try:
+        kind, content = line.recv()
+    except EOFError:
+        return "failed", "it ended without a word (killed?)"
+    return kind, content
+
+
+def _write(plan: Plan, index: int, line: "Connection[Any, Any]") -> None:
+    """Be one writer: the body of its process."""
+    # Ctrl-C in a terminal reaches the whole group; the fleet passes it on as "stop".
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stopped = False
+    looked = 0.0
+
+    def stop() -> bool:
+        nonlocal stopped, looked
+        now = time.monotonic()
+        if not stopped and now - looked > _LOOK_SECONDS:
+            looked = now
+            try:
+                stopped = line.poll() and line.recv() == "stop"
+            except (EOFError, OSError):
+                stopped = True
+        return stopped
+
+    sent = time.monotonic()
+
+    def report(tally: Tally) -> None:
+        nonlocal sent
+        if time.monotonic() - sent > _LOOK_SECONDS:
+            sent = time.monotonic()
+            line.send(("progress", tally))
+
+    try:
+        writer = Writer(plan, index)
+        try:
+            line.send(("ready", None))
+            if line.recv() == "go":
+                line.send(("done", writer.run(stop, report)))
+            else:
+                line.send(("done", Tally()))
+        finally:
+            writer.close()
+    except (BrokenPipeError, EOFError, ConnectionResetError):
+        return  # the pump is gone
+    except (ThresherError, psycopg.Error, OSError, pickle.PicklingError) as error:
+        with contextlib.suppress(OSError):
+            line.send(("failed", str(error).strip() or repr(error)))

@@ -1,0 +1,103 @@
+"""What a pump is asked to do, and the messages that follow from it: the same plan and seed give the same load."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from thresher.core.errors import InvalidInput
+from thresher.outbox import Message, Shape
+from thresher.testing.history import IDENTITY_HEADER, identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A load. Checked as a whole: every problem in one message.
+
+    `records` counts every row that is generated, those of rolled-back transactions too. `skew` is Zipf's exponent: 0
+    for equal keys, 1 for a few hot ones. With `own_keys` each key belongs to one writer, otherwise all share all.
+    """
+
+    dsn: str = field(repr=False)
+    records: int
+    keys: int
+    table: str = "outbox"
+    schema: str | None = None
+    shape: Shape = Shape.THRESHER
+    topic: str = "pump"
+    blank: bool = False
+    value_bytes: int = 100
+    writers: int = 1
+    transaction_rows: int = 20
+    rollback_share: float = 0.0
+    interval_milliseconds: float = 0.0
+    rate: float | None = None
+    skew: float = 0.0
+    own_keys: bool = False
+    seed: int = 0
+    run: str
+    history: Path | None = None
+    patience_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        problems = [problem for wrong, problem in self._rules() if wrong]
+        if problems:
+            raise InvalidInput("; ".join(problems))
+
+    def _rules(self) -> Iterator[tuple[bool, str]]:
+        yield self.records < 1, f"records = {self.records}: at least 1 is needed"
+        yield self.keys < 1, f"keys = {self.keys}: at least 1 is needed"
+        yield self.writers < 1, f"writers = {self.writers}: at least 1 is needed"
+        yield (
+            self.own_keys and self.keys < self.writers,
+            f"keys = {self.keys}: {self.writers} writers cannot own one each",
+        )
+        yield self.transaction_rows < 1, f"transaction rows = {self.transaction_rows}: at least 1 is needed"
+        yield self.value_bytes < 0, f"value size = {self.value_bytes}: it cannot be negative"
+        yield not 0 <= self.rollback_share <= 1, f"rollback share = {self.rollback_share}: 0 to 1 is possible"
+        yield (
+            self.interval_milliseconds < 0,
+            f"interval = {self.interval_milliseconds}: it cannot be negative",
+        )
+        yield self.rate is not None and self.rate <= 0, f"rate = {self.rate}: it must be above 0"
+        yield self.skew < 0, f"skew = {self.skew}: it cannot be negative"
+        yield self.patience_seconds < 0, f"patience = {self.patience_seconds}: it cannot be negative"
+
+    def records_of(self, writer: int) -> int:
+        """Return how many of the rows are this writer's."""
+        return self.records // self.writers + (writer < self.records % self.writers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One transaction to be: its messages, the (number, key) of each for the history, and whether to roll it back."""
+
+    messages: list[Message]
+    rows: list[tuple[int, str | None]]
+    roll_back: bool
+
+
+def loads(plan: Plan, writer: int) -> Iterator[Load]:
+    """Yield the transactions of one writer."""
+    draw = random.Random(f"{plan.seed}/{writer}")  # noqa: S311 - a load, not a secret
+    keys = [f"key-{number:x}" for number in range(plan.keys) if not plan.own_keys or number % plan.writers == writer]
+    weights = list(itertools.accumulate(1 / rank**plan.skew for rank in range(1, len(keys) + 1)))
+    padding = b"." * plan.value_bytes
+    number = 0
+    left = plan.records_of(writer)
+    while left:
+        size = min(plan.transaction_rows, left)
+        left -= size
+        messages = []
+        rows: list[tuple[int, str | None]] = []
+        for key in draw.choices(keys, cum_weights=weights, k=size):
+            mark = identity(plan.run, writer, number).encode()
+            # The identity opens the value where it fits, so that a mixed-up value is seen too.
+            value = None if plan.blank else (mark + padding[len(mark) :])[: plan.value_bytes]
+            messages.append(
+                Message(topic=plan.topic, key=key.encode(), value=value, headers=((IDENTITY_HEADER, mark),))
+            )
+            rows.append((number, key))
+            number += 1
+        yield Load(messages=messages, rows=rows, roll_back=draw.random() < plan.rollback_share)

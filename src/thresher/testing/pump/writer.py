@@ -1,0 +1,160 @@
+"""One writer of a pump: transaction after transaction on one connection, each with an outcome that is known or unknown.
+
+1. The load is noted in the history, then inserted, then committed or rolled back, then its outcome noted.
+2. A connection lost before COMMIT was sent means rolled back; lost while waiting for its answer means unknown.
+3. After a loss it connects again, for as long as its patience lasts. Any other error ends it.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+
+from thresher.outbox import Outbox
+from thresher.testing.history import HistoryWriter, Outcome
+from thresher.testing.pump.plan import Load, Plan, loads
+
+_RETRY_SECONDS = 0.1
+_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Rows by outcome, transactions, and the time between the first begin and the last end (monotonic, ns)."""
+
+    committed: int = 0
+    rolled_back: int = 0
+    unknown: int = 0
+    transactions: int = 0
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """All rows that were tried."""
+        return self.committed + self.rolled_back + self.unknown
+
+    @property
+    def seconds(self) -> float:
+        """How long the writing took."""
+        return 0.0 if self.first is None or self.last is None else (self.last - self.first) / 1e9
+
+    def plus(self, outcome: Outcome, rows: int, begin: int, end: int) -> "Tally":
+        """Return the tally with one more transaction in it."""
+        return replace(
+            self,
+            **{outcome.value: getattr(self, outcome.value) + rows},
+            transactions=self.transactions + 1,
+            first=begin if self.first is None else self.first,
+            last=end,
+        )
+
+    def merge(self, other: "Tally") -> "Tally":
+        """Return both together."""
+        firsts = [first for first in (self.first, other.first) if first is not None]
+        lasts = [last for last in (self.last, other.last) if last is not None]
+        return Tally(
+            committed=self.committed + other.committed,
+            rolled_back=self.rolled_back + other.rolled_back,
+            unknown=self.unknown + other.unknown,
+            transactions=self.transactions + other.transactions,
+            first=min(firsts, default=None),
+            last=max(lasts, default=None),
+        )
+
+
+class Writer:
+    """A writer with its connection. `stop` is asked before each transaction, `report` told after each."""
+
+    def __init__(self, plan: Plan, index: int) -> None:
+        self._plan = plan
+        self._index = index
+        self._outbox = Outbox(plan.table, schema=plan.schema, shape=plan.shape)
+        self._history = HistoryWriter(plan.history, plan.run) if plan.history else None
+        self._connection = self._connect()
+
+    def run(self, stop: Callable[[], bool], report: Callable[[Tally], None]) -> Tally:
+        """Write everything, or until told to stop; return what became of it."""
+        tally = Tally()
+        start = time.monotonic()
+        for number, load in enumerate(loads(self._plan, self._index)):
+            if self._wait(start, tally.rows, stop):
+                break
+            begin = time.monotonic_ns()
+            if self._history:
+                self._history.begin(self._index, number, begin, load.rows)
+            outcome = self._transact(load)
+            end = time.monotonic_ns()
+            if self._history:
+                self._history.end(self._index, number, end, outcome)
+            tally = tally.plus(outcome, len(load.rows), begin, end)
+            report(tally)
+            if self._connection.closed:
+                self._connection = self._connect(stop)
+        return tally
+
+    def close(self) -> None:
+        """Let go of connection and history."""
+        self._connection.close()
+        if self._history:
+            self._history.close()
+
+    def _transact(self, load: Load) -> Outcome:
+        connection = self._connection
+        try:
+            self._outbox.stash_many(connection, load.messages)
+            if load.roll_back:
+                connection.rollback()
+                return Outcome.ROLLED_BACK
+        except _LOST:
+            if not _broken(connection):
+                raise
+            return Outcome.ROLLED_BACK
+        try:
+            connection.commit()
+        except _LOST:
+            if not _broken(connection):
+                raise
+            return Outcome.UNKNOWN
+        return Outcome.COMMITTED
+
+    def _connect(self, stop: Callable[[], bool] = lambda: False) -> psycopg.Connection[Any]:
+        deadline = time.monotonic() + self._plan.patience_seconds
+        while True:
+            try:
+                return psycopg.connect(self._plan.dsn, application_name="thresher pump")
+            except psycopg.OperationalError as error:
+                # Only a server that is away may come back; a wrong password will not become right.
+                if _refused_for_good(error) or time.monotonic() > deadline or stop():
+                    raise
+                time.sleep(_RETRY_SECONDS)
+
+    def _wait(self, start: float, rows: int, stop: Callable[[], bool]) -> bool:
+        """Keep to the pace that was asked for; True if told to stop meanwhile."""
+        due = start + rows * self._plan.interval_milliseconds / 1000
+        if self._plan.rate is not None:
+            due = max(due, start + rows * self._plan.writers / self._plan.rate)
+        while not stop():
+            left = due - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(left, 0.05))
+        return True
+
+
+def _broken(connection: psycopg.Connection[Any]) -> bool:
+    lost = connection.closed or connection.broken
+    if lost:
+        with contextlib.suppress(psycopg.Error):
+            connection.close()
+    return lost
+
+
+def _refused_for_good(error: psycopg.OperationalError) -> bool:
+    text = str(error).lower()
+    return any(
+        sign in text for sign in ("authentication failed", "does not exist", "no password", "no pg_hba.conf entry")
+    )

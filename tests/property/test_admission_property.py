@@ -1,0 +1,53 @@
+"""What is admitted is what a Kafka record and the table can hold, whatever is thrown at the door."""
+
+import hashlib
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thresher.outbox import InvalidMessage, Limits, Message, Shape
+from thresher.outbox.admission import Admission
+from thresher.outbox.shape import BUCKETS, bucket_of
+
+anything = st.one_of(st.none(), st.binary(), st.text(), st.integers(), st.text(st.characters(codec=None)))
+headers = st.lists(st.tuples(st.one_of(st.text(), anything), anything), max_size=4)
+
+
+@given(topic=anything, key=anything, value=anything, headers=headers, partition=st.one_of(st.none(), st.integers()))
+def test_admitted_rows_hold_only_what_the_columns_can(
+    topic: object, key: object, value: object, headers: list[tuple[object, object]], partition: object
+) -> None:
+    message = Message(topic=topic, key=key, value=value, headers=headers, partition=partition)  # type: ignore[arg-type]
+    for shape, content in ((Shape.THRESHER, bytes), (Shape.GOHARVEST, str)):
+        try:
+            row = Admission(shape, Limits(message_bytes=50)).row(message)
+        except InvalidMessage as error:
+            assert error.field  # noqa: PT017
+            assert error.rule  # noqa: PT017
+            continue
+        got_topic, got_key, got_value, names, values = row[:5]
+        assert re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", str(got_topic))
+        assert isinstance(names, list)
+        assert isinstance(values, list)
+        assert len(names) == len(values) == len(headers)
+        for part in (got_key, got_value, *values):
+            assert part is None or type(part) is content
+            assert shape is Shape.THRESHER or "\0" not in str(part)
+        assert all("\0" not in name and name.encode() for name in names if name)
+
+
+@given(
+    key=st.binary(),
+    value=st.binary(),
+    names=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), max_size=3),
+)
+def test_valid_bytes_are_admitted_unchanged(key: bytes, value: bytes, names: list[str]) -> None:
+    pairs = [(name, name.encode()) for name in names]
+    row = Admission(Shape.THRESHER, Limits()).row(Message(topic="t", key=key, value=value, headers=pairs))
+    assert row == ("t", key, value, names, [content for _, content in pairs], None, None)
+
+
+@given(key=st.binary())
+def test_a_bucket_is_the_first_byte_of_the_sha256(key: bytes) -> None:
+    assert bucket_of(key) == hashlib.sha256(key).digest()[0] % BUCKETS

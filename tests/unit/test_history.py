@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from thresher.core.errors import InvalidInput
+from thresher.testing.history import HistoryWriter, Outcome, read_history
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.jsonl"
+
+
+def test_what_is_written_is_read_again(path: Path) -> None:
+    writer = HistoryWriter(path, "run")
+    writer.open_run("topic")
+    writer.begin(0, 0, 100, [(0, "a"), (1, None)])
+    writer.end(0, 0, 200, Outcome.COMMITTED)
+    writer.begin(1, 0, 150, [(0, "ü")])
+    writer.end(1, 0, 160, Outcome.ROLLED_BACK)
+    writer.close()
+    first, second = read_history(path)
+    assert (first.begin, first.end, first.outcome, first.rows) == (100, 200, Outcome.COMMITTED, ((0, "a"), (1, None)))
+    assert list(first.identities()) == ["run.0.0", "run.0.1"]
+    assert (second.writer, second.outcome, second.rows) == (1, Outcome.ROLLED_BACK, ((0, "ü"),))
+
+
+def test_a_transaction_without_an_end_is_unknown(path: Path) -> None:
+    writer = HistoryWriter(path, "run")
+    writer.begin(0, 0, 100, [(0, "a")])
+    writer.close()
+    (transaction,) = read_history(path)
+    assert (transaction.outcome, transaction.end) == (Outcome.UNKNOWN, None)
+
+
+def test_a_line_torn_by_a_crash_leaves_its_transaction_unknown(path: Path) -> None:
+    writer = HistoryWriter(path, "run")
+    writer.begin(0, 0, 100, [(0, "a")])
+    writer.end(0, 0, 200, Outcome.COMMITTED)
+    writer.close()
+    path.write_bytes(path.read_bytes()[:-5])
+    (transaction,) = read_history(path)
+    assert transaction.outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "line", ["nonsense", "{}", '{"event": "party"}', '{"event": "begin"}', '{"event":"run","format":"x","version":1}']
+)
+def test_a_wrong_line_is_named(path: Path, line: str) -> None:
+    path.write_text(f'{{"event":"end","run":"r","writer":0,"transaction":0,"at":1,"outcome":"committed"}}\n{line}\n')
+    with pytest.raises(InvalidInput, match="line 2"):
+        read_history(path)

@@ -1,0 +1,87 @@
+"""What a schema check decides, on relations made up for it; that the catalog is read right is in integration."""
+
+from dataclasses import replace
+
+import pytest
+
+from thresher.outbox import Shape
+from thresher.outbox.schema import _EXPECTED, _PENDING, Column, Index, Relation, Sequence, judge
+
+GOOD = Relation(
+    columns=_EXPECTED[Shape.THRESHER],
+    indexes=(Index(columns=("id",), unique=True), Index(columns=("bucket", "id"), predicate=_PENDING)),
+    sequences=(Sequence(name="s"),),
+    options=("autovacuum_vacuum_scale_factor=0",),
+)
+
+
+def with_column(name: str, column: Column | None) -> Relation:
+    columns = {**GOOD.columns}
+    if column is None:
+        del columns[name]
+    else:
+        columns[name] = column
+    return replace(GOOD, columns=columns)
+
+
+def test_the_shape_itself_has_no_findings() -> None:
+    assert list(judge(GOOD, Shape.THRESHER)) == []
+
+
+@pytest.mark.parametrize(
+    ("relation", "subject", "detail"),
+    [
+        (with_column("kafka_key", None), "column kafka_key", "missing; it should be bytea"),
+        (with_column("kafka_key", Column(type="text")), "column kafka_key", "its type is text, it should be bytea"),
+        (with_column("kafka_key", Column(type="bytea", not_null=True)), "column kafka_key", "NOT NULL"),
+        (with_column("kafka_topic", Column(type="character varying(249)")), "column kafka_topic", "allows NULL"),
+        (
+            with_column("create_time", Column(type="timestamp with time zone", not_null=True)),
+            "create_time",
+            "no default",
+        ),
+        (with_column("bucket", Column(type="smallint", not_null=True)), "column bucket", "GENERATED ALWAYS"),
+        (
+            with_column("bucket", Column(type="smallint", not_null=True, generated=True, default="(id & 63)")),
+            "column bucket",
+            "its formula is (id & 63)",
+        ),
+        (with_column("extra", Column(type="text", not_null=True)), "column extra", "NOT NULL without a default"),
+        (with_column("id", Column(type="bigint", not_null=True)), "column id", "no default"),
+        (replace(GOOD, sequences=()), "column id", "is not a sequence"),
+        (replace(GOOD, sequences=(Sequence(name="s", cache=20),)), "sequence s", "CACHE 20"),
+        (replace(GOOD, sequences=(Sequence(name="s", increment=-1),)), "sequence s", "INCREMENT -1"),
+        (replace(GOOD, sequences=(Sequence(name="s", cycle=True),)), "sequence s", "CYCLE"),
+        (replace(GOOD, indexes=GOOD.indexes[1:]), "column id", "no primary key"),
+        (replace(GOOD, indexes=GOOD.indexes[:1]), "index", "none on (bucket, id)"),
+        (replace(GOOD, persistence="u"), "table", "UNLOGGED"),
+        (replace(GOOD, persistence="t"), "table", "TEMPORARY"),
+        (replace(GOOD, row_security=True), "table", "row level security"),
+        (replace(GOOD, kind="v"), "table", "it is a view"),
+    ],
+)
+def test_what_breaks_a_guarantee_is_found(relation: Relation, subject: str, detail: str) -> None:
+    breaking = [finding for finding in judge(relation, Shape.THRESHER) if finding.severity == "breaks"]
+    assert len(breaking) == 1
+    assert subject in breaking[0].subject
+    assert detail in breaking[0].detail
+
+
+@pytest.mark.parametrize(
+    "relation",
+    [
+        with_column("kafka_topic", Column(type="text", not_null=True)),
+        with_column("extra", Column(type="text")),
+        with_column("extra", Column(type="text", not_null=True, default="'x'")),
+        replace(GOOD, indexes=(GOOD.indexes[0], Index(columns=("bucket", "id")))),
+        replace(GOOD, options=()),
+    ],
+)
+def test_what_merely_differs_does_not_break(relation: Relation) -> None:
+    assert all(finding.severity == "differs" for finding in judge(relation, Shape.THRESHER))
+
+
+def test_an_index_on_other_rows_does_not_serve() -> None:
+    other = Index(columns=("bucket", "id"), predicate="(leader_id IS NULL)")
+    findings = list(judge(replace(GOOD, indexes=(GOOD.indexes[0], other)), Shape.THRESHER))
+    assert any("none on (bucket, id)" in finding.detail for finding in findings)
