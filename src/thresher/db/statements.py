@@ -8,17 +8,18 @@ from functools import cache
 from importlib import resources
 from typing import LiteralString, cast
 
-from psycopg import sql
-
 from thresher.db.names import TableName
 
 
 def statement(name: str, table: TableName | None = None, *, dialect: str = "postgres") -> LiteralString:
     """Return the named statement, bound to the table it asks for; an unknown name is a programming error."""
-    text = sql.SQL(_text(dialect, name))
-    bound = text if table is None else text.format(table=table.identifier())
+    text = _text(dialect, name)
+    if table is None:
+        return text
+    # In a statement with parameters a percent sign of the name must not look like one.
+    quoted = table.quoted().replace("%", "%%") if "%s" in text else table.quoted()
     # The one place where text becomes a statement: a file of ours, and a name that psycopg quoted.
-    return cast("LiteralString", bound.as_string(None))
+    return cast("LiteralString", text.replace("{table}", quoted))
 
 
 @cache

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, LiteralString
 
 from psycopg import Connection
-from psycopg.errors import DuplicateTable
+from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
+from psycopg.rows import tuple_row
 
 from thresher.core.errors import ThresherError
 from thresher.db import TableName, statement
@@ -146,8 +147,8 @@ def create_schema(connection: Connection[Any], name: TableName, shape: Shape = S
             # A savepoint: two services may start at once, and the loser goes on with the winner's table.
             with connection.transaction():
                 connection.execute(ddl(name, shape))
-        except DuplicateTable:
-            pass
+        except (DuplicateTable, DuplicateObject, UniqueViolation):
+            pass  # the last two are how the catalog's own indexes tell the same
         else:
             return True
     check = check_schema(connection, name, shape)
@@ -167,26 +168,27 @@ def check_schema(connection: Connection[Any], name: TableName, shape: Shape = Sh
 
 def read_relation(connection: Connection[Any], name: TableName) -> Relation | None:
     """Read what a check needs from the catalog; None where there is nothing of that name."""
-    row = connection.execute(statement("catalog_table"), [name.quoted()]).fetchone()
-    if row is None:
-        return None
-    oid, kind, persistence, row_security, forced, options = row
-    columns = {
-        column: Column(
-            type=type_, not_null=not_null, default=default, identity=bool(identity), generated=bool(generated)
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        row = cursor.execute(statement("catalog_table"), [name.quoted()]).fetchone()
+        if row is None:
+            return None
+        oid, kind, persistence, row_security, forced, options = row
+        columns = {
+            column: Column(
+                type=type_, not_null=not_null, default=default, identity=bool(identity), generated=bool(generated)
+            )
+            for column, type_, not_null, identity, generated, default in cursor.execute(
+                statement("catalog_columns"), [oid]
+            )
+        }
+        indexes = tuple(
+            Index(columns=tuple(names), unique=unique, predicate=predicate)
+            for names, unique, predicate in cursor.execute(statement("catalog_indexes"), [oid])
         )
-        for column, type_, not_null, identity, generated, default in connection.execute(
-            statement("catalog_columns"), [oid]
+        sequences = tuple(
+            Sequence(name=sequence, cache=cache, increment=increment, cycle=cycle)
+            for sequence, cache, increment, cycle in cursor.execute(statement("catalog_sequences"), [oid, oid])
         )
-    }
-    indexes = tuple(
-        Index(columns=tuple(names), unique=unique, predicate=predicate)
-        for names, unique, predicate in connection.execute(statement("catalog_indexes"), [oid])
-    )
-    sequences = tuple(
-        Sequence(name=sequence, cache=cache, increment=increment, cycle=cycle)
-        for sequence, cache, increment, cycle in connection.execute(statement("catalog_sequences"), [oid, oid])
-    )
     return Relation(
         kind=kind,
         persistence=persistence,

@@ -10,6 +10,7 @@ from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, Connection
 from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
 
 from thresher.core.errors import InvalidInput, ThresherError
 from thresher.db import TableName, statement
@@ -73,7 +74,8 @@ class Outbox:
         self._admit_connection(connection)
         if not rows:
             return 0
-        with connection.cursor() as cursor:
+        # The caller's row factory is for the caller's rows.
+        with connection.cursor(row_factory=tuple_row) as cursor:
             if connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 # COPY does not exist inside the caller's pipeline; its inserts travel together anyway.
                 cursor.executemany(self._insert, rows)

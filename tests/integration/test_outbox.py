@@ -1,0 +1,249 @@
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+
+from thresher.db import TableName
+from thresher.outbox import InvalidMessage, Message, NotInTransaction, Outbox, Shape, UnsupportedConnection, create_schema
+from thresher.outbox.shape import bucket_of
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+COLUMNS = "kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values"
+EVERY_BYTE = bytes(range(256))
+
+
+@pytest.fixture(params=Shape, ids=lambda shape: shape.value)
+def shape(request: pytest.FixtureRequest) -> Shape:
+    return Shape(request.param)
+
+
+@pytest.fixture
+def observer(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(dsn, autocommit=True) as opened:
+        yield opened
+
+
+def make(connection: psycopg.Connection[Any], shape: Shape = Shape.THRESHER, table: str = "outbox") -> Outbox:
+    create_schema(connection, TableName(table=table), shape)
+    connection.commit()
+    return Outbox(table, shape=shape)
+
+
+def count(connection: psycopg.Connection[Any], table: str = "outbox") -> int:
+    row = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def stored(connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
+    return connection.execute(f"SELECT {COLUMNS} FROM outbox ORDER BY id".encode()).fetchall()
+
+
+def test_a_message_is_there_after_the_callers_commit_and_not_before(
+    connection: psycopg.Connection[Any], observer: psycopg.Connection[Any], shape: Shape
+) -> None:
+    outbox = make(connection, shape)
+    outbox.stash(connection, Message(topic="t", key="k", value="v"))
+    outbox.stash_many(connection, [Message(topic="t", key="k", value=str(n)) for n in range(10)])
+    assert connection.pgconn.transaction_status == TransactionStatus.INTRANS
+    assert count(observer) == 0
+    connection.commit()
+    assert count(observer) == 11
+
+
+def test_a_message_is_gone_with_the_callers_rollback(connection: psycopg.Connection[Any], shape: Shape) -> None:
+    outbox = make(connection, shape)
+    outbox.stash(connection, Message(topic="t", key="k", value="v"))
+    outbox.stash_many(connection, [Message(topic="t", key="k", value="v")] * 3)
+    connection.rollback()
+    assert count(connection) == 0
+
+
+def test_a_savepoint_of_the_caller_takes_its_messages_along(connection: psycopg.Connection[Any]) -> None:
+    outbox = make(connection)
+    outbox.stash(connection, Message(topic="t", value="kept"))
+    with connection.transaction(force_rollback=True):
+        outbox.stash(connection, Message(topic="t", value="dropped"))
+    assert [row[2] for row in stored(connection)] == [b"kept"]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_what_goes_in_is_what_is_stored(connection: psycopg.Connection[Any], many: bool) -> None:
+    outbox = make(connection)
+    messages = [
+        Message(topic="a", key=EVERY_BYTE, value=EVERY_BYTE, headers=[("h", EVERY_BYTE), ("h", b""), ("ü", None)]),
+        Message(topic="b", key=None, value=None),
+        Message(topic="c", key=b"", value=b"", headers={"x": "y"}, partition=0, timestamp=NOON),
+        Message(topic="d", key="schlüssel", value="wert", partition=2**31 - 1, headers=[("only", None)]),
+    ]
+    if many:
+        assert outbox.stash_many(connection, iter(messages)) == 4
+    else:
+        for message in messages:
+            outbox.stash(connection, message)
+    assert stored(connection) == [
+        ("a", EVERY_BYTE, EVERY_BYTE, ["h", "h", "ü"], [EVERY_BYTE, b"", None]),
+        ("b", None, None, [], []),
+        ("c", b"", b"", ["x"], [b"y"]),
+        ("d", "schlüssel".encode(), b"wert", ["only"], [None]),
+    ]
+    extras = connection.execute("SELECT kafka_partition, kafka_timestamp, dispatched_time, leader_id FROM outbox ORDER BY id")
+    assert extras.fetchall() == [
+        (None, None, None, None),
+        (None, None, None, None),
+        (0, NOON, None, None),
+        (2**31 - 1, None, None, None),
+    ]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_goharvests_table_gets_text_and_the_servers_time(connection: psycopg.Connection[Any], many: bool) -> None:
+    outbox = make(connection, Shape.GOHARVEST)
+    messages = [
+        Message(topic="t", key="ü" * 100, value="ü" * 10_000, headers=[("h", "1"), ("h", "2")]),
+        Message(topic="t", key=b"k", value=None),
+    ]
+    if many:
+        outbox.stash_many(connection, messages)
+    else:
+        for message in messages:
+            outbox.stash(connection, message)
+    assert stored(connection) == [
+        ("t", "ü" * 100, "ü" * 10_000, ["h", "h"], ["1", "2"]),
+        ("t", "k", None, [], []),
+    ]
+    row = connection.execute(
+        "SELECT bool_and(create_time BETWEEN now() AND clock_timestamp()), bool_and(leader_id IS NULL) FROM outbox"
+    ).fetchone()
+    assert row == (True, True)
+
+
+def test_the_bucket_column_agrees_with_everyone_else(connection: psycopg.Connection[Any]) -> None:
+    outbox = make(connection)
+    keys = [None, b"", EVERY_BYTE, *(f"key-{n}".encode() for n in range(200))]
+    outbox.stash_many(connection, [Message(topic="t", key=key) for key in keys])
+    rows = connection.execute("SELECT id, kafka_key, bucket FROM outbox ORDER BY id").fetchall()
+    assert [bucket for _, _, bucket in rows] == [id_ % 64 if key is None else bucket_of(key) for id_, key, _ in rows]
+    assert len({bucket for _, _, bucket in rows}) > 50
+
+
+def test_ids_follow_the_order_given(connection: psycopg.Connection[Any], shape: Shape) -> None:
+    outbox = make(connection, shape)
+    outbox.stash_many(connection, [Message(topic="t", key="k", value=f"{n}") for n in range(1000)])
+    values = [row[2] if isinstance(row[2], str) else row[2].decode() for row in stored(connection)]
+    assert values == [f"{n}" for n in range(1000)]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_refused_message_leaves_the_transaction_usable_and_writes_nothing(
+    connection: psycopg.Connection[Any], many: bool
+) -> None:
+    outbox = make(connection)
+    outbox.stash(connection, Message(topic="t", value="before"))
+    with pytest.raises(InvalidMessage):
+        if many:
+            outbox.stash_many(connection, [Message(topic="t", value="good"), Message(topic="not good", value="x")])
+        else:
+            outbox.stash(connection, Message(topic="not good"))
+    assert connection.pgconn.transaction_status == TransactionStatus.INTRANS
+    outbox.stash(connection, Message(topic="t", value="after"))
+    connection.commit()
+    assert [row[2] for row in stored(connection)] == [b"before", b"after"]
+
+
+def test_autocommit_outside_a_transaction_is_refused(dsn: str, connection: psycopg.Connection[Any]) -> None:
+    outbox = make(connection)
+    with psycopg.connect(dsn, autocommit=True) as loose:
+        with pytest.raises(NotInTransaction, match=r"with connection.transaction\(\)"):
+            outbox.stash(loose, Message(topic="t"))
+        with pytest.raises(NotInTransaction):
+            outbox.stash_many(loose, [Message(topic="t")])
+        assert count(loose) == 0
+        with loose.transaction():
+            outbox.stash(loose, Message(topic="t"))
+        assert count(loose) == 1
+
+
+def test_autocommit_is_allowed_where_it_is_meant(dsn: str, connection: psycopg.Connection[Any]) -> None:
+    make(connection)
+    with psycopg.connect(dsn, autocommit=True) as loose:
+        Outbox(require_transaction=False).stash(loose, Message(topic="t"))
+        assert count(loose) == 1
+
+
+def test_other_drivers_connections_are_refused(connection: psycopg.Connection[Any]) -> None:
+    outbox = make(connection)
+    with pytest.raises(UnsupportedConnection, match="not str"):
+        outbox.stash("host=localhost", Message(topic="t"))  # type: ignore[arg-type]
+
+
+def test_nothing_to_stash_is_nothing_done(connection: psycopg.Connection[Any]) -> None:
+    outbox = make(connection)
+    assert outbox.stash_many(connection, []) == 0
+    assert connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def test_messages_travel_in_the_callers_pipeline(connection: psycopg.Connection[Any]) -> None:
+    outbox = make(connection)
+    with connection.pipeline():
+        outbox.stash(connection, Message(topic="t", value="1"))
+        outbox.stash_many(connection, [Message(topic="t", value="2"), Message(topic="t", value="3")])
+    assert [row[2] for row in stored(connection)] == [b"1", b"2", b"3"]
+
+
+def test_a_row_factory_of_the_caller_does_not_matter(dsn: str, connection: psycopg.Connection[Any], shape: Shape) -> None:
+    outbox = make(connection, shape)
+    with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as caller:
+        outbox.stash_many(caller, [Message(topic="t", key="k")])
+    assert count(connection) == 1
+
+
+@pytest.mark.parametrize("name", ['we"ird', "a.b", "Größe ✓", "x" * 58, "select", "o; DROP TABLE outbox; --", "%s", "{table}"])
+def test_any_table_name_is_just_a_name(connection: psycopg.Connection[Any], name: str) -> None:
+    outbox = make(connection, table=name)
+    outbox.stash(connection, Message(topic="t"))
+    outbox.stash_many(connection, [Message(topic="t")] * 2)
+    assert count(connection, name) == 3
+
+
+def test_a_table_in_a_schema_of_its_own(connection: psycopg.Connection[Any]) -> None:
+    connection.execute('CREATE SCHEMA "my.schema"')
+    create_schema(connection, TableName(table="outbox", schema="my.schema"))
+    Outbox("outbox", schema="my.schema").stash(connection, Message(topic="t"))
+    assert connection.execute('SELECT count(*) FROM "my.schema".outbox').fetchone() == (1,)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_the_table_is_missing_and_the_driver_says_so(connection: psycopg.Connection[Any], many: bool) -> None:
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        if many:
+            Outbox("nowhere").stash_many(connection, [Message(topic="t")])
+        else:
+            Outbox("nowhere").stash(connection, Message(topic="t"))
+
+
+def test_connection_lost_in_the_middle_of_stash_many_leaves_nothing(
+    dsn: str, connection: psycopg.Connection[Any], observer: psycopg.Connection[Any]
+) -> None:
+    outbox = make(connection)
+    observer.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.001); RETURN NEW; END'"
+    )
+    observer.execute("CREATE TRIGGER slow BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION slow()")
+    with psycopg.connect(dsn) as doomed:
+        pid = doomed.info.backend_pid
+        outbox.stash(doomed, Message(topic="t", value="first"))
+        # Far more than the socket's buffers hold: the server has read a part of it when it is terminated.
+        messages = [Message(topic="t", key=str(n), value=b"x" * 10_000) for n in range(20_000)]
+        killer = threading.Timer(1.0, lambda: observer.execute("SELECT pg_terminate_backend(%s)", [pid]))
+        killer.start()
+        with pytest.raises(psycopg.OperationalError):
+            outbox.stash_many(doomed, messages)
+        killer.join()
+        assert doomed.broken
+    assert count(observer) == 0

@@ -1,0 +1,113 @@
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from thresher.db import TableName
+from thresher.devstack.stack import Stack
+from thresher.outbox import Shape, create_schema
+from thresher.testing.history import Outcome, read_history
+from thresher.testing.pump import Fleet, Plan, PumpFailed
+
+IDS = "SELECT convert_from(kafka_header_values[1], 'UTF8') FROM outbox"
+
+
+@pytest.fixture
+def table(connection: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    create_schema(connection, TableName(table="outbox"))
+    connection.commit()
+    return connection
+
+
+def plan(dsn: str, **fields: Any) -> Plan:
+    return Plan(**{"dsn": dsn, "records": 1000, "keys": 50, "run": "run", **fields})
+
+
+def test_what_the_history_says_is_what_the_table_holds(
+    dsn: str, table: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    history = tmp_path / "history.jsonl"
+    tally = Fleet(plan(dsn, writers=3, rollback_share=0.3, history=history, records=3000)).run()
+    transactions = read_history(history)
+    by_outcome: Counter[Outcome] = Counter()
+    for transaction in transactions:
+        by_outcome[transaction.outcome] += len(transaction.rows)
+        assert transaction.end is not None
+        assert transaction.begin < transaction.end
+    assert by_outcome == {Outcome.COMMITTED: tally.committed, Outcome.ROLLED_BACK: tally.rolled_back}
+    assert tally.rows == 3000
+    assert tally.rolled_back > 0
+    committed = {i for t in transactions if t.outcome is Outcome.COMMITTED for i in t.identities()}
+    assert {identity for (identity,) in table.execute(IDS)} == committed
+
+
+def test_goharvests_table_is_pumped_too(dsn: str, connection: psycopg.Connection[Any]) -> None:
+    create_schema(connection, TableName(table="outbox"), Shape.GOHARVEST)
+    connection.commit()
+    assert Fleet(plan(dsn, shape=Shape.GOHARVEST, blank=True)).run().committed == 1000
+    assert connection.execute("SELECT count(*) FROM outbox WHERE kafka_value IS NULL").fetchone() == (1000,)
+
+
+def test_a_rate_is_kept(dsn: str, table: psycopg.Connection[Any]) -> None:
+    tally = Fleet(plan(dsn, records=200, writers=2, transaction_rows=10, rate=200)).run()
+    # The first transactions are free; the rest take the time that the rate gives them, never less.
+    assert tally.seconds > (200 - 20) / 200 * 0.95
+
+
+def test_stop_ends_it_between_transactions(dsn: str, table: psycopg.Connection[Any]) -> None:
+    fleet = Fleet(plan(dsn, records=1_000_000, writers=2, rate=1000))
+    threading.Timer(1.0, fleet.stop).start()
+    tally = fleet.run()
+    assert 0 < tally.committed < 1_000_000
+    assert table.execute("SELECT count(*) FROM outbox").fetchone() == (tally.committed,)
+
+
+def test_a_missing_table_ends_the_pump_with_the_reason(dsn: str) -> None:
+    with pytest.raises(PumpFailed, match='relation "outbox" does not exist'):
+        Fleet(plan(dsn, writers=2)).run()
+
+
+def test_a_wrong_password_is_not_waited_for(dsn: str, table: psycopg.Connection[Any]) -> None:
+    wrong = psycopg.conninfo.make_conninfo(dsn, password="wrong")
+    started = time.monotonic()
+    with pytest.raises(PumpFailed, match="authentication failed") as caught:
+        Fleet(plan(wrong, patience_seconds=60)).run()
+    assert time.monotonic() - started < 30
+    assert "wrong" not in str(caught.value)
+
+
+def test_the_pump_outlives_a_killed_database_and_knows_what_it_does_not_know(tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    with Stack() as stack:
+        dsn = stack.postgres.create_database("pumped")
+        with psycopg.connect(dsn) as connection:
+            create_schema(connection, TableName(table="outbox"))
+        crashes = 0
+
+        def crash() -> None:
+            nonlocal crashes
+            for _ in range(3):
+                time.sleep(0.7)
+                stack.postgres.server.kill()
+                stack.postgres.start()
+                crashes += 1
+
+        thread = threading.Thread(target=crash)
+        thread.start()
+        tally = Fleet(plan(dsn, records=12_000, writers=4, rate=4000, transaction_rows=5, history=history)).run()
+        thread.join()
+        with psycopg.connect(dsn) as connection:
+            held = {identity for (identity,) in connection.execute(IDS)}
+    by_outcome: dict[Outcome, set[str]] = {outcome: set() for outcome in Outcome}
+    for transaction in read_history(history):
+        by_outcome[transaction.outcome].update(transaction.identities())
+    assert crashes == 3
+    assert tally.rows == 12_000
+    assert by_outcome[Outcome.COMMITTED] <= held
+    assert not by_outcome[Outcome.ROLLED_BACK] & held
+    assert held <= by_outcome[Outcome.COMMITTED] | by_outcome[Outcome.UNKNOWN]
+    assert len(by_outcome[Outcome.COMMITTED]) < 12_000
