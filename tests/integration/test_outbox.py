@@ -9,7 +9,15 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from thresher.db import TableName
-from thresher.outbox import InvalidMessage, Message, NotInTransaction, Outbox, Shape, UnsupportedConnection, create_schema
+from thresher.outbox import (
+    InvalidMessage,
+    Message,
+    NotInTransaction,
+    Outbox,
+    Shape,
+    UnsupportedConnection,
+    create_schema,
+)
 from thresher.outbox.shape import bucket_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -92,7 +100,9 @@ def test_what_goes_in_is_what_is_stored(connection: psycopg.Connection[Any], man
         ("c", b"", b"", ["x"], [b"y"]),
         ("d", "schlüssel".encode(), b"wert", ["only"], [None]),
     ]
-    extras = connection.execute("SELECT kafka_partition, kafka_timestamp, dispatched_time, leader_id FROM outbox ORDER BY id")
+    extras = connection.execute(
+        "SELECT kafka_partition, kafka_timestamp, dispatched_time, leader_id FROM outbox ORDER BY id"
+    )
     assert extras.fetchall() == [
         (None, None, None, None),
         (None, None, None, None),
@@ -196,14 +206,18 @@ def test_messages_travel_in_the_callers_pipeline(connection: psycopg.Connection[
     assert [row[2] for row in stored(connection)] == [b"1", b"2", b"3"]
 
 
-def test_a_row_factory_of_the_caller_does_not_matter(dsn: str, connection: psycopg.Connection[Any], shape: Shape) -> None:
+def test_a_row_factory_of_the_caller_does_not_matter(
+    dsn: str, connection: psycopg.Connection[Any], shape: Shape
+) -> None:
     outbox = make(connection, shape)
     with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as caller:
         outbox.stash_many(caller, [Message(topic="t", key="k")])
     assert count(connection) == 1
 
 
-@pytest.mark.parametrize("name", ['we"ird', "a.b", "Größe ✓", "x" * 58, "select", "o; DROP TABLE outbox; --", "%s", "{table}"])
+@pytest.mark.parametrize(
+    "name", ['we"ird', "a.b", "Größe ✓", "x" * 58, "select", "o; DROP TABLE outbox; --", "%s", "{table}"]
+)
 def test_any_table_name_is_just_a_name(connection: psycopg.Connection[Any], name: str) -> None:
     outbox = make(connection, table=name)
     outbox.stash(connection, Message(topic="t"))

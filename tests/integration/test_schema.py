@@ -48,7 +48,9 @@ def test_goharvests_table_with_wider_columns_is_usable(connection: psycopg.Conne
     connection.execute("ALTER TABLE outbox ALTER kafka_value TYPE TEXT, ADD extra TEXT")
     check = check_schema(connection, NAME, Shape.GOHARVEST)
     assert check.usable
-    assert any("its type is text, it should be character varying(10000)" in finding.detail for finding in check.findings)
+    assert any(
+        "its type is text, it should be character varying(10000)" in finding.detail for finding in check.findings
+    )
 
 
 def test_a_table_of_the_other_shape_is_refused(connection: psycopg.Connection[Any]) -> None:

@@ -5,21 +5,22 @@ table can hold and the relay can send: a row that could only end as a dead lette
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from thresher.core.errors import InvalidInput, shorten
 from thresher.outbox.message import Message
 from thresher.outbox.shape import Shape
 
-Row = tuple[object, ...]
+Row = tuple[Any, ...]
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LARGEST_PARTITION = 2**31 - 1
-# Topics seen to be valid are remembered: a service has few of them. Bounded, in case it does not.
-_REMEMBERED_TOPICS = 4096
+# A service has few topics and header names. Bounded, in case it does not.
+_REMEMBERED = 4096
 
 
 class InvalidMessage(InvalidInput):
@@ -55,48 +56,63 @@ class Limits:
 
 
 class Admission:
-    """The checks of one table shape. `row` gives the column values in the order of the shape's statements."""
+    """The checks of one table shape. `row` gives the column values in the order of the shape's statements.
+
+    Topics and header names that passed are remembered, so that a usual message costs two comparisons a field: a bulk
+    insert waits for these checks before its first row is sent.
+    """
 
     def __init__(self, shape: Shape, limits: Limits) -> None:
         self._limits = limits
+        self._message_bytes = limits.message_bytes
         self._topics: set[str] = set()
-        self._row_of = self._thresher_row if shape is Shape.THRESHER else self._goharvest_row
-
-    def row(self, message: Message) -> Row:
-        """Return the message's row, or raise `InvalidMessage`."""
-        if not isinstance(message, Message):
-            raise InvalidMessage("message", shorten(message), f"a Message is needed, not {_type(message)}")
-        if message.topic.__class__ is not str or message.topic not in self._topics:
-            self._admit_topic(message.topic)
-        return self._row_of(message)
+        self._name_bytes: dict[str, int] = {}
+        self.row: Callable[[Message], Row] = self._thresher_row if shape is Shape.THRESHER else self._goharvest_row
 
     def _thresher_row(self, message: Message) -> Row:
-        key, value = message.key, message.value
-        # Exact classes first: nearly every message is bytes and pays for two comparisons.
-        if key.__class__ is not bytes and key is not None:
-            key = _to_bytes("key", key)
-        if value.__class__ is not bytes and value is not None:
-            value = _to_bytes("value", value)
-        size = (len(key) if key else 0) + (len(value) if value else 0)
+        if message.__class__ is not Message:
+            _admit_message(message)
+        topic, key, value, partition, timestamp = (
+            message.topic, message.key, message.value, message.partition, message.timestamp,
+        )  # fmt: skip
+        if topic.__class__ is not str or topic not in self._topics:
+            self._admit_topic(topic)
+        size = 0
+        if key is not None:
+            if key.__class__ is not bytes:
+                key = _to_bytes("key", key)
+            size += len(key)
+        if value is not None:
+            if value.__class__ is not bytes:
+                value = _to_bytes("value", value)
+            size += len(value)
         names: list[str] = []
         values: list[bytes | None] = []
-        if message.headers:
-            for name, header in _pairs(message.headers):
+        headers = message.headers
+        if headers:
+            for pair in headers if headers.__class__ is tuple or headers.__class__ is list else _pairs(headers):
+                name, content = pair if pair.__class__ is tuple and len(pair) == 2 else _pair(pair)
+                if name.__class__ is not str or name not in self._name_bytes:
+                    self._admit_name(name)
                 names.append(name)
-                content = header if header.__class__ is bytes or header is None else _to_bytes(_header(name), header)
-                values.append(content)  # type: ignore[arg-type]  # the class was compared, not narrowed
-                size += len(name) if name.isascii() else len(name.encode())
-                size += len(content) if content else 0
-        if size > self._limits.message_bytes:
+                size += self._name_bytes[name]
+                if content is None:
+                    values.append(None)
+                else:
+                    data = content if content.__class__ is bytes else _to_bytes(_header(name), content)
+                    values.append(data)
+                    size += len(data)
+        if size > self._message_bytes:
             self._refuse_size(message, size)
-        partition = message.partition
         if partition is not None:
             _admit_partition(partition)
-        if message.timestamp is not None:
-            _admit_timestamp(message.timestamp)
-        return (message.topic, key, value, names, values, partition, message.timestamp)
+        if timestamp is not None:
+            _admit_timestamp(timestamp)
+        return (topic, key, value, names, values, partition, timestamp)
 
     def _goharvest_row(self, message: Message) -> Row:
+        _admit_message(message)
+        self._admit_topic(message.topic)
         if message.key is None:
             raise InvalidMessage("key", "None", "goharvest's table cannot hold a NULL key (kafka_key is NOT NULL)")
         if message.partition is not None:
@@ -112,12 +128,13 @@ class Admission:
         names: list[str] = []
         values: list[str] = []
         for name, header in _pairs(message.headers):
+            self._admit_name(name)
             if header is None:
                 raise InvalidMessage(_header(name), "None", "goharvest's table holds no NULL header values")
             text = _to_text(_header(name), header)
             names.append(name)
             values.append(text)
-            size += len(name.encode()) + len(text.encode())
+            size += self._name_bytes[name] + len(text.encode())
         if size > self._limits.message_bytes:
             self._refuse_size(message, size)
         return (message.topic, key, value, names, values)
@@ -128,9 +145,16 @@ class Admission:
         if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
             rule = "Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..' alone"
             raise InvalidMessage("topic", shorten(topic), rule)
-        if len(self._topics) >= _REMEMBERED_TOPICS:
+        if len(self._topics) >= _REMEMBERED:
             self._topics.clear()
         self._topics.add(topic)
+
+    def _admit_name(self, name: object) -> None:
+        if not isinstance(name, str):
+            raise InvalidMessage("header name", shorten(name), f"a string is needed, not {_type(name)}")
+        if len(self._name_bytes) >= _REMEMBERED:
+            self._name_bytes.clear()
+        self._name_bytes[name] = len(_to_text("header name", name).encode())
 
     def _refuse_size(self, message: Message, size: int) -> None:
         largest = "key" if message.value is None else "value"
@@ -138,20 +162,24 @@ class Admission:
         raise InvalidMessage(largest, shorten(getattr(message, largest)), rule)
 
 
-def _pairs(headers: object) -> list[tuple[str, object]]:
-    """Return the headers as checked names with their values, in order, repeats kept."""
-    items = list(headers.items() if isinstance(headers, Mapping) else headers)  # type: ignore[call-overload]
-    for item in items:
-        if item.__class__ is not tuple and not isinstance(item, tuple | list):
-            raise InvalidMessage("headers", shorten(item), "each header is a pair of name and value")
-        if len(item) != 2:
-            raise InvalidMessage("headers", shorten(item), "each header is a pair of name and value")
-        name = item[0]
-        if not isinstance(name, str):
-            raise InvalidMessage("header name", shorten(name), f"a string is needed, not {_type(name)}")
-        if not name.isascii() or "\0" in name:
-            _to_text("header name", name)
-    return items
+def _admit_message(message: object) -> None:
+    if not isinstance(message, Message):
+        raise InvalidMessage("message", shorten(message), f"a Message is needed, not {_type(message)}")
+
+
+def _pairs(headers: object) -> list[tuple[Any, Any]]:
+    """Return the headers as pairs, in order, repeats kept; what is in a pair is still to be checked."""
+    if isinstance(headers, Mapping):
+        return list(headers.items())
+    if isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
+        raise InvalidMessage("headers", shorten(headers), "a sequence of pairs or a mapping is needed")
+    return [_pair(pair) for pair in headers]
+
+
+def _pair(pair: object) -> tuple[Any, Any]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InvalidMessage("headers", shorten(pair), "each header is a pair of name and value")
+    return pair[0], pair[1]
 
 
 def _to_bytes(field: str, content: object) -> bytes:

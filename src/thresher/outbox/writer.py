@@ -8,19 +8,21 @@ the transaction usable. A crash at any point is the transaction's crash: stored 
 from collections.abc import Iterable, Sequence
 from typing import Any, LiteralString
 
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, Cursor
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from thresher.core.errors import InvalidInput, ThresherError
 from thresher.db import TableName, statement
+from thresher.db.arrays import bytea_array, text_array
 from thresher.outbox.admission import Admission, Limits, Row
 from thresher.outbox.message import Message
 from thresher.outbox.shape import Shape
 
+# The header arrays are encoded here and pass through the driver as bytes.
 _COPY_TYPES: dict[Shape, tuple[str, ...]] = {
-    Shape.THRESHER: ("varchar", "bytea", "bytea", "text[]", "bytea[]", "int4", "timestamptz"),
-    Shape.GOHARVEST: ("timestamptz", "varchar", "varchar", "varchar", "text[]", "text[]"),
+    Shape.THRESHER: ("varchar", "bytea", "bytea", "bytea", "bytea", "int4", "timestamptz"),
+    Shape.GOHARVEST: ("timestamptz", "varchar", "varchar", "varchar", "bytea", "bytea"),
 }
 
 
@@ -83,15 +85,18 @@ class Outbox:
                 self._stream(cursor, rows)
         return len(rows)
 
-    def _stream(self, cursor: Any, rows: Sequence[Row]) -> None:
+    def _stream(self, cursor: Cursor[Any], rows: Sequence[Row]) -> None:
         if self.shape is Shape.GOHARVEST:
-            (now,) = cursor.execute(statement("clock")).fetchone()
-            rows = [(now, *row) for row in rows]
+            (now,) = cursor.execute(statement("clock")).fetchone() or (None,)
         with cursor.copy(self._copy) as copy:
             copy.set_types(_COPY_TYPES[self.shape])
             write_row = copy.write_row
-            for row in rows:
-                write_row(row)
+            if self.shape is Shape.THRESHER:
+                for topic, key, value, names, values, partition, timestamp in rows:
+                    write_row((topic, key, value, text_array(names), bytea_array(values), partition, timestamp))
+            else:
+                for topic, key, value, names, values in rows:
+                    write_row((now, topic, key, value, text_array(names), text_array(values)))
 
     def _admit_connection(self, connection: Connection[Any]) -> None:
         if not isinstance(connection, Connection):
