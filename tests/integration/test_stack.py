@@ -1,0 +1,285 @@
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from thresher.devstack import ports
+from thresher.devstack.broker import CLIENTS, KafkaOptions, Listener
+from thresher.devstack.postgres import PostgresOptions
+from thresher.devstack.problem import PortTaken, StackProblem
+from thresher.devstack.stack import Stack, sweep_stale
+from thresher.kafka.admin import Admin
+
+
+def send(bootstrap: str, topic: str, values: list[str], **config: Any) -> None:
+    errors: list[KafkaError] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 30_000, **config})
+    for value in values:
+        producer.produce(topic, value.encode(), on_delivery=lambda error, _: errors.append(error) if error else None)
+    assert producer.flush(40) == 0
+    if errors:
+        raise KafkaException(errors[0])
+
+
+def receive(bootstrap: str, topic: str, count: int) -> list[str]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    values: list[str] = []
+    deadline = time.monotonic() + 60
+    while len(values) < count and time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is not None and not message.error():
+            values.append(message.value().decode())
+    consumer.close()
+    return values
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become true"
+        time.sleep(0.05)
+
+
+def test_postgres_is_18_logical_and_on_loopback_only(stack: Stack) -> None:
+    with psycopg.connect(stack.postgres.dsn()) as connection:
+        row = connection.execute(
+            "SELECT current_setting('server_version_num')::int / 10000, current_setting('wal_level'),"
+            " current_setting('listen_addresses'), current_setting('unix_socket_directories')"
+        ).fetchone()
+    assert row == (18, "logical", "127.0.0.1", "")
+
+
+def test_postgres_asks_for_its_password(stack: Stack) -> None:
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        psycopg.connect(psycopg.conninfo.make_conninfo(stack.postgres.dsn(), password="wrong"))
+
+
+def test_the_data_directory_is_closed_to_everybody_else(stack: Stack) -> None:
+    data = stack.directory / "postgres" / "data"
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+    assert stat.S_IMODE((stack.directory / "postgres" / "password").stat().st_mode) == 0o600
+    for directory in (stack.directory, stack.directory / "postgres"):
+        assert not directory.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IRGRP | stat.S_IWGRP)
+
+
+def test_records_go_through_the_broker(stack: Stack, topic_prefix: str) -> None:
+    topic = f"{topic_prefix}records"
+    Admin(stack.kafka.bootstrap).create_topic(topic, partitions=3)
+    send(stack.kafka.bootstrap, topic, ["a", "b", "c"])
+    assert sorted(receive(stack.kafka.bootstrap, topic, 3)) == ["a", "b", "c"]
+    (size,) = Admin(stack.kafka.bootstrap).topics(topic_prefix)
+    assert (size.partitions, size.records) == (3, 3)
+
+
+def test_two_stacks_at_once_do_not_collide() -> None:
+    def small_test(number: int) -> tuple[int, str, set[str]]:
+        with Stack() as stack:
+            with psycopg.connect(stack.postgres.dsn(), autocommit=True) as connection:
+                connection.execute(f"CREATE TABLE only_{number} ()".encode())
+                tables = {
+                    name for (name,) in connection.execute("SELECT relname FROM pg_class WHERE relname ~ '^only_'")
+                }
+            Admin(stack.kafka.bootstrap).create_topic(f"only-{number}")
+            send(stack.kafka.bootstrap, f"only-{number}", ["x"])
+            topics = {topic.name for topic in Admin(stack.kafka.bootstrap).topics()}
+            return stack.postgres.port, stack.kafka.bootstrap, tables | topics
+
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(small_test, (1, 2))
+    assert one[2] == {"only_1", "only-1"}
+    assert two[2] == {"only_2", "only-2"}
+    assert one[0] != two[0]
+    assert one[1] != two[1]
+
+
+def test_killed_servers_come_back_on_their_ports_with_their_data() -> None:
+    with Stack() as stack:
+        dsn, bootstrap = stack.postgres.dsn(), stack.kafka.bootstrap
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("CREATE TABLE kept AS SELECT 7 AS n")
+        Admin(bootstrap).create_topic("kept")
+        send(bootstrap, "kept", ["before"])
+        stack.postgres.server.kill()
+        stack.kafka.nodes[1].kill()
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(dsn)
+        with pytest.raises(StackProblem, match="not running"):
+            _ = stack.postgres.server.pid
+        stack.postgres.start()
+        stack.kafka.start_node(1)
+        assert (stack.postgres.dsn(), stack.kafka.bootstrap) == (dsn, bootstrap)
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute("SELECT n FROM kept").fetchone() == (7,)
+        send(bootstrap, "kept", ["after"])
+        assert receive(bootstrap, "kept", 2) == ["before", "after"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Stack]:
+    with Stack(kafka=KafkaOptions(nodes=3)) as running:
+        yield running
+
+
+def test_leaders_move_when_a_node_of_three_is_killed_and_nothing_acked_is_lost(cluster: Stack) -> None:
+    kafka = cluster.kafka
+    assert Admin(kafka.bootstrap).brokers() == {1, 2, 3}
+    Admin(kafka.bootstrap).create_topic("moving", partitions=3)
+    send(kafka.bootstrap, "moving", [str(n) for n in range(30)])
+
+    def leaders() -> set[int]:
+        client = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        return {each.leader for each in client.list_topics("moving", timeout=10).topics["moving"].partitions.values()}
+
+    victim = min(leaders())
+    kafka.nodes[victim].kill()
+    eventually(lambda: victim not in leaders() and -1 not in leaders(), 60)
+    send(kafka.bootstrap, "moving", [str(n) for n in range(30, 60)])
+    assert sorted(receive(kafka.bootstrap, "moving", 60), key=int) == [str(n) for n in range(60)]
+    kafka.start_node(victim)
+    assert Admin(kafka.bootstrap).brokers() == {1, 2, 3}
+
+
+def forward(listener: socket.socket, target: int, seen: list[int]) -> None:
+    """Accept for ever and pass bytes on; the test's end closes the socket and with it this thread."""
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                seen[0] += len(data)
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            source.close()
+            sink.close()
+
+    while True:
+        try:
+            client, _ = listener.accept()
+            server = socket.create_connection(("127.0.0.1", target))
+        except OSError:
+            return
+        for pair in ((client, server), (server, client)):
+            threading.Thread(target=pump, args=pair, daemon=True).start()
+
+
+def test_a_listener_is_advertised_under_the_proxy_that_stands_in_front_of_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy_port = proxy.getsockname()[1]
+        listener = Listener(name="PROXIED", advertised_ports=(proxy_port,))
+        options = KafkaOptions(
+            listeners=(listener,),
+            users={"alice": 'se"cret', "bob": "b"},
+            properties={"auto.create.topics.enable": "false", "message.max.bytes": "5000"},
+        )
+        with Stack(kafka=options) as stack:
+            seen = [0]
+            threading.Thread(target=forward, args=(proxy, stack.kafka.port("PROXIED"), seen), daemon=True).start()
+            Admin(stack.kafka.bootstrap).create_topic("proxied")
+            send(f"127.0.0.1:{proxy_port}", "proxied", ["x" * 1000])
+            # Client metadata sends the client to the advertised port: the record itself went through the proxy.
+            assert seen[0] > 1000
+            own_properties_apply(stack)
+            acls_decide(stack)
+
+
+def own_properties_apply(stack: Stack) -> None:
+    client = AdminClient({"bootstrap.servers": stack.kafka.bootstrap})
+    (future,) = client.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
+    config = {name: entry.value for name, entry in future.result().items()}
+    assert (config["auto.create.topics.enable"], config["message.max.bytes"]) == ("false", "5000")
+
+
+def acls_decide(stack: Stack) -> None:
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+    bootstrap = stack.kafka.bootstrap_of(CLIENTS)
+    with pytest.raises(KafkaException) as caught:
+        send(bootstrap, "proxied", ["no"], **login, **{"sasl.password": 'se"cret'})
+    assert caught.value.args[0].code() in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._MSG_TIMED_OUT}
+    allow = (AclOperation.ALL, AclPermissionType.ALLOW)
+    grants = [
+        AclBinding(ResourceType.TOPIC, "proxied", ResourcePatternType.LITERAL, "User:alice", "*", *allow),
+        AclBinding(ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL, "User:alice", "*", *allow),
+    ]
+    administrator = AdminClient({"bootstrap.servers": stack.kafka.bootstrap})
+    for future in administrator.create_acls(grants).values():
+        future.result()
+    send(bootstrap, "proxied", ["yes"], **login, **{"sasl.password": 'se"cret'})
+    with pytest.raises(KafkaException):
+        Admin(bootstrap, {**login, "sasl.password": "wrong", "log_level": "0"}).brokers(3)
+
+
+def test_the_old_broker_for_measuring_peers_starts_too() -> None:
+    with Stack(kafka=KafkaOptions(version="3.9.1")) as stack:
+        Admin(stack.kafka.bootstrap).create_topic("old")
+        send(stack.kafka.bootstrap, "old", ["x"])
+        assert receive(stack.kafka.bootstrap, "old", 1) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"postgres": PostgresOptions(port=1)}, {"kafka": KafkaOptions(port=1)}],
+    ids=["postgres", "kafka"],
+)
+def test_a_port_that_is_taken_is_named_and_nothing_is_left(options: dict[str, Any], stack: Stack) -> None:
+    taken = stack.postgres.port
+    ((name, given),) = options.items()
+    before = set(stack.directory.parent.glob("thresher-stack-*"))
+    with pytest.raises(PortTaken, match=f"port {taken} for"):
+        Stack(**{name: type(given)(port=taken)}).start()
+    assert set(stack.directory.parent.glob("thresher-stack-*")) == before
+
+
+def test_ports_lost_to_another_program_are_drawn_again(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = [stack.postgres.port, stack.kafka.port()]
+    genuine = ports.free_port
+    draws = iter(taken * 2)
+    monkeypatch.setattr(ports, "free_port", lambda avoid=(): next(draws, None) or genuine(avoid))
+    with Stack() as other:
+        assert other.postgres.port not in taken
+        assert other.kafka.port() not in taken
+
+
+def test_more_nodes_than_three_are_refused() -> None:
+    with pytest.raises(StackProblem, match="one, two or three"):
+        KafkaOptions(nodes=4)
+    with pytest.raises(StackProblem, match="one advertised port for each"):
+        KafkaOptions(nodes=2, listeners=(Listener(name="P", advertised_ports=(1,)),))
+
+
+def test_a_setting_that_postgres_refuses_is_explained() -> None:
+    with pytest.raises(StackProblem, match="unrecognized configuration parameter"):
+        Stack(postgres=PostgresOptions(settings={"no_such_thing": "1"})).start()
+
+
+def test_what_a_dead_owner_left_is_swept_by_the_next(stack: Stack) -> None:
+    stale, young = (stack.directory.parent / f"thresher-stack-{name}" for name in ("stale", "young"))
+    for directory in (stale, young):
+        directory.mkdir(exist_ok=True)
+        (directory / "kafka-1").mkdir(exist_ok=True)
+    os.utime(stale, (0, 0))
+    os.utime(stack.directory, (0, 0))
+    sweep_stale()
+    assert not stale.exists()
+    assert young.exists()
+    assert stack.directory.exists(), "a stack that is in use was swept"
+    (young / "kafka-1").rmdir()
+    young.rmdir()

@@ -1,0 +1,53 @@
+"""What tests ask about processes and places, and how they wait for it."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that ended and was not collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def descendants(pid: int) -> set[int]:
+    """Every process below this one."""
+    children: dict[int, set[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            children.setdefault(parent, set()).add(int(entry.name))
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), set()):
+            found.add(child)
+            waiting.append(child)
+    return found
+
+
+def eventually(condition: Callable[[], object], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def open_directory() -> Path:
+    """A temporary directory that the database's account can pass through, which pytest's own are not for root."""
+    directory = Path(tempfile.mkdtemp(prefix="thresher-test-"))
+    directory.chmod(0o711)
+    return directory
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Our environment with changes, wide enough that nothing is wrapped, and without colours."""
+    return {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb", **changes}
