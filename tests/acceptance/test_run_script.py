@@ -1,0 +1,90 @@
+"""`./run` from a copy of the checkout: elsewhere, with spaces in the path, and without a network the second time."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import environment, open_directory
+
+ROOT = Path(__file__).parents[2]
+# Nothing answers there: whoever needs a network fails.
+NO_NETWORK = dict.fromkeys(
+    ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"), "http://127.0.0.1:1"
+)
+
+
+@pytest.fixture(scope="module")
+def copy() -> Iterator[Path]:
+    directory = open_directory() / "a checkout with spaces"
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in tracked.stdout.decode().split("\0"):
+        if name and (ROOT / name).is_file():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, directory / name)
+    yield directory
+    shutil.rmtree(directory.parent)
+
+
+def run(copy: Path, *arguments: str, cwd: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    # The packages are in uv's cache, since this environment was made; uv itself is in it.
+    path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    variables = {"PATH": path, "UV_OFFLINE": "1", **variables}
+    return subprocess.run(
+        [copy / "run", *arguments],
+        cwd=cwd,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+
+
+def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path, tmp_path: Path) -> None:
+    first = run(copy, "--version", cwd=tmp_path)
+    if first.returncode != 0:
+        # uv's cache was cleaned since: then, as on a fresh machine, the network is used.
+        first = run(copy, "--version", cwd=tmp_path, UV_OFFLINE="0")
+    assert first.returncode == 0, first.stderr
+    assert (first.stdout, "making the environment" in first.stderr) == ("thresher 0.1.0\n", True)
+    again = run(copy, "--version", cwd=Path("/"), **NO_NETWORK)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "thresher 0.1.0\n", "")
+    demo = run(copy, "demo", "--records", "500", cwd=tmp_path, **NO_NETWORK)
+    assert demo.returncode == 0, demo.stderr
+    assert "as it should be" in demo.stdout
+    bench = run(copy, "bench", "nonsense", cwd=tmp_path)
+    assert (bench.returncode, "one of: writer" in bench.stderr) == (1, True)
+
+
+def test_every_pinned_package_that_the_project_asks_for_is_there() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    wanted += [each for extra in project["project"]["optional-dependencies"].values() for each in extra]
+    pinned = (ROOT / "requirements" / "dev.txt").read_text()
+    for requirement in wanted:
+        name = requirement.split(">")[0].split("=")[0].split("[")[0]
+        assert f"\n{name}==" in pinned, name
+
+
+def test_no_file_names_a_registrys_host() -> None:
+    hosts = ["pypi" + ".org", "files.python" + "hosted", "repo1." + "maven", "repo.maven" + ".apache"]
+    found = subprocess.run(
+        ["git", "grep", "-lE", "|".join(hosts).replace(".", r"\.")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout == ""
+    assert not (ROOT / "uv.lock").exists()
