@@ -50,9 +50,18 @@ def bare_execute(connection: psycopg.Connection[Any], rows: list[Row]) -> None:
         connection.execute(INSERT, row)
 
 
-def timed(connection: psycopg.Connection[Any], work: Callable[[], object]) -> float:
+def empty(connection: psycopg.Connection[Any]) -> None:
     connection.execute("TRUNCATE outbox")
     connection.commit()
+
+
+def stash_each(outbox: Outbox, connection: psycopg.Connection[Any], batch: list[Message]) -> None:
+    for message in batch:
+        outbox.stash(connection, message)
+
+
+def timed(connection: psycopg.Connection[Any], work: Callable[[], object]) -> float:
+    empty(connection)
     start = time.perf_counter()
     work()
     connection.commit()
@@ -119,7 +128,7 @@ def main() -> None:
             one = in_turns(
                 connection,
                 options.rounds,
-                ours=lambda: [outbox.stash(connection, message) for message in single],
+                ours=lambda: stash_each(outbox, connection, single),
                 bare=lambda: bare_execute(connection, single_rows),
             )
             plan = Plan(
@@ -128,14 +137,13 @@ def main() -> None:
             )  # fmt: skip
             pumped, copied = [], []
             for number in range(options.pump_rounds + 1):  # one for warm-up
-                seconds = []
-                for work in (lambda: Fleet(plan).run().seconds, lambda: four_copies(dsn, plan)):
-                    connection.execute("TRUNCATE outbox")
-                    connection.commit()
-                    seconds.append(work())
+                empty(connection)
+                pump_seconds = Fleet(plan).run().seconds
+                empty(connection)
+                copy_seconds = four_copies(dsn, plan)
                 if number:
-                    pumped.append(seconds[0])
-                    copied.append(seconds[1])
+                    pumped.append(pump_seconds)
+                    copied.append(copy_seconds)
     pump, copies = statistics.median(pumped), statistics.median(copied)
     table = Table(title=f"rows of {VALUE_BYTES} byte values, {KEYS} keys, one header; durable Postgres 18; medians")
     for column in ("", "rows", "ours, rows/s", "bare, rows/s", "ratio"):

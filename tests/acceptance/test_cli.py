@@ -92,7 +92,8 @@ def test_pump_prints_a_summary_for_scripts(dsn: str, connection: psycopg.Connect
     history = tmp_path / "h.jsonl"
     answer = thresher(
         "pump", "--ds", dsn, "--keys", "10", "--records", "500", "--writers", "2", "--own-keys", "--skew", "1",
-        "--value-size", "20", "--transaction", "7", "--rollback", "0.2", "--topic", "t.x", "--history", str(history), "--json",
+        "--value-size", "20", "--transaction", "7", "--rollback", "0.2", "--topic", "t.x", "--json",
+        "--history", str(history),
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr
     summary = json.loads(answer.stdout)

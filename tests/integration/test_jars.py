@@ -146,8 +146,9 @@ def test_a_full_disk_while_fetching_is_an_error_and_leaves_nothing_to_use(
     repository: Path, small_disk: tuple[Path, list[str]]
 ) -> None:
     place, limit = small_disk
-    script = "\n".join([*limit, "import json", "from thresher.devstack.problem import StackProblem", "try:", f"    {FETCH}",
-                        "except StackProblem as error:", "    print(json.dumps(str(error)))"])  # fmt: skip
+    lines = [*limit, "import json", "from thresher.devstack.problem import StackProblem"]
+    lines += ["try:", f"    {FETCH}", "except StackProblem as error:", "    print(json.dumps(str(error)))"]
+    script = "\n".join(lines)
     environment = {**os.environ, "THRESHER_CACHE": str(place / "cache")}
     answer = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120, check=True

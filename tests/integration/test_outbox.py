@@ -155,11 +155,11 @@ def test_a_refused_message_leaves_the_transaction_usable_and_writes_nothing(
 ) -> None:
     outbox = make(connection)
     outbox.stash(connection, Message(topic="t", value="before"))
+    bad = (
+        [Message(topic="t", value="good"), Message(topic="not good", value="x")] if many else Message(topic="not good")
+    )
     with pytest.raises(InvalidMessage):
-        if many:
-            outbox.stash_many(connection, [Message(topic="t", value="good"), Message(topic="not good", value="x")])
-        else:
-            outbox.stash(connection, Message(topic="not good"))
+        outbox.stash_many(connection, bad) if isinstance(bad, list) else outbox.stash(connection, bad)
     assert connection.pgconn.transaction_status == TransactionStatus.INTRANS
     outbox.stash(connection, Message(topic="t", value="after"))
     connection.commit()
@@ -234,11 +234,9 @@ def test_a_table_in_a_schema_of_its_own(connection: psycopg.Connection[Any]) -> 
 
 @pytest.mark.parametrize("many", [False, True])
 def test_the_table_is_missing_and_the_driver_says_so(connection: psycopg.Connection[Any], many: bool) -> None:
+    outbox, message = Outbox("nowhere"), Message(topic="t")
     with pytest.raises(psycopg.errors.UndefinedTable):
-        if many:
-            Outbox("nowhere").stash_many(connection, [Message(topic="t")])
-        else:
-            Outbox("nowhere").stash(connection, Message(topic="t"))
+        outbox.stash_many(connection, [message]) if many else outbox.stash(connection, message)
 
 
 def test_connection_lost_in_the_middle_of_stash_many_leaves_nothing(

@@ -46,7 +46,7 @@ def receive(bootstrap: str, topic: str, count: int) -> list[str]:
     while len(values) < count and time.monotonic() < deadline:
         message = consumer.poll(1)
         if message is not None and not message.error():
-            values.append(message.value().decode())
+            values.append((message.value() or b"").decode())
     consumer.close()
     return values
 

@@ -3,6 +3,7 @@
 import collections
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -120,7 +121,7 @@ def _address(text: str) -> dict[str, str]:
     return {"host": host, "port": port}
 
 
-def _answers(address: "dict[str, str] | psycopg.conninfo.ConnDict") -> bool:
+def _answers(address: Mapping[str, object]) -> bool:
     try:
         socket.create_connection((str(address["host"]), int(str(address["port"]))), timeout=2).close()
     except OSError:

@@ -6,7 +6,7 @@ the quoted name goes. Nothing else is ever put into a statement: values are para
 
 from functools import cache
 from importlib import resources
-from typing import LiteralString, cast
+from typing import LiteralString
 
 from thresher.db.names import TableName
 
@@ -19,7 +19,7 @@ def statement(name: str, table: TableName | None = None, *, dialect: str = "post
     # In a statement with parameters a percent sign of the name must not look like one.
     quoted = table.quoted().replace("%", "%%") if "%s" in text else table.quoted()
     # The one place where text becomes a statement: a file of ours, and a name that psycopg quoted.
-    return cast("LiteralString", text.replace("{table}", quoted))
+    return text.replace("{table}", quoted)
 
 
 @cache
@@ -28,4 +28,4 @@ def _text(dialect: str, name: str) -> LiteralString:
     # The opening comments are for readers of the repository, not for the server's log.
     while lines and lines[0].startswith("--"):
         del lines[0]
-    return cast("LiteralString", "\n".join(lines))
+    return "\n".join(lines)

@@ -299,9 +299,7 @@ def _judge_indexes(relation: Relation, shape: Shape) -> Iterator[Finding]:
     if shape is Shape.THRESHER:
         fitting = [index for index in relation.indexes if index.columns[:2] == ("bucket", "id")]
         if not any(index.predicate in {None, _PENDING} for index in fitting):
-            yield _breaks(
-                "index", "none on (bucket, id) for the rows still to be sent: every poll would scan the table"
-            )
+            yield _breaks("index", "none on (bucket, id) for rows still to be sent: every poll would scan the table")
         elif all(index.predicate is None for index in fitting):
             yield _differs(
                 "index",

@@ -98,7 +98,7 @@ class Outbox:
                 for topic, key, value, names, values in rows:
                     write_row((now, topic, key, value, text_array(names), text_array(values)))
 
-    def _admit_connection(self, connection: Connection[Any]) -> None:
+    def _admit_connection(self, connection: object) -> None:
         if not isinstance(connection, Connection):
             hint = " (its async twin is not supported yet)" if isinstance(connection, AsyncConnection) else ""
             raise UnsupportedConnection(f"a psycopg Connection is needed, not {type(connection).__name__}{hint}")

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 
@@ -68,7 +68,7 @@ class Fleet:
             if self._stopping and not told:
                 told = True
                 _tell(busy, "stop")
-            for line in wait(list(busy), _LOOK_SECONDS):
+            for line in cast("list[Connection[Any, Any]]", wait(list(busy), _LOOK_SECONDS)):
                 match _receive(line):
                     case "failed", reason:
                         raise PumpFailed(f"writer {lines[line]}: {reason}")
