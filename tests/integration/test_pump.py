@@ -80,6 +80,39 @@ def test_a_wrong_password_is_not_waited_for(dsn: str, table: psycopg.Connection[
     assert "wrong" not in str(caught.value)
 
 
+def test_a_connection_lost_while_waiting_for_commit_is_unknown_and_before_it_rolled_back(
+    dsn: str, table: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    # The first transaction sleeps at COMMIT, the second in its INSERT; each is terminated there.
+    table.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(30); RETURN NEW; END';"
+        "CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON outbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
+        " WHEN (NEW.id = 1) EXECUTE FUNCTION slow();"
+        "CREATE TRIGGER at_insert AFTER INSERT ON outbox FOR EACH ROW WHEN (NEW.id = 6) EXECUTE FUNCTION slow()"
+    )
+    table.commit()
+    history = tmp_path / "history.jsonl"
+
+    def terminate_twice() -> None:
+        with psycopg.connect(dsn, autocommit=True) as killer:
+            for statement in ("COMMIT", "COPY%"):
+                while not killer.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'thresher pump'"
+                    " AND state = 'active' AND query ILIKE %s AND wait_event = 'PgSleep'",
+                    [statement],
+                ).fetchall():
+                    time.sleep(0.02)
+
+    thread = threading.Thread(target=terminate_twice, daemon=True)
+    thread.start()
+    tally = Fleet(plan(dsn, records=15, transaction_rows=5, history=history)).run()
+    thread.join()
+    outcomes = [transaction.outcome for transaction in read_history(history)]
+    assert outcomes == [Outcome.UNKNOWN, Outcome.ROLLED_BACK, Outcome.COMMITTED]
+    assert (tally.unknown, tally.rolled_back, tally.committed) == (5, 5, 5)
+    assert table.execute("SELECT count(*) FROM outbox").fetchone() == (5,)
+
+
 def test_the_pump_outlives_a_killed_database_and_knows_what_it_does_not_know(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     with Stack() as stack:

@@ -282,8 +282,8 @@ def _judge_ids(relation: Relation) -> Iterator[Finding]:
         if sequence.cache > 1:
             yield _breaks(
                 subject,
-                f"CACHE {sequence.cache}: each session hands out ids from its own block, so a later insert gets a lower "
-                "id and overtakes an earlier one; ALTER SEQUENCE … CACHE 1",
+                f"CACHE {sequence.cache}: each session hands out ids from its own block, so a later insert gets a "
+                "lower id and overtakes an earlier one; ALTER SEQUENCE … CACHE 1",
             )
         if sequence.increment < 1:
             yield _breaks(
