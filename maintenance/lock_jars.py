@@ -21,18 +21,9 @@ LOGGING = {
 
 def resolve(version: str, work: Path) -> list[str]:
     pattern = f"{work}/[organisation]~[artifact]~[revision].[ext]"
-    command = [find_java().executable, "-jar", jars._ivy(), "-cache", work / "cache", "-confs", "default"]
-    command += [
-        "-dependency",
-        "org.apache.kafka",
-        "kafka_2.13",
-        version,
-        "-types",
-        "jar",
-        "bundle",
-        "-retrieve",
-        pattern,
-    ]
+    command: list[str | Path] = [find_java().executable, "-jar", jars.ivy(), "-cache", work / "cache"]
+    command += ["-dependency", "org.apache.kafka", "kafka_2.13", version, "-confs", "default"]
+    command += ["-types", "jar", "bundle", "-retrieve", pattern]
     subprocess.run(command, check=True, stdout=sys.stderr)
     return [path.stem.replace("~", ":") for path in sorted(work.glob("*.jar"))]
 

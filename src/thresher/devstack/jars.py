@@ -124,7 +124,7 @@ def fetch(jars: tuple[Jar, ...], directory: Path, progress: Progress | None = No
         "-Xmx256m",
         "-Dsun.net.client.defaultConnectTimeout=15000",
         "-Dsun.net.client.defaultReadTimeout=60000",
-        "-jar", _ivy(),
+        "-jar", ivy(),
         "-settings", settings,
         "-cache", work / "cache",
         "-ivy", module,
@@ -134,17 +134,17 @@ def fetch(jars: tuple[Jar, ...], directory: Path, progress: Progress | None = No
     done = 0
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as ivy:
-        for line in ivy.stdout or ():
+    ) as run:
+        for line in run.stdout or ():
             lines.append(line.strip())
             if line.startswith("downloading"):
                 done += 1
                 if progress:
                     progress(line.split()[1].rsplit("/", 1)[-1], min(done, len(jars)), len(jars))
     missing = [jar.file for jar in jars if not (directory / jar.file).exists()]
-    if ivy.returncode != 0 or missing:
+    if run.returncode != 0 or missing:
         telling = [line for line in lines if any(word in line.lower() for word in _TELLING)]
-        reason = "\n  ".join(dict.fromkeys((telling or lines)[-8:])) or f"Ivy ended with {ivy.returncode}"
+        reason = "\n  ".join(dict.fromkeys((telling or lines)[-8:])) or f"Ivy ended with {run.returncode}"
         raise StackProblem(
             f"could not fetch {len(missing) or len(jars)} of the {len(jars)} jars into {directory.parent} "
             f"(a network and about 100 MB of disk are needed, once):\n  {reason}"
@@ -166,7 +166,8 @@ def _module(jars: tuple[Jar, ...]) -> str:
     )
 
 
-def _ivy() -> Path:
+def ivy() -> Path:
+    """Return the jar of the Ivy that PySpark ships."""
     spec = importlib.util.find_spec("pyspark")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
