@@ -12,6 +12,7 @@ from thresher.db import TableName
 from thresher.outbox import (
     InvalidMessage,
     Message,
+    MessageNotStored,
     NotInTransaction,
     Outbox,
     Shape,
@@ -259,3 +260,68 @@ def test_connection_lost_in_the_middle_of_stash_many_leaves_nothing(
         killer.join()
         assert doomed.broken
     assert count(observer) == 0
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("encoding", ["utf8", "latin1", "euc_jp", "sql_ascii"])
+def test_text_is_stored_right_or_refused_whatever_the_client_encoding(
+    dsn: str, connection: psycopg.Connection[Any], shape: Shape, encoding: str, many: bool
+) -> None:
+    outbox = make(connection, shape)
+    stored_text = {"utf8": ["ü", "語"], "latin1": ["ü"], "euc_jp": ["ü", "語"], "sql_ascii": []}[encoding]
+    with psycopg.connect(dsn, client_encoding=encoding) as caller:
+        for text in ["ü", "語"]:
+            message = Message(topic="t", key="k", headers=[(text, text)])
+            if text in stored_text:
+                outbox.stash_many(caller, [message]) if many else outbox.stash(caller, message)
+            else:
+                with pytest.raises(InvalidMessage, match="cannot be stored"):
+                    outbox.stash_many(caller, [message]) if many else outbox.stash(caller, message)
+                assert caller.pgconn.transaction_status != TransactionStatus.INERROR
+    assert [row[3] for row in stored(connection)] == [[text] for text in stored_text]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_callers_session_cursors_and_adapters_do_not_matter(
+    dsn: str, connection: psycopg.Connection[Any], shape: Shape, many: bool
+) -> None:
+    outbox = make(connection, shape)
+
+    class Shouting(psycopg.adapt.Dumper):
+        def dump(self, obj: Any) -> bytes:
+            return b"WRONG"
+
+    message = Message(topic="t", key="", value="v", headers=[("h", "x")])
+    expected: list[tuple[Any, ...]] = []
+    for factory in (psycopg.RawCursor, psycopg.ClientCursor):
+        with psycopg.connect(dsn, cursor_factory=factory) as caller:
+            caller.execute("SET standard_conforming_strings = off")
+            for kind in (str, bytes, list, int):
+                caller.adapters.register_dumper(kind, Shouting)
+            outbox.stash_many(caller, [message]) if many else outbox.stash(caller, message)
+            expected.append(
+                ("t", b"", b"v", ["h"], [b"x"]) if shape is Shape.THRESHER else ("t", "", "v", ["h"], ["x"])
+            )
+    assert stored(connection) == expected
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_table_that_drops_rows_is_noticed(connection: psycopg.Connection[Any], many: bool) -> None:
+    outbox, message = make(connection), Message(topic="t")
+    connection.execute("CREATE FUNCTION eat() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    connection.execute("CREATE TRIGGER eat BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION eat()")
+    with pytest.raises(MessageNotStored, match="1 message"):
+        outbox.stash_many(connection, [message]) if many else outbox.stash(connection, message)
+
+
+def test_a_pipeline_in_autocommit_is_no_transaction(dsn: str, connection: psycopg.Connection[Any]) -> None:
+    outbox = make(connection)
+    with psycopg.connect(dsn, autocommit=True) as loose:
+        with loose.pipeline():
+            loose.execute("SELECT 1")
+            with pytest.raises(NotInTransaction):
+                outbox.stash(loose, Message(topic="t"))
+            with loose.transaction():
+                outbox.stash(loose, Message(topic="t"))
+                outbox.stash_many(loose, [Message(topic="t")] * 2)
+        assert count(loose) == 3

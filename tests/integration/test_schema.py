@@ -6,6 +6,7 @@ import pytest
 
 from thresher.db import TableName
 from thresher.outbox import Message, Outbox, SchemaRefused, Shape, check_schema, create_schema
+from thresher.outbox.shape import bucket_of
 
 NAME = TableName(table="outbox")
 # As goharvest's README has it.
@@ -67,8 +68,8 @@ def test_a_table_of_the_other_shape_is_refused(connection: psycopg.Connection[An
             "ALTER TABLE outbox ALTER kafka_value TYPE TEXT USING ''",
             "column kafka_value: its type is text, it should be bytea",
         ),
-        ("ALTER SEQUENCE outbox_id_seq CACHE 10", "sequence outbox_id_seq: CACHE 10"),
-        ("ALTER SEQUENCE outbox_id_seq CYCLE", "sequence outbox_id_seq: CYCLE"),
+        ("ALTER SEQUENCE outbox_id_seq CACHE 10", "sequence public.outbox_id_seq: CACHE 10"),
+        ("ALTER SEQUENCE outbox_id_seq CYCLE", "sequence public.outbox_id_seq: CYCLE"),
         ("ALTER SEQUENCE outbox_id_seq INCREMENT -1 MINVALUE -10", "INCREMENT -1"),
         ("ALTER TABLE outbox SET UNLOGGED", "it is UNLOGGED"),
         ("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY", "row level security is on"),
@@ -79,7 +80,20 @@ def test_a_table_of_the_other_shape_is_refused(connection: psycopg.Connection[An
         ("ALTER TABLE outbox ALTER create_time DROP NOT NULL", "column create_time: it allows NULL"),
         ("ALTER TABLE outbox ALTER COLUMN bucket SET EXPRESSION AS (7)", "its formula is"),
         ("ALTER TABLE outbox ADD tenant TEXT NOT NULL", "column tenant: an extra column that is NOT NULL"),
-        ("DROP TABLE outbox; CREATE VIEW outbox AS SELECT 1 AS id", "it is a view, not a table"),
+        ("DROP TABLE outbox; CREATE VIEW outbox AS SELECT 1 AS id", "it is a view; a plain table is needed"),
+        ("CREATE RULE r AS ON INSERT TO outbox DO INSTEAD NOTHING", "rule r"),
+        ("CREATE TABLE other (o BIGINT REFERENCES outbox)", "foreign key of other"),
+        ("CREATE TABLE child () INHERITS (outbox)", "inherit"),
+        ("ALTER SEQUENCE outbox_id_seq AS integer", "it ends at 2147483647"),
+        ("ALTER SEQUENCE outbox_id_seq SET UNLOGGED", "it is UNLOGGED"),
+        ("CREATE UNIQUE INDEX ON outbox (kafka_key)", "unique one on (kafka_key)"),
+        ("ALTER TABLE outbox ALTER create_time SET DEFAULT '2020-01-01'", "is not the clock"),
+        ("ALTER TABLE outbox ALTER kafka_topic TYPE VARCHAR(3)", "its type is character varying(3)"),
+        ("CREATE DOMAIN must AS TEXT NOT NULL; ALTER TABLE outbox ADD tenant must", "column tenant: an extra column"),
+        (
+            "DROP INDEX outbox_bucket_id_idx; CREATE INDEX ON outbox USING brin (bucket, id)",
+            "none on (bucket, id)",
+        ),
         ("DROP TABLE outbox", "no such table"),
     ],
 )
@@ -98,7 +112,7 @@ def test_a_sequence_that_the_column_does_not_own_is_found_too(connection: psycop
     connection.execute("CREATE SEQUENCE fast CACHE 100")
     connection.execute("ALTER TABLE outbox ALTER id DROP IDENTITY, ALTER id SET DEFAULT nextval('fast')")
     check = check_schema(connection, NAME)
-    assert "sequence fast: CACHE 100" in "\n".join(map(str, check.findings))
+    assert "sequence public.fast: CACHE 100" in "\n".join(map(str, check.findings))
 
 
 def test_the_cached_ids_that_the_check_refuses_really_invert_the_order(dsn: str) -> None:
@@ -142,3 +156,28 @@ def test_the_head_of_a_bucket_comes_from_the_index(connection: psycopg.Connectio
     plan = "\n".join(line for (line,) in connection.execute(query))
     assert "outbox_bucket_id_idx" in plan
     assert "Sort" not in plan
+
+
+def test_how_the_callers_session_prints_things_does_not_matter(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("CREATE SCHEMA app")
+    connection.execute("CREATE FUNCTION app.sha256(bytea) RETURNS bytea IMMUTABLE LANGUAGE sql AS 'SELECT $1'")
+    connection.execute("SET search_path = app, pg_catalog, public")
+    connection.execute("SET quote_all_identifiers = on")
+    create_schema(connection, NAME)
+    assert check_schema(connection, NAME).findings == ()
+    assert connection.execute("SHOW quote_all_identifiers").fetchone() == ("on",)
+    assert connection.execute("SHOW search_path").fetchone() == ("app, pg_catalog, public",)
+    Outbox().stash(connection, Message(topic="t", key="k"))
+    assert connection.execute("SELECT bucket FROM outbox").fetchone() == (bucket_of(b"k"),)
+
+
+def test_a_column_of_a_domain_is_what_the_domain_is_made_of(connection: psycopg.Connection[Any]) -> None:
+    create_schema(connection, NAME)
+    connection.execute("CREATE DOMAIN topic AS VARCHAR(249); ALTER TABLE outbox ALTER kafka_topic TYPE topic")
+    assert check_schema(connection, NAME).findings == ()
+
+
+def test_a_type_of_that_name_is_explained(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("CREATE TYPE outbox AS ENUM ('a')")
+    with pytest.raises(SchemaRefused, match="a type has that name"):
+        create_schema(connection, NAME)

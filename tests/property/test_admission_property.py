@@ -21,7 +21,7 @@ def test_admitted_rows_hold_only_what_the_columns_can(
     message = Message(topic=topic, key=key, value=value, headers=headers, partition=partition)  # type: ignore[arg-type]
     for shape, content in ((Shape.THRESHER, bytes), (Shape.GOHARVEST, str)):
         try:
-            row = Admission(shape, Limits(message_bytes=50)).row(message)
+            row = Admission(shape, Limits(message_bytes=120)).row(message)
         except InvalidMessage as error:
             assert error.field  # noqa: PT017
             assert error.rule  # noqa: PT017

@@ -84,14 +84,39 @@ def test_a_refused_value_is_shown_shortened() -> None:
 
 
 def test_the_size_limit_counts_key_value_and_headers_to_the_byte() -> None:
-    limits = Limits(message_bytes=10)
+    limits = Limits(message_bytes=90)
     admit(limits=limits, key=b"12", value=b"345", headers=[("ü", b"678")])
     error = refused(limits=limits, key=b"12", value=b"3456", headers=[("ü", b"678")])
-    assert "11 bytes together, 10 are allowed" in error.rule
+    assert "91 bytes, 90 are allowed" in error.rule
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_empty_headers_have_a_size_too(shape: Shape) -> None:
+    assert "message has" in refused(shape, key="k", headers=[("", "")] * 100_000).rule
+
+
+@pytest.mark.parametrize("shape", Shape)
+@pytest.mark.parametrize("headers", [None, 0, False, "", "ab", 7])
+def test_headers_that_are_no_pairs_are_refused(shape: Shape, headers: Any) -> None:
+    assert refused(shape, key="k", headers=headers).field == "headers"
+
+
+def test_the_largest_part_is_blamed() -> None:
+    error = refused(limits=Limits(message_bytes=1000), value=b"tiny", headers=[("h", b"x" * 2000)])
+    assert error.field == "header 'h'"
+
+
+def test_a_timestamp_is_kept_as_the_same_moment_in_utc() -> None:
+    from datetime import timedelta, timezone
+
+    far = timezone(timedelta(hours=20))
+    assert admit(timestamp=NOON.astimezone(far))[6] == NOON
+    assert admit(timestamp=NOON.astimezone(far))[6].tzinfo is UTC
+    assert "9999" in refused(timestamp=datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))).rule
 
 
 def test_an_oversized_tombstone_blames_the_key() -> None:
-    assert refused(limits=Limits(message_bytes=3), key=b"1234").field == "key"
+    assert refused(limits=Limits(message_bytes=73), key=b"1234").field == "key"
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5])

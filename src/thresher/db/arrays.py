@@ -20,9 +20,9 @@ def bytea_array(items: Sequence[bytes | None]) -> bytes:
     return _array(_BYTEA, items)
 
 
-def text_array(items: Sequence[str]) -> bytes:
-    """Return a `text[]` of a database whose encoding is UTF-8."""
-    return _array(_TEXT, [item.encode() for item in items])
+def text_array(items: Sequence[str], codec: str) -> bytes:
+    """Return a `text[]` as a client with this encoding sends it."""
+    return _array(_TEXT, [item.encode(codec) for item in items])
 
 
 def _array(oid: int, items: Sequence[bytes | None]) -> bytes:

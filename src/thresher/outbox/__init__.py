@@ -4,7 +4,7 @@ from thresher.outbox.admission import InvalidMessage, Limits
 from thresher.outbox.message import Header, Message
 from thresher.outbox.schema import Check, Finding, SchemaRefused, check_schema, create_schema, ddl
 from thresher.outbox.shape import Shape
-from thresher.outbox.writer import NotInTransaction, Outbox, UnsupportedConnection
+from thresher.outbox.writer import MessageNotStored, NotInTransaction, Outbox, UnsupportedConnection
 
 __all__ = [
     "Check",
@@ -13,6 +13,7 @@ __all__ = [
     "InvalidMessage",
     "Limits",
     "Message",
+    "MessageNotStored",
     "NotInTransaction",
     "Outbox",
     "SchemaRefused",

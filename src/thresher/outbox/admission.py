@@ -18,6 +18,9 @@ Row = tuple[Any, ...]
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# What a record adds to its content on the wire, at most: lengths, offsets, and the header of a batch of one.
+_RECORD_BYTES = 70
+_HEADER_BYTES = 10
 _LARGEST_PARTITION = 2**31 - 1
 # A service has few topics and header names. Bounded, in case it does not.
 _REMEMBERED = 4096
@@ -40,7 +43,7 @@ class InvalidMessage(InvalidInput):
 class Limits:
     """The sizes a message may have. The defaults fit a broker and a producer left at theirs.
 
-    `message_bytes` counts key, value and headers. The character limits are those of goharvest's columns and apply to
+    `message_bytes` counts key, value, headers and what Kafka adds to frame them (70 bytes, and 10 for each header). The character limits are those of goharvest's columns and apply to
     that shape alone; raise them where your table is wider.
     """
 
@@ -77,7 +80,7 @@ class Admission:
         )  # fmt: skip
         if topic.__class__ is not str or topic not in self._topics:
             self._admit_topic(topic)
-        size = 0
+        size = _RECORD_BYTES
         if key is not None:
             if key.__class__ is not bytes:
                 key = _to_bytes("key", key)
@@ -89,13 +92,13 @@ class Admission:
         names: list[str] = []
         values: list[bytes | None] = []
         headers = message.headers
-        if headers:
+        if headers or headers.__class__ is not tuple:
             for pair in headers if headers.__class__ is tuple or headers.__class__ is list else _pairs(headers):
                 name, content = pair if pair.__class__ is tuple and len(pair) == 2 else _pair(pair)
                 if name.__class__ is not str or name not in self._name_bytes:
                     self._admit_name(name)
                 names.append(name)
-                size += self._name_bytes[name]
+                size += self._name_bytes[name] + _HEADER_BYTES
                 if content is None:
                     values.append(None)
                 else:
@@ -107,7 +110,7 @@ class Admission:
         if partition is not None:
             _admit_partition(partition)
         if timestamp is not None:
-            _admit_timestamp(timestamp)
+            timestamp = _admit_timestamp(timestamp)
         return (topic, key, value, names, values, partition, timestamp)
 
     def _goharvest_row(self, message: Message) -> Row:
@@ -124,7 +127,7 @@ class Admission:
         _admit_length("key", key, self._limits.key_characters)
         if value is not None:
             _admit_length("value", value, self._limits.value_characters)
-        size = len(key.encode()) + (len(value.encode()) if value else 0)
+        size = _RECORD_BYTES + len(key.encode()) + (len(value.encode()) if value else 0)
         names: list[str] = []
         values: list[str] = []
         for name, header in _pairs(message.headers):
@@ -134,7 +137,7 @@ class Admission:
             text = _to_text(_header(name), header)
             names.append(name)
             values.append(text)
-            size += self._name_bytes[name] + len(text.encode())
+            size += self._name_bytes[name] + _HEADER_BYTES + len(text.encode())
         if size > self._limits.message_bytes:
             self._refuse_size(message, size)
         return (message.topic, key, value, names, values)
@@ -157,9 +160,11 @@ class Admission:
         self._name_bytes[name] = len(_to_text("header name", name).encode())
 
     def _refuse_size(self, message: Message, size: int) -> None:
-        largest = "key" if message.value is None else "value"
-        rule = f"key, value and headers have {size} bytes together, {self._limits.message_bytes} are allowed"
-        raise InvalidMessage(largest, shorten(getattr(message, largest)), rule)
+        parts = {"key": message.key or b"", "value": message.value or b""}
+        parts |= {_header(name): content or b"" for name, content in _pairs(message.headers)}
+        largest = max(parts, key=lambda part: len(parts[part]))
+        rule = f"with its framing the message has {size} bytes, {self._limits.message_bytes} are allowed"
+        raise InvalidMessage(largest, shorten(parts[largest]), rule)
 
 
 def _admit_message(message: object) -> None:
@@ -222,13 +227,18 @@ def _admit_partition(partition: object) -> None:
         raise InvalidMessage("partition", shorten(partition), f"0 to {_LARGEST_PARTITION} is allowed")
 
 
-def _admit_timestamp(timestamp: object) -> None:
+def _admit_timestamp(timestamp: object) -> datetime:
+    """Return the same moment in UTC, which every session writes and reads alike."""
     if not isinstance(timestamp, datetime):
         raise InvalidMessage("timestamp", shorten(timestamp), f"a datetime is needed, not {_type(timestamp)}")
     if timestamp.tzinfo is None or timestamp.utcoffset() is None:
         raise InvalidMessage("timestamp", shorten(timestamp), "it has no time zone: which moment is meant?")
     if timestamp < _EPOCH:
         raise InvalidMessage("timestamp", shorten(timestamp), "Kafka has no time before 1970")
+    try:
+        return timestamp.astimezone(UTC)
+    except OverflowError:
+        raise InvalidMessage("timestamp", shorten(timestamp), "it is after the year 9999 in UTC") from None
 
 
 def _header(name: str) -> str:

@@ -4,6 +4,7 @@ A check reads the catalog, decides purely, and says precisely what differs. `bre
 reordered or refused; `differs` means that it is not what we would create but works.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +12,15 @@ from typing import Any, Literal, LiteralString
 
 from psycopg import Connection
 from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
-from psycopg.rows import tuple_row
 
 from thresher.core.errors import ThresherError
 from thresher.db import TableName, statement
+from thresher.db.cursor import OwnCursor
 from thresher.outbox.shape import Shape
 
+_LARGEST_ID = 2**63 - 1
 _RELATION_KINDS = {
+    "p": "partitioned, which is not supported",
     "v": "a view",
     "m": "a materialized view",
     "f": "a foreign table",
@@ -59,6 +62,8 @@ class Sequence:
     cache: int = 1
     increment: int = 1
     cycle: bool = False
+    maximum: int = _LARGEST_ID
+    logged: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,11 @@ class Relation:
     indexes: tuple[Index, ...] = ()
     sequences: tuple[Sequence, ...] = ()
     options: tuple[str, ...] = ()
+    has_children: bool = False
+    rules: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
+    referring: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +140,8 @@ _EXPECTED: dict[Shape, dict[str, Column]] = {
     },
 }
 _PENDING = "(dispatched_time IS NULL)"
+_CLOCKS = {"clock_timestamp()", "now()", "CURRENT_TIMESTAMP", "statement_timestamp()", "transaction_timestamp()"}
+_NEXT_ID = re.compile(r"nextval\('.*'::regclass\)")
 
 
 def ddl(name: TableName, shape: Shape = Shape.THRESHER) -> LiteralString:
@@ -146,9 +158,14 @@ def create_schema(connection: Connection[Any], name: TableName, shape: Shape = S
         try:
             # A savepoint: two services may start at once, and the loser goes on with the winner's table.
             with connection.transaction():
-                connection.execute(ddl(name, shape))
-        except (DuplicateTable, DuplicateObject, UniqueViolation):
-            pass  # the last two are how the catalog's own indexes tell the same
+                OwnCursor(connection).execute(ddl(name, shape))
+        except (DuplicateTable, DuplicateObject, UniqueViolation) as error:
+            # The last two are how the catalog's own indexes tell the same.
+            if read_relation(connection, name) is None:
+                raise SchemaRefused(
+                    f"{name} cannot be created ({str(error).strip()}) and is not to be seen: a type has that name, or the "
+                    "table was made after this transaction took its snapshot"
+                ) from error
         else:
             return True
     check = check_schema(connection, name, shape)
@@ -162,17 +179,19 @@ def check_schema(connection: Connection[Any], name: TableName, shape: Shape = Sh
     relation = read_relation(connection, name)
     if relation is None:
         hint = f" (one name with a dot in it; say schema and table apart: {name.table!r})" if "." in name.table else ""
-        return Check(findings=(Finding(severity="breaks", subject=str(name), detail=f"no such table{hint}"),))
+        return Check(findings=(_breaks(str(name), f"no such table{hint}"),))
     return Check(findings=tuple(judge(relation, shape)))
 
 
 def read_relation(connection: Connection[Any], name: TableName) -> Relation | None:
     """Read what a check needs from the catalog; None where there is nothing of that name."""
-    with connection.cursor(row_factory=tuple_row) as cursor:
-        row = cursor.execute(statement("catalog_table"), [name.quoted()]).fetchone()
-        if row is None:
-            return None
-        oid, kind, persistence, row_security, forced, options = row
+    cursor = OwnCursor(connection)
+    row = cursor.execute(statement("catalog_table"), [name.quoted()]).fetchone()
+    if row is None:
+        return None
+    oid, kind, persistence, row_security, options, has_children, rules, triggers, referring, constraints = row
+    with connection.transaction(force_rollback=True):
+        cursor.execute(statement("catalog_session"))
         columns = {
             column: Column(
                 type=type_, not_null=not_null, default=default, identity=bool(identity), generated=bool(generated)
@@ -185,26 +204,32 @@ def read_relation(connection: Connection[Any], name: TableName) -> Relation | No
             Index(columns=tuple(names), unique=unique, predicate=predicate)
             for names, unique, predicate in cursor.execute(statement("catalog_indexes"), [oid])
         )
+        cursor.execute(statement("catalog_sequences"), [oid, oid])
         sequences = tuple(
-            Sequence(name=sequence, cache=cache, increment=increment, cycle=cycle)
-            for sequence, cache, increment, cycle in cursor.execute(statement("catalog_sequences"), [oid, oid])
+            Sequence(name=sequence, cache=cache, increment=increment, cycle=cycle, maximum=maximum, logged=kept == "p")
+            for sequence, cache, increment, cycle, maximum, kept in cursor
         )
     return Relation(
         kind=kind,
         persistence=persistence,
-        row_security=row_security or forced,
+        row_security=row_security,
         columns=columns,
         indexes=indexes,
         sequences=sequences,
         options=tuple(options or ()),
+        has_children=has_children,
+        rules=tuple(rules),
+        triggers=tuple(triggers),
+        referring=tuple(referring),
+        constraints=tuple(constraints),
     )
 
 
 def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
     """Decide what about a relation breaks the guarantees and what merely differs."""
-    if relation.kind not in {"r", "p"}:
+    if relation.kind != "r":
         kind = _RELATION_KINDS.get(relation.kind, "something else")
-        yield Finding(severity="breaks", subject="table", detail=f"it is {kind}, not a table")
+        yield _breaks("table", f"it is {kind}; a plain table is needed")
         return
     if relation.persistence == "u":
         yield _breaks("table", "it is UNLOGGED: a crash of the database empties it")
@@ -212,11 +237,25 @@ def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
         yield _breaks("table", "it is TEMPORARY: no relay can see it")
     if relation.row_security:
         yield _breaks("table", "row level security is on: rows that a policy hides from the relay are never sent")
+    yield from _judge_surroundings(relation)
     yield from _judge_columns(relation, shape)
     yield from _judge_ids(relation)
     yield from _judge_indexes(relation, shape)
     if not any(option.startswith("autovacuum_vacuum_scale_factor=") for option in relation.options):
         yield _differs("table", "no autovacuum settings of its own: a table of short-lived rows bloats on the defaults")
+
+
+def _judge_surroundings(relation: Relation) -> Iterator[Finding]:
+    if relation.has_children:
+        yield _breaks("table", "other tables inherit from it: an id could be there twice")
+    for rule in relation.rules:
+        yield _breaks(f"rule {rule}", "a rule can drop or rewrite inserts and deletes")
+    for table in relation.referring:
+        yield _breaks(f"foreign key of {table}", "rows that are referred to cannot be removed once they are sent")
+    for trigger in relation.triggers:
+        yield _differs(f"trigger {trigger}", "make sure that it neither drops rows nor changes their ids")
+    for constraint in relation.constraints:
+        yield _differs(f"constraint {constraint}", "messages that it refuses fail the application's transaction")
 
 
 def _judge_columns(relation: Relation, shape: Shape) -> Iterator[Finding]:
@@ -238,8 +277,9 @@ def _judge_type(name: str, found: Column, wanted: Column) -> Iterator[Finding]:
     if found.type == wanted.type:
         return
     detail = f"its type is {found.type}, it should be {wanted.type}"
-    # Text of any length is text to the writer and the relay; Postgres itself enforces a shorter column.
-    if _is_text(found.type) and _is_text(wanted.type):
+    here, there = _text_length(found.type), _text_length(wanted.type)
+    # Text of any length is text to the writer and the relay, as long as all that is admitted fits.
+    if here is not None and there is not None and here >= there:
         yield _differs(f"column {name}", detail)
     else:
         yield _breaks(f"column {name}", detail)
@@ -261,10 +301,11 @@ def _judge_default(name: str, found: Column, wanted: Column) -> Iterator[Finding
         yield _breaks(f"column {name}", f"its formula is {found.default}, it should be {wanted.default}")
     elif wanted.default is not None and found.default is None:
         # Our own writer leaves create_time to the database; other writers may leave the headers to it.
-        if name == "create_time":
-            yield _breaks(f"column {name}", f"no default; it should be {wanted.default}")
-        else:
-            yield _differs(f"column {name}", f"no default; it should be {wanted.default}")
+        found_none = f"no default; it should be {wanted.default}"
+        yield _breaks(f"column {name}", found_none) if name == "create_time" else _differs(f"column {name}", found_none)
+    elif name == "create_time" and wanted.default is not None and found.default not in _CLOCKS:
+        # With the id it tells a row from another that came back under the same id.
+        yield _breaks(f"column {name}", f"its default {found.default} is not the clock; it should be {wanted.default}")
 
 
 def _judge_ids(relation: Relation) -> Iterator[Finding]:
@@ -273,10 +314,9 @@ def _judge_ids(relation: Relation) -> Iterator[Finding]:
         return
     if not identity.identity and identity.default is None:
         yield _breaks("column id", "no default: it should be an identity column or draw from a sequence")
-    elif not relation.sequences:
-        yield _breaks(
-            "column id", f"its default {identity.default} is not a sequence, so ids do not follow the inserts"
-        )
+    elif not relation.sequences or not (identity.identity or _NEXT_ID.fullmatch(identity.default or "")):
+        detail = f"its default {identity.default} is not the next of a sequence, so ids do not follow the inserts"
+        yield _breaks("column id", detail)
     for sequence in relation.sequences:
         subject = f"sequence {sequence.name}"
         if sequence.cache > 1:
@@ -291,11 +331,19 @@ def _judge_ids(relation: Relation) -> Iterator[Finding]:
             )
         if sequence.cycle:
             yield _breaks(subject, "CYCLE: after its end later rows get lower ids and overtake earlier ones")
+        if sequence.maximum < _LARGEST_ID:
+            yield _breaks(subject, f"it ends at {sequence.maximum}, and inserts with it; ALTER SEQUENCE … AS bigint")
+        if not sequence.logged:
+            yield _breaks(subject, "it is UNLOGGED: after a crash of the database it starts over")
 
 
 def _judge_indexes(relation: Relation, shape: Shape) -> Iterator[Finding]:
     if not any(index.unique and index.columns == ("id",) and index.predicate is None for index in relation.indexes):
         yield _breaks("column id", "no primary key or unique index on it alone: two rows could share an id")
+    for index in relation.indexes:
+        if index.unique and "id" not in index.columns:
+            columns = ", ".join(column or "an expression" for column in index.columns)
+            yield _breaks("index", f"a unique one on ({columns}) refuses messages that are alike")
     if shape is Shape.THRESHER:
         fitting = [index for index in relation.indexes if index.columns[:2] == ("bucket", "id")]
         if not any(index.predicate in {None, _PENDING} for index in fitting):
@@ -315,8 +363,12 @@ def _differs(subject: str, detail: str) -> Finding:
     return Finding(severity="differs", subject=subject, detail=detail)
 
 
-def _is_text(type_: str) -> bool:
-    return type_ == "text" or type_.startswith("character varying")
+def _text_length(type_: str) -> float | None:
+    """Return how many characters a text type holds; None for other types."""
+    if type_ in {"text", "character varying"}:
+        return math.inf
+    match = re.fullmatch(r"character varying\((\d+)\)", type_)
+    return int(match.group(1)) if match else None
 
 
 def _plain(formula: str | None) -> str:

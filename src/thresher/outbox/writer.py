@@ -8,14 +8,14 @@ the transaction usable. A crash at any point is the transaction's crash: stored 
 from collections.abc import Iterable, Sequence
 from typing import Any, LiteralString
 
-from psycopg import AsyncConnection, Connection, Cursor
+from psycopg import AsyncConnection, Connection
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.rows import tuple_row
 
-from thresher.core.errors import InvalidInput, ThresherError
+from thresher.core.errors import InvalidInput, ThresherError, shorten
 from thresher.db import TableName, statement
 from thresher.db.arrays import bytea_array, text_array
-from thresher.outbox.admission import Admission, Limits, Row
+from thresher.db.cursor import ByteaArray, OwnCursor, TextArray
+from thresher.outbox.admission import Admission, InvalidMessage, Limits, Row
 from thresher.outbox.message import Message
 from thresher.outbox.shape import Shape
 
@@ -28,6 +28,10 @@ _COPY_TYPES: dict[Shape, tuple[str, ...]] = {
 
 class NotInTransaction(ThresherError):  # noqa: N818
     """The connection is in autocommit and outside a transaction: the message would not be tied to anything."""
+
+
+class MessageNotStored(ThresherError):  # noqa: N818
+    """The database took the statement and stored less: the transaction must not be committed."""
 
 
 class UnsupportedConnection(InvalidInput):
@@ -64,7 +68,10 @@ class Outbox:
         """Store one message in the caller's transaction. The order of calls is the order per key."""
         row = self._admission.row(message)
         self._admit_connection(connection)
-        connection.execute(self._insert, row)
+        codec = _admit_encoding(connection, [row])
+        cursor = OwnCursor(connection)
+        cursor.execute(self._insert, _parameters(row, codec))
+        self._require_stored(connection, cursor, 1)
 
     def stash_many(self, connection: Connection[Any], messages: Iterable[Message]) -> int:
         """Store the messages, all or none of them, in one stream; return how many.
@@ -76,16 +83,17 @@ class Outbox:
         self._admit_connection(connection)
         if not rows:
             return 0
-        # The caller's row factory is for the caller's rows.
-        with connection.cursor(row_factory=tuple_row) as cursor:
-            if connection.pgconn.pipeline_status != PipelineStatus.OFF:
-                # COPY does not exist inside the caller's pipeline; its inserts travel together anyway.
-                cursor.executemany(self._insert, rows)
-            else:
-                self._stream(cursor, rows)
+        codec = _admit_encoding(connection, rows)
+        cursor = OwnCursor(connection)
+        if connection.pgconn.pipeline_status == PipelineStatus.OFF:
+            self._stream(cursor, rows, codec)
+        else:
+            # COPY does not exist inside the caller's pipeline; its inserts travel together anyway.
+            cursor.executemany(self._insert, [_parameters(row, codec) for row in rows])
+        self._require_stored(connection, cursor, len(rows))
         return len(rows)
 
-    def _stream(self, cursor: Cursor[Any], rows: Sequence[Row]) -> None:
+    def _stream(self, cursor: OwnCursor, rows: Sequence[Row], codec: str) -> None:
         if self.shape is Shape.GOHARVEST:
             (now,) = cursor.execute(statement("clock")).fetchone() or (None,)
         with cursor.copy(self._copy) as copy:
@@ -93,22 +101,64 @@ class Outbox:
             write_row = copy.write_row
             if self.shape is Shape.THRESHER:
                 for topic, key, value, names, values, partition, timestamp in rows:
-                    write_row((topic, key, value, text_array(names), bytea_array(values), partition, timestamp))
+                    write_row((topic, key, value, text_array(names, codec), bytea_array(values), partition, timestamp))
             else:
                 for topic, key, value, names, values in rows:
-                    write_row((now, topic, key, value, text_array(names), text_array(values)))
+                    write_row((now, topic, key, value, text_array(names, codec), text_array(values, codec)))
 
     def _admit_connection(self, connection: object) -> None:
         if not isinstance(connection, Connection):
             hint = " (its async twin is not supported yet)" if isinstance(connection, AsyncConnection) else ""
             raise UnsupportedConnection(f"a psycopg Connection is needed, not {type(connection).__name__}{hint}")
-        if (
-            connection.autocommit
-            and self._require_transaction
-            and connection.pgconn.transaction_status == TransactionStatus.IDLE
-        ):
+        if connection.autocommit and self._require_transaction and not _in_transaction(connection):
             raise NotInTransaction(
                 "the connection is in autocommit and no transaction is open, so the message would be stored whatever "
                 "becomes of your own change. Use 'with connection.transaction():' around both, or make the Outbox "
                 "with require_transaction=False if that is what you mean."
             )
+
+    def _require_stored(self, connection: Connection[Any], cursor: OwnCursor, count: int) -> None:
+        # In a pipeline the answer comes later, to the caller.
+        if connection.pgconn.pipeline_status == PipelineStatus.OFF and cursor.rowcount != count:
+            raise MessageNotStored(
+                f"{count} message(s) were sent and {cursor.rowcount} stored in {self.name}: a rule or trigger on the "
+                "table drops rows. Roll back, and see 'thresher schema check'."
+            )
+
+
+def _parameters(row: Row, codec: str) -> list[Any]:
+    """Return the row for an INSERT: its header lists as arrays that no adapter of the caller touches."""
+    topic, key, value, names, values, *rest = row
+    # Only goharvest's rows have text for a key, and then for everything.
+    contents = TextArray(text_array(values, codec)) if isinstance(key, str) else ByteaArray(bytea_array(values))
+    return [topic, key, value, TextArray(text_array(names, codec)), contents, *rest]
+
+
+def _admit_encoding(connection: Connection[Any], rows: Sequence[Row]) -> str:
+    """Return the codec in which text travels; refuse text that it, or the database, cannot hold."""
+    status = connection.info.parameter_status
+    server, client = status("server_encoding"), status("client_encoding")
+    if server == client == "UTF8":
+        return "utf-8"
+    # Between two other encodings the server converts, and we cannot tell what it can: ASCII is safe.
+    codec = connection.info.encoding if server in {"UTF8", client} else "ascii"
+    for row in rows:
+        for content in (*row[1:3], *row[3], *row[4]):
+            if isinstance(content, str):
+                try:
+                    content.encode(codec)
+                except UnicodeEncodeError:
+                    rule = f"the text cannot be stored (database encoding {server}, client encoding {client})"
+                    raise InvalidMessage("text", shorten(content), rule) from None
+    return codec
+
+
+def _in_transaction(connection: Connection[Any]) -> bool:
+    if (
+        connection.pgconn.transaction_status == TransactionStatus.ACTIVE
+        and connection.pgconn.pipeline_status != PipelineStatus.OFF
+    ):
+        # Answers are outstanding, and only they tell whether a BEGIN is among them.
+        with connection.pipeline() as pipeline:
+            pipeline.sync()
+    return connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}

@@ -1,7 +1,8 @@
 -- The sequences that feed the id: its identity's own, or whatever its default draws from, owned by the column or not.
 -- Parameter: the relation's oid, twice.
-SELECT s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle
+SELECT s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle, s.seqmax, c.relpersistence::text
   FROM pg_catalog.pg_sequence s
+  JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid
  WHERE s.seqrelid IN (
          SELECT d.objid
            FROM pg_catalog.pg_depend d

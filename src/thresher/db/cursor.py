@@ -1,0 +1,50 @@
+"""A cursor that does what our statements expect, whatever the caller's connection was made for.
+
+A caller may have another cursor class, row factory or type adapters on its connection, or a session that reads backslashes
+its own way; what the writer stores must not depend on them. Arrays travel in binary, made by `arrays`.
+"""
+
+from typing import Any
+
+import psycopg
+from psycopg import Connection, Cursor
+from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.pq import Format
+from psycopg.rows import TupleRow, tuple_row
+
+
+class TextArray(bytes):
+    """A `text[]` in binary format."""
+
+
+class ByteaArray(bytes):
+    """A `bytea[]` in binary format."""
+
+
+class _TextArrayDumper(Dumper):
+    format = Format.BINARY
+    oid = psycopg.adapters.types["text"].array_oid
+
+    def dump(self, obj: Any) -> bytes:
+        return bytes(obj)
+
+
+class _ByteaArrayDumper(_TextArrayDumper):
+    oid = psycopg.adapters.types["bytea"].array_oid
+
+
+_ADAPTERS = AdaptersMap(psycopg.adapters)
+_ADAPTERS.register_dumper(TextArray, _TextArrayDumper)
+_ADAPTERS.register_dumper(ByteaArray, _ByteaArrayDumper)
+
+
+class OwnCursor(Cursor[TupleRow]):
+    """A plain server-side-parameter cursor with tuples for rows and the driver's own adapters."""
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        """The driver's own, not the connection's."""
+        return _ADAPTERS
