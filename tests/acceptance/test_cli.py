@@ -1,8 +1,10 @@
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,12 @@ def test_pump_stops_gracefully(dsn: str, connection: psycopg.Connection[Any], nu
         (("schema", "print", "--outbox", ""), ("empty",)),
         (("schema", "print", "--shape", "round"), ("round",)),
         (("schema", "check", "--ds", "pass word=hunter2"), ("not a Postgres connection string",)),
+        (("schema", "check", "--ds", "postgresql://u:s3cret@hunter2@127.0.0.1/db"), ("%40",)),
+        (("pump", "--keys", "1", "--records", "1", "--topic", "bad topic"), ("topic = 'bad topic'",)),
+        (("pump", "--keys", "1", "--records", "1", "--value-size", "2000000"), ("are allowed",)),
+        (("pump", "--keys", "1", "--records", "1", "--skew", "nan", "--rate", "nan"), ("skew = nan", "rate = nan")),
+        (("stack", "status", "--name", "Bad Name"), ("Bad Name",)),
+        (("stack", "up", "--kafka-version", "9"), ("Kafka 9 is not locked",)),
         (("stack", "up", "--nodes", "4"), ("nodes",)),
         (("nonsense",), ("nonsense",)),
     ],
@@ -168,6 +176,45 @@ def test_a_database_out_of_reach_is_exit_code_1_without_the_password(dsn: str) -
         assert "cannot connect" in answer.stderr
         assert "hunter2" not in answer.stderr
         assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("schema", "create", "--schema", "nope"), 'schema "nope" does not exist'),
+        (("pump", "--keys", "1", "--records", "1", "--history", "/proc/nope/x"), "/proc/nope/x"),
+    ],
+)
+def test_what_the_database_or_system_refuses_is_one_line_and_exit_code_1(
+    dsn: str, arguments: tuple[str, ...], expected: str
+) -> None:
+    answer = thresher(*arguments, THRESHER_DS=dsn)
+    assert answer.returncode == 1
+    assert expected in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_second_signal_does_not_wait_for_a_writer_that_hangs(dsn: str, connection: psycopg.Connection[Any]) -> None:
+    create_schema(connection, TableName(table="outbox"))
+    connection.commit()
+    connection.execute("LOCK TABLE outbox IN EXCLUSIVE MODE")
+    command = [sys.executable, "-m", "thresher", "pump", "--ds", dsn, "--keys", "1", "--records", "100", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
+    ) as pump:
+        with psycopg.connect(dsn, autocommit=True) as observer:
+            waiting = (
+                "SELECT FROM pg_stat_activity WHERE application_name = 'thresher pump' AND wait_event_type = 'Lock'"
+            )
+            eventually(lambda: observer.execute(waiting).fetchall(), 30)
+        # To the whole group, as a terminal or systemd does.
+        os.killpg(pump.pid, signal.SIGTERM)
+        time.sleep(0.5)
+        os.killpg(pump.pid, signal.SIGINT)
+        out, errors = pump.communicate(timeout=30)
+    assert pump.returncode == 0, errors
+    assert "Traceback" not in errors
+    assert json.loads(out)["committed"] == 0
 
 
 def test_a_kept_stack_comes_up_is_used_stays_and_goes(state: Path) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from tests.processes import alive, descendants, environment, eventually, open_directory
 from thresher.devstack.kept import KeptStack, Spec
 from thresher.devstack.server import Server
+from thresher.devstack.stack import Stack
 
 GONE_SECONDS = 10.0
 OWNER = """
@@ -91,6 +93,82 @@ def test_a_paused_server_can_be_stopped(tmp_path: Path) -> None:
     server.send(signal.SIGSTOP)
     server.stop()
     assert not alive(pid)
+
+
+def test_a_server_that_dies_by_itself_can_still_be_stopped(tmp_path: Path) -> None:
+    for delay in (0.0, 0.001, 0.005, 0.02):
+        server = Server("mortal", tmp_path, stop_signal=signal.SIGTERM, end_signal=signal.SIGKILL)
+        server.start(["sleep", "600"])
+        os.kill(server.pid, signal.SIGKILL)
+        time.sleep(delay)
+        server.stop()
+        assert not server.running
+
+
+def test_what_a_killed_server_leaves_running_ends_with_it(tmp_path: Path) -> None:
+    server = Server("parent", tmp_path, stop_signal=signal.SIGTERM, end_signal=signal.SIGKILL)
+    server.start(["sh", "-c", "setsid sleep 600 & sleep 600"])
+    pid = server.pid
+    eventually(lambda: len(descendants(pid)) >= 2, 10)
+    left = descendants(pid)
+    server.kill()
+    assert not any(map(alive, left))
+
+
+def test_a_busy_backend_does_not_keep_a_killed_postgres_from_starting_again() -> None:
+    with Stack() as stack:
+        busy = psycopg.connect(stack.postgres.dsn(), autocommit=True)
+        busy.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 100000000000)")
+        busy.pgconn.flush()
+        time.sleep(0.5)
+        stack.postgres.server.kill()
+        stack.postgres.start()
+        psycopg.connect(stack.postgres.dsn()).close()
+        busy.close()
+
+
+def test_a_crash_while_everything_is_first_made_does_not_spoil_the_next_start(state: Path) -> None:
+    stack = KeptStack("crash")
+    # As crashes leave it: a data directory half-made, one node formatted, no word of either.
+    directory = stack.directory
+    (directory / "postgres" / "data.new").mkdir(parents=True)
+    (directory / "postgres" / "data.new" / "PG_VERSION").write_text("18")
+    (directory / "cluster.id.draft").write_text("half")
+    if os.geteuid() == 0:
+        for place in (directory.parent, directory):
+            place.chmod(0o755)
+    endpoints = stack.up(Spec())
+    assert all(map(alive, endpoints.processes.values()))
+
+
+def test_commands_on_one_stack_at_once_end_in_one_stack_or_none(state: Path) -> None:
+    command = [sys.executable, "-m", "thresher", "stack"]
+    ups = [subprocess.Popen([*command, "up", "--name", "crash", "--json"], stdout=subprocess.PIPE) for _ in range(2)]
+    polls = [subprocess.Popen([*command, "status", "--name", "crash"], stdout=subprocess.DEVNULL) for _ in range(2)]
+    told = [json.loads(up.communicate(timeout=100)[0]) for up in ups]
+    assert [up.returncode for up in ups] == [0, 0]
+    assert told[0]["processes"] == told[1]["processes"]
+    for poll in polls:
+        poll.wait()
+    assert KeptStack("crash").endpoints() is not None
+    up = subprocess.Popen([*command, "up", "--name", "crash"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [*command, "down", "--name", "crash", "--discard"], check=True, stdout=subprocess.DEVNULL, timeout=100
+    )
+    up.wait(100)
+    KeptStack("crash").down(discard=True)
+    eventually(lambda: not any(map(alive, told[0]["processes"].values())), GONE_SECONDS)
+
+
+def test_an_interrupted_up_leaves_nothing_running(state: Path) -> None:
+    command = [sys.executable, "-m", "thresher", "stack", "up", "--name", "crash"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()) as up:
+        eventually(KeptStack("crash").host_file.exists, 60)
+        everybody = descendants(up.pid)
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 130
+    assert not KeptStack("crash").running
+    eventually(lambda: not any(map(alive, everybody)), GONE_SECONDS)
 
 
 def test_a_kept_stack_whose_host_was_killed_leaves_no_server_and_all_data(state: Path) -> None:

@@ -88,6 +88,13 @@ def test_a_jar_that_changed_in_the_cache_is_named_and_not_used(repository: Path)
         jars.jars_of(VERSION)
 
 
+def test_a_jar_that_is_not_locked_is_not_run(repository: Path) -> None:
+    directory = jars.jars_of(VERSION)
+    (directory / "evil.jar").write_bytes(b"")
+    assert "evil" not in jars.classpath(VERSION)
+    assert len(jars.classpath(VERSION).split(":")) == len(jars.read_lock(VERSION))
+
+
 def test_a_jar_that_the_repository_lacks_is_an_error_with_its_name(repository: Path, tmp_path: Path) -> None:
     (repository / "kafka-clients-4.2.1.jar").unlink()
     with pytest.raises(StackProblem, match="kafka-clients"):

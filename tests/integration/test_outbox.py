@@ -288,7 +288,7 @@ def test_a_callers_session_cursors_and_adapters_do_not_matter(
     outbox = make(connection, shape)
 
     class Shouting(psycopg.adapt.Dumper):
-        def dump(self, obj: Any) -> bytes:
+        def dump(self, obj: Any) -> bytes:  # noqa: ARG002
             return b"WRONG"
 
     message = Message(topic="t", key="", value="v", headers=[("h", "x")])

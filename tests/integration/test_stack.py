@@ -1,9 +1,12 @@
 import os
+import shutil
 import socket
 import stat
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,10 +23,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.processes import eventually, open_directory
 from thresher.devstack import ports
-from thresher.devstack.broker import CLIENTS, KafkaOptions, Listener
+from thresher.devstack.broker import CLIENTS, MAIN, KafkaOptions, Listener, _cluster_id
 from thresher.devstack.postgres import PostgresOptions
-from thresher.devstack.problem import PortTaken, StackProblem
+from thresher.devstack.problem import BadRequest, PortTaken, StackProblem
 from thresher.devstack.stack import Stack, sweep_stale
 from thresher.kafka.admin import Admin
 
@@ -49,13 +53,6 @@ def receive(bootstrap: str, topic: str, count: int) -> list[str]:
             values.append((message.value() or b"").decode())
     consumer.close()
     return values
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become true"
-        time.sleep(0.05)
 
 
 def test_postgres_is_18_logical_and_on_loopback_only(stack: Stack) -> None:
@@ -140,7 +137,7 @@ def cluster() -> Iterator[Stack]:
 
 def test_leaders_move_when_a_node_of_three_is_killed_and_nothing_acked_is_lost(cluster: Stack) -> None:
     kafka = cluster.kafka
-    assert Admin(kafka.bootstrap).brokers() == {1, 2, 3}
+    assert Admin(kafka.bootstrap).cluster().brokers == {1, 2, 3}
     Admin(kafka.bootstrap).create_topic("moving", partitions=3)
     send(kafka.bootstrap, "moving", [str(n) for n in range(30)])
 
@@ -154,7 +151,14 @@ def test_leaders_move_when_a_node_of_three_is_killed_and_nothing_acked_is_lost(c
     send(kafka.bootstrap, "moving", [str(n) for n in range(30, 60)])
     assert sorted(receive(kafka.bootstrap, "moving", 60), key=int) == [str(n) for n in range(60)]
     kafka.start_node(victim)
-    assert Admin(kafka.bootstrap).brokers() == {1, 2, 3}
+    assert Admin(kafka.bootstrap).cluster().brokers == {1, 2, 3}
+    # A node comes back although another is meant to stay away.
+    for node in (2, 3):
+        kafka.nodes[node].kill()
+    kafka.start_node(2)
+    assert kafka.nodes[1].running
+    assert not kafka.nodes[3].running
+    kafka.start_node(3)
 
 
 def forward(listener: socket.socket, target: int, seen: list[int]) -> None:
@@ -224,7 +228,7 @@ def acls_decide(stack: Stack) -> None:
         future.result()
     send(bootstrap, "proxied", ["yes"], **login, **{"sasl.password": 'se"cret'})
     with pytest.raises(KafkaException):
-        Admin(bootstrap, {**login, "sasl.password": "wrong", "log_level": "0"}).brokers(3)
+        Admin(bootstrap, {**login, "sasl.password": "wrong", "log_level": "0"}).cluster(3)
 
 
 def test_the_old_broker_for_measuring_peers_starts_too() -> None:
@@ -256,6 +260,60 @@ def test_ports_lost_to_another_program_are_drawn_again(stack: Stack, monkeypatch
     with Stack() as other:
         assert other.postgres.port not in taken
         assert other.kafka.port() not in taken
+
+
+def test_a_strangers_broker_on_the_port_is_not_taken_for_our_own(stack: Stack) -> None:
+    # Ours cannot get the port, the stranger answers on it under the same node id.
+    other = Stack(kafka=KafkaOptions(port=1))
+    other.kafka.options = KafkaOptions()
+    try:
+        other.kafka.prepare()
+        other.kafka._ports[MAIN, 1] = stack.kafka.port()
+        other.kafka.options = KafkaOptions(port=stack.kafka.port())
+        with pytest.raises(PortTaken):
+            other.kafka.start()
+    finally:
+        other.stop()
+
+
+def test_data_may_lie_anywhere_but_where_kafka_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = open_directory()
+    for name, works in (("späße 'q' \\ b", True), ("a,b", False)):
+        place = root / name
+        place.mkdir()
+        place.chmod(0o711)
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        if works:
+            with Stack() as odd:
+                Admin(odd.kafka.bootstrap).create_topic("x")
+                eventually((odd.directory / "kafka-1" / "data" / "x-0").is_dir, 30)
+        else:
+            with pytest.raises(BadRequest, match="a comma"):
+                Stack().start()
+        assert list(place.iterdir()) == []
+    shutil.rmtree(root)
+
+
+def test_what_others_put_into_the_temporary_directory_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = open_directory()
+    monkeypatch.setattr(tempfile, "tempdir", str(root))
+    (root / "thresher-stack-loop").symlink_to("thresher-stack-loop")
+    os.mkfifo(root / "thresher-stack-pipe")
+    os.utime(root / "thresher-stack-pipe", (0, 0))
+    sweep_stale()
+    assert len(list(root.iterdir())) == 2
+    shutil.rmtree(root)
+
+
+def test_nobody_else_reads_the_brokers_passwords(stack: Stack) -> None:
+    assert stat.S_IMODE((stack.directory / "kafka-1").stat().st_mode) == 0o700
+    assert stat.S_IMODE((stack.directory / "postgres" / "log").stat().st_mode) == 0o600
+
+
+def test_a_cluster_id_never_looks_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = iter([uuid.UUID(bytes=b"\xf8" + bytes(15)), uuid.UUID(int=1)])
+    monkeypatch.setattr(uuid, "uuid4", lambda: next(ids))
+    assert not _cluster_id().startswith("-")
 
 
 def test_more_nodes_than_three_are_refused() -> None:

@@ -43,10 +43,39 @@ def test_a_line_torn_by_a_crash_leaves_its_transaction_unknown(path: Path) -> No
     assert transaction.outcome is Outcome.UNKNOWN
 
 
+def test_a_later_run_goes_on_behind_a_torn_line(path: Path) -> None:
+    for run in ("one", "two"):
+        writer = HistoryWriter(path, run)
+        writer.open_run("topic")
+        writer.begin(0, 0, 100, [(0, "a")])
+        writer.end(0, 0, 200, Outcome.COMMITTED)
+        writer.close()
+        if run == "one":
+            path.write_bytes(path.read_bytes()[:-5])
+    assert [(each.run, each.outcome) for each in read_history(path)] == [
+        ("one", Outcome.UNKNOWN),
+        ("two", Outcome.COMMITTED),
+    ]
+
+
+BEGIN = '{"event":"begin","run":"r","writer":0,"transaction":0,"at":1,"rows":[]}'
+
+
 @pytest.mark.parametrize(
-    "line", ["nonsense", "{}", '{"event": "party"}', '{"event": "begin"}', '{"event":"run","format":"x","version":1}']
+    "line",
+    [
+        "nonsense",
+        "{}",
+        "[]",
+        '{"event": "party"}',
+        '{"event": "begin"}',
+        '{"event":"begin","run":"r","writer":0,"transaction":1,"at":1}',
+        '{"event":"run","format":"x","version":1}',
+        '{"event":"end","run":"r","writer":0,"transaction":0,"at":1,"outcome":"maybe"}',
+        '{"event":"end","run":"r","writer":0,"transaction":9,"at":1,"outcome":"committed"}',
+    ],
 )
 def test_a_wrong_line_is_named(path: Path, line: str) -> None:
-    path.write_text(f'{{"event":"end","run":"r","writer":0,"transaction":0,"at":1,"outcome":"committed"}}\n{line}\n')
+    path.write_text(f"{BEGIN}\n{line}\n{BEGIN}\n")
     with pytest.raises(InvalidInput, match="line 2"):
         read_history(path)

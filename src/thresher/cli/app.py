@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 it did not work, 2 what was asked for cannot work, 130 int
 import sys
 from typing import Annotated
 
+import psycopg
 import typer
 
 from thresher import __version__
@@ -53,11 +54,17 @@ def _options(
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the command: one line and an exit code for what an operator can mend, a traceback for our own bugs."""
     try:
         app(prog_name="thresher")
     except ThresherError as error:
         complain(str(error))
         sys.exit(error.exit_code)
+    except psycopg.Error as error:
+        complain(f"the database refused: {error.diag.message_primary or str(error).strip()}")
+        sys.exit(1)
+    except (OSError, UnicodeError) as error:
+        complain(str(error))
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -36,10 +36,13 @@ def resolve_dsn(given: str | None) -> str:
     """Return the connection string that was given, or that of the local stack; never guess further."""
     if given:
         try:
-            psycopg.conninfo.conninfo_to_dict(given)
-        except psycopg.ProgrammingError as error:
-            # Its text may repeat what it could not read, password and all.
-            raise InvalidInput("--ds: not a Postgres connection string (host=… dbname=… or postgresql://…)") from error
+            parts = psycopg.conninfo.conninfo_to_dict(given)
+        except (psycopg.ProgrammingError, UnicodeError):
+            # The driver's text may repeat what it could not read, password and all.
+            raise InvalidInput("--ds: not a Postgres connection string (host=… dbname=… or postgresql://…)") from None
+        if "@" in str(parts.get("host", "")) or not str(parts.get("port", "1")).replace(",", "").isdigit():
+            # A password with an unescaped @ or / in a URL ends up here in part, and must not be printed.
+            raise InvalidInput("--ds: host or port cannot be right; in a URL, write @ as %40, / as %2F and : as %3A")
         return given
     endpoints = KeptStack().endpoints()
     if endpoints is None:

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from thresher.devstack.jars import Progress as FetchProgress
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def emit_json(content: object) -> None:

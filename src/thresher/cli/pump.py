@@ -1,5 +1,6 @@
 """`thresher pump`: fills an outbox with records, as fast or as slow as asked."""
 
+import dataclasses
 import secrets
 import signal
 from pathlib import Path
@@ -19,6 +20,7 @@ from thresher.cli.options import (
 )
 from thresher.cli.output import emit_json, note, out, working
 from thresher.outbox import SchemaRefused, Shape, check_schema
+from thresher.testing.history import HistoryWriter
 from thresher.testing.pump import Fleet, Plan, Tally
 
 
@@ -54,14 +56,16 @@ def pump(
 
     The exit code is 0 also where some transactions ended unknown (a lost connection): the summary counts them.
     """
-    dsn = resolve_dsn(ds)
     plan = Plan(
-        dsn=dsn, records=records, keys=keys, table=outbox, schema=schema, shape=shape, topic=topic, blank=blank,
+        dsn=ds or "", records=records, keys=keys, table=outbox, schema=schema, shape=shape, topic=topic, blank=blank,
         value_bytes=value_size, writers=writers, transaction_rows=transaction, rollback_share=rollback,
         interval_milliseconds=interval, rate=rate, skew=skew, own_keys=own_keys, seed=seed, run=secrets.token_hex(4),
         history=history, patience_seconds=patience,
     )  # fmt: skip
-    with connect(dsn) as connection:
+    plan = dataclasses.replace(plan, dsn=resolve_dsn(ds))
+    if history is not None:
+        HistoryWriter(history, plan.run).close()  # a file that cannot be written is better known now
+    with connect(plan.dsn) as connection:
         check = check_schema(connection, table_name(outbox, schema), shape)
     if not check.usable:
         reasons = "\n".join(map(str, check.findings))

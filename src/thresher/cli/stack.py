@@ -109,11 +109,12 @@ def _show(stack: KeptStack, endpoints: Endpoints, *, as_json: bool) -> None:
     }
     if as_json:
         emit_json({"name": stack.name, "running": True, "answering": answering, **asdict(endpoints)})
-        return
+        raise typer.Exit(0 if all(answering.values()) else 1)
     for server, answers in answering.items():
         if not answers:
             note(f"{server} does not answer: see 'thresher stack logs'")
     emit_text(f"Postgres  {endpoints.dsn}\nKafka     {endpoints.bootstrap}\nData      {stack.directory}")
+    raise typer.Exit(0 if all(answering.values()) else 1)
 
 
 def _address(text: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ def find_java(environment: Mapping[str, str] | None = None, *, homes: Path = _JV
             continue
         major = _major_version(executable)
         if major in SUPPORTED:
-            return Java(executable=executable, major=major)
+            return Java(executable=executable.absolute(), major=major)
         seen[executable] = "does not run" if major is None else f"is Java {major}"
     found = "".join(f"; {path} {what}" for path, what in seen.items())
     raise JavaMissing(

@@ -1,7 +1,7 @@
 """A cursor that does what our statements expect, whatever the caller's connection was made for.
 
-A caller may have another cursor class, row factory or type adapters on its connection, or a session that reads backslashes
-its own way; what the writer stores must not depend on them. Arrays travel in binary, made by `arrays`.
+A caller may have another cursor class, row factory or type adapters on its connection, or a session that reads
+backslashes its own way; what the writer stores must not depend on them. Arrays travel in binary, made by `arrays`.
 """
 
 from typing import Any

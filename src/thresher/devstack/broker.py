@@ -7,19 +7,19 @@ first node of two is the controller alone, so that the second can be lost; of th
 import base64
 import json
 import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 from thresher.core.java import find_java
 from thresher.devstack import jars, ports
-from thresher.devstack.problem import PortTaken, StackProblem
-from thresher.devstack.server import Server
-from thresher.kafka.admin import reachable
+from thresher.devstack.problem import BadRequest, PortTaken, StackProblem
+from thresher.devstack.server import Server, run_tool
+from thresher.kafka.admin import look
 
 MAIN, CONTROLLER, CLIENTS = "MAIN", "CONTROLLER", "CLIENTS"
 _START_SECONDS = 120.0
@@ -57,10 +57,10 @@ class KafkaOptions:
 
     def __post_init__(self) -> None:
         if self.nodes not in _NODES:
-            raise StackProblem(f"{self.nodes} Kafka nodes: one, two or three are possible")
+            raise BadRequest(f"{self.nodes} Kafka nodes: one, two or three are possible")
         for listener in self.listeners:
             if len(listener.advertised_ports) != self.nodes:
-                raise StackProblem(f"listener {listener.name} needs one advertised port for each of {self.nodes} nodes")
+                raise BadRequest(f"listener {listener.name} needs one advertised port for each of {self.nodes} nodes")
 
 
 class Kafka:
@@ -71,7 +71,8 @@ class Kafka:
         self.options = options
         self._sweep = sweep
         self._java = find_java().executable
-        self._jars = directory
+        self._classpath = ""
+        self._cluster_id = ""
         self._ports: dict[tuple[str, int], int] = {}
         self.nodes = {
             node: Server(
@@ -99,23 +100,29 @@ class Kafka:
 
     def prepare(self, progress: jars.Progress | None = None) -> None:
         """Fetch what is missing, choose ports, and format the storage unless it is formatted already."""
-        self._jars = jars.jars_of(self.options.version, progress)
+        if "," in str(self._directory):
+            raise BadRequest(f"Kafka cannot keep data in {self._directory}: a comma separates directories to it")
+        self._classpath = jars.classpath(self.options.version, progress)
         self._draw_ports()
-        if self._formatted():
+        self._directory.mkdir(parents=True, exist_ok=True)
+        # Drawn once and noted first: nodes that a crash left unformatted must join the others' cluster.
+        identity = self._directory / "cluster.id"
+        if not identity.exists():
+            draft = identity.with_suffix(".draft")
+            draft.write_text(_cluster_id(), encoding="utf-8")
+            draft.rename(identity)
+        self._cluster_id = identity.read_text(encoding="utf-8")
+        if all((server.directory / "data" / "meta.properties").exists() for server in self.nodes.values()):
             return
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self._write_configuration()
-        commands = [
-            self._command(node, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config")
-            for node in self.nodes
-        ]
-        formats = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            for command in commands
-        ]
-        outputs = [process.communicate()[0] for process in formats]
-        if any(process.returncode for process in formats):
-            raise StackProblem("Kafka could not format its storage:\n" + "\n".join(outputs))
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            for status, output in pool.map(self._format, self.nodes):
+                if status != 0:
+                    raise StackProblem(f"Kafka could not format its storage:\n{output}")
+
+    def _format(self, node: int) -> tuple[int, str]:
+        arguments = ("format", "--ignore-formatted", "--cluster-id", self._cluster_id, "--config")
+        return run_tool(self._command(node, "kafka.tools.StorageTool", *arguments), self.nodes[node].directory)
 
     def start(self) -> None:
         """Start all nodes, and return once each knows all. Ports lost to another stack are drawn anew."""
@@ -125,43 +132,43 @@ class Kafka:
                 self.start_node(node, wait=False)
             try:
                 self.wait_until_ready()
-            except PortTaken:
-                if self.options.port is not None or draw == _DRAWS:
+            except StackProblem as problem:
+                for server in self.nodes.values():
+                    server.kill()
+                if not isinstance(problem, PortTaken) or self.options.port is not None or draw == _DRAWS:
                     raise
                 self._draw_ports()
             else:
                 return
 
     def start_node(self, node: int, *, wait: bool = True) -> None:
-        """Start one node as it was, and wait until the cluster is whole again."""
+        """Start one node as it was, and wait until the nodes that run are a cluster again."""
         self.nodes[node].start(self._command(node, "kafka.Kafka"))
         if wait:
             self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Wait until every running node is in the cluster; explain a node that ended instead."""
+        """Wait until every node that runs knows all that run; explain one that ended instead."""
         deadline = time.monotonic() + _START_SECONDS
-        waiting = dict(self.nodes)
+        expected = {node for node, server in self.nodes.items() if server.running}
+        waiting = set(expected)
         while waiting:
-            for node, server in list(waiting.items()):
-                if not server.running:
-                    self._explain_failure(server)
-                if set(self.nodes) <= reachable(f"{ports.HOST}:{self.port(MAIN, node)}"):
-                    del waiting[node]
+            for node in sorted(waiting):
+                seen = look(f"{ports.HOST}:{self.port(MAIN, node)}")
+                if not self.nodes[node].running:
+                    self._explain_failure(self.nodes[node])
+                # Another stack's broker may answer on a port that ours failed to get.
+                if seen is not None and seen.cluster_id == self._cluster_id and expected <= seen.brokers:
+                    waiting.discard(node)
             if waiting and time.monotonic() > deadline:
-                tails = "\n".join(f"{server.name}:\n{server.tail()}" for server in waiting.values())
+                tails = "\n".join(f"{self.nodes[node].name}:\n{self.nodes[node].tail()}" for node in waiting)
                 raise StackProblem(f"Kafka was not complete in {_START_SECONDS:.0f} s\n{tails}")
 
     def _explain_failure(self, server: Server) -> None:
         tail = server.tail()
-        for node in self.nodes.values():
-            node.kill()
         if "BindException" in tail or "Address already in use" in tail or "Address in use" in tail:
             raise PortTaken(f"a port for {server.name} is taken:\n{tail}")
         raise StackProblem(f"{server.name} did not start:\n{tail}")
-
-    def _formatted(self) -> bool:
-        return all((server.directory / "data" / "meta.properties").exists() for server in self.nodes.values())
 
     def _draw_ports(self) -> None:
         self._ports = {}
@@ -190,7 +197,7 @@ class Kafka:
             f"-Dlog4j2.configurationFile={_logging('log4j2.properties')}",
             f"-Dlog4j.configuration=file:{_logging('log4j.properties')}",
             "-cp",
-            f"{self._jars}/*",
+            self._classpath,
             main,
             *arguments,
             directory / "server.properties",
@@ -198,7 +205,7 @@ class Kafka:
 
     def _write_configuration(self) -> None:
         for node, server in self.nodes.items():
-            server.directory.mkdir(parents=True, exist_ok=True)
+            server.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             lines = [f"{name}={_escape(value)}\n" for name, value in self._properties(node, server.directory).items()]
             (server.directory / "server.properties").write_text("".join(lines), encoding="utf-8")
 
@@ -269,7 +276,20 @@ def _addresses(listeners: Mapping[str, int]) -> str:
 
 
 def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\")
+    """Return a value as Java properties have it: what is not ASCII, and a backslash, as UTF-16 escapes."""
+    units = value.encode("utf-16-be")
+    return "".join(
+        chr(unit) if unit < 128 and unit != ord("\\") else f"\\u{unit:04x}"
+        for unit in (int.from_bytes(units[place : place + 2]) for place in range(0, len(units), 2))
+    )
+
+
+def _cluster_id() -> str:
+    """Return an id as Kafka draws them: never with a leading dash, which looks like an option."""
+    while True:
+        drawn = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not drawn.startswith("-"):
+            return drawn
 
 
 def _logging(name: str) -> str:

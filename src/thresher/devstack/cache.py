@@ -25,8 +25,9 @@ def staged(target: Path) -> Iterator[tuple[Path, Path | None]]:
         if target.is_dir():
             yield target, None
             return
-        stage = target.with_name(f"{target.name}.stage")
-        shutil.rmtree(stage, ignore_errors=True)
+        for left in target.parent.glob(f"{target.name}.stage*"):
+            shutil.rmtree(left, ignore_errors=True)
+        stage = target.with_name(f"{target.name}.stage-{os.getpid()}")
         try:
             stage.mkdir(mode=0o755)
             yield target, stage

@@ -10,7 +10,6 @@ THRESHER_IVY_SETTINGS names an Ivy settings file for those who fetch from a mirr
 import hashlib
 import importlib.util
 import os
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -20,7 +19,8 @@ from xml.sax.saxutils import quoteattr
 from thresher.core.java import find_java
 from thresher.devstack.cache import staged
 from thresher.devstack.places import cache_home
-from thresher.devstack.problem import JarMismatch, StackProblem
+from thresher.devstack.problem import BadRequest, JarMismatch, StackProblem
+from thresher.devstack.server import run_tool
 
 VERSIONS = ("4.2.1", "3.9.1")
 
@@ -71,7 +71,7 @@ def lock_path(version: str) -> Path:
 def read_lock(version: str) -> tuple[Jar, ...]:
     """Return the jars of a broker version."""
     if version not in VERSIONS:
-        raise StackProblem(f"Kafka {version} is not locked; choose one of {', '.join(VERSIONS)}")
+        raise BadRequest(f"Kafka {version} is not locked; choose one of {', '.join(VERSIONS)}")
     jars = []
     for line in lock_path(version).read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -94,14 +94,24 @@ def jars_of(version: str, progress: Progress | None = None) -> Path:
     return target
 
 
+def classpath(version: str, progress: Progress | None = None) -> str:
+    """Return the Java class path of the locked jars, and of nothing else that lies beside them."""
+    directory = jars_of(version, progress)
+    if os.pathsep in str(directory):
+        raise BadRequest(
+            f"Java cannot read jars from {directory}: a colon separates them; set THRESHER_CACHE elsewhere"
+        )
+    return os.pathsep.join(str(directory / jar.file) for jar in read_lock(version))
+
+
 def verify(jars: tuple[Jar, ...], directory: Path, remedy: str) -> None:
     """Raise `JarMismatch`, with names, unless every jar is there and is the one that was locked."""
     wrong = []
     for jar in jars:
         try:
             digest = hashlib.sha256((directory / jar.file).read_bytes()).hexdigest()
-        except FileNotFoundError:
-            wrong.append(f"{jar.file} is missing")
+        except OSError as error:
+            wrong.append(f"{jar.file} cannot be read ({error.strerror})")
             continue
         if digest != jar.sha256:
             wrong.append(f"{jar.file} has SHA-256 {digest}, the lock says {jar.sha256}")
@@ -130,21 +140,21 @@ def fetch(jars: tuple[Jar, ...], directory: Path, progress: Progress | None = No
         "-ivy", module,
         "-retrieve", f"{directory}/[artifact]-[revision].[ext]",
     ]  # fmt: skip
-    lines = []
     done = 0
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as run:
-        for line in run.stdout or ():
-            lines.append(line.strip())
-            if line.startswith("downloading"):
-                done += 1
-                if progress:
-                    progress(line.split()[1].rsplit("/", 1)[-1], min(done, len(jars)), len(jars))
+
+    def follow(line: str) -> None:
+        nonlocal done
+        if line.startswith("downloading"):
+            done += 1
+            if progress:
+                progress(line.split()[1].rsplit("/", 1)[-1], min(done, len(jars)), len(jars))
+
+    status, output = run_tool(command, work, on_line=follow)
+    lines = [line.strip() for line in output.splitlines()]
     missing = [jar.file for jar in jars if not (directory / jar.file).exists()]
-    if run.returncode != 0 or missing:
+    if status != 0 or missing:
         telling = [line for line in lines if any(word in line.lower() for word in _TELLING)]
-        reason = "\n  ".join(dict.fromkeys((telling or lines)[-8:])) or f"Ivy ended with {run.returncode}"
+        reason = "\n  ".join(dict.fromkeys((telling or lines)[-8:])) or f"Ivy ended with {status}"
         raise StackProblem(
             f"could not fetch {len(missing) or len(jars)} of the {len(jars)} jars into {directory.parent} "
             f"(a network and about 100 MB of disk are needed, once):\n  {reason}"

@@ -1,9 +1,13 @@
 """Stacks that outlive the command that made them: found again by name, stopped in good order, kept or discarded.
 
-A host process (see `host`) owns the servers; while it lives it holds a lock in the stack's directory, and nothing else
-decides whether a stack runs. Killed, it takes its servers with it and leaves their data for the next start.
+A lock beside the stack's directory says whether it runs, and nothing else does:
+1. `up` takes it, checks and prepares everything, starts a host process (see `host`) and hands the lock over to it.
+2. The host owns the servers and holds the lock as long as it lives. Killed, it takes its servers with it and leaves
+   their data for the next start.
+3. `down` tells the host to stop and waits until the lock is free; it discards data only while holding the lock itself.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -13,15 +17,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from thresher.devstack import jars
-from thresher.devstack.places import make_writable, state_home
-from thresher.devstack.problem import StackProblem
+from thresher.devstack.places import cache_home, make_writable, state_home
+from thresher.devstack.problem import BadRequest, StackProblem
 
 _UP_SECONDS = 180.0
 _DOWN_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
@@ -49,23 +56,26 @@ class KeptStack:
 
     def __init__(self, name: str = "default") -> None:
         if not _NAME.fullmatch(name):
-            raise StackProblem(f"stack name {name!r}: up to 40 of the characters a-z, 0-9 and - are allowed")
+            raise BadRequest(f"stack name {name!r}: up to 40 of the characters a-z, 0-9 and - are allowed")
         self.name = name
         self.directory = state_home() / "stacks" / name
-        self.lock = self.directory / "lock"
+        # Beside the directory, so that it outlives a discard.
+        self.lock = self.directory.with_name(f"{name}.lock")
         self.spec_file = self.directory / "spec.json"
         self.endpoints_file = self.directory / "endpoints.json"
+        self.host_file = self.directory / "host.pid"
         self.host_log = self.directory / "host.log"
 
     @property
     def running(self) -> bool:
-        """Whether a host holds the stack's lock."""
+        """Whether somebody starts, holds or discards the stack now."""
         try:
-            descriptor = os.open(self.lock, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+            descriptor = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared: those who only ask do not see each other.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         finally:
@@ -81,10 +91,8 @@ class KeptStack:
         """Return where it is reached; None unless it runs and is ready."""
         if not self.running:
             return None
-        try:
-            return Endpoints(**json.loads(self.endpoints_file.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
+        content = read_json(self.endpoints_file)
+        return None if content is None else Endpoints(**content)
 
     def logs(self) -> dict[str, Path]:
         """Return the log files by server."""
@@ -92,42 +100,80 @@ class KeptStack:
 
     def up(self, spec: Spec, progress: jars.Progress | None = None) -> Endpoints:
         """Start it, or find it running, and return when it is ready. On an error nothing is left running."""
-        if not self.running:
-            self._admit(spec)
-            jars.jars_of(spec.kafka_version, progress)
-            make_writable(self.directory, "THRESHER_STATE")
-            self.endpoints_file.unlink(missing_ok=True)
-            self.spec_file.write_text(json.dumps(asdict(spec)), encoding="utf-8")
-            return self._wait_until_ready(self._start_host())
-        return self._wait_until_ready(None)
+        jars.read_lock(spec.kafka_version)
+        make_writable(self.directory.parent, "THRESHER_STATE")
+        deadline = time.monotonic() + _UP_SECONDS
+        while time.monotonic() < deadline:
+            with self._held() as lock:
+                if lock is not None:
+                    return self._start(spec, lock, progress)
+            # Somebody else is at it: theirs is ours as soon as it is ready.
+            if (endpoints := self.endpoints()) is not None:
+                return endpoints
+            time.sleep(_LOOK_SECONDS)
+        raise StackProblem(f"stack {self.name!r} is being started or stopped by another command, for too long")
 
     def down(self, *, discard: bool = False) -> bool:
         """Stop it in good order, and discard its data if asked; False if there was nothing to stop."""
         was_running = self.running
-        if was_running:
-            host = int(self.lock.read_text(encoding="utf-8"))
-            os.kill(host, signal.SIGTERM)
-            deadline = time.monotonic() + _DOWN_SECONDS
-            while self.running:
-                if time.monotonic() > deadline:
-                    os.kill(host, signal.SIGKILL)
-                time.sleep(0.05)
-        if discard:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        deadline = time.monotonic() + _DOWN_SECONDS
+        told: int | None = None
+        while self.directory.parent.is_dir():
+            with self._held() as lock:
+                if lock is not None:
+                    if discard:
+                        shutil.rmtree(self.directory, ignore_errors=True)
+                    break
+            host = read_json(self.host_file)
+            if isinstance(host, int) and (host != told or time.monotonic() > deadline):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(host, signal.SIGTERM if host != told else signal.SIGKILL)
+                told = host
+            time.sleep(_LOOK_SECONDS)
         return was_running
 
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[int | None]:
+        """Hold the lock, if nobody else does; a process that is given the descriptor goes on holding it."""
+        descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+        else:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _start(self, spec: Spec, lock: int, progress: jars.Progress | None) -> Endpoints:
+        self._admit(spec)
+        jars.jars_of(spec.kafka_version, progress)
+        make_writable(self.directory, "THRESHER_STATE")
+        for stale in (self.endpoints_file, self.host_file):
+            stale.unlink(missing_ok=True)
+        write_json(self.spec_file, asdict(spec))
+        host = self._start_host(lock)
+        try:
+            return self._wait_until_ready(host)
+        except BaseException:
+            host.terminate()
+            host.wait()
+            raise
+
     def _admit(self, spec: Spec) -> None:
-        jars.read_lock(spec.kafka_version)
-        if not self.exists:
+        found = read_json(self.spec_file)
+        if found is None:
             return
-        old = Spec(**json.loads(self.spec_file.read_text(encoding="utf-8")))
+        old = Spec(**found)
         if (old.kafka_version, old.nodes) != (spec.kafka_version, spec.nodes):
             raise StackProblem(
                 f"stack {self.name!r} holds data of Kafka {old.kafka_version} on {old.nodes} node(s), not of "
                 f"{spec.kafka_version} on {spec.nodes}: discard it (stack down --discard) or choose another --name"
             )
 
-    def _start_host(self) -> "subprocess.Popen[bytes]":
+    def _start_host(self, lock: int) -> "subprocess.Popen[bytes]":
+        # It has another working directory: what was relative to ours must not be to its.
+        places = {"THRESHER_STATE": str(state_home()), "THRESHER_CACHE": str(cache_home())}
         with self.host_log.open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "thresher.devstack.host", self.name],
@@ -135,18 +181,36 @@ class KeptStack:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.directory,
+                env={**os.environ, **places},
+                pass_fds=[lock],
                 start_new_session=True,
             )
 
-    def _wait_until_ready(self, host: "subprocess.Popen[bytes] | None") -> Endpoints:
+    def _wait_until_ready(self, host: "subprocess.Popen[bytes]") -> Endpoints:
         deadline = time.monotonic() + _UP_SECONDS
         while (endpoints := self.endpoints()) is None:
-            ended = (host.poll() is not None) if host is not None else not self.running
-            if ended or time.monotonic() > deadline:
+            if host.poll() is not None or time.monotonic() > deadline:
                 reason = self.host_log.read_text(encoding="utf-8", errors="replace").strip() or "no reason given"
                 raise StackProblem(f"stack {self.name!r} did not come up: {reason}")
-            time.sleep(0.05)
-        if host is not None:
-            # It goes on without us; nobody will ask for its status, and that is meant.
-            host.returncode = 0
+            time.sleep(_LOOK_SECONDS)
+        # It goes on without us; nobody will ask for its status, and that is meant.
+        host.returncode = 0
         return endpoints
+
+
+def read_json(path: Path) -> Any:
+    """Return what a file holds; None where there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise StackProblem(f"{path} is damaged: discard the stack (stack down --discard)") from error
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a file that others find whole or not at all, and only this user can read."""
+    draft = path.with_suffix(".draft")
+    draft.touch(mode=0o600)
+    draft.write_text(json.dumps(content), encoding="utf-8")
+    draft.rename(path)

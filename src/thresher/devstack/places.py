@@ -15,7 +15,7 @@ def cache_home() -> Path:
         return Path(chosen).absolute()
     if os.geteuid() == 0:
         return Path("/var/cache/thresher")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "thresher"
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home("THRESHER_CACHE") / ".cache") / "thresher"
 
 
 def state_home() -> Path:
@@ -24,13 +24,25 @@ def state_home() -> Path:
         return Path(chosen).absolute()
     if os.geteuid() == 0:
         return Path("/var/lib/thresher")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "thresher"
+    return Path(os.environ.get("XDG_STATE_HOME") or _home("THRESHER_STATE") / ".local" / "state") / "thresher"
+
+
+def _home(variable: str) -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise StackProblem(f"this user has no home directory: set {variable} to a directory to use instead") from error
 
 
 def make_writable(directory: Path, variable: str) -> Path:
     """Make the directory, or raise a problem that names it and the variable that moves it."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        for place in reversed((directory, *directory.parents)):
+            if not place.exists():
+                place.mkdir(exist_ok=True)
+                if os.geteuid() == 0:
+                    # Whatever the umask: the database's account passes through.
+                    place.chmod(0o755)
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(13, "not writable for this user")
     except OSError as error:

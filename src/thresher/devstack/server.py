@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from thresher.devstack.account import Account
@@ -16,6 +16,50 @@ from thresher.devstack.problem import StackProblem
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _TAIL_BYTES = 8192
+
+
+def start_keeper(
+    command: Sequence[str | Path],
+    directory: Path,
+    *,
+    log: Path | None = None,
+    end_signal: signal.Signals = signal.SIGKILL,
+    account: Account | None = None,
+    sweep: Path | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a program under a keeper; the first line of its output is the program's process id."""
+    arguments = ["--directory", str(directory), "--end-signal", str(int(end_signal))]
+    if log is not None:
+        arguments += ["--log", str(log)]
+    if account is not None:
+        arguments += ["--user", str(account.uid), "--group", str(account.gid)]
+    if sweep is not None:
+        arguments += ["--sweep", str(sweep)]
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_KEEPER), *arguments, "--", *map(str, command)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # File names and messages in UTF-8 and English, whatever the user's locale: Java loses other letters in paths.
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+        start_new_session=True,
+    )
+
+
+def run_tool(
+    command: Sequence[str | Path],
+    directory: Path,
+    *,
+    account: Account | None = None,
+    on_line: Callable[[str], None] = lambda _line: None,
+) -> tuple[int, str]:
+    """Run a program to its end under a keeper, so that it does not outlive us; return its status and output."""
+    with start_keeper(command, directory, account=account) as keeper:
+        lines = []
+        for number, line in enumerate(keeper.stdout or ()):
+            if number:
+                lines.append(line.decode(errors="replace").rstrip())
+                on_line(lines[-1])
+        return keeper.wait(), "\n".join(lines)
 
 
 class Server:
@@ -60,20 +104,15 @@ class Server:
         """Start the process; it may still fail to come up."""
         if self.running:
             raise StackProblem(f"{self.name} is running already (process {self._pid})")
-        arguments = ["--log", str(self.log), "--end-signal", str(int(self._end_signal))]
-        if self._account is not None:
-            arguments += ["--user", str(self._account.uid), "--group", str(self._account.gid)]
-        if self._sweep:
-            arguments += ["--sweep", str(self.directory)]
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_KEEPER), *arguments, "--", *map(str, command)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
+        self._keeper = start_keeper(
+            command,
+            self.directory,
+            log=self.log,
+            end_signal=self._end_signal,
+            account=self._account,
+            sweep=self.directory if self._sweep else None,
         )
-        if self._keeper.stdout is None:
-            raise AssertionError
-        line = self._keeper.stdout.readline()
+        line = self._keeper.stdout.readline() if self._keeper.stdout else b""
         if not line:
             self._release()
             raise StackProblem(f"{self.name} could not be started: {command[0]} does not run")
@@ -109,17 +148,20 @@ class Server:
         keeper = self._keeper
         if keeper is None:
             return
-        if self.running:
-            os.kill(self.pid, number)
-            with contextlib.suppress(StackProblem, ProcessLookupError):
-                # A paused process takes no signal but SIGKILL until it goes on.
-                os.kill(self.pid, signal.SIGCONT)
+        # A paused process takes no signal but SIGKILL until it goes on.
+        for each in (number, signal.SIGCONT):
+            self._signal_if_there(each)
         try:
             keeper.wait(grace_seconds)
         except subprocess.TimeoutExpired:
-            os.kill(self.pid, signal.SIGKILL)
+            self._signal_if_there(signal.SIGKILL)
             keeper.wait()
         self._release()
+
+    def _signal_if_there(self, number: signal.Signals) -> None:
+        # It may have ended by itself, and its keeper be about to.
+        with contextlib.suppress(StackProblem, ProcessLookupError):
+            os.kill(self.pid, number)
 
     def _release(self) -> None:
         if self._keeper is not None:

@@ -79,9 +79,11 @@ class Stack:
 
     def stop(self) -> None:
         """End both. Kept data is closed in good order, throwaway data removed. Harmless when not running."""
-        with ThreadPoolExecutor(max_workers=len(self.servers)) as pool:
-            list(pool.map(Server.end if self._throwaway else Server.stop, self.servers))
-        self._remove()
+        try:
+            with ThreadPoolExecutor(max_workers=len(self.servers)) as pool:
+                list(pool.map(Server.end if self._throwaway else Server.stop, self.servers))
+        finally:
+            self._remove()
 
     def __enter__(self) -> Self:
         self.start()
@@ -108,12 +110,12 @@ def sweep_stale() -> None:
     """Remove what is left of throwaway stacks whose owner died while a server, and so its keeper, was down."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
-            status = directory.stat()
+            status = directory.lstat()
             if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _STALE_SECONDS:
                 continue
-            descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue  # its owner was quicker
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # its owner was quicker, or it is not one of ours
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -30,15 +30,24 @@ class TopicSize:
     records: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Which cluster it is, and the ids of the brokers that are up."""
+
+    cluster_id: str | None
+    brokers: frozenset[int]
+
+
 class Admin:
     """A cluster's administration. Every call is one request, answered within its time-out or an error."""
 
     def __init__(self, bootstrap: str, config: Mapping[str, str] | None = None) -> None:
         self._client = AdminClient({"bootstrap.servers": bootstrap, **(config or {})}, logger=_log)
 
-    def brokers(self, timeout_seconds: float = _REQUEST_SECONDS) -> frozenset[int]:
-        """Return the ids of the brokers that are up, as one of them sees it."""
-        return frozenset(self._client.list_topics(timeout=timeout_seconds).brokers)
+    def cluster(self, timeout_seconds: float = _REQUEST_SECONDS) -> Cluster:
+        """Return the cluster as one of its brokers sees it."""
+        metadata = self._client.list_topics(timeout=timeout_seconds)
+        return Cluster(cluster_id=metadata.cluster_id, brokers=frozenset(metadata.brokers))
 
     def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Create a topic and return once the controller has it; an existing one is an error."""
@@ -85,10 +94,10 @@ class Admin:
         return sums
 
 
-def reachable(bootstrap: str, timeout_seconds: float = 0.5) -> frozenset[int]:
-    """Return the brokers that answer there now, none if nobody does."""
+def look(bootstrap: str, timeout_seconds: float = 0.5) -> Cluster | None:
+    """Return the cluster that answers there now; None if nobody does."""
     try:
         # A broker that is still starting refuses connections: that is an answer here, not news for the log.
-        return Admin(bootstrap, {"log_level": "0"}).brokers(timeout_seconds)
+        return Admin(bootstrap, {"log_level": "0"}).cluster(timeout_seconds)
     except KafkaException:
-        return frozenset()
+        return None

@@ -43,8 +43,8 @@ class InvalidMessage(InvalidInput):
 class Limits:
     """The sizes a message may have. The defaults fit a broker and a producer left at theirs.
 
-    `message_bytes` counts key, value, headers and what Kafka adds to frame them (70 bytes, and 10 for each header). The character limits are those of goharvest's columns and apply to
-    that shape alone; raise them where your table is wider.
+    `message_bytes` counts key, value, headers and what Kafka adds to frame them (70 bytes, and 10 for each header). The
+    character limits are those of goharvest's columns and apply to that shape alone; raise them for a wider table.
     """
 
     message_bytes: int = 1_000_000

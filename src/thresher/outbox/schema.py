@@ -163,8 +163,8 @@ def create_schema(connection: Connection[Any], name: TableName, shape: Shape = S
             # The last two are how the catalog's own indexes tell the same.
             if read_relation(connection, name) is None:
                 raise SchemaRefused(
-                    f"{name} cannot be created ({str(error).strip()}) and is not to be seen: a type has that name, or the "
-                    "table was made after this transaction took its snapshot"
+                    f"{name} cannot be created ({str(error).strip()}) and is not to be seen: a type has that name, or "
+                    "the table was made after this transaction took its snapshot"
                 ) from error
         else:
             return True

@@ -17,8 +17,9 @@ import enum
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from thresher.core.errors import InvalidInput
 
@@ -61,11 +62,14 @@ class HistoryWriter:
     """Appends to a history; several processes may append to the same one."""
 
     def __init__(self, path: Path, run: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._run = run
 
     def open_run(self, topic: str) -> None:
-        """Name the run; once, before its writers begin."""
+        """Name the run; once, before its writers begin. What an earlier run left torn is closed off first."""
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            os.write(self._file, b'\n{"event":"torn"}\n')
         self._append(
             {
                 "event": "run",
@@ -115,37 +119,47 @@ class HistoryWriter:
 
 def read_history(path: Path) -> list[Transaction]:
     """Return the transactions in the order of their begin lines; raises `InvalidInput` with the line that is wrong."""
-    begun: dict[tuple[str, int, int], dict[str, object]] = {}
-    ended: dict[tuple[str, int, int], dict[str, object]] = {}
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith("\n"):
-                break  # torn by a crash: the transaction it belongs to stays unknown
-            try:
-                event = json.loads(line)
-                match event["event"]:
-                    case "run":
-                        if (event["format"], event["version"]) != (FORMAT, VERSION):
-                            raise ValueError("another format or version")  # noqa: TRY301
-                    case "begin" | "end" as kind:
-                        place = (event["run"], event["writer"], event["transaction"])
-                        (begun if kind == "begin" else ended)[place] = event
-                    case other:
-                        raise ValueError(f"unknown event {other!r}")  # noqa: TRY301
-            except (ValueError, KeyError, TypeError) as error:
-                raise InvalidInput(f"{path}, line {number}: not a line of a history: {error}") from error
-    return [_transaction(place, event, ended.get(place)) for place, event in begun.items()]
+    lines = path.read_bytes().split(b"\n")
+    del lines[-1]  # empty, or torn by a crash: the transaction it belongs to stays unknown
+    transactions: dict[tuple[str, int, int], Transaction] = {}
+    for number, line in enumerate(lines, start=1):
+        if lines[number : number + 1] == [b'{"event":"torn"}']:
+            continue  # a later run found it torn and went on behind it
+        try:
+            event = json.loads(line)
+            match event["event"]:
+                case "run":
+                    if (event["format"], event["version"]) != (FORMAT, VERSION):
+                        raise ValueError("another format or version")  # noqa: TRY301
+                case "begin":
+                    transaction = _begun(event)
+                    transactions[_place(event)] = transaction
+                case "end":
+                    transaction = transactions[_place(event)]
+                    transactions[_place(event)] = replace(
+                        transaction, end=int(event["at"]), outcome=Outcome(event["outcome"])
+                    )
+                case "torn":
+                    pass
+                case other:
+                    raise ValueError(f"unknown event {other!r}")  # noqa: TRY301
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(f"{path}, line {number}: not a line of a history: {error!r}") from error
+    return list(transactions.values())
 
 
-def _transaction(place: tuple[str, int, int], begin: dict[str, object], end: dict[str, object] | None) -> Transaction:
-    run, writer, number = place
-    rows: list[list[object]] = begin["rows"]  # type: ignore[assignment]
+def _place(event: dict[str, Any]) -> tuple[str, int, int]:
+    return str(event["run"]), int(event["writer"]), int(event["transaction"])
+
+
+def _begun(event: dict[str, Any]) -> Transaction:
+    run, writer, number = _place(event)
     return Transaction(
         run=run,
         writer=writer,
         number=number,
-        begin=int(str(begin["at"])),
-        end=None if end is None else int(str(end["at"])),
-        outcome=Outcome.UNKNOWN if end is None else Outcome(end["outcome"]),
-        rows=tuple((int(str(row)), None if key is None else str(key)) for row, key in rows),
+        begin=int(event["at"]),
+        end=None,
+        outcome=Outcome.UNKNOWN,
+        rows=tuple((int(row), None if key is None else str(key)) for row, key in event["rows"]),
     )

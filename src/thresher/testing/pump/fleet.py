@@ -18,6 +18,7 @@ from thresher.testing.pump.plan import Plan
 from thresher.testing.pump.writer import Tally, Writer
 
 _LOOK_SECONDS = 0.05
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 
 
 class PumpFailed(ThresherError):  # noqa: N818
@@ -25,15 +26,18 @@ class PumpFailed(ThresherError):  # noqa: N818
 
 
 class Fleet:
-    """Runs a plan. `stop` may be called from a signal handler: each writer finishes its transaction first."""
+    """Runs a plan. `stop` may be called from a signal handler: each writer finishes its transaction first.
+
+    Called again, it kills the writers: what they were at stays unknown.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._stopping = False
+        self._stops = 0
 
     def stop(self) -> None:
-        """Ask all writers to stop after their current transaction."""
-        self._stopping = True
+        """Ask all writers to stop after their current transaction; the second time, do not wait for it."""
+        self._stops += 1
 
     def run(self, report: Callable[[Tally], None] = lambda _tally: None) -> Tally:
         """Run all writers to their end; tell the running total now and then; return the final one."""
@@ -48,7 +52,12 @@ class Fleet:
         for index in range(plan.writers):
             ours, theirs = context.Pipe()
             process = context.Process(target=_write, args=(plan, index, theirs), name=f"pump-writer-{index}")
-            process.start()
+            # Blocked until the writer ignores them: a signal to the whole group is the fleet's to pass on.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
             lines[ours] = index
             processes.append(process)
@@ -58,6 +67,8 @@ class Fleet:
             for line in lines:
                 line.close()  # a writer that is still there sees its parent gone and stops
             for process in processes:
+                if self._stops > 1:
+                    process.kill()
                 process.join()
 
     def _watch(self, lines: "dict[Connection[Any, Any], int]", report: Callable[[Tally], None]) -> Tally:
@@ -65,9 +76,11 @@ class Fleet:
         waiting, busy = set(lines), set(lines)
         told = False
         while busy:
-            if self._stopping and not told:
+            if self._stops and not told:
                 told = True
                 _tell(busy, "stop")
+            if self._stops > 1:
+                break
             for line in cast("list[Connection[Any, Any]]", wait(list(busy), _LOOK_SECONDS)):
                 match _receive(line):
                     case "failed", reason:
@@ -94,15 +107,16 @@ def _tell(lines: "set[Connection[Any, Any]]", word: str) -> None:
 def _receive(line: "Connection[Any, Any]") -> tuple[str, object]:
     try:
         kind, content = line.recv()
-    except EOFError:
+    except (EOFError, OSError):
         return "failed", "it ended without a word (killed?)"
     return kind, content
 
 
 def _write(plan: Plan, index: int, line: "Connection[Any, Any]") -> None:
     """Be one writer: the body of its process."""
-    # Ctrl-C in a terminal reaches the whole group; the fleet passes it on as "stop".
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _PASSED_ON:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     stopped = False
     looked = 0.0
 
@@ -126,11 +140,11 @@ def _write(plan: Plan, index: int, line: "Connection[Any, Any]") -> None:
             line.send(("progress", tally))
 
     try:
-        writer = Writer(plan, index)
+        writer = Writer(plan, index, stop)
         try:
             line.send(("ready", None))
             if line.recv() == "go":
-                line.send(("done", writer.run(stop, report)))
+                line.send(("done", writer.run(report)))
             else:
                 line.send(("done", Tally()))
         finally:

@@ -1,14 +1,20 @@
 """What a pump is asked to do, and the messages that follow from it: the same plan and seed give the same load."""
 
 import itertools
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from thresher.core.errors import InvalidInput
-from thresher.outbox import Message, Shape
+from thresher.db import TableName
+from thresher.outbox import Limits, Message, Shape
+from thresher.outbox.admission import Admission
 from thresher.testing.history import IDENTITY_HEADER, identity
+
+# Beyond it all records have one key, and the weights are too small for a float.
+_LARGEST_SKEW = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         problems = [problem for wrong, problem in self._rules() if wrong]
+        if not problems:
+            problems = [str(error) for error in self._refusals()]
         if problems:
             raise InvalidInput("; ".join(problems))
 
@@ -56,13 +64,28 @@ class Plan:
         yield self.transaction_rows < 1, f"transaction rows = {self.transaction_rows}: at least 1 is needed"
         yield self.value_bytes < 0, f"value size = {self.value_bytes}: it cannot be negative"
         yield not 0 <= self.rollback_share <= 1, f"rollback share = {self.rollback_share}: 0 to 1 is possible"
-        yield (
-            self.interval_milliseconds < 0,
-            f"interval = {self.interval_milliseconds}: it cannot be negative",
-        )
-        yield self.rate is not None and self.rate <= 0, f"rate = {self.rate}: it must be above 0"
-        yield self.skew < 0, f"skew = {self.skew}: it cannot be negative"
-        yield self.patience_seconds < 0, f"patience = {self.patience_seconds}: it cannot be negative"
+        yield not 0 <= self.interval_milliseconds < math.inf, f"interval = {self.interval_milliseconds}: 0 or more"
+        yield self.rate is not None and not 0 < self.rate < math.inf, f"rate = {self.rate}: it must be above 0"
+        yield not 0 <= self.skew <= _LARGEST_SKEW, f"skew = {self.skew}: 0 to {_LARGEST_SKEW} is possible"
+        yield not 0 <= self.patience_seconds < math.inf, f"patience = {self.patience_seconds}: 0 or more"
+
+    def _refusals(self) -> Iterator[InvalidInput]:
+        """Yield what the outbox would refuse, before any writer starts."""
+        try:
+            TableName(table=self.table, schema=self.schema)
+        except InvalidInput as error:
+            yield error
+        try:
+            largest = identity(self.run, self.writers, self.records).encode()
+            Admission(self.shape, Limits()).row(self.message(largest, f"key-{self.keys:x}"))
+        except InvalidInput as error:
+            yield error
+
+    def message(self, mark: bytes, key: str) -> Message:
+        """Return a record with this identity and key."""
+        # The identity opens the value where it fits, so that a mixed-up value is seen too.
+        value = None if self.blank else mark[: self.value_bytes].ljust(self.value_bytes, b".")
+        return Message(topic=self.topic, key=key.encode(), value=value, headers=((IDENTITY_HEADER, mark),))
 
     def records_of(self, writer: int) -> int:
         """Return how many of the rows are this writer's."""
@@ -83,7 +106,6 @@ def loads(plan: Plan, writer: int) -> Iterator[Load]:
     draw = random.Random(f"{plan.seed}/{writer}")  # noqa: S311 - a load, not a secret
     keys = [f"key-{number:x}" for number in range(plan.keys) if not plan.own_keys or number % plan.writers == writer]
     weights = list(itertools.accumulate(1 / rank**plan.skew for rank in range(1, len(keys) + 1)))
-    padding = b"." * plan.value_bytes
     number = 0
     left = plan.records_of(writer)
     while left:
@@ -92,12 +114,7 @@ def loads(plan: Plan, writer: int) -> Iterator[Load]:
         messages = []
         rows: list[tuple[int, str | None]] = []
         for key in draw.choices(keys, cum_weights=weights, k=size):
-            mark = identity(plan.run, writer, number).encode()
-            # The identity opens the value where it fits, so that a mixed-up value is seen too.
-            value = None if plan.blank else (mark + padding[len(mark) :])[: plan.value_bytes]
-            messages.append(
-                Message(topic=plan.topic, key=key.encode(), value=value, headers=((IDENTITY_HEADER, mark),))
-            )
+            messages.append(plan.message(identity(plan.run, writer, number).encode(), key))
             rows.append((number, key))
             number += 1
         yield Load(messages=messages, rows=rows, roll_back=draw.random() < plan.rollback_share)

@@ -67,21 +67,22 @@ class Tally:
 
 
 class Writer:
-    """A writer with its connection. `stop` is asked before each transaction, `report` told after each."""
+    """A writer with its connection. `stop` is asked before each transaction and while it waits."""
 
-    def __init__(self, plan: Plan, index: int) -> None:
+    def __init__(self, plan: Plan, index: int, stop: Callable[[], bool]) -> None:
         self._plan = plan
         self._index = index
+        self._stop = stop
         self._outbox = Outbox(plan.table, schema=plan.schema, shape=plan.shape)
         self._history = HistoryWriter(plan.history, plan.run) if plan.history else None
         self._connection = self._connect()
 
-    def run(self, stop: Callable[[], bool], report: Callable[[Tally], None]) -> Tally:
-        """Write everything, or until told to stop; return what became of it."""
+    def run(self, report: Callable[[Tally], None]) -> Tally:
+        """Write everything, or until told to stop; tell the tally after each transaction, and return the last."""
         tally = Tally()
         start = time.monotonic()
         for number, load in enumerate(loads(self._plan, self._index)):
-            if self._wait(start, tally.rows, stop):
+            if self._wait(start, tally.rows):
                 break
             begin = time.monotonic_ns()
             if self._history:
@@ -93,7 +94,12 @@ class Writer:
             tally = tally.plus(outcome, len(load.rows), begin, end)
             report(tally)
             if self._connection.closed:
-                self._connection = self._connect(stop)
+                try:
+                    self._connection = self._connect()
+                except psycopg.OperationalError:
+                    if self._stop():
+                        break
+                    raise
         return tally
 
     def close(self) -> None:
@@ -121,23 +127,23 @@ class Writer:
             return Outcome.UNKNOWN
         return Outcome.COMMITTED
 
-    def _connect(self, stop: Callable[[], bool] = lambda: False) -> psycopg.Connection[Any]:
+    def _connect(self) -> psycopg.Connection[Any]:
         deadline = time.monotonic() + self._plan.patience_seconds
         while True:
             try:
                 return psycopg.connect(self._plan.dsn, application_name="thresher pump")
             except psycopg.OperationalError as error:
                 # Only a server that is away may come back; a wrong password will not become right.
-                if _refused_for_good(error) or time.monotonic() > deadline or stop():
+                if _refused_for_good(error) or time.monotonic() > deadline or self._stop():
                     raise
                 time.sleep(_RETRY_SECONDS)
 
-    def _wait(self, start: float, rows: int, stop: Callable[[], bool]) -> bool:
+    def _wait(self, start: float, rows: int) -> bool:
         """Keep to the pace that was asked for; True if told to stop meanwhile."""
         due = start + rows * self._plan.interval_milliseconds / 1000
         if self._plan.rate is not None:
             due = max(due, start + rows * self._plan.writers / self._plan.rate)
-        while not stop():
+        while not self._stop():
             left = due - time.monotonic()
             if left <= 0:
                 return False
