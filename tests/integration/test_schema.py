@@ -71,7 +71,7 @@ def test_a_table_of_the_other_shape_is_refused(connection: psycopg.Connection[An
         ("ALTER SEQUENCE outbox_id_seq CACHE 10", "sequence public.outbox_id_seq: CACHE 10"),
         ("ALTER SEQUENCE outbox_id_seq CYCLE", "sequence public.outbox_id_seq: CYCLE"),
         ("ALTER SEQUENCE outbox_id_seq INCREMENT -1 MINVALUE -10", "INCREMENT -1"),
-        ("ALTER TABLE outbox SET UNLOGGED", "it is UNLOGGED"),
+        ("ALTER TABLE outbox SET UNLOGGED", "table: it is UNLOGGED"),
         ("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY", "row level security is on"),
         ("ALTER TABLE outbox DROP CONSTRAINT outbox_pkey", "no primary key"),
         ("DROP INDEX outbox_bucket_id_idx", "none on (bucket, id)"),
