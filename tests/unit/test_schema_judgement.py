@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from thresher.db.catalog import Column, Index, Relation, Sequence
 from thresher.outbox import Shape
-from thresher.outbox.schema import _EXPECTED, _PENDING, Column, Index, Relation, Sequence, judge
+from thresher.outbox.schema import _EXPECTED, _PENDING, judge
 
 GOOD = Relation(
     columns=_EXPECTED[Shape.THRESHER],

@@ -6,8 +6,8 @@ reordered or refused; `differs` means that it is not what we would create but wo
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, LiteralString
 
 from psycopg import Connection
@@ -15,10 +15,10 @@ from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
 from thresher.core.errors import ThresherError
 from thresher.db import TableName, statement
+from thresher.db.catalog import LARGEST_ID, Column, Relation, read_relation
 from thresher.db.cursor import OwnCursor
 from thresher.outbox.shape import Shape
 
-_LARGEST_ID = 2**63 - 1
 _RELATION_KINDS = {
     "p": "partitioned, which is not supported",
     "v": "a view",
@@ -32,56 +32,6 @@ _RELATION_KINDS = {
 
 class SchemaRefused(ThresherError):  # noqa: N818
     """The table cannot be created or must not be used; the message lists every reason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column as the catalog has it. `default` is a generated column's formula where `generated` is set."""
-
-    type: str
-    not_null: bool = False
-    default: str | None = None
-    identity: bool = False
-    generated: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Index:
-    """A usable index: its columns in order (None for an expression) and a partial index's predicate."""
-
-    columns: tuple[str | None, ...]
-    unique: bool = False
-    predicate: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sequence:
-    """A sequence that ids are drawn from."""
-
-    name: str
-    cache: int = 1
-    increment: int = 1
-    cycle: bool = False
-    maximum: int = _LARGEST_ID
-    logged: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relation:
-    """All that a check looks at, read in one go."""
-
-    kind: str = "r"
-    persistence: str = "p"
-    row_security: bool = False
-    columns: Mapping[str, Column] = field(default_factory=dict)
-    indexes: tuple[Index, ...] = ()
-    sequences: tuple[Sequence, ...] = ()
-    options: tuple[str, ...] = ()
-    has_children: bool = False
-    rules: tuple[str, ...] = ()
-    triggers: tuple[str, ...] = ()
-    referring: tuple[str, ...] = ()
-    constraints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,48 +131,6 @@ def check_schema(connection: Connection[Any], name: TableName, shape: Shape = Sh
         hint = f" (one name with a dot in it; say schema and table apart: {name.table!r})" if "." in name.table else ""
         return Check(findings=(_breaks(str(name), f"no such table{hint}"),))
     return Check(findings=tuple(judge(relation, shape)))
-
-
-def read_relation(connection: Connection[Any], name: TableName) -> Relation | None:
-    """Read what a check needs from the catalog; None where there is nothing of that name."""
-    cursor = OwnCursor(connection)
-    row = cursor.execute(statement("catalog_table"), [name.quoted()]).fetchone()
-    if row is None:
-        return None
-    oid, kind, persistence, row_security, options, has_children, rules, triggers, referring, constraints = row
-    with connection.transaction(force_rollback=True):
-        cursor.execute(statement("catalog_session"))
-        columns = {
-            column: Column(
-                type=type_, not_null=not_null, default=default, identity=bool(identity), generated=bool(generated)
-            )
-            for column, type_, not_null, identity, generated, default in cursor.execute(
-                statement("catalog_columns"), [oid]
-            )
-        }
-        indexes = tuple(
-            Index(columns=tuple(names), unique=unique, predicate=predicate)
-            for names, unique, predicate in cursor.execute(statement("catalog_indexes"), [oid])
-        )
-        cursor.execute(statement("catalog_sequences"), [oid, oid])
-        sequences = tuple(
-            Sequence(name=sequence, cache=cache, increment=increment, cycle=cycle, maximum=maximum, logged=kept == "p")
-            for sequence, cache, increment, cycle, maximum, kept in cursor
-        )
-    return Relation(
-        kind=kind,
-        persistence=persistence,
-        row_security=row_security,
-        columns=columns,
-        indexes=indexes,
-        sequences=sequences,
-        options=tuple(options or ()),
-        has_children=has_children,
-        rules=tuple(rules),
-        triggers=tuple(triggers),
-        referring=tuple(referring),
-        constraints=tuple(constraints),
-    )
 
 
 def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
@@ -331,7 +239,7 @@ def _judge_ids(relation: Relation) -> Iterator[Finding]:
             )
         if sequence.cycle:
             yield _breaks(subject, "CYCLE: after its end later rows get lower ids and overtake earlier ones")
-        if sequence.maximum < _LARGEST_ID:
+        if sequence.maximum < LARGEST_ID:
             yield _breaks(subject, f"it ends at {sequence.maximum}, and inserts with it; ALTER SEQUENCE … AS bigint")
         if not sequence.logged:
             yield _breaks(subject, "it is UNLOGGED: after a crash of the database it starts over")
