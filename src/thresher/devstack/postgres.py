@@ -100,7 +100,7 @@ class Postgres:
             connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def _initialise(self, password_file: Path) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._account is not None:
             # The account passes through; it cannot list, and no other directory of ours is opened.
             self._directory.chmod(0o711)
