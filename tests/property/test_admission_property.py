@@ -28,8 +28,8 @@ def test_admitted_rows_hold_only_what_the_columns_can(
             continue
         got_topic, got_key, got_value, names, values = row[:5]
         assert re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", str(got_topic))
-        assert isinstance(names, list)
-        assert isinstance(values, list)
+        assert isinstance(names, tuple)
+        assert isinstance(values, tuple)
         assert len(names) == len(values) == len(headers)
         for part in (got_key, got_value, *values):
             assert part is None or type(part) is content
@@ -45,7 +45,7 @@ def test_admitted_rows_hold_only_what_the_columns_can(
 def test_valid_bytes_are_admitted_unchanged(key: bytes, value: bytes, names: list[str]) -> None:
     pairs = [(name, name.encode()) for name in names]
     row = Admission(Shape.THRESHER, Limits()).row(Message(topic="t", key=key, value=value, headers=pairs))
-    assert row == ("t", key, value, names, [content for _, content in pairs], None, None)
+    assert row == ("t", key, value, tuple(names), tuple(content for _, content in pairs), None, None)
 
 
 @given(key=st.binary())

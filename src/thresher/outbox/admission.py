@@ -111,7 +111,8 @@ class Admission:
             _admit_partition(partition)
         if timestamp is not None:
             timestamp = _admit_timestamp(timestamp)
-        return (topic, key, value, names, values, partition, timestamp)
+        # Tuples of plain values: the garbage collector forgets them, and a bulk insert makes many.
+        return (topic, key, value, tuple(names), tuple(values), partition, timestamp)
 
     def _goharvest_row(self, message: Message) -> Row:
         _admit_message(message)
@@ -140,7 +141,7 @@ class Admission:
             size += self._name_bytes[name] + _HEADER_BYTES + len(text.encode())
         if size > self._limits.message_bytes:
             self._refuse_size(message, size)
-        return (message.topic, key, value, names, values)
+        return (message.topic, key, value, tuple(names), tuple(values))
 
     def _admit_topic(self, topic: object) -> None:
         if not isinstance(topic, str):

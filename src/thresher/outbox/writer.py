@@ -6,6 +6,7 @@ the transaction usable. A crash at any point is the transaction's crash: stored 
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, Connection
@@ -99,12 +100,14 @@ class Outbox:
         with cursor.copy(self._copy) as copy:
             copy.set_types(_COPY_TYPES[self.shape])
             write_row = copy.write_row
+            # The names of headers repeat from message to message.
+            named = lru_cache(maxsize=1024)(lambda names: text_array(names, codec))
             if self.shape is Shape.THRESHER:
                 for topic, key, value, names, values, partition, timestamp in rows:
-                    write_row((topic, key, value, text_array(names, codec), bytea_array(values), partition, timestamp))
+                    write_row((topic, key, value, named(names), bytea_array(values), partition, timestamp))
             else:
                 for topic, key, value, names, values in rows:
-                    write_row((now, topic, key, value, text_array(names, codec), text_array(values, codec)))
+                    write_row((now, topic, key, value, named(names), text_array(values, codec)))
 
     def _admit_connection(self, connection: object) -> None:
         if not isinstance(connection, Connection):
