@@ -137,6 +137,17 @@ def test_the_memory_of_topics_is_bounded() -> None:
     assert len(admission._topics) <= 4096
 
 
+def test_the_memory_of_header_names_may_be_cleared_at_any_moment_by_another_thread() -> None:
+    class Forgetful(dict[str, int]):
+        def __setitem__(self, name: str, size: int) -> None:
+            pass  # as if cleared at once
+
+    for shape in Shape:
+        admission = Admission(shape, Limits())
+        admission._name_bytes = Forgetful()
+        assert admission.row(Message(topic="t", key="k", headers=[("h", "x")]))[3] == ("h",)
+
+
 def test_partition_and_timestamp_reach_the_row() -> None:
     assert admit(partition=0, timestamp=NOON)[5:] == (0, NOON)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from thresher.core.java import find_java
 from thresher.devstack import jars, ports
+from thresher.devstack.cache import write_whole
 from thresher.devstack.problem import BadRequest, PortTaken, StackProblem
 from thresher.devstack.server import Server, run_tool
 from thresher.kafka.admin import look
@@ -108,9 +109,7 @@ class Kafka:
         # Drawn once and noted first: nodes that a crash left unformatted must join the others' cluster.
         identity = self._directory / "cluster.id"
         if not identity.exists():
-            draft = identity.with_suffix(".draft")
-            draft.write_text(_cluster_id(), encoding="utf-8")
-            draft.rename(identity)
+            write_whole(identity, _cluster_id())
         self._cluster_id = identity.read_text(encoding="utf-8")
         if all((server.directory / "data" / "meta.properties").exists() for server in self.nodes.values()):
             return

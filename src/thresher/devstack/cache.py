@@ -36,6 +36,14 @@ def staged(target: Path) -> Iterator[tuple[Path, Path | None]]:
             shutil.rmtree(stage, ignore_errors=True)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that others find whole or not at all, and only this user can read."""
+    draft = path.with_name(f"{path.name}.draft")
+    draft.touch(mode=0o600)
+    draft.write_text(text, encoding="utf-8")
+    draft.rename(path)
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock among processes; the kernel lets go of it when ours ends."""

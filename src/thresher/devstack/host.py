@@ -4,6 +4,7 @@ Run as `python -m thresher.devstack.host NAME` by `KeptStack.up`, in a session o
 held through a descriptor that it inherits and keeps open until it ends.
 """
 
+import json
 import os
 import signal
 import sys
@@ -12,7 +13,8 @@ from dataclasses import asdict
 
 from thresher.core.errors import ThresherError
 from thresher.devstack.broker import KafkaOptions
-from thresher.devstack.kept import Endpoints, KeptStack, Spec, read_json, write_json
+from thresher.devstack.cache import write_whole
+from thresher.devstack.kept import Endpoints, KeptStack, Spec, read_json
 from thresher.devstack.postgres import PostgresOptions
 from thresher.devstack.stack import Stack
 
@@ -23,7 +25,7 @@ def main() -> int:
     told_to_stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda _signal, _frame: told_to_stop.set())
-    write_json(kept.host_file, os.getpid())
+    write_whole(kept.host_file, json.dumps(os.getpid()))
     spec = Spec(**read_json(kept.spec_file))
     try:
         stack = Stack(
@@ -47,7 +49,7 @@ def _publish(kept: KeptStack, stack: Stack) -> None:
         bootstrap=stack.kafka.bootstrap,
         processes={"host": os.getpid(), **{server.name: server.pid for server in stack.servers}},
     )
-    write_json(kept.endpoints_file, asdict(endpoints))
+    write_whole(kept.endpoints_file, json.dumps(asdict(endpoints)))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher.devstack import jars
+from thresher.devstack.cache import write_whole
 from thresher.devstack.places import cache_home, make_writable, state_home
 from thresher.devstack.problem import BadRequest, StackProblem
 
@@ -151,7 +152,7 @@ class KeptStack:
         make_writable(self.directory, "THRESHER_STATE")
         for stale in (self.endpoints_file, self.host_file):
             stale.unlink(missing_ok=True)
-        write_json(self.spec_file, asdict(spec))
+        write_whole(self.spec_file, json.dumps(asdict(spec)))
         host = self._start_host(lock)
         try:
             return self._wait_until_ready(host)
@@ -206,11 +207,3 @@ def read_json(path: Path) -> Any:
         return None
     except ValueError as error:
         raise StackProblem(f"{path} is damaged: discard the stack (stack down --discard)") from error
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write a file that others find whole or not at all, and only this user can read."""
-    draft = path.with_suffix(".draft")
-    draft.touch(mode=0o600)
-    draft.write_text(json.dumps(content), encoding="utf-8")
-    draft.rename(path)

@@ -95,10 +95,9 @@ class Admission:
         if headers or headers.__class__ is not tuple:
             for pair in headers if headers.__class__ is tuple or headers.__class__ is list else _pairs(headers):
                 name, content = pair if pair.__class__ is tuple and len(pair) == 2 else _pair(pair)
-                if name.__class__ is not str or name not in self._name_bytes:
-                    self._admit_name(name)
+                known = self._name_bytes.get(name) if name.__class__ is str else None
                 names.append(name)
-                size += self._name_bytes[name] + _HEADER_BYTES
+                size += (self._admit_name(name) if known is None else known) + _HEADER_BYTES
                 if content is None:
                     values.append(None)
                 else:
@@ -132,13 +131,13 @@ class Admission:
         names: list[str] = []
         values: list[str] = []
         for name, header in _pairs(message.headers):
-            self._admit_name(name)
+            name_bytes = self._admit_name(name)
             if header is None:
                 raise InvalidMessage(_header(name), "None", "goharvest's table holds no NULL header values")
             text = _to_text(_header(name), header)
             names.append(name)
             values.append(text)
-            size += self._name_bytes[name] + _HEADER_BYTES + len(text.encode())
+            size += name_bytes + _HEADER_BYTES + len(text.encode())
         if size > self._limits.message_bytes:
             self._refuse_size(message, size)
         return (message.topic, key, value, tuple(names), tuple(values))
@@ -153,12 +152,15 @@ class Admission:
             self._topics.clear()
         self._topics.add(topic)
 
-    def _admit_name(self, name: object) -> None:
+    def _admit_name(self, name: object) -> int:
+        """Return the name's bytes: not to be read back from the memory, which another thread may have cleared."""
         if not isinstance(name, str):
             raise InvalidMessage("header name", shorten(name), f"a string is needed, not {_type(name)}")
         if len(self._name_bytes) >= _REMEMBERED:
             self._name_bytes.clear()
-        self._name_bytes[name] = len(_to_text("header name", name).encode())
+        size = len(_to_text("header name", name).encode())
+        self._name_bytes[name] = size
+        return size
 
     def _refuse_size(self, message: Message, size: int) -> None:
         parts = {"key": message.key or b"", "value": message.value or b""}
