@@ -24,11 +24,12 @@ from confluent_kafka.admin import (
 )
 
 from tests.processes import eventually, open_directory
+from thresher.core.throwaway import sweep
 from thresher.devstack import ports
 from thresher.devstack.broker import CLIENTS, MAIN, KafkaOptions, Listener, _cluster_id
 from thresher.devstack.postgres import PostgresOptions
 from thresher.devstack.problem import BadRequest, PortTaken, StackProblem
-from thresher.devstack.stack import Stack, sweep_stale
+from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 
 
@@ -300,7 +301,7 @@ def test_what_others_put_into_the_temporary_directory_does_no_harm(monkeypatch: 
     (root / "thresher-stack-loop").symlink_to("thresher-stack-loop")
     os.mkfifo(root / "thresher-stack-pipe")
     os.utime(root / "thresher-stack-pipe", (0, 0))
-    sweep_stale()
+    sweep("thresher-stack-")
     assert len(list(root.iterdir())) == 2
     shutil.rmtree(root)
 
@@ -335,7 +336,7 @@ def test_what_a_dead_owner_left_is_swept_by_the_next(stack: Stack) -> None:
         (directory / "kafka-1").mkdir(exist_ok=True)
     os.utime(stale, (0, 0))
     os.utime(stack.directory, (0, 0))
-    sweep_stale()
+    sweep("thresher-stack-")
     assert not stale.exists()
     assert young.exists()
     assert stack.directory.exists(), "a stack that is in use was swept"

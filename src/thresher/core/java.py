@@ -27,6 +27,17 @@ class Java:
 
     executable: Path
     major: int
+    # All that it says of itself, which differs wherever the build does.
+    version: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes a shell script that looks for Java find this one."""
+        home = self.executable.resolve().parents[1]
+        if (home / "bin" / "java").exists():
+            return {"JAVA_HOME": str(home)}
+        # A shim: it is found by its place on the PATH alone.
+        return {"JAVA_HOME": "", "PATH": os.pathsep.join((str(self.executable.parent), os.environ.get("PATH", "")))}
 
 
 def find_java(environment: Mapping[str, str] | None = None, *, homes: Path = _JVM_HOMES) -> Java:
@@ -35,9 +46,9 @@ def find_java(environment: Mapping[str, str] | None = None, *, homes: Path = _JV
     for executable in _candidates(os.environ if environment is None else environment, homes):
         if executable in seen:
             continue
-        major = _major_version(executable)
+        major, version = _ask_version(executable)
         if major in SUPPORTED:
-            return Java(executable=executable.absolute(), major=major)
+            return Java(executable=executable.absolute(), major=major, version=version)
         seen[executable] = "does not run" if major is None else f"is Java {major}"
     found = "".join(f"; {path} {what}" for path, what in seen.items())
     raise JavaMissing(
@@ -55,14 +66,15 @@ def _candidates(environment: Mapping[str, str], homes: Path) -> Iterator[Path]:
     yield from sorted(homes.glob("*/bin/java"))
 
 
-def _major_version(executable: Path) -> int | None:
+def _ask_version(executable: Path) -> tuple[int | None, str]:
     try:
         answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        return None, ""
+    text = answer.stderr + answer.stdout
     # 'openjdk version "17.0.15"', 'java version "1.8.0_402"', 'openjdk version "21" 2023-09-19'
-    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    return int(match.group(1)) if match and answer.returncode == 0 else None
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return (int(match.group(1)) if match and answer.returncode == 0 else None), text
 
 
 def _main() -> int:

@@ -17,8 +17,8 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from thresher.core.java import find_java
+from thresher.core.places import cache_home
 from thresher.devstack.cache import staged
-from thresher.devstack.places import cache_home
 from thresher.devstack.problem import BadRequest, JarMismatch, StackProblem
 from thresher.devstack.server import run_tool
 

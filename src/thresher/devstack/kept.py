@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from thresher.core.places import cache_home, make_writable, state_home
 from thresher.devstack import jars
 from thresher.devstack.cache import write_whole
-from thresher.devstack.places import cache_home, make_writable, state_home
 from thresher.devstack.problem import BadRequest, StackProblem
 
 _UP_SECONDS = 180.0

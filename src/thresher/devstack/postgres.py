@@ -13,10 +13,10 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from thresher.core.places import cache_home
 from thresher.devstack import ports
 from thresher.devstack.account import Account, server_account
 from thresher.devstack.cache import staged
-from thresher.devstack.places import cache_home
 from thresher.devstack.problem import PortTaken, StackProblem
 from thresher.devstack.server import Server, run_tool
 

@@ -4,24 +4,18 @@ A throwaway stack lives in a temporary directory and is gone when its owner is, 
 keepers end them and remove their data. A kept one lives in a directory it is given and ends in good order.
 """
 
-import fcntl
-import os
-import shutil
-import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from thresher.core.throwaway import Throwaway
 from thresher.devstack.broker import Kafka, KafkaOptions
 from thresher.devstack.jars import Progress
 from thresher.devstack.postgres import Postgres, PostgresOptions
 from thresher.devstack.server import Server
 
 _PREFIX = "thresher-stack-"
-# A directory this young may belong to somebody who has not locked it yet.
-_STALE_SECONDS = 60.0
 
 
 class Stack:
@@ -38,13 +32,11 @@ class Stack:
         kafka: KafkaOptions | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self._throwaway = directory is None
-        self._lock: int | None = None
+        self._temporary: Throwaway | None = None
         if directory is None:
-            sweep_stale()
-            directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            self._lock = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._temporary = Throwaway(_PREFIX)
+            directory = self._temporary.path
+        self._throwaway = self._temporary is not None
         self.directory = directory
         self._progress = progress
         try:
@@ -99,28 +91,5 @@ class Stack:
         self.postgres.start()
 
     def _remove(self) -> None:
-        if self._throwaway:
-            shutil.rmtree(self.directory, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-
-def sweep_stale() -> None:
-    """Remove what is left of throwaway stacks whose owner died while a server, and so its keeper, was down."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        try:
-            status = directory.lstat()
-            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _STALE_SECONDS:
-                continue
-            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue  # its owner was quicker, or it is not one of ours
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+        if self._temporary is not None:
+            self._temporary.remove()

@@ -1,4 +1,4 @@
-"""Where the stack keeps things: a cache of what was fetched, and the data of stacks that were left running.
+"""Where things are kept: a cache of what was fetched or made once, and the data of stacks that were left running.
 
 Root keeps both outside its home, because Postgres refuses to run as root and its own account cannot enter there.
 """
@@ -6,11 +6,15 @@ Root keeps both outside its home, because Postgres refuses to run as root and it
 import os
 from pathlib import Path
 
-from thresher.devstack.problem import StackProblem
+from thresher.core.errors import ThresherError
+
+
+class PlaceUnusable(ThresherError):  # noqa: N818
+    """A directory cannot be used; the message names the variable that moves it."""
 
 
 def cache_home() -> Path:
-    """Return the directory of what is fetched once: THRESHER_CACHE, or the system's usual place."""
+    """Return the directory of what is fetched or made once: THRESHER_CACHE, or the system's usual place."""
     if chosen := os.environ.get("THRESHER_CACHE"):
         return Path(chosen).absolute()
     if os.geteuid() == 0:
@@ -31,7 +35,7 @@ def _home(variable: str) -> Path:
     try:
         return Path.home()
     except RuntimeError as error:
-        raise StackProblem(f"this user has no home directory: set {variable} to a directory to use instead") from error
+        raise PlaceUnusable(f"this user has no home directory: set {variable} to a directory to use instead") from error
 
 
 def make_writable(directory: Path, variable: str) -> Path:
@@ -46,7 +50,7 @@ def make_writable(directory: Path, variable: str) -> Path:
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(13, "not writable for this user")
     except OSError as error:
-        raise StackProblem(
+        raise PlaceUnusable(
             f"cannot use {directory}: {error.strerror or error}. Make it writable, or point {variable} elsewhere."
         ) from error
     return directory

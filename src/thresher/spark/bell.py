@@ -1,0 +1,38 @@
+"""A bell that can be rung from any thread and from a signal handler, once, and is heard by whoever waits.
+
+`threading.Event` will not do: a handler that sets it while its own thread waits on it can lock itself out for ever.
+"""
+
+import math
+import os
+import select
+
+
+class Bell:
+    """Rung at most once; the first reason stays."""
+
+    def __init__(self) -> None:
+        self.rung = False
+        self.why = ""
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def ring(self, why: str) -> None:
+        """Ring. Never blocks, never raises."""
+        if not self.rung:
+            self.why = why
+            self.rung = True
+            os.write(self._writer, b"!")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it rings, at most so long; return whether it has rung."""
+        if not self.rung and seconds > 0:
+            poll = select.poll()  # one for each who waits: it is not made to be shared
+            poll.register(self._reader, select.POLLIN)
+            # Up to the next whole millisecond: rounding down would make a short wait a busy loop.
+            poll.poll(math.ceil(seconds * 1000))
+        return self.rung
+
+    def close(self) -> None:
+        """Give the descriptors back. It must not be rung or waited for afterwards."""
+        os.close(self._reader)
+        os.close(self._writer)

@@ -1,0 +1,179 @@
+"""The JVM of a program that has none yet: started in a session of its own, so that Ctrl-C does not reach it, and ended.
+
+It ends by itself when its standard input closes, hence when we die, whatever kills us. Its temporary files lie in a
+directory of ours, which it removes itself if we are not there to do it.
+"""
+
+import collections
+import contextlib
+import logging
+import os
+import shlex
+import signal
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+
+import pyspark
+from py4j.java_gateway import JavaGateway
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
+
+from thresher.core.java import find_java
+from thresher.core.throwaway import Throwaway
+from thresher.spark.archive import Archive
+from thresher.spark.bell import Bell
+from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
+from thresher.spark.settings import java_options
+
+logger = logging.getLogger(__name__)
+
+_EXTRA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOOK_SECONDS = 0.02
+_NOISE = b"WARNING: Using incubator modules"
+_EXIT_SECONDS = 10.0
+# Writing the archive of classes takes its time, once.
+_ARCHIVE_SECONDS = 60.0
+_environment_lock = threading.Lock()
+
+
+class Jvm:
+    """One JVM with its gateway. After `close` or `kill` neither it nor a file of it is left."""
+
+    def __init__(self, settings: Mapping[str, str], *, python: str, make_archive: bool) -> None:
+        java = find_java()
+        home = spark_home()
+        self._archive = Archive(java, home / "jars", pyspark.__version__, make=make_archive)
+        self._temporary = Throwaway("thresher-spark-")
+        self._python = python
+        try:
+            self._process = self._start(settings, home, java.environment)
+        except BaseException:
+            self._temporary.remove()
+            raise
+        self._said: collections.deque[str] = collections.deque(maxlen=5)
+        self._output = threading.Thread(target=self._pass_on_output, name="spark-output", daemon=True)
+        self._output.start()
+
+    @property
+    def _connection_info(self) -> Path:
+        return self._temporary.path / "gateway"
+
+    @property
+    def _archive_log(self) -> Path:
+        return self._temporary.path / "cds.log"
+
+    def _start(self, settings: Mapping[str, str], home: Path, java: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        spark = dict(settings)
+        spark[_EXTRA_OPTIONS] = java_options(
+            log_configuration=Path(str(resources.files("thresher.spark").joinpath("log4j2.properties"))),
+            temporary=self._temporary.path,
+            archive=self._archive.java_options(self._archive_log),
+            user=spark.get(_EXTRA_OPTIONS, ""),
+        )
+        command = [str(home / "bin" / "spark-submit")]
+        for key, value in spark.items():
+            command += ["--conf", f"{key}={value}"]
+        command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        environment = {
+            **os.environ,
+            **java,
+            "PYSPARK_PYTHON": self._python,
+            "SPARK_CONNECT_MODE": "0",
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_DIRS": str(self._temporary.path),
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection_info),
+        }
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,  # what Java prints is never our program's output
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def _pass_on_output(self) -> None:
+        """Pass on what Java says, as errors, except what it says at every start; until nobody has it open any more."""
+        for line in self._process.stdout or ():
+            if _NOISE not in line:
+                self._said.append(line.decode(errors="replace").rstrip())
+                with contextlib.suppress(OSError):
+                    os.write(2, line)
+
+    def connect(self, abort: Bell) -> JavaGateway:
+        """Wait until it is up and return its gateway. Raises `SparkFailed`, or `StopForced` when the bell rings."""
+        while not self._connection_info.exists():
+            if abort.wait(_LOOK_SECONDS):
+                raise StopForced("stopped while Spark was starting")
+            if self._process.poll() is not None:
+                self._output.join(1.0)
+                said = " / ".join(self._said) or "it said nothing"
+                raise SparkFailed(f"Spark's JVM ended with status {self._process.returncode} before it was up: {said}")
+        content = self._connection_info.read_bytes()
+        port, length = struct.unpack_from(">ii", content)
+        secret = content[8 : 8 + length].decode()
+        with environment_set({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
+            gateway: JavaGateway = launch_gateway()
+        self._archive.look_at(self._archive_log)
+        hooks = getattr(gateway.jvm, "org.apache.spark.util.ShutdownHookManager")
+        # Should we be killed, it tidies up after both of us.
+        hooks.registerShutdownDeleteDir(gateway.jvm.java.io.File(str(self._temporary.path)))
+        return gateway
+
+    def close(self, abort: Bell) -> None:
+        """End it in good order; by force when it takes too long or the bell rings."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        deadline = time.monotonic() + (_ARCHIVE_SECONDS if self._archive.found is None else _EXIT_SECONDS)
+        while self._process.poll() is None and time.monotonic() < deadline and not abort.wait(_LOOK_SECONDS):
+            pass
+        if self._process.poll() == 0:
+            self._archive.keep()
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once. Harmless when it has ended."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                # Its whole session: while it starts, it is a shell with a Java below it.
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        # Workers that are still ending hold the other end of the output; the thread has it closed when they are gone.
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        self._archive.forget()
+        self._temporary.remove()
+
+
+@contextlib.contextmanager
+def environment_set(changes: Mapping[str, str]) -> Iterator[None]:
+    """Change our own environment for a moment: PySpark reads some things from nowhere else."""
+    with _environment_lock:
+        before = {name: os.environ.get(name) for name in changes}
+        os.environ.update(changes)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def spark_home() -> Path:
+    """Return Spark's directory, which must hold the version of the PySpark that we import."""
+    home = Path(_find_spark_home())
+    if not any(home.glob(f"jars/spark-core_*-{pyspark.__version__}.jar")):
+        raise SparkUnfit(
+            f"SPARK_HOME is {home}, which is not Spark {pyspark.__version__}, the version of the installed PySpark: "
+            "unset it, or point it there"
+        )
+    return home

@@ -1,0 +1,250 @@
+"""The task's end of its line to the driver: a thread that says the task is there and listens for the end of it.
+
+1. Hello: token, shard, attempt, Spark's own task id, process, host and version. The driver welcomes or refuses.
+2. From then on beats go both ways; ours carry the figures. Events go up as they happen, stop and kill come down.
+3. Stop, a broken line, a silent driver, a lost parent, SIGTERM and SIGHUP all mean: finish the open batch, begin no
+   other. Whoever has not finished within its grace is ended here, whatever it does: hence a thread.
+4. Kill, and memory beyond the limit, end the process at once.
+5. A function that never lets this thread run (a C call that keeps the interpreter's lock) is ended by the kernel: an
+   alarm that the thread keeps putting off.
+"""
+
+import collections
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from typing import Any
+
+from thresher import __version__
+from thresher.spark.bell import Bell
+from thresher.spark.problem import LineRefused, LineUnreachable, VersionMismatch
+from thresher.spark.process import look, resident_bytes
+from thresher.spark.shard import Figures
+from thresher.spark.spec import Spec
+from thresher.spark.wire import Frame, Wire, WireBroken
+
+_LOOK_SECONDS = 0.25
+_CONNECT_SECONDS = 10.0
+_MOST_EVENTS = 1000
+_PR_SET_PDEATHSIG = 1
+# The exit statuses of a process that ends itself; Spark shows them in its logs.
+_KILLED, _OVERDUE, _TOO_BIG = 70, 71, 72
+
+
+class LineReplaced(Exception):  # noqa: N818 - an ordinary end
+    """The driver has a newer attempt."""
+
+
+class Line:
+    """One task's line. Open it before anything else, `watch` while the chain runs, `close` with the last figures."""
+
+    def __init__(self, spec: Spec, bell: Bell, figures: Figures, *, task: int) -> None:
+        self._spec = spec
+        self._policy = spec.policy
+        self._bell = bell
+        self._figures = figures
+        self._task = task
+        self._parent = os.getppid()
+        self._events: collections.deque[Frame] = collections.deque()
+        self._dropped = 0
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._closing = threading.Event()
+        self._stop_by: float | None = None
+        self._heard = self._beat_at = time.monotonic()
+        self._thread: threading.Thread | None = None
+        self._wire: Wire | None = None
+
+    def open(self) -> None:
+        """Say hello and hear the answer. Raises `LineReplaced`, `LineRefused`, `VersionMismatch`, `LineUnreachable`."""
+        address = self._spec.address
+        try:
+            connection = socket.create_connection((address.host, address.port), timeout=_CONNECT_SECONDS)
+        except OSError as error:
+            raise LineUnreachable(
+                f"the driver at {address.host}:{address.port} cannot be reached from {socket.gethostname()} ({error}): "
+                "see that spark.driver.host names a host, and the line's port one, that executors can reach"
+            ) from error
+        self._wire = wire = Wire(connection)
+        try:
+            wire.send(self._hello())
+            answer = self._answer(wire)
+        except WireBroken as error:
+            raise LineUnreachable(f"the driver hung up on the hello: {error}") from error
+        match answer.get("is"), answer.get("why"):
+            case "welcome", _:
+                self._heard = time.monotonic()
+            case "refused", "replaced":
+                raise LineReplaced
+            case "refused", "version":
+                raise VersionMismatch(version_mismatch(str(answer.get("version"))))
+            case _:
+                raise LineRefused(f"the driver refused this task: {answer.get('why')}")
+
+    def watch(self) -> None:
+        """Start the thread. Called in the main thread, which also gets its signals set."""
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            signal.signal(number, lambda which, _frame: self._bell.ring(signal.Signals(which).name))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the driver's to handle
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        # The daemon forked us in its only thread, so its death is what this reports.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+        self._thread = threading.Thread(target=self._run, name="line", daemon=True)
+        self._thread.start()
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Pass an event on. Beyond a thousand that wait, the oldest are dropped and counted."""
+        if len(self._events) >= _MOST_EVENTS:
+            self._events.popleft()
+            self._dropped += 1
+        self._events.append({"is": "event", "name": name, "fields": fields})
+        self._wake()
+
+    def close(self) -> None:
+        """Send the last figures and hang up. The alarm stays: what follows is Spark's, and must not take for ever."""
+        self._closing.set()
+        self._wake()
+        if self._thread is not None:
+            self._thread.join(_CONNECT_SECONDS)
+        self._hang_up()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is awake
+            os.write(self._wake_writer, b"!")
+
+    def _hello(self) -> Frame:
+        me, parent = look(os.getpid()), look(self._parent)
+        return {
+            "is": "hello",
+            "token": self._spec.address.token,
+            "version": __version__,
+            "shard": self._spec.shard,
+            "attempt": self._spec.attempt,
+            "task": self._task,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "born": me.born if me else 0,
+            "parent": [parent.pid, parent.born] if parent else None,
+        }
+
+    def _answer(self, wire: Wire) -> Frame:
+        poll = select.poll()
+        poll.register(wire, select.POLLIN)
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            wire.flush()
+            if poll.poll(left * 1000) and (frames := wire.receive()):
+                for frame in frames[1:]:
+                    self._obey(frame)
+                return frames[0]
+        raise LineUnreachable(f"the driver did not answer the hello within {_CONNECT_SECONDS:.0f} s")
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._put_off_the_alarm()
+            try:
+                self._converse()
+            except WireBroken as error:
+                self._hang_up()
+                self._orphaned(f"the line broke: {error}")
+            self._judge(time.monotonic())
+        self._say_farewell()
+
+    def _converse(self) -> None:
+        """Wait for something to hear or to say, not long, and hear and say it."""
+        wire = self._wire
+        poll = select.poll()
+        poll.register(self._wake_reader, select.POLLIN)
+        if wire is not None:
+            poll.register(wire, select.POLLIN | (select.POLLOUT if wire.unsent else 0))
+        ready = {descriptor for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000)}
+        if self._wake_reader in ready:
+            os.read(self._wake_reader, 4096)
+        if wire is not None:
+            if wire.fileno() in ready:
+                for frame in wire.receive():
+                    self._obey(frame)
+            self._speak(wire)
+
+    def _hang_up(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+    def _obey(self, frame: Frame) -> None:
+        self._heard = time.monotonic()
+        match frame.get("is"):
+            case "stop":
+                self._stop(float(frame["grace"]), "the driver asked")
+            case "kill":
+                os._exit(_KILLED)
+            case _:
+                pass  # a beat
+
+    def _speak(self, wire: Wire) -> None:
+        wire.flush()
+        while self._events and not wire.unsent:
+            wire.send(self._events.popleft())
+        now = time.monotonic()
+        if now >= self._beat_at and not wire.unsent:
+            self._beat_at = now + self._policy.beat_seconds
+            wire.send({"is": "beat", **self._account()})
+
+    def _account(self) -> Frame:
+        # Copied in one step each, so that the main thread can go on counting.
+        counts, gauges = dict(self._figures.counts), dict(self._figures.gauges)
+        return {"counts": counts, "gauges": gauges, "resident": resident_bytes(), "dropped": self._dropped}
+
+    def _judge(self, now: float) -> None:
+        """Decide whether to go on; what ends the process ends it here."""
+        if os.getppid() != self._parent:
+            self._orphaned("its parent is gone")
+        if now - self._heard > self._policy.deaf_seconds:
+            self._orphaned(f"the driver was silent for {self._policy.deaf_seconds:.0f} s")
+        limit, size = self._policy.memory_bytes, resident_bytes()
+        if limit is not None and size > limit:
+            self._end(_TOO_BIG, "MemoryExceeded", f"{size >> 20} MiB are resident, {limit >> 20} MiB allowed")
+        if self._bell.rung and self._stop_by is None:
+            # A signal rang it. Nobody set a bound, so it has an orphan's.
+            self._stop_by = now + self._policy.orphan_seconds
+        if self._stop_by is not None and now > self._stop_by:
+            self._end(_OVERDUE, "StopOverdue", "the open batch was not finished in time")
+
+    def _stop(self, grace_seconds: float, why: str) -> None:
+        stop_by = time.monotonic() + grace_seconds
+        self._stop_by = stop_by if self._stop_by is None else min(self._stop_by, stop_by)
+        self._bell.ring(why)
+
+    def _orphaned(self, why: str) -> None:
+        # Said again and again it changes nothing: the earliest bound stays.
+        self._stop(self._policy.orphan_seconds, why)
+
+    def _end(self, status: int, kind: str, message: str) -> None:
+        """End the process, with last words if there is somebody to hear them."""
+        if self._wire is not None:
+            with contextlib.suppress(WireBroken):
+                self._wire.send({"is": "last words", "kind": kind, "message": message, **self._account()})
+        os._exit(status)
+
+    def _put_off_the_alarm(self) -> None:
+        # Later than anybody else would end us.
+        signal.setitimer(signal.ITIMER_REAL, self._policy.deaf_seconds + self._policy.orphan_seconds)
+
+    def _say_farewell(self) -> None:
+        if self._wire is not None:
+            with contextlib.suppress(WireBroken):
+                while self._events:
+                    self._wire.send(self._events.popleft())
+                self._wire.send({"is": "farewell", **self._account()})
+
+
+def version_mismatch(driver: str) -> str:
+    """Say which version is where, and what to do."""
+    return (
+        f"the task on {socket.gethostname()} has thresher {__version__}, the driver {driver}: "
+        "give the executors the driver's environment"
+    )

@@ -1,0 +1,88 @@
+"""The driver's one thread that changes anything: sockets, calls from other threads, and time, one after another.
+
+Everything else hands it work with `post`, which is safe from any thread and from a signal handler. What has arrived is
+always looked at before the time is: a driver that was paused finds the beats it missed before it misses them.
+"""
+
+import collections
+import contextlib
+import logging
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_SECONDS = 3600.0
+
+
+class Loop:
+    """Runs until `finish`. `on_time` is called after every round and returns when it wants to be called again."""
+
+    def __init__(self, name: str, on_time: Callable[[float], float | None]) -> None:
+        self._on_time = on_time
+        self._posts: collections.deque[Callable[[], None]] = collections.deque()
+        self._selector = selectors.DefaultSelector()
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._drain)
+        self._finished = False
+        # What broke it, if anything did: a bug, after which nothing is supervised any more.
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def join(self, seconds: float | None = None) -> bool:
+        """Wait for the end; return whether it has come."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Have work done in the loop's thread, in the order of posting."""
+        self._posts.append(work)
+        # It is awake already, or has ended, and with it all that could be done.
+        with contextlib.suppress(OSError):
+            os.write(self._wake_writer, b"!")
+
+    def finish(self) -> None:
+        """End after this round. For the loop's own thread."""
+        self._finished = True
+
+    def watch(self, source: Any, events: int, on_ready: Callable[[int], None]) -> None:
+        """Call back when the source is ready; called again it changes the events. For the loop's own thread."""
+        try:
+            self._selector.modify(source, events, on_ready)
+        except KeyError:
+            self._selector.register(source, events, on_ready)
+
+    def forget(self, source: Any) -> None:
+        """Stop watching. For the loop's own thread."""
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(source)
+
+    def _run(self) -> None:
+        try:
+            due: float | None = 0.0
+            while not self._finished:
+                longest = _LONGEST_SECONDS if due is None else due - time.monotonic()
+                for key, events in self._selector.select(max(0.0, min(longest, _LONGEST_SECONDS))):
+                    key.data(events)
+                while self._posts:
+                    self._posts.popleft()()
+                due = self._on_time(time.monotonic())
+        except BaseException as error:
+            logger.exception("the engine's loop broke")
+            self.error = error
+        finally:
+            self._selector.close()
+            writer, self._wake_writer = self._wake_writer, -1
+            os.close(writer)
+            os.close(self._wake_reader)
+
+    def _drain(self, _events: int) -> None:
+        os.read(self._wake_reader, 4096)

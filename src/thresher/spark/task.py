@@ -1,0 +1,78 @@
+"""What runs inside a Spark task: one attempt at one shard, from hello to outcome.
+
+It returns its outcome as the task's only value, so that its type survives and Spark counts no failure. Whatever a
+function of the chain does short of killing the process ends up as an outcome.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+
+from pyspark import TaskContext
+
+from thresher.core.errors import ThresherError
+from thresher.spark.bell import Bell
+from thresher.spark.line import Line, LineReplaced, version_mismatch
+from thresher.spark.outcome import Finished, Outcome, Replaced, Stopped, encode, outcome_of
+from thresher.spark.problem import VersionMismatch
+from thresher.spark.shard import Figures, Shard
+from thresher.spark.spec import Parcel, Spec
+
+
+class Task:
+    """The function that Spark ships: found by its import path in the worker, with its parcel as all it carries."""
+
+    def __init__(self, parcel: Parcel) -> None:
+        self._parcel = parcel
+
+    def __call__(self, _partition: Iterable[object]) -> Iterator[bytes]:
+        """Run the shard and yield its outcome."""
+        spec = self._parcel.open()
+        if spec is None:
+            yield encode(outcome_of(VersionMismatch(version_mismatch(self._parcel.version))))
+            return
+        context = TaskContext.get()
+        yield encode(run_shard(spec, task=context.taskAttemptId() if context is not None else 0))
+
+
+def run_shard(spec: Spec, *, task: int) -> Outcome:
+    """Run one attempt. Returns when the chain has ended; the process may be ended earlier, see `line`."""
+    # Behind what the worker has of its own; a script's directory is not known there.
+    sys.path += [place for place in spec.path if place not in sys.path]
+    bell = Bell()
+    figures = Figures()
+    line = Line(spec, bell, figures, task=task)
+    try:
+        line.open()
+    except LineReplaced:
+        return Replaced()
+    except ThresherError as error:
+        return outcome_of(error)
+    try:
+        return _run(spec, bell, figures, line)
+    except BaseException as error:  # noqa: BLE001 - SystemExit and all: what it means is the supervisor's to decide
+        return outcome_of(error)
+    finally:
+        line.close()
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _run(spec: Spec, bell: Bell, figures: Figures, line: Line) -> Outcome:
+    with ExitStack() as resources:
+        shard = Shard(
+            pipeline=spec.pipeline,
+            index=spec.shard,
+            shards=spec.shards,
+            attempt=spec.attempt,
+            bell=bell,
+            figures=figures,
+            resources=resources,
+            on_event=line.event,
+        )
+        line.watch()
+        # Not before the line is watched: importing may take long, or hang.
+        from thresher.spark.chain import run_chain  # noqa: PLC0415
+
+        run_chain(spec.steps, shard)
+    return Stopped(why=bell.why) if bell.rung else Finished()
