@@ -1,1 +1,55 @@
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thresher.spark.bell import Bell
+from thresher.spark.engine import Engine
+from thresher.spark.pipeline import Pipeline, Step
+from thresher.spark.policy import Policy
+from thresher.spark.session import Session, open_session
+from thresher.spark.settings import SparkOptions
+
 pytest_plugins = ["thresher.testing.fixtures"]
+
+# Where engines of this process, and so their local workers, find the functions under test.
+sys.path.append(str(Path(__file__).with_name("engine")))
+
+Engines = Callable[..., AbstractContextManager[Engine]]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Session]:
+    """One local Spark for the whole run, with slots for six shards."""
+    session = open_session(SparkOptions(master="local[6]"), name="tests", shards=4, abort=Bell())
+    yield session
+    session.close(Bell())
+
+
+@pytest.fixture
+def engines(spark: Session) -> Engines:
+    """Make engines that use the run's Spark."""
+
+    @contextmanager
+    def engine(*steps: tuple[str, dict[str, Any]], shards: int = 2, observer: Any = None, **policy: Any) -> Any:
+        pipeline = Pipeline(
+            name="test",
+            shards=shards,
+            steps=tuple(
+                Step(function=function if ":" in function else f"functions:{function}", config=config)
+                for function, config in steps
+            ),
+            policy=Policy(**policy),
+        )
+        made = Engine(pipeline, observer=observer)
+        made.start()
+        try:
+            yield made
+        finally:
+            made.kill()
+            assert made._done.wait(60)
+
+    return engine

@@ -268,6 +268,11 @@ class Engine:
         self._drained.set()
         self._chores.put(None)
 
+    def _finish(self) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
+        self._loop.finish()
+
     def _handle(self, station: Station, event: Event, caller: Caller | None = None) -> None:
         """Decide and do."""
         before = station.known.phase
@@ -407,7 +412,7 @@ class Engine:
             self._see_workers_off()
         self._drained.set()
         self._reports.put(None)
-        self._loop.post(self._loop.finish)
+        self._loop.post(self._finish)
         self._loop.join()
         if self._loop.error is not None:
             self._error = EngineProblem(f"the engine broke: {self._loop.error!r}; this is a bug")

@@ -6,6 +6,7 @@ directory of ours, which it removes itself if we are not there to do it.
 
 import collections
 import contextlib
+import io
 import logging
 import os
 import shlex
@@ -99,11 +100,12 @@ class Jvm:
 
     def _pass_on_output(self) -> None:
         """Pass on what Java says, as errors, except what it says at every start; until nobody has it open any more."""
-        for line in self._process.stdout or ():
-            if _NOISE not in line:
-                self._said.append(line.decode(errors="replace").rstrip())
-                with contextlib.suppress(OSError):
-                    os.write(2, line)
+        with self._process.stdout or io.BytesIO() as output:
+            for line in output:
+                if _NOISE not in line:
+                    self._said.append(line.decode(errors="replace").rstrip())
+                    with contextlib.suppress(OSError):
+                        os.write(2, line)
 
     def connect(self, abort: Bell) -> JavaGateway:
         """Wait until it is up and return its gateway. Raises `SparkFailed`, or `StopForced` when the bell rings."""

@@ -1,0 +1,131 @@
+"""Starts the engine's test program and follows its snapshots."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.processes import alive, descendants, environment, eventually
+
+PROGRAM = Path(__file__).with_name("program.py")
+FUNCTIONS = Path(__file__).with_name("functions.py")
+# Everything was up within 6 s, on a machine that did nothing else.
+UP_SECONDS = 60.0
+
+Shot = dict[str, Any]
+
+
+class Driver:
+    """A running program: its process, its latest snapshot, and every process it was ever seen to have."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.shots: list[Shot] = []
+        self.said: list[str] = []
+        self.seen: set[int] = {process.pid}
+        threads = [threading.Thread(target=each, daemon=True) for each in (self._follow, self._hear)]
+        for thread in threads:
+            thread.start()
+        self._threads = threads
+
+    def _follow(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.shots.append(json.loads(line))
+
+    def _hear(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line.rstrip())
+
+    @property
+    def shot(self) -> Shot:
+        return self.shots[-1]
+
+    def shard(self, index: int) -> Shot:
+        shard: Shot = self.shot["shards"][index]
+        return shard
+
+    def until(self, condition: Callable[[Shot], object], seconds: float) -> float:
+        """Wait until a snapshot shows it; return how long it took."""
+        began = time.monotonic()
+        while not (self.shots and condition(self.shot)):
+            assert time.monotonic() - began < seconds, f"not within {seconds} s: {self.shots[-1:]} {self.said[-20:]}"
+            assert self.process.poll() is None or self.shots, self.said[-20:]
+            time.sleep(0.02)
+        self.look()
+        return time.monotonic() - began
+
+    def up(self) -> Shot:
+        self.until(running, UP_SECONDS)
+        return self.shot
+
+    def look(self) -> set[int]:
+        """Note the processes below it."""
+        self.seen |= descendants(self.process.pid)
+        self.seen |= {shard["pid"] for shot in self.shots[-1:] for shard in shot["shards"] if shard["pid"]}
+        return self.seen
+
+    def jvm(self) -> int:
+        """The process of its JVM."""
+        (found,) = [
+            pid for pid in descendants(self.process.pid)
+            if b"org.apache.spark.deploy.SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]  # fmt: skip
+        return found
+
+    def end(self, seconds: float) -> int:
+        """Wait for its end and return its status."""
+        status = self.process.wait(seconds)
+        for thread in self._threads:
+            thread.join(5)
+        return status
+
+    def gone(self, seconds: float) -> None:
+        """Every process it ever had ends within so long."""
+        eventually(lambda: not any(map(alive, self.seen)), seconds)
+
+
+def running(shot: Shot) -> bool:
+    return all(shard["state"] == "running" and shard["counts"].get("rows", 1) for shard in shot["shards"])
+
+
+def given(steps: Sequence[tuple[str, dict[str, Any]]], **others: Any) -> str:
+    return json.dumps({"steps": steps, **others})
+
+
+TICKS = [("ticks", {}), ("tally", {})]
+
+
+@contextlib.contextmanager
+def driven(
+    steps: Sequence[tuple[str, dict[str, Any]]] = TICKS,  # type: ignore[assignment]
+    *,
+    command: Sequence[str] = (sys.executable,),
+    variables: dict[str, str] | None = None,
+    **others: Any,
+) -> Iterator[Driver]:
+    """Run the program; whatever is left of it at the end is killed."""
+    process = subprocess.Popen(
+        [*command, str(PROGRAM), given(steps, **others)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**(variables or {})),
+    )
+    driver = Driver(process)
+    try:
+        yield driver
+    finally:
+        driver.look()
+        for pid in driver.seen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,163 @@
+"""Functions for pipelines under test: well-behaved ones, and every kind of misbehaviour.
+
+A misbehaving function does so in shard 0 only, so that its neighbour can be seen to go on.
+"""
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from thresher.core.errors import ThresherError
+from thresher.spark.shard import Shard
+
+Config = Mapping[str, Any]
+Batches = Iterator[pa.RecordBatch]
+
+
+class Hopeless(ThresherError):
+    """An error of a pipeline's own that no retry helps."""
+
+
+class Passing(ThresherError):
+    """An error of a pipeline's own that a retry may help."""
+
+    retryable = True
+
+
+class Particular(ThresherError):
+    """An error that cannot be built from what pickling keeps."""
+
+    retryable = True
+
+    def __init__(self, *, wanted: str) -> None:
+        super().__init__(f"it is {wanted}")
+
+
+def one(number: int) -> pa.RecordBatch:
+    return pa.record_batch({"number": [number]})
+
+
+def ticks(shard: Shard, config: Config) -> Batches:
+    number = 0
+    while not shard.wait(config.get("every", 0.02)):
+        number += 1
+        yield one(number)
+
+
+def some(shard: Shard, config: Config) -> Batches:
+    for number in range(config["rows"]):
+        yield one(number)
+
+
+def same(shard: Shard, config: Config, batches: Batches) -> Batches:
+    yield from batches
+
+
+def tally(shard: Shard, config: Config, batches: Batches) -> None:
+    for batch in batches:
+        shard.count("rows", batch.num_rows)
+        shard.gauge("last", batch["number"][-1].as_py())
+        if shard.counts["rows"] == 1:
+            shard.event("first", at=time.time(), pid=os.getpid())
+
+
+def slow(shard: Shard, config: Config, batches: Batches) -> None:
+    """Take long over each batch, and leave a trace of what was begun and what was finished."""
+    trace = Path(config["trace"])
+    for batch in batches:
+        number = batch["number"][0].as_py()
+        with trace.open("a") as file:
+            file.write(f"begin {shard.index} {number}\n")
+        shard.count("begun")
+        time.sleep(config["seconds"])
+        with trace.open("a") as file:
+            file.write(f"end {shard.index} {number}\n")
+
+
+def misbehave(shard: Shard, config: Config, batches: Batches) -> Batches:
+    for batch in batches:
+        if shard.index == 0 and (config.get("always") or shard.attempt == 1):
+            yield from MISBEHAVIOURS[config["how"]]()
+        yield batch
+
+
+def raise_error() -> Batches:
+    raise ValueError("a bad day")
+
+
+def raise_fatal() -> Batches:
+    raise Hopeless("there is no such thing")
+
+
+def raise_passing() -> Batches:
+    raise Passing("not now")
+
+
+def raise_particular() -> Batches:
+    raise Particular(wanted="complicated")
+
+
+def exit_python() -> Batches:
+    sys.exit(3)
+
+
+def exit_process() -> Batches:
+    os._exit(3)
+
+
+def crash() -> Batches:
+    ctypes.string_at(0)
+    raise AssertionError
+
+
+def hang() -> Batches:
+    time.sleep(1000)
+    raise AssertionError
+
+
+def hang_holding_the_lock() -> Batches:
+    # PyDLL keeps the interpreter's lock: no other thread of the process runs meanwhile.
+    ctypes.PyDLL(None).sleep(1000)
+    raise AssertionError
+
+
+def eat_memory() -> Batches:
+    eaten = []
+    while True:
+        eaten.append(b"x" * 20_000_000)
+        time.sleep(0.01)
+
+
+def pass_on_text() -> Any:
+    return iter(["not a batch"])
+
+
+MISBEHAVIOURS = {each.__name__: each for each in (
+    raise_error, raise_fatal, raise_passing, raise_particular, exit_python, exit_process, crash, hang,
+    hang_holding_the_lock, eat_memory, pass_on_text,
+)}  # fmt: skip
+
+
+def returns_nothing(shard: Shard, config: Config) -> None:
+    pass
+
+
+def returns_a_number(shard: Shard, config: Config, batches: Batches) -> int:
+    return 7
+
+
+def leaves_early(shard: Shard, config: Config, batches: Batches) -> None:
+    next(batches)
+
+
+def wants_more(shard: Shard, config: Config, batches: Batches, more: int) -> None:
+    pass
+
+
+not_a_function = 7

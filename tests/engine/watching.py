@@ -1,0 +1,45 @@
+"""How tests wait for what an engine of their own process shows."""
+
+import time
+from collections.abc import Callable
+
+from thresher.spark.engine import Engine
+from thresher.spark.snapshot import ShardSnapshot, Snapshot
+from thresher.spark.supervision import Phase
+
+
+def until(engine: Engine, condition: Callable[[Snapshot], object], seconds: float) -> Snapshot:
+    deadline = time.monotonic() + seconds
+    while not condition(shot := engine.snapshot()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {shot}"
+        time.sleep(0.01)
+    return shot
+
+
+def up(engine: Engine) -> tuple[ShardSnapshot, ...]:
+    """Wait until every shard runs and has counted something."""
+    return until(engine, lambda shot: all(counting(shard) for shard in shot.shards), 60).shards
+
+
+def counting(shard: ShardSnapshot) -> bool:
+    return shard.state is Phase.RUNNING and shard.counts.get("rows", 0) > 0
+
+
+def replaced(engine: Engine, before: ShardSnapshot, seconds: float) -> ShardSnapshot:
+    """Wait until another attempt of the shard counts again."""
+    shot = until(
+        engine,
+        lambda shot: (
+            counting(now := shot.shards[before.shard]) and now.pid != before.pid and now.attempt > before.attempt
+            and now.counts["rows"] > before.counts["rows"]
+        ),
+        seconds,
+    )  # fmt: skip
+    return shot.shards[before.shard]
+
+
+def untouched(engine: Engine, before: ShardSnapshot) -> None:
+    """See that the shard is the same attempt in the same process, and goes on counting."""
+    shot = until(engine, lambda shot: shot.shards[before.shard].counts["rows"] > before.counts["rows"], 15)
+    now = shot.shards[before.shard]
+    assert (now.attempt, now.pid, now.restarts) == (before.attempt, before.pid, before.restarts)

@@ -1,0 +1,250 @@
+"""What functions do, good and bad, and what becomes of their shard; on a real Spark.
+
+Bounds are five times what was seen, plus 5 s: a restart took 0.6 s, the end of a silent task 3.7 s.
+"""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.conftest import Engines
+from tests.engine.watching import replaced, until, untouched, up
+from thresher.core.errors import ThresherError
+from thresher.spark.problem import EngineProblem, ShardsFailed, SparkUnfit, StopForced
+from thresher.spark.session import Session
+from thresher.spark.snapshot import EngineState
+from thresher.spark.supervision import Phase
+
+RESTART_SECONDS = 8.0
+SILENCE_SECONDS = 24.0
+TICKS = ("ticks", {})
+TALLY = ("tally", {})
+
+
+def test_batches_pass_through_the_chain_until_the_source_ends(engines: Engines) -> None:
+    with engines(("some", {"rows": 50}), ("same", {}), TALLY) as engine:
+        shot = engine.wait(60)
+    assert shot.state is EngineState.DONE
+    assert [(shard.state, shard.counts, shard.attempt) for shard in shot.shards] == [
+        (Phase.FINISHED, {"rows": 50}, 1)
+    ] * 2
+
+
+def test_a_chain_may_end_with_a_function_that_passes_on(engines: Engines) -> None:
+    with engines(("some", {"rows": 5}), ("same", {}), shards=1) as engine:
+        assert engine.wait(60).shards[0].state is Phase.FINISHED
+
+
+def test_figures_and_events_reach_the_driver(engines: Engines) -> None:
+    events: list[tuple[int, str, dict[str, Any]]] = []
+    with engines(TICKS, TALLY, observer=lambda *event: events.append(event)) as engine:
+        shards = up(engine)
+        until(engine, lambda _: len(events) == 2, 15)
+        assert {(shard, name, fields["pid"]) for shard, name, fields in events} == {
+            (shard.shard, "first", shard.pid) for shard in shards
+        }
+        shard = until(engine, lambda shot: shot.shards[0].gauges.get("last", 0) > 5, 15).shards[0]
+        assert shard.counts["rows"] >= shard.gauges["last"] > 5
+        assert shard.resident_bytes is not None
+        assert shard.resident_bytes > 20_000_000
+        assert shard.host
+
+
+def test_an_observer_that_fails_harms_nobody(engines: Engines) -> None:
+    def observer(*_event: object) -> None:
+        raise ValueError("no")
+
+    with engines(TICKS, TALLY, observer=observer) as engine:
+        up(engine)
+        assert engine.stop().state is EngineState.DONE
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "seconds"),
+    [
+        ("raise_error", "ValueError: a bad day", RESTART_SECONDS),
+        ("raise_passing", "Passing: not now", RESTART_SECONDS),
+        ("raise_particular", "Particular: it is complicated", RESTART_SECONDS),
+        ("exit_python", "StepExited: a function called sys.exit(3)", RESTART_SECONDS),
+        ("exit_process", "Python worker exited unexpectedly", RESTART_SECONDS),
+        ("crash", "Python worker exited unexpectedly", RESTART_SECONDS),
+        ("hang_holding_the_lock", "it was silent for 3 s", SILENCE_SECONDS),
+        ("eat_memory", "MemoryExceeded: ", RESTART_SECONDS * 2),
+    ],
+)
+def test_a_shard_that_fails_is_restarted_and_its_neighbour_left_alone(
+    engines: Engines, how: str, error: str, seconds: float
+) -> None:
+    # The neighbour is up before shard 0 meets its first batch.
+    with engines(("ticks", {"every": 0.5}), ("misbehave", {"how": how}), TALLY, memory_bytes=400 << 20) as engine:
+        neighbour = until(engine, lambda shot: shot.shards[1].counts.get("rows"), 60).shards[1]
+        shot = until(engine, lambda shot: shot.shards[0].attempt == 2 and shot.shards[0].counts.get("rows"), seconds)
+        assert shot.shards[0].restarts == 1
+        assert error in (shot.shards[0].last_error or "")
+        untouched(engine, neighbour)
+
+
+@pytest.mark.parametrize(
+    ("chain", "error"),
+    [
+        ([TICKS, ("misbehave", {"how": "raise_fatal"}), TALLY], "Hopeless: there is no such thing"),
+        ([TICKS, ("misbehave", {"how": "pass_on_text"}), TALLY], "misbehave passed on 'not a batch', a str"),
+        ([("returns_nothing", {}), TALLY], "returns_nothing returned nothing"),
+        ([TICKS, ("returns_a_number", {}), TALLY], "returns_a_number returned 7, a int"),
+        ([TICKS, ("returns_a_number", {})], "returns_a_number returned 7, a int"),
+        ([("some", {"rows": 5}), ("leaves_early", {})], "leaves_early returned before its input ended"),
+        ([("no_such_module:read", {}), TALLY], "No module named 'no_such_module'"),
+        ([("absent", {}), TALLY], "functions has no absent"),
+        ([("not_a_function", {}), TALLY], "not_a_function is 7, a int, not a function"),
+        ([TICKS, ("wants_more", {})], "cannot be called as (shard, config, batches)"),
+        ([("breaks_on_import:read", {}), TALLY], "RuntimeError: this module is broken"),
+    ],
+)
+def test_what_no_retry_helps_fails_its_shard_at_once(engines: Engines, chain: list[Any], error: str) -> None:
+    with engines(*chain, shards=1) as engine:
+        with pytest.raises(ShardsFailed, match="1 of 1 shards failed for good: shard 0: ") as raised:
+            engine.wait(60)
+        assert error in str(raised.value)
+        shard = engine.snapshot().shards[0]
+        assert (shard.state, shard.attempt, shard.restarts) == (Phase.FAILED, 1, 0)
+
+
+def test_the_type_of_an_error_survives_the_trip_through_spark(engines: Engines) -> None:
+    with engines(TICKS, ("misbehave", {"how": "raise_fatal"}), TALLY, shards=1) as engine:
+        with pytest.raises(ShardsFailed):
+            engine.wait(60)
+        outcome = engine._stations[0].known.outcome
+    import functions
+
+    error: ThresherError = outcome.trouble.error  # type: ignore[union-attr]
+    assert type(error) is functions.Hopeless
+    assert "in raise_fatal" in outcome.trouble.trace  # type: ignore[union-attr]
+
+
+def test_a_failed_shard_leaves_its_neighbour_running(engines: Engines) -> None:
+    with engines(TICKS, ("misbehave", {"how": "raise_fatal"}), TALLY) as engine:
+        shot = until(engine, lambda shot: shot.shards[0].state is Phase.FAILED and shot.shards[1].counts, 60)
+        untouched(engine, shot.shards[1])
+        with pytest.raises(ShardsFailed, match="1 of 2 shards"):
+            engine.stop()
+        assert engine.snapshot().shards[1].state is Phase.STOPPED
+
+
+def test_a_shard_is_given_up_where_the_policy_says(engines: Engines) -> None:
+    chain = (TICKS, ("misbehave", {"how": "raise_error", "always": True}), TALLY)
+    with engines(*chain, shards=1, restarts=2, back_off_seconds=0.05) as engine:
+        with pytest.raises(ShardsFailed, match="ValueError: a bad day"):
+            engine.wait(60)
+        shard = engine.snapshot().shards[0]
+        assert (shard.attempt, shard.restarts, shard.state) == (3, 2, Phase.FAILED)
+
+
+def test_counts_are_summed_over_attempts(engines: Engines) -> None:
+    with engines(("ticks", {"every": 0.02}), TALLY, shards=1) as engine:
+        (before,) = up(engine)
+        from os import kill
+
+        kill(before.pid or 0, 9)
+        after = replaced(engine, before, RESTART_SECONDS)
+        assert after.counts["rows"] > before.counts["rows"]
+        assert after.gauges["last"] <= after.counts["rows"] - before.counts["rows"]
+
+
+def test_the_open_batch_is_finished_on_a_stop(engines: Engines, tmp_path: Any) -> None:
+    trace = tmp_path / "trace"
+    with engines(("ticks", {"every": 0.01}), ("slow", {"trace": str(trace), "seconds": 1.0})) as engine:
+        until(engine, lambda _: trace.exists() and trace.read_text().count("begin") >= 2, 60)
+        engine.stop()
+        assert [shard.state for shard in engine.snapshot().shards] == [Phase.STOPPED] * 2
+    lines = trace.read_text().split("\n")
+    begun = {line.removeprefix("begin") for line in lines if line.startswith("begin")}
+    ended = {line.removeprefix("end") for line in lines if line.startswith("end")}
+    assert begun == ended
+
+
+def test_a_batch_that_never_ends_is_ended_after_the_grace(engines: Engines) -> None:
+    with engines(TICKS, ("misbehave", {"how": "hang"}), TALLY, grace_seconds=1.0) as engine:
+        until(engine, lambda shot: shot.shards[0].state is Phase.RUNNING and shot.shards[1].counts, 60)
+        began = time.monotonic()
+        engine.stop()
+        assert time.monotonic() - began < 15.0  # seen: 1.5
+        assert engine.snapshot().shards[0].state is Phase.STOPPED
+
+
+def test_a_stop_ends_a_shard_that_waits_for_its_back_off(engines: Engines) -> None:
+    chain = (TICKS, ("misbehave", {"how": "raise_error", "always": True}), TALLY)
+    with engines(*chain, back_off_seconds=60.0, back_off_most_seconds=60.0) as engine:
+        until(engine, lambda shot: shot.shards[0].state is Phase.BACKING_OFF and shot.shards[1].counts, 60)
+        began = time.monotonic()
+        assert engine.stop().shards[0].state is Phase.STOPPED
+        assert time.monotonic() - began < 7.0  # seen: 0.3
+        assert engine.snapshot().shards[0].attempt == 1
+
+
+def test_a_shard_without_a_slot_is_reported_as_waiting_and_runs_when_there_is_one(
+    engines: Engines, spark: Session
+) -> None:
+    with engines(TICKS, TALLY, shards=6) as first:
+        up(first)
+        with engines(TICKS, TALLY, shards=2, slot_seconds=0.5) as second:
+            shot = until(second, lambda shot: all(s.state is Phase.WAITING for s in shot.shards), 15)
+            assert [(shard.pid, shard.attempt, shard.restarts) for shard in shot.shards] == [(None, 1, 0)] * 2
+            first.stop()
+            up(second)
+            assert [shard.attempt for shard in second.snapshot().shards] == [1, 1]
+            assert second.stop().state is EngineState.DONE
+
+
+def test_shards_that_never_got_a_slot_can_be_stopped(engines: Engines) -> None:
+    with engines(TICKS, TALLY, shards=6) as first:
+        up(first)
+        with engines(TICKS, TALLY, shards=1, slot_seconds=0.5) as second:
+            until(second, lambda shot: shot.shards[0].state is Phase.WAITING, 15)
+            assert second.stop().shards[0].state is Phase.STOPPED
+
+
+def test_a_stop_before_anything_runs_leaves_nothing_running(engines: Engines) -> None:
+    with engines(TICKS, TALLY) as engine:
+        engine.request_stop()
+        shot = engine.wait(30)
+        assert [shard.state for shard in shot.shards] == [Phase.STOPPED] * 2
+        assert shot.state is EngineState.DONE
+
+
+def test_kill_finishes_nothing_and_says_so(engines: Engines) -> None:
+    with engines(TICKS, ("misbehave", {"how": "hang"}), TALLY) as engine:
+        until(engine, lambda shot: shot.shards[0].state is Phase.RUNNING, 60)
+        began = time.monotonic()
+        engine.kill()
+        with pytest.raises(StopForced):
+            engine.wait(30)
+        assert time.monotonic() - began < 7.0  # seen: 0.2
+
+
+def test_the_programs_spark_is_used_and_not_stopped(engines: Engines, spark: Session) -> None:
+    with engines(("some", {"rows": 1}), TALLY) as engine:
+        assert engine.wait(60).master == "local[6]"
+    assert spark.context.parallelize([1, 2], 1).sum() == 3
+
+
+def test_an_engine_runs_once(engines: Engines) -> None:
+    with engines(("some", {"rows": 1}), TALLY) as engine:
+        engine.wait(60)
+        with pytest.raises(EngineProblem, match="runs once"):
+            engine.start()
+
+
+def test_leaving_a_block_stops_the_engine(engines: Engines, spark: Session) -> None:
+    from thresher.spark import Engine, Pipeline, Step
+
+    steps = (Step(function="functions:ticks"), Step(function="functions:tally"))
+    with Engine(Pipeline(name="block", shards=1, steps=steps)) as engine:
+        up(engine)
+    assert engine.snapshot().state is EngineState.DONE
+
+
+def test_a_remote_spark_is_refused(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
+    with engines(TICKS, TALLY) as engine, pytest.raises(SparkUnfit, match="SPARK_REMOTE is set"):
+        engine.wait(30)
