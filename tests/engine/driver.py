@@ -37,13 +37,16 @@ class Driver:
 
     def _follow(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.shots.append(json.loads(line))
+        with self.process.stdout as output:
+            for line in output:
+                with contextlib.suppress(ValueError):  # the last line of one that was killed
+                    self.shots.append(json.loads(line))
 
     def _hear(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.said.append(line.rstrip())
+        with self.process.stderr as output:
+            for line in output:
+                self.said.append(line.rstrip())
 
     @property
     def shot(self) -> Shot:
@@ -94,7 +97,7 @@ class Driver:
 
 
 def running(shot: Shot) -> bool:
-    return all(shard["state"] == "running" and shard["counts"].get("rows", 1) for shard in shot["shards"])
+    return all(shard["state"] == "running" and shard["counts"] for shard in shot["shards"])
 
 
 def given(steps: Sequence[tuple[str, dict[str, Any]]], **others: Any) -> str:
@@ -110,11 +113,13 @@ def driven(
     *,
     command: Sequence[str] = (sys.executable,),
     variables: dict[str, str] | None = None,
+    terminal: int | None = None,
     **others: Any,
 ) -> Iterator[Driver]:
     """Run the program; whatever is left of it at the end is killed."""
     process = subprocess.Popen(
         [*command, str(PROGRAM), given(steps, **others)],
+        stdin=terminal if terminal is not None else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -128,4 +133,4 @@ def driven(
         for pid in driver.seen:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.wait()
+        driver.end(10)

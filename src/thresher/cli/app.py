@@ -10,7 +10,7 @@ import psycopg
 import typer
 
 from thresher import __version__
-from thresher.cli import pump, schema, stack
+from thresher.cli import pump, schema, spark, stack
 from thresher.cli.output import complain, emit_text
 from thresher.core.errors import ThresherError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(schema.app, name="schema")
 app.add_typer(stack.app, name="stack")
+app.add_typer(spark.app, name="spark")
 app.command()(pump.pump)
 
 

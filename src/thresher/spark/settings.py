@@ -75,6 +75,9 @@ def ours(options: SparkOptions, *, name: str, shards: int, master: str, submitte
             # One more than needed: a shard that lost its executor finds another at once.
             "spark.cores.max": str(shards + 1),
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": (
+                "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -XX:+ExitOnOutOfMemoryError"
+            ),
             "spark.executor.heartbeatInterval": "1s",
             "spark.network.timeout": "12s",
             "spark.network.timeoutInterval": "1s",

@@ -1,0 +1,180 @@
+"""On a real standalone cluster of a master and two workers, to which our environment is shipped without PySpark.
+
+Bounds are five times what was seen, plus 5 s.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.cluster import Cluster, cluster, executor_of
+from tests.engine.driver import FUNCTIONS, Driver, Shot, driven, running
+from tests.processes import alive, descendants, eventually
+from thresher.spark.environment import pack
+
+SHARDS = 4
+UP_SECONDS = 150.0
+RESTART_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def environment_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    archive = tmp_path_factory.mktemp("environment") / "environment.tar.gz"
+    pack(archive, only=["thresher", "pyarrow"])
+    return archive
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("cluster")) as running_cluster:
+        yield running_cluster
+
+
+def options(spark_cluster: Cluster, archive: Path) -> dict[str, object]:
+    return {
+        "master": spark_cluster.url,
+        "archives": [f"{archive}#environment"],
+        "python": "./environment/bin/python",
+        "py_files": [str(FUNCTIONS)],
+        "conf": {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"},
+    }
+
+
+@pytest.fixture(scope="module")
+def driver(spark_cluster: Cluster, environment_archive: Path) -> Iterator[Driver]:
+    with driven(shards=SHARDS, spark=options(spark_cluster, environment_archive)) as running_driver:
+        running_driver.until(running, UP_SECONDS)
+        yield running_driver
+        running_driver.process.terminate()
+        assert running_driver.end(60) == 0
+        running_driver.gone(20)
+
+
+@pytest.fixture
+def shards(driver: Driver) -> list[Shot]:
+    """All shards, running and counting."""
+    driver.until(running, UP_SECONDS)
+    found: list[Shot] = driver.shot["shards"]
+    return found
+
+
+def replaced(driver: Driver, before: Shot, seconds: float) -> Shot:
+    index = before["shard"]
+    driver.until(
+        lambda shot: (
+            shot["shards"][index]["state"] == "running"
+            and shot["shards"][index]["pid"] != before["pid"]
+            and shot["shards"][index]["counts"]["rows"] > before["counts"]["rows"]
+        ),
+        seconds,
+    )
+    return driver.shard(index)
+
+
+def untouched(driver: Driver, before: Shot) -> None:
+    index = before["shard"]
+    driver.until(lambda shot: shot["shards"][index]["counts"]["rows"] > before["counts"]["rows"], 30)
+    now = driver.shard(index)
+    assert [now[key] for key in ("attempt", "pid", "restarts")] == [
+        before[key] for key in ("attempt", "pid", "restarts")
+    ]
+
+
+def test_shards_spread_over_both_workers(spark_cluster: Cluster, shards: list[Shot]) -> None:
+    assert {spark_cluster.worker_of(shard["pid"]) for shard in shards} == {"one", "two"}
+
+
+def test_a_killed_worker_process(driver: Driver, shards: list[Shot]) -> None:
+    victim, *neighbours = shards
+    os.kill(victim["pid"], signal.SIGKILL)
+    assert replaced(driver, victim, RESTART_SECONDS)["restarts"] == victim["restarts"] + 1
+    for neighbour in neighbours:
+        untouched(driver, neighbour)
+
+
+def test_a_killed_executor(driver: Driver, shards: list[Shot]) -> None:
+    victim, *neighbours = shards
+    os.kill(executor_of(victim["pid"]), signal.SIGKILL)
+    assert replaced(driver, victim, RESTART_SECONDS)["restarts"] == victim["restarts"] + 1
+    eventually(lambda: not alive(victim["pid"]), 20)
+    for neighbour in neighbours:
+        untouched(driver, neighbour)
+
+
+def test_a_stopped_worker_process_is_replaced_and_ends(driver: Driver, shards: list[Shot]) -> None:
+    victim, *neighbours = shards
+    os.kill(victim["pid"], signal.SIGSTOP)
+    after = replaced(driver, victim, RESTART_SECONDS)
+    assert after["last_error"] == "it was silent for 3 s"
+    eventually(lambda: not alive(victim["pid"]), 20)
+    for neighbour in neighbours:
+        untouched(driver, neighbour)
+
+
+def test_a_stopped_executor_is_replaced_and_finds_that_out_when_it_goes_on(driver: Driver, shards: list[Shot]) -> None:
+    victim, *neighbours = shards
+    executor = executor_of(victim["pid"])
+    everybody = {executor, *descendants(executor)}
+    for pid in everybody:
+        os.kill(pid, signal.SIGSTOP)
+    replaced(driver, victim, RESTART_SECONDS * 2)
+    for pid in everybody:
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: not alive(victim["pid"]), 30)
+    time.sleep(1.0)
+    assert driver.shard(0)["state"] == "running"
+    for neighbour in neighbours:
+        untouched(driver, neighbour)
+
+
+def test_a_stopped_executor_whose_python_lives_on(driver: Driver, shards: list[Shot]) -> None:
+    victim, *neighbours = shards
+    executor = executor_of(victim["pid"])
+    os.kill(executor, signal.SIGSTOP)
+    # Its line is fine: only Spark can notice, and then the driver ends what is left.
+    replaced(driver, victim, 90.0)
+    eventually(lambda: not alive(victim["pid"]), 20)
+    os.kill(executor, signal.SIGCONT)
+    eventually(lambda: not alive(executor), 60)
+    for neighbour in neighbours:
+        untouched(driver, neighbour)
+
+
+def test_the_shards_of_a_killed_standalone_worker_go_on_elsewhere(
+    spark_cluster: Cluster, driver: Driver, shards: list[Shot]
+) -> None:
+    homes = {shard["shard"]: spark_cluster.worker_of(shard["pid"]) for shard in shards}
+    unlucky = homes[0]
+    lucky = "two" if unlucky == "one" else "one"
+    spark_cluster.workers[unlucky].kill()
+    for shard in shards:
+        if homes[shard["shard"]] == unlucky:
+            after = replaced(driver, shard, RESTART_SECONDS * 2)
+            assert spark_cluster.worker_of(after["pid"]) == lucky
+        else:
+            untouched(driver, shard)
+    spark_cluster.start_worker(unlucky)
+
+
+def test_after_the_driver_was_killed_its_executors_go(spark_cluster: Cluster, environment_archive: Path) -> None:
+    with driven(shards=1, spark=options(spark_cluster, environment_archive)) as victim:
+        victim.until(running, UP_SECONDS)
+        worker = victim.shard(0)["pid"]
+        executor = executor_of(worker)
+        victim.look()
+        victim.process.kill()
+        eventually(lambda: not alive(worker), 20)
+        eventually(lambda: not alive(executor), 60)
+        victim.gone(20)
+
+
+def test_executors_without_our_environment_are_a_clear_error(spark_cluster: Cluster) -> None:
+    bare = options(spark_cluster, Path("unused")) | {"archives": [], "python": sys._base_executable}  # type: ignore[attr-defined]
+    with driven(shards=1, spark=bare) as hopeless:
+        assert hopeless.end(UP_SECONDS) == 1
+        assert "the workers' Python lacks thresher" in hopeless.shot["error"]

@@ -1,0 +1,189 @@
+"""Signals stop the engine in good order, in a plain program, under `spark-submit` and in a terminal; a second one at once.
+
+Bounds are five times what was seen, plus 5 s: a stop took 1.6 s and the batch that was open, at once 0.3 s.
+"""
+
+import os
+import pty
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.engine.driver import Driver, driven
+from tests.processes import alive
+from thresher.core.java import find_java
+
+STOP_SECONDS = 15.0
+AT_ONCE_SECONDS = 7.0
+BATCH_SECONDS = 1.0
+# Makes the terminal on standard input the controlling one of a new session, as a shell would.
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+SPARK_SUBMIT = (
+    str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+    *("--master", "local[4]", "--driver-memory", "512m", "--conf", "spark.ui.enabled=false"),
+)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return tmp_path / "trace"
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    os.close(ours)
+    os.close(theirs)
+
+
+def chain(trace: Path, seconds: float = BATCH_SECONDS) -> list[tuple[str, dict[str, object]]]:
+    return [("ticks", {"every": 0.01}), ("slow", {"trace": str(trace), "seconds": seconds})]
+
+
+def submit_variables() -> dict[str, str]:
+    return {"PYSPARK_PYTHON": sys.executable, **find_java().environment}
+
+
+def in_the_middle_of_a_batch(driver: Driver, trace: Path) -> None:
+    driver.up()
+    text = trace.read_text()
+    while trace.read_text().count("begin") == text.count("begin"):
+        time.sleep(0.01)
+
+
+def all_batches_were_finished(trace: Path) -> bool:
+    lines = trace.read_text().splitlines()
+    began = [line.split(" ", 1)[1] for line in lines if line.startswith("begin")]
+    ended = [line.split(" ", 1)[1] for line in lines if line.startswith("end")]
+    return bool(began) and sorted(began) == sorted(ended)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_plain_program_finishes_its_batches_and_ends_well(
+    number: signal.Signals, trace: Path, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with driven(chain(trace), variables={"TMPDIR": str(temporary)}) as driver:
+        in_the_middle_of_a_batch(driver, trace)
+        driver.process.send_signal(number)
+        assert driver.end(STOP_SECONDS) == 0
+        assert [shard["state"] for shard in driver.shot["shards"]] == ["stopped", "stopped"]
+        assert all_batches_were_finished(trace)
+        driver.gone(0.5)
+    assert not list(temporary.iterdir())
+
+
+def test_a_second_signal_ends_everything_at_once(trace: Path) -> None:
+    with driven(chain(trace, seconds=60.0)) as driver:
+        driver.up()
+        driver.process.send_signal(signal.SIGTERM)
+        driver.until(lambda shot: shot["state"] == "stopping", 10)
+        driver.process.send_signal(signal.SIGTERM)
+        assert driver.end(AT_ONCE_SECONDS) == 1
+        assert driver.shot["raised"] == "StopForced"
+        driver.gone(0.5)
+    assert not all_batches_were_finished(trace)
+
+
+def test_a_stop_while_spark_starts(trace: Path, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    # Early and late in what takes some three seconds; the JVM is a shell first, then waits for its context.
+    for delay in (0.1, 0.6, 1.2, 1.8):
+        with driven(chain(trace), variables={"TMPDIR": str(temporary)}) as driver:
+            driver.until(lambda shot: shot["state"] == "starting", 30)
+            time.sleep(delay)
+            driver.look()
+            driver.process.terminate()
+            assert driver.end(STOP_SECONDS) == 0
+            assert driver.shot["state"] == "done"
+            driver.gone(0.5)
+        assert not list(temporary.iterdir()), delay
+
+
+def test_a_stop_in_the_middle_of_a_back_off() -> None:
+    failing = [("ticks", {}), ("misbehave", {"how": "raise_error", "always": True}), ("tally", {})]
+    with driven(failing, policy={"back_off_seconds": 60.0, "back_off_most_seconds": 60.0}) as driver:
+        driver.until(lambda shot: shot["shards"][0]["state"] == "backing off" and shot["shards"][1]["counts"], 60)
+        driver.process.terminate()
+        assert driver.end(STOP_SECONDS) == 0
+        assert driver.shard(0)["attempt"] == 1
+
+
+def test_ctrl_c_in_a_terminal(trace: Path, terminal: tuple[int, int]) -> None:
+    ours, theirs = terminal
+    command = (sys.executable, "-c", TAKE_TERMINAL, sys.executable)
+    with driven(chain(trace), command=command, terminal=theirs) as driver:
+        in_the_middle_of_a_batch(driver, trace)
+        os.write(ours, b"\x03")
+        assert driver.end(STOP_SECONDS) == 0
+        assert all_batches_were_finished(trace)
+        driver.gone(0.5)
+
+
+def test_spark_submit_ends_by_itself_when_the_source_ends() -> None:
+    with driven([("some", {"rows": 3}), ("tally", {})], command=SPARK_SUBMIT, variables=submit_variables()) as driver:
+        assert driver.end(60) == 0
+        assert [shard["state"] for shard in driver.shot["shards"]] == ["finished"] * 2
+
+
+def test_sigterm_under_spark_submit(trace: Path) -> None:
+    with driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables()) as driver:
+        in_the_middle_of_a_batch(driver, trace)
+        driver.look()
+        driver.process.terminate()
+        assert driver.end(STOP_SECONDS) == 143
+        assert all_batches_were_finished(trace)
+        driver.gone(5.0)
+
+
+def test_ctrl_c_under_spark_submit(trace: Path, terminal: tuple[int, int]) -> None:
+    ours, theirs = terminal
+    command = (sys.executable, "-c", TAKE_TERMINAL, *SPARK_SUBMIT)
+    with driven(chain(trace), command=command, terminal=theirs, variables=submit_variables()) as driver:
+        in_the_middle_of_a_batch(driver, trace)
+        driver.look()
+        os.write(ours, b"\x03")
+        driver.end(STOP_SECONDS)
+        assert all_batches_were_finished(trace)
+        driver.gone(5.0)
+
+
+def test_spark_submit_killed(trace: Path) -> None:
+    with driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables()) as driver:
+        driver.up()
+        driver.look()
+        driver.process.kill()
+        driver.gone(STOP_SECONDS)
+
+
+def test_the_program_under_spark_submit_killed(trace: Path) -> None:
+    with driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables()) as driver:
+        driver.up()
+        driver.look()
+        (program,) = [
+            pid for pid in driver.seen
+            if pid != driver.process.pid and alive(pid) and b"program.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]  # fmt: skip
+        os.kill(program, signal.SIGKILL)
+        driver.end(STOP_SECONDS)
+        driver.gone(STOP_SECONDS)
+
+
+def test_settings_that_break_the_engine_are_refused_by_name_under_spark_submit() -> None:
+    command = (*SPARK_SUBMIT, "--conf", "spark.speculation=true")
+    with driven(command=command, variables=submit_variables()) as driver:
+        assert driver.end(60) == 2
+        assert "spark.speculation is true" in driver.shot["error"]

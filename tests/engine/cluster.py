@@ -1,0 +1,96 @@
+"""A real standalone Spark cluster on loopback: a master and workers as processes, each with a keeper."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+
+from tests.processes import eventually
+from thresher.core.java import find_java
+from thresher.devstack.ports import free_port
+from thresher.devstack.server import Server
+
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+
+
+class Cluster:
+    """The master and its workers, by name."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = free_port()
+        self.url = f"spark://127.0.0.1:{self._port}"
+        self.workers: dict[str, Server] = {}
+        self.master = self._server("master")
+
+    def _server(self, name: str) -> Server:
+        directory = self._directory / name
+        directory.mkdir(exist_ok=True)
+        return Server(name, directory, stop_signal=signal.SIGTERM, end_signal=signal.SIGKILL)
+
+    def _start(self, server: Server, role: str, *arguments: str) -> None:
+        environment = {
+            **find_java().environment,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": (
+                "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Dspark.deploy.maxExecutorRetries=-1 "
+                f"-Dspark.worker.timeout=10 -Djava.io.tmpdir={server.directory}"
+            ),
+            "SPARK_LOCAL_DIRS": str(server.directory),
+            "SPARK_NO_DAEMONIZE": "1",
+            # As on a machine that has Spark and nothing of ours.
+            "PYSPARK_PYTHON": sys._base_executable,  # type: ignore[attr-defined]
+        }
+        given = [f"{name}={value}" for name, value in environment.items()]
+        name = f"org.apache.spark.deploy.{role.lower()}.{role}"
+        server.start(["env", *given, "bash", SPARK_CLASS, name, "--host", "127.0.0.1", "--webui-port", "0", *arguments])
+
+    def start(self) -> None:
+        self._start(self.master, "Master", "--port", str(self._port))
+        eventually(lambda: "I have been elected leader" in self.master.tail(200), 60)
+        for name in ("one", "two"):
+            self.start_worker(name)
+        eventually(lambda: self.master.tail(500).count("Registering worker") >= 2, 60)
+
+    def start_worker(self, name: str) -> None:
+        server = self.workers[name] = self._server(name)
+        # Cores are what it says they are: enough for all shards, so that one worker can take the other's over.
+        self._start(
+            server, "Worker", "--cores", "6", "--memory", "4g", "--work-dir", str(server.directory / "work"), self.url
+        )
+
+    def worker_of(self, pid: int) -> str:
+        """The worker below which the process runs."""
+        pids = {server.pid: name for name, server in self.workers.items() if server.running}
+        while pid not in pids:
+            assert pid > 1, "not a process of this cluster"
+            pid = parent(pid)
+        return pids[pid]
+
+    def stop(self) -> None:
+        for server in (*self.workers.values(), self.master):
+            server.end()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def executor_of(pid: int) -> int:
+    """The executor's JVM above a Python worker."""
+    while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = parent(pid)
+    return pid
+
+
+@contextlib.contextmanager
+def cluster(directory: Path) -> Iterator[Cluster]:
+    made = Cluster(directory)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
