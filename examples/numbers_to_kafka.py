@@ -34,7 +34,7 @@ def read(shard: Shard, config: Config) -> Iterator[pa.RecordBatch]:
         for _ in range(line):
             file.readline()
         while not shard.stopping:
-            numbers = []
+            numbers: list[int] = []
             # A last line without an end may still be growing.
             while len(numbers) < config["batch"] and (text := file.readline()).endswith("\n"):
                 numbers.append(int(text))

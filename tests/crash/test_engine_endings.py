@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.conftest import Engines
 from tests.engine.driver import driven, running
@@ -19,8 +20,8 @@ RESTART_SECONDS = 8.0
 SILENCE_SECONDS = 24.0
 DAEMON_SECONDS = 15.0
 GONE_SECONDS = 20.0
-TICKS = ("ticks", {})
-TALLY = ("tally", {})
+TICKS: tuple[str, dict[str, Any]] = ("ticks", {})
+TALLY: tuple[str, dict[str, Any]] = ("tally", {})
 
 
 def send(shard: ShardSnapshot, number: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""Signals stop the engine in good order, in a plain program, under `spark-submit` and in a terminal; a second one at once.
+"""Signals stop the engine in good order: in a plain program, under `spark-submit`, in a terminal. A second: at once.
 
 Bounds are five times what was seen, plus 5 s: a stop took 1.6 s and the batch that was open, at once 0.3 s.
 """

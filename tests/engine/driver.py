@@ -104,12 +104,14 @@ def given(steps: Sequence[tuple[str, dict[str, Any]]], **others: Any) -> str:
     return json.dumps({"steps": steps, **others})
 
 
-TICKS = [("ticks", {}), ("tally", {})]
+Chain = Sequence[tuple[str, dict[str, Any]]]
+
+TICKS: Chain = [("ticks", {}), ("tally", {})]
 
 
 @contextlib.contextmanager
 def driven(
-    steps: Sequence[tuple[str, dict[str, Any]]] = TICKS,  # type: ignore[assignment]
+    steps: Chain = TICKS,
     *,
     command: Sequence[str] = (sys.executable,),
     variables: dict[str, str] | None = None,

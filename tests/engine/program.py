@@ -9,6 +9,7 @@ import logging
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -23,7 +24,9 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     steps = tuple(Step(function=f"functions:{name}", config=config) for name, config in given["steps"])
     policy = Policy(**given.get("policy", {}))
-    spark = {name: tuple(value) if isinstance(value, list) else value for name, value in given.get("spark", {}).items()}
+    spark: Any = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.get("spark", {}).items()
+    }
     engine = Engine(
         Pipeline(name="test", shards=given.get("shards", 2), steps=steps, policy=policy), spark=SparkOptions(**spark)
     )

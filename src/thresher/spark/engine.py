@@ -94,7 +94,7 @@ class Engine:
         self._error: ThresherError | None = None
         self._session: Session | None = None
         self._exchange: Exchange | None = None
-        self._loop = Loop("engine", self._on_time)
+        self._loop = Loop("engine", self._on_time, self._on_broken)
         self._beat_at = 0.0
         self._stop_by: float | None = None
         self._stop_asked, self._kill_asked = Bell(), Bell()
@@ -194,6 +194,15 @@ class Engine:
         times.append(self._beat_at if self._exchange is not None else None)
         times.append(self._stop_by if not self._closing else None)
         return min((each for each in times if each is not None), default=None)
+
+    def _on_broken(self, error: BaseException) -> None:
+        """A bug: rather end than go on without supervision. Shards without a line end themselves."""
+        self._error = EngineProblem(f"the engine broke, which is a bug: {type(error).__name__}: {error}")
+        for station in self._stations:
+            station.work.put(None)
+        if self._exchange is not None:
+            self._exchange.close()
+        self._chores.put(None)
 
     def _on_opened(self, session: Session) -> None:
         self._session = session
@@ -414,8 +423,6 @@ class Engine:
         self._reports.put(None)
         self._loop.post(self._finish)
         self._loop.join()
-        if self._loop.error is not None:
-            self._error = EngineProblem(f"the engine broke: {self._loop.error!r}; this is a bug")
         self._state = EngineState.DONE if self._error is None else EngineState.FAILED
         self._done.set()
 

@@ -4,7 +4,6 @@ It holds what the packages need at run time and an interpreter by reference, as 
 machines must have the same Python at the same path. PySpark is left out, because every Spark brings its own.
 """
 
-import gzip
 import io
 import re
 import sys
@@ -35,16 +34,15 @@ def pack(target: Path, *, only: Collection[str] = ()) -> int:
     installed = {_canonical(each.name): each for each in metadata.distributions()}
     names = _required(only, installed) if only else set(installed)
     names = (names | {"thresher"}) - _SPARKS_OWN
-    files = {}
+    files: dict[str, Path] = {}
     for name in sorted(names):
         files |= dict(_files(name, installed[name]))
     draft = target.with_name(f"{target.name}.draft")
     try:
-        with draft.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1, mtime=0) as packed:
-            with tarfile.open(fileobj=packed, mode="w") as archive:
-                _add_interpreter(archive)
-                for inside, path in sorted(files.items()):
-                    archive.add(path, arcname=f"{_site_packages()}/{inside}", recursive=False)
+        with tarfile.open(draft, mode="w:gz", compresslevel=1) as archive:
+            _add_interpreter(archive)
+            for inside, path in sorted(files.items()):
+                archive.add(path, arcname=f"{_site_packages()}/{inside}", recursive=False)
         draft.rename(target)
     finally:
         draft.unlink(missing_ok=True)
@@ -62,9 +60,11 @@ def _required(only: Collection[str], installed: dict[str, metadata.Distribution]
         if name in found or name not in installed:
             continue
         found.add(name)
-        for requirement in installed[name].requires or ():
-            if "extra ==" not in requirement:
-                waiting.append(_canonical(re.split(r"[^\w.-]", requirement, maxsplit=1)[0]))
+        waiting += [
+            _canonical(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
+            for requirement in installed[name].requires or ()
+            if "extra ==" not in requirement
+        ]
     return found
 
 

@@ -31,6 +31,7 @@ _WELCOMED_BYTES = 1 << 20
 _MOST_STRANGERS = 256
 # A caller that takes nothing for so long that this much waits for it is as good as gone.
 _MOST_UNSENT = 1 << 20
+_MALFORMED = (LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +132,10 @@ class Exchange:
             connection, _ = self._listener.accept()
         except OSError:
             return  # it changed its mind, or we are out of descriptors for now
-        if len(self._callers) - self.lines >= _MOST_STRANGERS:
-            connection.close()
-            return
+        strangers = [caller for caller in self._callers if not caller.welcomed]
+        if len(strangers) >= _MOST_STRANGERS:
+            # The one that has said nothing for longest: a task says hello at once.
+            self._drop(min(strangers, key=lambda caller: caller.called))
         caller = Caller(Wire(connection, most_bytes=_HELLO_BYTES), self._drop)
         self._callers.add(caller)
         self._watch(caller)
@@ -154,11 +156,18 @@ class Exchange:
         for frame in frames:
             if caller not in self._callers:
                 return
-            if caller.welcomed and caller.introduction is not None:
-                self._desk.on_frame(caller, caller.introduction, frame)
-            else:
+            if caller.introduction is None:
                 self._introduce(caller, frame)
+            elif caller.welcomed:
+                self._hear(caller, caller.introduction, frame)
         self._watch(caller)
+
+    def _hear(self, caller: Caller, introduction: Introduction, frame: Frame) -> None:
+        try:
+            self._desk.on_frame(caller, introduction, frame)
+        except _MALFORMED:
+            logger.warning("shard %d said what cannot be understood, and was hung up on", introduction.shard)
+            self._drop(caller)
 
     def _introduce(self, caller: Caller, frame: Frame) -> None:
         token = frame.get("token")
@@ -171,7 +180,7 @@ class Exchange:
         else:
             try:
                 caller.introduction = introduction(frame)
-            except (KeyError, TypeError, ValueError):
+            except _MALFORMED:
                 caller.refuse("its hello cannot be understood")
             else:
                 self._desk.on_hello(caller, caller.introduction)

@@ -56,7 +56,7 @@ class Jvm:
         except BaseException:
             self._temporary.remove()
             raise
-        self._said: collections.deque[str] = collections.deque(maxlen=5)
+        self._said: collections.deque[str] = collections.deque(maxlen=50)
         self._output = threading.Thread(target=self._pass_on_output, name="spark-output", daemon=True)
         self._output.start()
 
@@ -114,8 +114,7 @@ class Jvm:
                 raise StopForced("stopped while Spark was starting")
             if self._process.poll() is not None:
                 self._output.join(1.0)
-                said = " / ".join(self._said) or "it said nothing"
-                raise SparkFailed(f"Spark's JVM ended with status {self._process.returncode} before it was up: {said}")
+                raise SparkFailed(f"its JVM ended with status {self._process.returncode}: {self._reason()}")
         content = self._connection_info.read_bytes()
         port, length = struct.unpack_from(">ii", content)
         secret = content[8 : 8 + length].decode()
@@ -126,6 +125,10 @@ class Jvm:
         # Should we be killed, it tidies up after both of us.
         hooks.registerShutdownDeleteDir(gateway.jvm.java.io.File(str(self._temporary.path)))
         return gateway
+
+    def _reason(self) -> str:
+        telling = [line.strip() for line in self._said if not line.lstrip().startswith("at ")]
+        return " / ".join(telling[:3]) or "it said nothing"
 
     def close(self, abort: Bell) -> None:
         """End it in good order; by force when it takes too long or the bell rings."""

@@ -22,15 +22,17 @@ _LONGEST_SECONDS = 3600.0
 class Loop:
     """Runs until `finish`. `on_time` is called after every round and returns when it wants to be called again."""
 
-    def __init__(self, name: str, on_time: Callable[[float], float | None]) -> None:
+    def __init__(
+        self, name: str, on_time: Callable[[float], float | None], on_broken: Callable[[BaseException], None]
+    ) -> None:
         self._on_time = on_time
+        # Called when something raised: a bug, after which nothing is looked after any more.
+        self._on_broken = on_broken
         self._posts: collections.deque[Callable[[], None]] = collections.deque()
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._drain)
         self._finished = False
-        # What broke it, if anything did: a bug, after which nothing is supervised any more.
-        self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -77,7 +79,7 @@ class Loop:
                 due = self._on_time(time.monotonic())
         except BaseException as error:
             logger.exception("the engine's loop broke")
-            self.error = error
+            self._on_broken(error)
         finally:
             self._selector.close()
             writer, self._wake_writer = self._wake_writer, -1

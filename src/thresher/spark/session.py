@@ -109,8 +109,6 @@ def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
         _forget_gateway()
         if abort.rung:
             raise StopForced("stopped while Spark was starting") from None
-        if isinstance(error, StopForced | SparkFailed | SparkUnfit):
-            raise
         raise SparkFailed(f"Spark did not start on {master}: {_first_line(error)}") from error
 
 
@@ -189,4 +187,6 @@ def _quietly(call: Callable[[], object]) -> None:
 
 def _first_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
+    if isinstance(error, SparkFailed):
+        return text[0]
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

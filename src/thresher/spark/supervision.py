@@ -141,7 +141,7 @@ class Supervision:
     phase: Phase = Phase.NEW
     since: float = 0.0
     attempt: int = 0
-    # Spark's number of the task that has the line, and of the newest that ever had one.
+    # Spark's number of the task that has the line, and of the newest of this attempt that ever had it.
     task: int | None = None
     newest: int = -1
     heard: float = 0.0
@@ -207,6 +207,7 @@ def _launch(known: Supervision, now: float) -> Decision:
         attempt=attempt,
         restarts=known.restarts + (known.attempt > 0),
         task=None,
+        newest=-1,
         welcomed=None,
         due=None,
         ended_at=None,

@@ -1,0 +1,121 @@
+"""Where the engine gets its Spark from: real programs, each in a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine.driver import driven, running
+from tests.processes import environment
+from thresher.spark.jvm import spark_home
+from thresher.spark.problem import SparkUnfit
+
+ENGINE = Path(__file__).parents[1] / "engine"
+PROGRAM = """
+import signal, sys
+sys.path.append({engine!r})
+from pyspark.sql import SparkSession
+from thresher.spark import Engine, Pipeline, Step, run
+from thresher.spark.problem import SparkUnfit
+
+def make():
+    steps = (Step(function="functions:some", config={{"rows": 3}}), Step(function="functions:tally"))
+    return Engine(Pipeline(name="guest", shards=1, steps=steps))
+
+builder = SparkSession.builder.master("local[3]").config("spark.ui.enabled", "false")
+unfit = builder.config("spark.speculation", "true").getOrCreate()
+try:
+    run(make())
+except SparkUnfit as error:
+    print(error)
+unfit.stop()
+fit = builder.config("spark.speculation", "false").config("spark.python.worker.reuse", "false").getOrCreate()
+before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+shot = run(make())
+assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+assert shot.shards[0].counts == {{"rows": 3}}, shot
+assert fit.range(5).count() == 5
+fit.stop()
+print("well")
+"""
+
+
+def test_a_program_with_a_session_of_its_own_is_a_host() -> None:
+    program = PROGRAM.format(engine=str(ENGINE))
+    answer = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(PYSPARK_PYTHON=sys.executable),
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    refused, well = answer.stdout.strip().splitlines()
+    assert "spark.python.worker.reuse is not set, and true by default" in refused
+    assert "spark.speculation is true" in refused
+    assert well == "well"
+
+
+def test_a_spark_home_of_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(SparkUnfit, match=r"SPARK_HOME is .* which is not Spark"):
+        spark_home()
+
+
+def test_a_setting_that_breaks_the_engine_is_refused_before_anything_starts() -> None:
+    with driven(spark={"conf": {"spark.python.worker.reuse": "true"}}) as driver:
+        assert driver.end(30) == 2
+        assert "spark.python.worker.reuse is true" in driver.shot["error"]
+        assert len(driver.look()) == 1
+
+
+def test_a_jvm_that_does_not_start_says_why() -> None:
+    with driven(spark={"conf": {"spark.driver.memory": "nonsense"}}) as driver:
+        assert driver.end(60) == 1
+        assert driver.shot["raised"] == "SparkFailed"
+        assert "nonsense" in driver.shot["error"]
+        driver.gone(5)
+
+
+def test_a_master_that_does_not_exist_is_an_error() -> None:
+    with driven(spark={"master": "nowhere://x"}) as driver:
+        assert driver.end(60) == 1
+        assert driver.shot["raised"] == "SparkFailed"
+        assert "nowhere://x" in driver.shot["error"]
+        driver.gone(5)
+
+
+def test_the_archive_of_classes_is_made_once_by_any_number_and_used_and_made_again_when_damaged(tmp_path: Path) -> None:
+    variables = {"THRESHER_CACHE": str(tmp_path)}
+    finite = [("some", {"rows": 1}), ("tally", {})]
+    with driven(finite, variables=variables) as first, driven(finite, variables=variables) as second:
+        assert (first.end(90), second.end(90)) == (0, 0)
+    (made,) = {path.name.rsplit("-", 1)[0] for path in (tmp_path / "spark").iterdir()}
+    archives = sorted((tmp_path / "spark").iterdir())
+    assert all(path.suffix == ".jsa" and path.stat().st_size > 10_000_000 for path in archives), made
+    with driven(variables=variables) as user:
+        user.up()
+        assert any(str(path) in Path(f"/proc/{user.jvm()}/maps").read_text() for path in archives)
+        assert not any("archive" in line or "Java does not use" in line for line in user.said)
+        user.process.terminate()
+        assert user.end(30) == 0
+    # Java itself would crash on this.
+    for path in archives:
+        path.chmod(0o600)
+        with path.open("r+b") as file:
+            file.truncate(1_000_000)
+    with driven(variables=variables) as damaged:
+        damaged.until(running, 60)
+        assert any("is damaged" in line for line in damaged.said)
+
+
+def test_two_programs_run_side_by_side() -> None:
+    with driven(shards=1) as one, driven(shards=1) as other:
+        one.up()
+        other.up()
+        one.process.terminate()
+        assert one.end(30) == 0
+        before = other.shard(0)["counts"]["rows"]
+        other.until(lambda shot: shot["shards"][0]["counts"]["rows"] > before, 15)

@@ -1,0 +1,262 @@
+"""The supervisor's decisions against a model that is written differently: it keeps a log and looks back at it."""
+
+import math
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from thresher.spark.outcome import Fatal, Finished, Gone, Lost, Outcome, Replaced, Stopped, Transient, Trouble
+from thresher.spark.policy import Policy
+from thresher.spark.supervision import (
+    AskStop,
+    Begin,
+    Command,
+    End,
+    Ended,
+    Event,
+    HangUp,
+    Heard,
+    Hello,
+    HungUp,
+    KillAsked,
+    Launch,
+    Phase,
+    Refuse,
+    StopAsked,
+    Supervision,
+    Tick,
+    Welcome,
+    decide,
+    next_look,
+)
+
+TROUBLE = Trouble(kind="ValueError", message="a bad day")
+FAILURES: list[Outcome] = [Transient(trouble=TROUBLE), Lost(why="killed"), Replaced(), Stopped(why="SIGTERM")]
+FINAL: list[Outcome] = [Finished(), Fatal(trouble=TROUBLE), Gone(why="no JVM")]
+
+policies = st.builds(
+    Policy,
+    back_off_seconds=st.sampled_from([0.1, 1.0]),
+    back_off_most_seconds=st.sampled_from([1.0, 8.0]),
+    healthy_seconds=st.sampled_from([5.0, 60.0]),
+    restarts=st.sampled_from([None, 0, 1, 3]),
+    grace_seconds=st.sampled_from([1.0, 30.0]),
+)
+
+
+class Supervised(RuleBasedStateMachine):
+    """Feeds events in any order, as Spark, lines, people and time may produce them."""
+
+    @initialize(policy=policies)
+    def begin(self, policy: Policy) -> None:
+        self.policy = policy
+        self.now = 100.0
+        self.known = Supervision()
+        # What the model knows: it looks back instead of carrying state forward.
+        self.launches: list[float] = []
+        self.ends: list[tuple[float, Outcome]] = []
+        self.welcomes: list[tuple[int, int, float]] = []  # attempt, Spark's task, when
+        self.heard = self.lost = 0.0
+        self.stopped = self.over = False
+        self.forced: list[tuple[int, float]] = []
+        self.streak = 0
+        self.not_before = 0.0
+        self.hung_up = False
+        self.send(Begin())
+        assert len(self.launches) == 1
+
+    def send(self, event: Event, draw: float = 0.5) -> tuple[Command, ...]:
+        self.known, commands = decide(self.known, event, now=self.now, policy=self.policy, draw=lambda: draw)
+        for command in commands:
+            self.check(command)
+        return commands
+
+    def check(self, command: Command) -> None:
+        match command:
+            case Launch(attempt=attempt):
+                assert len(self.launches) == len(self.ends), "the attempt before it has not ended"
+                assert attempt == len(self.launches) + 1
+                assert not self.stopped
+                assert not self.over
+                assert self.now >= self.not_before, "the back-off is not over"
+                self.launches.append(self.now)
+            case Welcome(task=task):
+                assert self.in_flight
+                assert task > self.newest, "an older task was let in"
+            case End(attempt=attempt):
+                assert self.in_flight
+                assert attempt == len(self.launches)
+                self.forced.append((attempt, self.now))
+            case AskStop(grace_seconds=grace):
+                assert self.stopped
+                assert grace == self.policy.grace_seconds
+            case HangUp() | Refuse():
+                pass
+
+    @property
+    def in_flight(self) -> bool:
+        return len(self.launches) > len(self.ends)
+
+    @property
+    def line(self) -> int | None:
+        """The task whose line is held, by the log."""
+        if not self.in_flight or not self.welcomes or self.hung_up:
+            return None
+        attempt, task, _ = self.welcomes[-1]
+        return task if attempt == len(self.launches) else None
+
+    @property
+    def newest(self) -> int:
+        """The newest task of this attempt that was let in."""
+        return max((task for attempt, task, _ in self.welcomes if attempt == len(self.launches)), default=-1)
+
+    @property
+    def was_forced(self) -> bool:
+        return bool(self.forced) and self.forced[-1][0] == len(self.launches)
+
+    @rule(attempt=st.integers(-2, 0), task=st.integers(-2, 3))
+    def hello(self, attempt: int, task: int) -> None:
+        number = len(self.launches) + attempt
+        newest = self.newest
+        commands = self.send(Hello(attempt=number, task=newest + task))
+        welcome = self.in_flight and attempt == 0 and task > 0 and not self.was_forced and not self.over
+        assert any(isinstance(command, Welcome) for command in commands) is welcome
+        assert any(isinstance(command, Refuse) for command in commands) is not welcome
+        if welcome:
+            self.welcomes.append((number, newest + task, self.now))
+            self.heard, self.hung_up = self.now, False
+            assert any(isinstance(command, AskStop) for command in commands) is self.stopped
+
+    @precondition(lambda self: self.line is not None)
+    @rule()
+    def beat(self) -> None:
+        assert self.line is not None
+        assert self.send(Heard(task=self.line)) == ()
+        self.heard = self.now
+
+    @rule(task=st.integers(-2, 50))
+    def beat_of_another(self, task: int) -> None:
+        if task != self.line:
+            before = self.known
+            assert self.send(Heard(task=task)) == ()
+            assert self.known == before
+
+    @precondition(lambda self: self.line is not None)
+    @rule()
+    def line_breaks(self) -> None:
+        assert self.line is not None
+        assert self.send(HungUp(task=self.line)) == ()
+        self.hung_up = True
+
+    @precondition(lambda self: self.in_flight)
+    @rule(outcome=st.sampled_from(FAILURES + FINAL), draw=st.floats(0, 1))
+    def ends_now(self, outcome: Outcome, draw: float) -> None:
+        attempt = len(self.launches)
+        welcomed = [when for number, _, when in self.welcomes if number == attempt]
+        healthy = bool(welcomed) and self.now - welcomed[-1] >= self.policy.healthy_seconds
+        self.ends.append((self.now, outcome))
+        commands = self.send(Ended(attempt=attempt, outcome=outcome), draw)
+        assert commands == (HangUp(),)
+        if outcome in FINAL or self.stopped:
+            self.over = True
+            expected = Phase.FINISHED if outcome in FINAL[:1] else Phase.FAILED if outcome in FINAL else Phase.STOPPED
+            assert self.known.phase is expected
+            return
+        self.streak = 1 if healthy else self.streak + 1
+        if self.policy.restarts is not None and self.streak > self.policy.restarts:
+            self.over = True
+            assert self.known.phase is Phase.FAILED
+            return
+        assert self.known.phase is Phase.BACKING_OFF
+        longest = min(self.policy.back_off_most_seconds, self.policy.back_off_seconds * 2.0 ** (self.streak - 1))
+        assert self.known.due is not None
+        wait = self.known.due - self.now
+        assert longest / 2 - 1e-9 <= wait <= longest + 1e-9
+        assert math.isclose(wait, longest * (0.5 + draw / 2), abs_tol=1e-9)
+        self.not_before = self.known.due
+
+    @rule(older=st.integers(1, 3), outcome=st.sampled_from(FAILURES + FINAL))
+    def an_older_attempt_ends(self, older: int, outcome: Outcome) -> None:
+        before = self.known
+        assert self.send(Ended(attempt=len(self.launches) - older, outcome=outcome)) == ()
+        assert self.known == before
+
+    @rule()
+    def stop(self) -> None:
+        line, first = self.line, not self.stopped
+        self.stopped = True
+        commands = self.send(StopAsked())
+        if not self.in_flight or self.over:
+            assert commands == ()
+            self.over = True
+            assert self.known.phase.over
+        elif first and not self.was_forced_before(commands):
+            assert [type(command) for command in commands] == [AskStop if line is not None else End]
+        if self.in_flight and first:
+            self.stop_at = self.now
+
+    def was_forced_before(self, commands: tuple[Command, ...]) -> bool:
+        ended_now = any(isinstance(command, End) for command in commands)
+        return self.was_forced and not ended_now
+
+    @rule()
+    def kill(self) -> None:
+        self.stopped = True
+        commands = self.send(KillAsked())
+        if self.in_flight and not self.over:
+            assert [type(command) for command in commands] == [HangUp, End]
+            self.hung_up = True
+        else:
+            assert commands == ()
+            self.over = True
+
+    @rule(seconds=st.sampled_from([0.0, 0.05, 0.5, 1.0, 3.0, 5.0, 10.0, 31.0, 61.0]))
+    def time_passes(self, seconds: float) -> None:
+        """Let time pass the way the loop does: a tick whenever one is due."""
+        until = self.now + seconds
+        for _ in range(100):
+            due = next_look(self.known, self.policy)
+            if due is None or due > until:
+                break
+            self.now = max(self.now, due)
+            self.tick()
+        self.now = until
+        self.tick()
+
+    def tick(self) -> None:
+        in_flight, line, forced = self.in_flight, self.line, self.was_forced
+        commands = self.send(Tick())
+        if in_flight and line is not None and not forced:
+            silent = self.now - self.heard >= self.policy.silence_seconds
+            assert not silent or End(attempt=len(self.launches)) in commands, "a silent task was left alone"
+        if in_flight and forced and self.now - self.forced[-1][1] >= 5.0:
+            assert End(attempt=len(self.launches)) in commands, "it did not help, and was not done again"
+
+    @invariant()
+    def phases_are_what_the_log_says(self) -> None:
+        if not hasattr(self, "known"):
+            return
+        assert self.known.attempt == len(self.launches)
+        assert self.known.phase.over is self.over
+        if self.over:
+            assert next_look(self.known, self.policy) is None or not self.in_flight
+            return
+        if self.in_flight:
+            assert self.known.phase in {Phase.STARTING, Phase.WAITING, Phase.RUNNING, Phase.STOPPING}
+            assert (self.known.phase is Phase.STOPPING) is self.stopped
+            if not self.stopped:
+                assert (self.known.phase is Phase.RUNNING) is (self.line is not None)
+        else:
+            assert self.known.phase is Phase.BACKING_OFF
+            assert self.now <= self.not_before or next_look(self.known, self.policy) == self.not_before
+
+    @invariant()
+    def a_stop_always_gets_somewhere(self) -> None:
+        """While an attempt is in flight there is always a next look: nothing waits for ever on a task's good will."""
+        if hasattr(self, "known") and self.in_flight and self.stopped and not self.over:
+            assert next_look(self.known, self.policy) is not None
+
+
+TestSupervision = Supervised.TestCase
+TestSupervision.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,133 @@
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from thresher.core.java import Java
+from thresher.spark.archive import Archive
+
+JAVA = Java(executable=Path("/usr/bin/java"), major=17, version="17.0.1")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("THRESHER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "jars").mkdir()
+    return tmp_path / "cache" / "spark"
+
+
+def archive(tmp_path: Path, *, java: Java = JAVA, version: str = "4.2.0", make: bool = True) -> Archive:
+    return Archive(java, tmp_path / "jars", version, make=make)
+
+
+def stage(made: Archive, content: bytes = b"classes") -> Path:
+    """Do as Java does at its end."""
+    (option,) = [each for each in made.java_options(Path("log")) if "ArchiveClassesAtExit" in each]
+    path = Path(option.partition("=")[2])
+    path.write_bytes(content)
+    return path
+
+
+def test_what_one_makes_the_next_one_finds(tmp_path: Path) -> None:
+    first = archive(tmp_path)
+    assert first.found is None
+    stage(first)
+    first.keep()
+    second = archive(tmp_path)
+    assert second.found is not None
+    assert f"-XX:SharedArchiveFile={second.found}" in second.java_options(Path("log"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"java": Java(executable=Path("/usr/bin/java"), major=17, version="17.0.2")},
+        {"java": Java(executable=Path("/opt/java"), major=17, version="17.0.1")},
+        {"version": "4.2.1"},
+    ],
+)
+def test_another_java_or_spark_does_not_find_it(tmp_path: Path, other: dict[str, object]) -> None:
+    made = archive(tmp_path)
+    stage(made)
+    made.keep()
+    assert archive(tmp_path, **other).found is None  # type: ignore[arg-type]
+
+
+def test_changed_jars_do_not_find_it(tmp_path: Path) -> None:
+    made = archive(tmp_path)
+    stage(made)
+    made.keep()
+    os.utime(tmp_path / "jars", (1, 1))
+    assert archive(tmp_path).found is None
+
+
+def test_makers_at_the_same_time_do_not_meet(tmp_path: Path, cache: Path) -> None:
+    makers = [archive(tmp_path) for _ in range(3)]
+    stages = {stage(maker) for maker in makers}
+    assert len(stages) == 3
+    for maker in makers:
+        maker.keep()
+    assert archive(tmp_path).found is not None
+    assert [path.suffix for path in cache.iterdir()] == [".jsa"]
+
+
+def test_what_a_killed_java_left_is_not_used(tmp_path: Path, cache: Path) -> None:
+    made = archive(tmp_path)
+    stage(made)
+    made.forget()
+    made.keep()
+    assert not list(cache.iterdir())
+    assert archive(tmp_path).found is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"class", b"CLASSES"])
+def test_a_damaged_one_is_removed_with_a_note(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    made = archive(tmp_path)
+    stage(made)
+    made.keep()
+    found = archive(tmp_path).found
+    assert found is not None
+    found.write_bytes(damage)
+    assert archive(tmp_path).found is None
+    assert "is damaged" in caplog.text
+    assert not found.exists()
+
+
+def test_a_cache_that_cannot_be_written_costs_a_note_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("THRESHER_CACHE", str(tmp_path / "file" / "below"))
+    made = archive(tmp_path)
+    assert made.java_options(Path("log")) == ()
+    assert "without an archive of its classes" in caplog.text
+    made.keep()
+
+
+def test_what_java_complains_about_is_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = archive(tmp_path)
+    stage(made)
+    made.keep()
+    log = tmp_path / "log"
+    log.write_text("")
+    with caplog.at_level(logging.INFO):
+        archive(tmp_path).look_at(log)
+    assert not caplog.text
+    log.write_text("[0.045s][warning][cds,dynamic] Unable to use shared archive.\nmore\n")
+    archive(tmp_path).look_at(log)
+    assert "Unable to use shared archive." in caplog.text
+
+
+def test_old_leftovers_go_when_a_new_one_is_made(tmp_path: Path, cache: Path) -> None:
+    made = archive(tmp_path)
+    stage(made)
+    for name, age in (("spark-1-x.1-1.stage", 7200), ("spark-1-y.2-2.stage", 60), ("spark-1-z-0.jsa", 90 * 86400)):
+        (cache / name).touch()
+        os.utime(cache / name, (cache.stat().st_mtime - age,) * 2)
+    made.keep()
+    assert {path.name for path in cache.iterdir() if path.name.startswith("spark-1")} == {"spark-1-y.2-2.stage"}
+
+
+def test_none_is_made_where_none_is_wanted(tmp_path: Path) -> None:
+    assert archive(tmp_path, make=False).java_options(Path("log")) == ()

@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import pytest
+
+from thresher.spark.settings import SparkOptions, breaking, default_master, is_local, java_options, ours
+
+FIT = {"spark.python.worker.reuse": "false"}
+
+
+def settings(
+    options: SparkOptions | None = None, master: str = "local[4]", *, submitted: bool = False
+) -> dict[str, str]:
+    return ours(options or SparkOptions(), name="orders", shards=3, master=master, submitted=submitted)
+
+
+def test_our_own_settings_do_not_break_the_engine() -> None:
+    assert breaking(settings()) == []
+    assert breaking(settings(master="spark://host:7077")) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, None),
+        ({"spark.python.worker.reuse": "true"}, "spark.python.worker.reuse is true"),
+        ({"spark.python.worker.reuse": " TRUE "}, "spark.python.worker.reuse is  TRUE "),
+        ({"spark.speculation": "true"}, "spark.speculation is true"),
+        ({"spark.python.use.daemon": "false"}, "spark.python.use.daemon is false"),
+        ({"spark.python.worker.killOnIdleTimeout": "true"}, "spark.python.worker.killOnIdleTimeout is true"),
+    ],
+)
+def test_what_breaks_the_engine_is_named(changes: dict[str, str], name: str | None) -> None:
+    found = breaking(FIT | changes)
+    assert [each.split(":")[0] for each in found] == ([] if name is None else [name])
+
+
+def test_a_default_of_sparks_that_breaks_the_engine_is_named_too() -> None:
+    (found,) = breaking({})
+    assert found.startswith("spark.python.worker.reuse is not set, and true by default")
+    assert found.endswith("set it to false")
+
+
+def test_local_is_local() -> None:
+    assert [is_local(master) for master in ("local", "local[*]", "local[4,2]", "local-cluster[2,1,1024]", "yarn")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_a_local_master_has_a_slot_for_every_shard_and_two_more() -> None:
+    assert default_master(500) == "local[502]"
+
+
+def test_local_drivers_listen_on_loopback_only_and_others_where_the_cluster_reaches_them() -> None:
+    assert settings()["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.driver.bindAddress" not in settings(master="spark://host:7077")
+
+
+def test_a_cluster_gives_one_core_to_each_executor_and_one_executor_more_than_needed() -> None:
+    cluster = settings(master="spark://host:7077")
+    assert (cluster["spark.executor.cores"], cluster["spark.cores.max"]) == ("1", "4")
+
+
+def test_what_the_user_sets_wins() -> None:
+    options = SparkOptions(
+        conf={"spark.driver.memory": "2g", "spark.app.name": "mine"}, archives=("a.tar.gz#e", "b.zip")
+    )
+    chosen = settings(options)
+    assert (chosen["spark.driver.memory"], chosen["spark.app.name"]) == ("2g", "mine")
+    assert chosen["spark.archives"] == "a.tar.gz#e,b.zip"
+
+
+def test_the_jvm_of_spark_submit_keeps_its_size() -> None:
+    assert "spark.driver.memory" not in settings(submitted=True)
+
+
+def test_java_options_survive_spaces_in_paths_and_keep_the_users_own() -> None:
+    text = java_options(
+        log_configuration=Path("/a b/log4j2.properties"),
+        temporary=Path("/tmp/x y"),
+        archive=("-XX:SharedArchiveFile=/c d/x.jsa",),
+        user='-Dmine="1 2"',
+    )
+    for part in (
+        '"-Dlog4j2.configurationFile=/a b/log4j2.properties"',
+        '"-Djava.io.tmpdir=/tmp/x y"',
+        '"-XX:SharedArchiveFile=/c d/x.jsa"',
+        '-Dmine="1 2"',
+    ):
+        assert part in text
+    assert text.endswith('-Dmine="1 2"')
+
+
+def test_options_hide_their_settings() -> None:
+    assert "hunter2" not in repr(SparkOptions(conf={"spark.ssl.keyPassword": "hunter2"}))

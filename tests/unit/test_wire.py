@@ -1,0 +1,90 @@
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from thresher.spark.bell import Bell
+from thresher.spark.wire import Wire, WireBroken
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Wire, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    wire = Wire(ours, most_bytes=1000)
+    yield wire, theirs
+    wire.close()
+    theirs.close()
+
+
+def packed(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+def test_frames_arrive_whole_however_they_are_cut(ends: tuple[Wire, socket.socket]) -> None:
+    wire, other = ends
+    frames = [{"is": "hello", "text": "ü" * n} for n in range(20)]
+    stream = b"".join(packed(json.dumps(frame).encode()) for frame in frames)
+    received = []
+    for start in range(0, len(stream), 7):
+        other.sendall(stream[start : start + 7])
+        received += wire.receive()
+    assert received == frames
+
+
+def test_nothing_there_is_no_frame(ends: tuple[Wire, socket.socket]) -> None:
+    assert ends[0].receive() == []
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        packed(b"[1]"),
+        packed(b"{"),
+        packed(b"\xff\xfe"),
+        struct.pack(">I", 1001),
+        b"GET / HTTP/1.1\r\n",
+        packed(b"[" * 900),
+    ],
+)
+def test_garbage_breaks_the_wire(ends: tuple[Wire, socket.socket], garbage: bytes) -> None:
+    wire, other = ends
+    other.sendall(garbage)
+    with pytest.raises(WireBroken):
+        wire.receive()
+
+
+def test_the_end_of_the_stream_breaks_the_wire(ends: tuple[Wire, socket.socket]) -> None:
+    wire, other = ends
+    other.close()
+    with pytest.raises(WireBroken, match="hung up"):
+        wire.receive()
+
+
+def test_what_the_other_end_does_not_take_is_kept_and_sent_later(ends: tuple[Wire, socket.socket]) -> None:
+    wire, other = ends
+    frames = [{"number": number, "text": "x" * 500} for number in range(2000)]
+    for frame in frames:
+        wire.send(frame)
+    assert wire.unsent > 0
+    reader = Wire(other)
+    received: list[object] = []
+    while len(received) < len(frames):
+        received += reader.receive()
+        wire.flush()
+    assert received == frames
+    assert wire.unsent == 0
+
+
+def test_a_bell_is_heard_at_once_and_stays_rung() -> None:
+    bell = Bell()
+    assert not bell.wait(0.0)
+    bell.ring("first")
+    bell.ring("second")
+    began = time.monotonic()
+    assert bell.wait(60.0)
+    assert time.monotonic() - began < 5
+    assert bell.why == "first"
+    bell.close()
