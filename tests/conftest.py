@@ -1,4 +1,7 @@
+import os
 import sys
+import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -6,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes import eventually, marked
 from thresher.spark.bell import Bell
 from thresher.spark.engine import Engine
 from thresher.spark.pipeline import Pipeline, Step
@@ -17,6 +21,28 @@ pytest_plugins = ["thresher.testing.fixtures"]
 
 # Where engines of this process, and so their local workers, find the functions under test.
 sys.path.append(str(Path(__file__).with_name("engine")))
+
+# Java's own, there for all its processes and for the next.
+_JAVAS = "hsperfdata_"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_stays_behind() -> Iterator[None]:
+    """At the very end no process of the run is left anywhere, and nothing new in the temporary directory."""
+    mark = str(uuid.uuid4())
+    os.environ["THRESHER_TEST_RUN"] = mark
+    places = Path(tempfile.gettempdir())
+    before = {path.name for path in places.iterdir()}
+    yield
+
+    def strays() -> list[str]:
+        # Our own environment is as it was when we started, so we are not among them.
+        files = [path.name for path in places.iterdir() if path.name not in before]
+        kept = ("pytest-of-", _JAVAS)
+        return [*marked(mark).values(), *(name for name in files if not name.startswith(kept))]
+
+    eventually(lambda: not strays(), 20, lambda: f"left behind: {strays()}")
+
 
 Engines = Callable[..., AbstractContextManager[Engine]]
 

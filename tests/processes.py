@@ -1,5 +1,6 @@
 """What tests ask about processes and places, and how they wait for it."""
 
+import contextlib
 import os
 import tempfile
 import time
@@ -15,16 +16,36 @@ def alive(pid: int) -> bool:
         return False
 
 
+def parent(pid: int) -> int:
+    """The process that started this one, or took it over."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def command_line(pid: int) -> bytes:
+    """What it was started with; nothing when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Every process that has the mark in its environment, wherever it went, with its command line."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes() and alive(int(entry.name)):
+                found[int(entry.name)] = command_line(int(entry.name)).replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
 def descendants(pid: int) -> set[int]:
     """Every process below this one."""
     children: dict[int, set[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            children.setdefault(parent, set()).add(int(entry.name))
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                children.setdefault(parent(int(entry.name)), set()).add(int(entry.name))
     found: set[int] = set()
     waiting = [pid]
     while waiting:
@@ -34,10 +55,10 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
-def eventually(condition: Callable[[], object], seconds: float) -> None:
+def eventually(condition: Callable[[], object], seconds: float, complaint: Callable[[], str] = lambda: "") -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
+        assert time.monotonic() < deadline, f"not within {seconds} s. {complaint()}"
         time.sleep(0.05)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tests.conftest import Engines
 from tests.engine.driver import driven, running
 from tests.engine.watching import replaced, until, untouched, up
-from tests.processes import alive, eventually
+from tests.processes import alive, eventually, parent
 from thresher.spark.snapshot import ShardSnapshot
 
 RESTART_SECONDS = 8.0
@@ -72,8 +72,7 @@ def test_a_worker_stopped_for_a_moment_goes_on(engines: Engines) -> None:
 def test_a_killed_worker_daemon_takes_its_workers_along_and_both_come_back(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)
-        parents = {int(Path(f"/proc/{shard.pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for shard in shards}
-        (daemon,) = parents
+        (daemon,) = {parent(shard.pid or 0) for shard in shards}
         os.kill(daemon, signal.SIGKILL)
         for shard in shards:
             replaced(engine, shard, DAEMON_SECONDS)

@@ -15,7 +15,7 @@ import pyspark
 import pytest
 
 from tests.engine.driver import Driver, driven
-from tests.processes import alive
+from tests.processes import alive, command_line
 from thresher.core.java import find_java
 
 STOP_SECONDS = 15.0
@@ -161,8 +161,11 @@ def test_ctrl_c_under_spark_submit(trace: Path, terminal: tuple[int, int]) -> No
         driver.gone(5.0)
 
 
-def test_spark_submit_killed(trace: Path) -> None:
-    with driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables()) as driver:
+def test_spark_submit_killed(trace: Path, tmp_path: Path) -> None:
+    # What a killed JVM of the user's leaves behind is the user's; here it shall not lie around.
+    command = (*SPARK_SUBMIT, "--driver-java-options", f"-Djava.io.tmpdir={tmp_path}")
+    variables = submit_variables() | {"SPARK_LOCAL_DIRS": str(tmp_path)}
+    with driven(chain(trace), command=command, variables=variables) as driver:
         driver.up()
         driver.look()
         driver.process.kill()
@@ -175,7 +178,7 @@ def test_the_program_under_spark_submit_killed(trace: Path) -> None:
         driver.look()
         (program,) = [
             pid for pid in driver.seen
-            if pid != driver.process.pid and alive(pid) and b"program.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if pid != driver.process.pid and alive(pid) and b"program.py" in command_line(pid)
         ]  # fmt: skip
         os.kill(program, signal.SIGKILL)
         driver.end(STOP_SECONDS)

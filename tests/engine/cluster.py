@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.processes import eventually
+from tests.processes import command_line, eventually, parent
 from thresher.core.java import find_java
 from thresher.devstack.ports import free_port
 from thresher.devstack.server import Server
@@ -75,13 +75,9 @@ class Cluster:
             server.end()
 
 
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-
-
 def executor_of(pid: int) -> int:
     """The executor's JVM above a Python worker."""
-    while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+    while b"CoarseGrainedExecutorBackend" not in command_line(pid):
         pid = parent(pid)
     return pid
 

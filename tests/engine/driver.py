@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.processes import alive, descendants, environment, eventually
+from tests.processes import alive, command_line, descendants, environment, eventually
 
 PROGRAM = Path(__file__).with_name("program.py")
 FUNCTIONS = Path(__file__).with_name("functions.py")
@@ -80,7 +80,7 @@ class Driver:
         """The process of its JVM."""
         (found,) = [
             pid for pid in descendants(self.process.pid)
-            if b"org.apache.spark.deploy.SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"org.apache.spark.deploy.SparkSubmit" in command_line(pid)
         ]  # fmt: skip
         return found
 

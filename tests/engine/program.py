@@ -33,7 +33,8 @@ def main() -> int:
     over = threading.Event()
 
     def show() -> None:
-        while not over.wait(0.05):
+        # A quiet one shows little, so that showing does not count as work.
+        while not over.wait(5.0 if given.get("quiet") else 0.05):
             print(json.dumps(engine.snapshot().to_json()), flush=True)
 
     shower = threading.Thread(target=show, daemon=True)

@@ -1,0 +1,205 @@
+"""What the engine costs: to start, to bring a shard back, to stop, to idle, and per record batch.
+
+Each start is a process of its own, in turns with a plain default SparkSession that runs one Python task; medians of the
+rounds, after one round for warm-up, which also makes the archive of classes. Everything runs on this machine; the
+cluster is a standalone one on loopback. The last line printed is one JSON object.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.engine.cluster import cluster, executor_of
+from tests.engine.driver import FUNCTIONS, Driver, driven, running
+from thresher.spark.bell import Bell
+from thresher.spark.chain import run_chain
+from thresher.spark.environment import pack
+from thresher.spark.pipeline import Step
+from thresher.spark.shard import Figures, Shard
+
+BATCHES, ROWS = 100_000, 100
+PLAIN = """
+import time
+from pyspark.sql import SparkSession
+session = SparkSession.builder.master("local[4]").getOrCreate()
+def first(batches):
+    yield time.time()
+print(session.sparkContext.parallelize([0], 1).mapPartitions(first).collect()[0])
+"""
+ENGINE = """
+import sys, time
+sys.path.append(sys.argv[1])
+from thresher.spark import Engine, Pipeline, Step
+events = []
+engine = Engine(
+    Pipeline(name="bench", shards=2, steps=(Step(function="functions:ticks"), Step(function="functions:tally"))),
+    observer=lambda *event: events.append(event),
+)
+engine.start()
+while not events:
+    time.sleep(0.01)
+print(events[0][2]["at"])
+began = time.time()
+engine.stop()
+print(time.time() - began)
+"""
+
+
+def started(*command: str) -> list[float]:
+    """Run a program; return what it printed, the first of it as seconds since the process began."""
+    began = time.time()
+    answer = subprocess.run(
+        command,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+    )
+    first, *others = map(float, answer.stdout.split())
+    return [first - began, *others]
+
+
+def starts(rounds: int) -> dict[str, float]:
+    engine, plain = [], []
+    for number in range(rounds + 1):
+        one = started(sys.executable, "-c", ENGINE, str(FUNCTIONS.parent))
+        other = started(sys.executable, "-W", "ignore", "-c", PLAIN)
+        if number:
+            engine.append(one)
+            plain.append(other[0])
+    return {
+        "start_s": statistics.median(start for start, _ in engine),
+        "default_session_start_s": statistics.median(plain),
+        "stop_s": statistics.median(stop for _, stop in engine),
+    }
+
+
+def is_back(gone: int, shot: dict[str, Any]) -> bool:
+    shard = shot["shards"][0]
+    return shard["state"] == "running" and shard["pid"] != gone
+
+
+def back(driver: Driver, rounds: int, kill: Callable[[int], object]) -> float:
+    """How long a shard takes to count again after the kill; the neighbour must be the same process as before."""
+    times = []
+    for number in range(rounds + 1):
+        driver.until(running, 120)
+        victim, neighbour = driver.shard(0), driver.shard(1)
+        began = time.monotonic()
+        kill(victim["pid"])
+        driver.until(partial(is_back, victim["pid"]), 120)
+        if number:
+            times.append(time.monotonic() - began)
+        assert driver.shard(1)["pid"] == neighbour["pid"]
+        time.sleep(1.5)
+    return statistics.median(times)
+
+
+def core_share(driver: Driver, seconds: float) -> float:
+    """The share of one core that the driver and its JVM use while two shards idle."""
+    pids = [driver.process.pid, driver.jvm()]
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def used() -> float:
+        return sum(
+            sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13])) for pid in pids
+        ) / ticks  # fmt: skip
+
+    before, began = used(), time.monotonic()
+    time.sleep(seconds)
+    return (used() - before) / (time.monotonic() - began)
+
+
+def source(_shard: Shard, _config: Any) -> Iterator[pa.RecordBatch]:
+    batch = pa.record_batch({"number": list(range(ROWS))})
+    for _ in range(BATCHES):
+        yield batch
+
+
+def transform(_shard: Shard, _config: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def sink(_shard: Shard, _config: Any, batches: Iterator[pa.RecordBatch]) -> None:
+    for _ in batches:
+        pass
+
+
+def batch_overhead(rounds: int) -> float:
+    """Microseconds per batch through three functions, beyond calling them directly."""
+    steps = [Step(function=f"{__name__}:{name}") for name in ("source", "transform", "sink")]
+    differences = []
+    with ExitStack() as resources:
+        shard = Shard(
+            pipeline="bench", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources
+        )  # fmt: skip
+        for number in range(rounds + 1):
+            began = time.perf_counter()
+            sink(shard, {}, transform(shard, {}, source(shard, {})))
+            direct = time.perf_counter() - began
+            began = time.perf_counter()
+            run_chain(steps, shard)
+            chained = time.perf_counter() - began
+            if number:
+                differences.append((chained - direct) / BATCHES * 1e6)
+    return statistics.median(differences)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--idle-seconds", type=float, default=30.0)
+    options = parser.parse_args()
+    figures = starts(options.rounds)
+    idle = [("ticks", {"every": 3600.0}), ("tally", {})]
+    with driven([("ticks", {}), ("tally", {})]) as driver:
+        figures["restart_worker_s"] = back(driver, options.rounds, lambda pid: os.kill(pid, signal.SIGKILL))
+    with driven(idle, quiet=True) as driver:
+        driver.until(lambda shot: all(shard["state"] == "running" for shard in shot["shards"]), 60)
+        time.sleep(10)  # Java compiles what it has started with
+        figures["idle_core_share"] = core_share(driver, options.idle_seconds)
+    with tempfile.TemporaryDirectory(prefix="thresher-bench-") as scratch, cluster(Path(scratch)) as standalone:
+        archive = Path(scratch) / "environment.tar.gz"
+        pack(archive, only=["thresher", "pyarrow"])
+        spark = {
+            "master": standalone.url,
+            "archives": [f"{archive}#environment"],
+            "python": "./environment/bin/python",
+            "py_files": [str(FUNCTIONS)],
+            "conf": {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"},
+        }
+        with driven(spark=spark) as driver:
+            driver.until(running, 150)
+            figures["restart_executor_s"] = back(
+                driver, options.rounds, lambda pid: os.kill(executor_of(pid), signal.SIGKILL)
+            )
+    figures["batch_overhead_us"] = batch_overhead(options.rounds)
+    figures["start_ratio"] = figures["start_s"] / figures["default_session_start_s"]
+    table = Table("figure", "value", "wanted", title=f"engine, 2 shards, {options.rounds} rounds, {ROWS} rows a batch")
+    wanted = {"start_ratio": "≤ 0.6", "idle_core_share": "≤ 0.02", "batch_overhead_us": "≤ 20"}
+    for name, value in figures.items():
+        table.add_row(name, f"{value:.3f}", wanted.get(name, ""))
+    Console().print(table)
+    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+
+
+if __name__ == "__main__":
+    main()

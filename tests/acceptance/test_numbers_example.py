@@ -1,0 +1,124 @@
+"""The engine's example, from files to a real Kafka: every number arrives, in order, whatever is killed meanwhile."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.processes import alive, command_line, descendants, environment, eventually, parent
+from thresher.core.java import find_java
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "numbers_to_kafka.py"
+SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+SHARDS, NUMBERS = 2, 2000
+
+
+@pytest.fixture
+def topic(stack: Stack, topic_prefix: str) -> str:
+    Admin(stack.kafka.bootstrap).create_topic(f"{topic_prefix}squares", partitions=1)
+    return f"{topic_prefix}squares"
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    directory = tmp_path / "numbers"
+    directory.mkdir()
+    for shard in range(SHARDS):
+        (directory / f"{shard}.txt").write_text("".join(f"{number}\n" for number in expected(shard)))
+    return directory
+
+
+def expected(shard: int) -> range:
+    return range(shard * 1_000_000, shard * 1_000_000 + NUMBERS)
+
+
+def arrived(stack: Stack, topic: str) -> dict[int, list[int]]:
+    """The numbers of each shard in the order in which Kafka has them; each with its square, or the test fails."""
+    consumer = Consumer({"bootstrap.servers": stack.kafka.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0))
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: dict[int, list[int]] = {shard: [] for shard in range(SHARDS)}
+    count = 0
+    while count < end:
+        for message in consumer.consume(1000, timeout=10):
+            key, value = message.key(), message.value()
+            assert key is not None
+            assert value is not None
+            assert int(value) == int(key) ** 2
+            found[int(key) // 1_000_000].append(int(key))
+            count += 1
+    consumer.close()
+    return found
+
+
+def command(stack: Stack, topic: str, numbers: Path, *options: str) -> list[str]:
+    return [
+        str(EXAMPLE), "--bootstrap", stack.kafka.bootstrap, "--topic", topic, "--numbers", str(numbers),
+        "--shards", str(SHARDS), *options,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "runner", [[sys.executable], [SPARK_SUBMIT, "--master", "local[4]"]], ids=["plain", "submitted"]
+)
+def test_all_numbers_arrive_once_and_in_order(stack: Stack, topic: str, numbers: Path, runner: list[str]) -> None:
+    variables = {"PYSPARK_PYTHON": sys.executable, **find_java().environment}
+    answer = subprocess.run(
+        [*runner, *command(stack, topic, numbers)],
+        env=environment(**variables), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    shot = json.loads(answer.stdout.splitlines()[-1])
+    assert [shard["state"] for shard in shot["shards"]] == ["finished"] * SHARDS
+    assert [shard["counts"] for shard in shot["shards"]] == [{"squared": NUMBERS, "published": NUMBERS}] * SHARDS
+    assert arrived(stack, topic) == {shard: list(expected(shard)) for shard in range(SHARDS)}
+
+
+def test_killed_workers_lose_nothing_and_reorder_nothing(stack: Stack, topic: str, numbers: Path) -> None:
+    options = ("--follow", "--batch", "5")
+    with subprocess.Popen(
+        [sys.executable, *command(stack, topic, numbers, *options)],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as program:  # fmt: skip
+        killed: set[int] = set()
+        deadline = time.monotonic() + 90
+        while not all(done(numbers, shard) == NUMBERS for shard in range(SHARDS)):
+            assert time.monotonic() < deadline
+            fresh = workers(program.pid) - killed
+            if len(killed) < 4 and len(fresh) == SHARDS and any(done(numbers, shard) for shard in range(SHARDS)):
+                killed |= fresh
+                for pid in fresh:
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        everybody = descendants(program.pid)
+        program.terminate()
+        output, _ = program.communicate(timeout=30)
+        assert program.returncode == 0
+    eventually(lambda: not any(map(alive, everybody)), 5)
+    assert sum(shard["restarts"] for shard in json.loads(output)["shards"]) >= SHARDS
+    for shard, found in arrived(stack, topic).items():
+        # A batch that was acknowledged but not noted comes again, as a whole and right away.
+        assert list(dict.fromkeys(found)) == list(expected(shard))
+        assert all(number - before >= -4 for before, number in itertools.pairwise(found))
+
+
+def done(numbers: Path, shard: int) -> int:
+    path = numbers / f"{shard}.done"
+    return int(path.read_text()) if path.exists() else 0
+
+
+def workers(pid: int) -> set[int]:
+    """The Python workers of a program: what the daemon forked."""
+    below = descendants(pid)
+    daemons = {pid for pid in below if b"pyspark.daemon" in command_line(pid) and b"java" in command_line(parent(pid))}
+    return {pid for pid in below if alive(pid) and parent(pid) in daemons}
