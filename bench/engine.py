@@ -94,7 +94,7 @@ def starts(rounds: int) -> dict[str, float]:
 
 def is_back(gone: int, shot: dict[str, Any]) -> bool:
     shard = shot["shards"][0]
-    return shard["state"] == "running" and shard["pid"] != gone
+    return bool(shard["state"] == "running" and shard["pid"] != gone)
 
 
 def back(driver: Driver, rounds: int, kill: Callable[[int], object]) -> float:
