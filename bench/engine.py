@@ -184,7 +184,11 @@ def main() -> None:
             "archives": [f"{archive}#environment"],
             "python": "./environment/bin/python",
             "py_files": [str(FUNCTIONS)],
-            "conf": {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"},
+            "conf": {
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.executor.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch}",
+            },
         }
         with driven(spark=spark) as driver:
             driver.until(running, 150)

@@ -41,7 +41,14 @@ def options(spark_cluster: Cluster, archive: Path) -> dict[str, object]:
         "archives": [f"{archive}#environment"],
         "python": "./environment/bin/python",
         "py_files": [str(FUNCTIONS)],
-        "conf": {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"},
+        "conf": {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # What killed executors leave shall not lie around.
+            "spark.executor.extraJavaOptions": (
+                f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={spark_cluster.directory}"
+            ),
+        },
     }
 
 

@@ -20,14 +20,14 @@ class Cluster:
     """The master and its workers, by name."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._port = free_port()
         self.url = f"spark://127.0.0.1:{self._port}"
         self.workers: dict[str, Server] = {}
         self.master = self._server("master")
 
     def _server(self, name: str) -> Server:
-        directory = self._directory / name
+        directory = self.directory / name
         directory.mkdir(exist_ok=True)
         return Server(name, directory, stop_signal=signal.SIGTERM, end_signal=signal.SIGKILL)
 

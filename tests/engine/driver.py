@@ -118,7 +118,7 @@ def driven(
     terminal: int | None = None,
     **others: Any,
 ) -> Iterator[Driver]:
-    """Run the program; whatever is left of it at the end is killed."""
+    """Run the program; at the end it is told to stop, and whatever is left of it killed."""
     process = subprocess.Popen(
         [*command, str(PROGRAM), given(steps, **others)],
         stdin=terminal if terminal is not None else subprocess.DEVNULL,
@@ -132,6 +132,11 @@ def driven(
         yield driver
     finally:
         driver.look()
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(15)
         for pid in driver.seen:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
