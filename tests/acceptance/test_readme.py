@@ -25,11 +25,23 @@ def blocks(language: str) -> list[str]:
 def test_the_python_example_runs(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         create_schema(connection, TableName(table="outbox"))
-    (example,) = blocks("python")
+    example, _ = blocks("python")
     subprocess.run([sys.executable, "-c", example], env=environment(THRESHER_DS=dsn), check=True, timeout=60)
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (1001,)
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+
+
+def test_the_pipeline_example_runs(tmp_path: Path) -> None:
+    _, example = blocks("python")
+    program = tmp_path / "squares.py"
+    program.write_text(example)
+    answer = subprocess.run(
+        [sys.executable, program], env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines() == [str(sum(number**2 for number in range(100)))]
+    assert not answer.stderr, "a run in which nothing is wrong is quiet"
 
 
 def test_the_commands_run(state: Path) -> None:
