@@ -115,7 +115,7 @@ def test_the_type_of_an_error_survives_the_trip_through_spark(engines: Engines) 
     with engines(TICKS, ("misbehave", {"how": "raise_fatal"}), TALLY, shards=1) as engine:
         with pytest.raises(ShardsFailed):
             engine.wait(60)
-        outcome = engine._stations[0].known.outcome
+        outcome = engine._floor.stations[0].known.outcome
     assert isinstance(outcome, Fatal)
     # As a worker imports it: not the module that this test would import.
     assert type(outcome.trouble.error) is importlib.import_module("functions").Hopeless

@@ -21,10 +21,10 @@ TALLY: tuple[str, dict[str, Any]] = ("tally", {})
 
 def hello(engine: Engine, **changes: Any) -> dict[str, Any]:
     """A hello that would be welcomed, with changes."""
-    assert engine._exchange is not None
-    known = engine._stations[0].known
+    assert engine._floor._exchange is not None
+    known = engine._floor.stations[0].known
     proper = {
-        "is": "hello", "token": engine._exchange.address.token, "version": __version__, "shard": 0,
+        "is": "hello", "token": engine._floor._exchange.address.token, "version": __version__, "shard": 0,
         "attempt": known.attempt, "task": known.newest + 1, "host": "here", "pid": 1, "born": 1, "parent": None,
     }  # fmt: skip
     return proper | changes
@@ -34,8 +34,8 @@ class Caller:
     """A stranger on the line."""
 
     def __init__(self, engine: Engine) -> None:
-        assert engine._exchange is not None
-        address = engine._exchange.address
+        assert engine._floor._exchange is not None
+        address = engine._floor._exchange.address
         self.wire = Wire(socket.create_connection((address.host, address.port), timeout=10))
 
     def answer(self, seconds: float = 10.0) -> dict[str, Any] | None:
@@ -144,7 +144,7 @@ def test_an_engine_with_a_bug_ends_instead_of_running_on_unsupervised(
 ) -> None:
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)
-        monkeypatch.setattr(engine, "_on_ended", lambda *_: 1 / 0)
+        monkeypatch.setattr(engine._floor, "_on_ended", lambda *_: 1 / 0)
         os.kill(shards[0].pid or 0, 9)
         with pytest.raises(EngineProblem, match="which is a bug: ZeroDivisionError"):
             engine.wait(60)

@@ -1,6 +1,6 @@
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from types import ModuleType
 from typing import Any
 
@@ -17,9 +17,8 @@ Batches = Iterator[pa.RecordBatch]
 
 
 @pytest.fixture
-def bell() -> Iterator[Bell]:
-    with closing(Bell()) as made:
-        yield made
+def bell() -> Bell:
+    return Bell()
 
 
 @pytest.fixture

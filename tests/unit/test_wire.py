@@ -87,4 +87,3 @@ def test_a_bell_is_heard_at_once_and_stays_rung() -> None:
     assert bell.wait(60.0)
     assert time.monotonic() - began < 5
     assert bell.why == "first"
-    bell.close()

@@ -4,8 +4,9 @@
 """
 
 import math
-import os
 import select
+
+from thresher.spark.waker import Waker
 
 
 class Bell:
@@ -14,25 +15,20 @@ class Bell:
     def __init__(self) -> None:
         self.rung = False
         self.why = ""
-        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._waker = Waker()
 
     def ring(self, why: str) -> None:
         """Ring. Never blocks, never raises."""
         if not self.rung:
             self.why = why
             self.rung = True
-            os.write(self._writer, b"!")
+            self._waker.wake()
 
     def wait(self, seconds: float) -> bool:
         """Wait until it rings, at most so long; return whether it has rung."""
         if not self.rung and seconds > 0:
             poll = select.poll()  # one for each who waits: it is not made to be shared
-            poll.register(self._reader, select.POLLIN)
+            poll.register(self._waker, select.POLLIN)
             # Up to the next whole millisecond: rounding down would make a short wait a busy loop.
             poll.poll(math.ceil(seconds * 1000))
         return self.rung
-
-    def close(self) -> None:
-        """Give the descriptors back. It must not be rung or waited for afterwards."""
-        os.close(self._reader)
-        os.close(self._writer)

@@ -26,6 +26,7 @@ from thresher.spark.problem import LineRefused, LineUnreachable, VersionMismatch
 from thresher.spark.process import look, resident_bytes
 from thresher.spark.shard import Figures
 from thresher.spark.spec import Spec
+from thresher.spark.waker import Waker
 from thresher.spark.wire import Frame, Wire, WireBroken
 
 _LOOK_SECONDS = 0.25
@@ -52,7 +53,7 @@ class Line:
         self._parent = os.getppid()
         self._events: collections.deque[Frame] = collections.deque()
         self._dropped = 0
-        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._waker = Waker()
         self._closing = threading.Event()
         self._stop_by: float | None = None
         self._heard = self._beat_at = time.monotonic()
@@ -102,19 +103,15 @@ class Line:
             self._events.popleft()
             self._dropped += 1
         self._events.append({"is": "event", "name": name, "fields": fields})
-        self._wake()
+        self._waker.wake()
 
     def close(self) -> None:
         """Send the last figures and hang up. The alarm stays: what follows is Spark's, and must not take for ever."""
         self._closing.set()
-        self._wake()
+        self._waker.wake()
         if self._thread is not None:
             self._thread.join(_CONNECT_SECONDS)
         self._hang_up()
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is awake
-            os.write(self._wake_writer, b"!")
 
     def _hello(self) -> Frame:
         me, parent = look(os.getpid()), look(self._parent)
@@ -158,12 +155,11 @@ class Line:
         """Wait for something to hear or to say, not long, and hear and say it."""
         wire = self._wire
         poll = select.poll()
-        poll.register(self._wake_reader, select.POLLIN)
+        poll.register(self._waker, select.POLLIN)
         if wire is not None:
             poll.register(wire, select.POLLIN | (select.POLLOUT if wire.unsent else 0))
         ready = {descriptor for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000)}
-        if self._wake_reader in ready:
-            os.read(self._wake_reader, 4096)
+        self._waker.drain()
         if wire is not None:
             if wire.fileno() in ready:
                 for frame in wire.receive():

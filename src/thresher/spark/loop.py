@@ -7,12 +7,13 @@ always looked at before the time is: a driver that was paused finds the beats it
 import collections
 import contextlib
 import logging
-import os
 import selectors
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
+
+from thresher.spark.waker import Waker
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +31,8 @@ class Loop:
         self._on_broken = on_broken
         self._posts: collections.deque[Callable[[], None]] = collections.deque()
         self._selector = selectors.DefaultSelector()
-        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._drain)
+        self._waker = Waker()
+        self._selector.register(self._waker, selectors.EVENT_READ, lambda _events: self._waker.drain())
         self._finished = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -47,9 +48,7 @@ class Loop:
     def post(self, work: Callable[[], None]) -> None:
         """Have work done in the loop's thread, in the order of posting."""
         self._posts.append(work)
-        # It is awake already, or has ended, and with it all that could be done.
-        with contextlib.suppress(OSError):
-            os.write(self._wake_writer, b"!")
+        self._waker.wake()
 
     def finish(self) -> None:
         """End after this round. For the loop's own thread."""
@@ -82,9 +81,3 @@ class Loop:
             self._on_broken(error)
         finally:
             self._selector.close()
-            writer, self._wake_writer = self._wake_writer, -1
-            os.close(writer)
-            os.close(self._wake_reader)
-
-    def _drain(self, _events: int) -> None:
-        os.read(self._wake_reader, 4096)
