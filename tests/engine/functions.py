@@ -129,9 +129,11 @@ def hang_holding_the_lock() -> Batches:
 
 def eat_memory() -> Batches:
     eaten = []
-    while True:
+    for _ in range(50):  # far beyond the limit, not beyond the machine
         eaten.append(b"x" * 20_000_000)
         time.sleep(0.01)
+    time.sleep(1000)
+    raise AssertionError
 
 
 def pass_on_text() -> Any:

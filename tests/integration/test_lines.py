@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Engines
-from tests.engine.watching import until, untouched, up
+from tests.engine.watching import replaced, until, untouched, up
 from tests.processes import alive, eventually
 from thresher import __version__
 from thresher.spark.engine import Engine
@@ -149,3 +149,15 @@ def test_an_engine_with_a_bug_ends_instead_of_running_on_unsupervised(
         with pytest.raises(EngineProblem, match="which is a bug: ZeroDivisionError"):
             engine.wait(60)
         eventually(lambda: not any(alive(shard.pid or 0) for shard in shards), 30)
+
+
+def test_a_broken_line_ends_its_task_and_nobody_elses(engines: Engines) -> None:
+    with engines(TICKS, TALLY) as engine:
+        before, neighbour = up(engine)
+        caller = engine._floor.stations[0].caller
+        assert caller is not None
+        # As if the network had cut it: the driver's end closes without a word.
+        engine._loop.post(lambda: caller._drop(caller))
+        after = replaced(engine, before, 15)
+        assert (after.last_error or "").startswith("it stopped unasked: the line broke")
+        untouched(engine, neighbour)
