@@ -4,8 +4,9 @@
     spark-submit examples/numbers_to_kafka.py …the same
 
 Shard n reads `DIRECTORY/n.txt`, one number a line, from where it left off: `n.done` holds the lines that Kafka has
-acknowledged. A crash between acknowledgement and `n.done` repeats a batch, so every number arrives at least once and
-a repeat follows its original.
+acknowledged. A crash between acknowledgement and `n.done` repeats a batch, so every number arrives at least once.
+Within a partition numbers keep their order, and a repeated batch follows its original; only a worker that is paused in
+the middle of a batch, and goes on after it was replaced, may still send what it had queued: that takes transactions.
 """
 
 import argparse
@@ -35,14 +36,17 @@ def read(shard: Shard, config: Config) -> Iterator[pa.RecordBatch]:
             file.readline()
         while not shard.stopping:
             numbers: list[int] = []
-            # A last line without an end may still be growing.
-            while len(numbers) < config["batch"] and (text := file.readline()).endswith("\n"):
+            while len(numbers) < config["batch"]:
+                place, text = file.tell(), file.readline()
+                if not text or (config["follow"] and not text.endswith("\n")):
+                    # The end, or a last line that may still be growing.
+                    file.seek(place)
+                    break
                 numbers.append(int(text))
             if numbers:
                 line += len(numbers)
                 yield pa.record_batch({"number": numbers}).replace_schema_metadata({"line": str(line)})
             elif config["follow"]:
-                file.seek(file.tell() - len(text))
                 shard.wait(0.05)
             else:
                 return
@@ -51,14 +55,22 @@ def read(shard: Shard, config: Config) -> Iterator[pa.RecordBatch]:
 def square(shard: Shard, _config: Config, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Square each number."""
     for batch in batches:
-        squares = pc.multiply(batch["number"], batch["number"])
+        squares = pc.multiply_checked(batch["number"], batch["number"])
         shard.count("squared", batch.num_rows)
         yield batch.append_column("square", squares)
 
 
 def publish(shard: Shard, config: Config, batches: Iterator[pa.RecordBatch]) -> None:
     """Produce each batch, wait until Kafka has all of it, and only then note it as done."""
-    producer = Producer({"bootstrap.servers": config["bootstrap"], "enable.idempotence": True, "linger.ms": 0})
+    producer = Producer(
+        {
+            "bootstrap.servers": config["bootstrap"],
+            "enable.idempotence": True,
+            # A record that cannot be sent fails those behind it, instead of being overtaken by them.
+            "enable.gapless.guarantee": True,
+            "linger.ms": 0,
+        }
+    )
     done = Path(config["directory"]) / f"{shard.index}.done"
     failures: list[KafkaError] = []
 
@@ -72,7 +84,7 @@ def publish(shard: Shard, config: Config, batches: Iterator[pa.RecordBatch]) -> 
         producer.flush()
         if failures:
             raise KafkaException(failures[0])
-        draft = done.with_suffix(".draft")
+        draft = done.with_suffix(f".draft-{shard.attempt}")
         draft.write_text(batch.schema.metadata[b"line"].decode())
         draft.rename(done)
         shard.count("published", batch.num_rows)

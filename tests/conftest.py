@@ -1,4 +1,5 @@
 import os
+import shutil
 import sys
 import tempfile
 import uuid
@@ -14,7 +15,7 @@ from thresher.spark.bell import Bell
 from thresher.spark.engine import Engine
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
-from thresher.spark.session import Session, open_session
+from thresher.spark.session import Session, _only_one, open_session
 from thresher.spark.settings import SparkOptions
 
 pytest_plugins = ["thresher.testing.fixtures"]
@@ -22,26 +23,23 @@ pytest_plugins = ["thresher.testing.fixtures"]
 # Where engines of this process, and so their local workers, find the functions under test.
 sys.path.append(str(Path(__file__).with_name("engine")))
 
-# Java's own, there for all its processes and for the next.
-_JAVAS = "hsperfdata_"
-
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_stays_behind() -> Iterator[None]:
-    """At the very end no process of the run is left anywhere, and nothing new in the temporary directory."""
+    """Give the run a temporary directory of its own; at the very end it is empty, and no process of the run is left."""
     mark = str(uuid.uuid4())
-    os.environ["THRESHER_TEST_RUN"] = mark
-    places = Path(tempfile.gettempdir())
-    before = {path.name for path in places.iterdir()}
+    places = Path(tempfile.mkdtemp(prefix="thresher-tests-"))
+    places.chmod(0o711)  # the database's account passes through
+    os.environ.update(THRESHER_TEST_RUN=mark, TMPDIR=str(places))
+    tempfile.tempdir = str(places)
     yield
 
     def strays() -> list[str]:
         # Our own environment is as it was when we started, so we are not among them.
-        files = [path.name for path in places.iterdir() if path.name not in before]
-        kept = ("pytest-of-", _JAVAS)
-        return [*marked(mark).values(), *(name for name in files if not name.startswith(kept))]
+        return [*marked(mark).values(), *(path.name for path in places.iterdir() if path.name[:10] != "pytest-of-")]
 
     eventually(lambda: not strays(), 20, lambda: f"left behind: {strays()}")
+    shutil.rmtree(places, ignore_errors=True)
 
 
 Engines = Callable[..., AbstractContextManager[Engine]]
@@ -51,7 +49,10 @@ Engines = Callable[..., AbstractContextManager[Engine]]
 def spark() -> Iterator[Session]:
     """One local Spark for the whole run, with slots for six shards."""
     session = open_session(SparkOptions(master="local[6]"), name="tests", shards=4, abort=Bell())
+    # From here on it is the program's own, as far as engines can tell.
+    _only_one.release()
     yield session
+    _only_one.acquire()
     session.close(Bell())
 
 

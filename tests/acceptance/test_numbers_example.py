@@ -1,5 +1,6 @@
 """The engine's example, from files to a real Kafka: every number arrives, in order, whatever is killed meanwhile."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -84,6 +85,22 @@ def test_all_numbers_arrive_once_and_in_order(stack: Stack, topic: str, numbers:
     assert arrived(stack, topic) == {shard: list(expected(shard)) for shard in range(SHARDS)}
 
 
+def test_a_followed_file_may_grow_in_the_middle_of_a_line(stack: Stack, topic: str, numbers: Path) -> None:
+    (numbers / "0.txt").write_text("1\n2\n12")
+    (numbers / "1.txt").write_text("")
+    with subprocess.Popen(
+        [sys.executable, *command(stack, topic, numbers, "--follow")],
+        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as program:  # fmt: skip
+        eventually(lambda: done(numbers, 0) == 2, 60)
+        with (numbers / "0.txt").open("a") as file:
+            file.write("34\n5\n")
+        eventually(lambda: done(numbers, 0) == 4, 30)
+        program.terminate()
+        assert program.wait(30) == 0
+    assert arrived(stack, topic)[0] == [1, 2, 1234, 5]
+
+
 def test_killed_workers_lose_nothing_and_reorder_nothing(stack: Stack, topic: str, numbers: Path) -> None:
     options = ("--follow", "--batch", "5")
     with subprocess.Popen(
@@ -120,5 +137,10 @@ def done(numbers: Path, shard: int) -> int:
 def workers(pid: int) -> set[int]:
     """The Python workers of a program: what the daemon forked."""
     below = descendants(pid)
-    daemons = {pid for pid in below if b"pyspark.daemon" in command_line(pid) and b"java" in command_line(parent(pid))}
-    return {pid for pid in below if alive(pid) and parent(pid) in daemons}
+    daemons = {pid for pid in below if b"pyspark.daemon" in command_line(pid)}
+    found = set()
+    for each in below:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if alive(each) and parent(each) in daemons:
+                found.add(each)
+    return found

@@ -87,15 +87,16 @@ def test_a_worker_that_fails_again_and_again_backs_off_and_its_neighbour_goes_on
         untouched(engine, neighbour)
 
 
-def test_without_its_jvm_the_engine_fails_and_nothing_is_left() -> None:
-    with driven() as driver:
+def test_without_its_jvm_the_engine_fails_and_nothing_is_left(tmp_path: Path) -> None:
+    with driven(variables={"TMPDIR": str(tmp_path)}) as driver:
         driver.up()
         driver.look()
         os.kill(driver.jvm(), signal.SIGKILL)
         assert driver.end(GONE_SECONDS) == 1
         assert driver.shot["raised"] == "EngineLost"
         assert "start the program again" in driver.shot["error"]
-        driver.gone(1.0)
+        driver.gone(10.0)
+    assert not list(tmp_path.iterdir())
 
 
 def test_after_the_driver_was_killed_nothing_is_left(tmp_path: Path) -> None:
@@ -129,10 +130,11 @@ def test_after_driver_and_jvm_were_killed_together_only_a_directory_is_left(tmp_
 
 def test_a_driver_that_was_killed_takes_a_shard_along_that_keeps_the_interpreters_lock() -> None:
     # Nothing in the worker's own process can run any more: the kernel's alarm has to end it.
-    chain = [("ticks", {}), ("misbehave", {"how": "hang_holding_the_lock"}), ("tally", {})]
+    chain = [("ticks", {}), ("misbehave", {"how": "hang_holding_the_lock", "after": 1.5}), ("tally", {})]
     policy = {"silence_seconds": 60.0, "deaf_seconds": 2.0, "orphan_seconds": 2.0}
     with driven(chain, policy=policy) as driver:
-        driver.until(lambda shot: shot["shards"][0]["pid"] and shot["shards"][1]["counts"], 60)
+        driver.until(lambda shot: shot["shards"][0]["counts"].get("misbehaved") and shot["shards"][1]["counts"], 60)
+        time.sleep(1.5)  # now it does
         victim = driver.shard(0)["pid"]
         driver.process.kill()
         driver.gone(25.0)  # seen: 4

@@ -15,11 +15,12 @@ import pyspark
 import pytest
 
 from tests.engine.driver import Driver, driven
-from tests.processes import alive, command_line
+from tests.processes import command_line
 from thresher.core.java import find_java
 
 STOP_SECONDS = 15.0
 AT_ONCE_SECONDS = 7.0
+GONE_SECONDS = 5.5
 BATCH_SECONDS = 1.0
 # Makes the terminal on standard input the controlling one of a new session, as a shell would.
 TAKE_TERMINAL = """
@@ -81,7 +82,7 @@ def test_a_plain_program_finishes_its_batches_and_ends_well(
         assert driver.end(STOP_SECONDS) == 0
         assert [shard["state"] for shard in driver.shot["shards"]] == ["stopped", "stopped"]
         assert all_batches_were_finished(trace)
-        driver.gone(0.5)
+        driver.gone(GONE_SECONDS)
     assert not list(temporary.iterdir())
 
 
@@ -93,7 +94,7 @@ def test_a_second_signal_ends_everything_at_once(trace: Path) -> None:
         driver.process.send_signal(signal.SIGTERM)
         assert driver.end(AT_ONCE_SECONDS) == 1
         assert driver.shot["raised"] == "StopForced"
-        driver.gone(0.5)
+        driver.gone(GONE_SECONDS)
     assert not all_batches_were_finished(trace)
 
 
@@ -109,7 +110,7 @@ def test_a_stop_while_spark_starts(trace: Path, tmp_path: Path) -> None:
             driver.process.terminate()
             assert driver.end(STOP_SECONDS) == 0
             assert driver.shot["state"] == "done"
-            driver.gone(0.5)
+            driver.gone(GONE_SECONDS)
         assert not list(temporary.iterdir()), delay
 
 
@@ -130,7 +131,7 @@ def test_ctrl_c_in_a_terminal(trace: Path, terminal: tuple[int, int]) -> None:
         os.write(ours, b"\x03")
         assert driver.end(STOP_SECONDS) == 0
         assert all_batches_were_finished(trace)
-        driver.gone(0.5)
+        driver.gone(GONE_SECONDS)
 
 
 def test_spark_submit_ends_by_itself_when_the_source_ends() -> None:
@@ -177,8 +178,8 @@ def test_the_program_under_spark_submit_killed(trace: Path) -> None:
         driver.up()
         driver.look()
         (program,) = [
-            pid for pid in driver.seen
-            if pid != driver.process.pid and alive(pid) and b"program.py" in command_line(pid)
+            each.pid for each in driver.seen
+            if each.pid != driver.process.pid and each.alive and b"program.py" in command_line(each.pid)
         ]  # fmt: skip
         os.kill(program, signal.SIGKILL)
         driver.end(STOP_SECONDS)

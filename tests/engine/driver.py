@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.processes import alive, command_line, descendants, environment, eventually
+from tests.processes import command_line, descendants, environment, eventually
+from thresher.spark.process import Process, look
 
 PROGRAM = Path(__file__).with_name("program.py")
 FUNCTIONS = Path(__file__).with_name("functions.py")
@@ -29,7 +29,9 @@ class Driver:
         self.process = process
         self.shots: list[Shot] = []
         self.said: list[str] = []
-        self.seen: set[int] = {process.pid}
+        # Numbers come back: processes are told apart by their birth as well.
+        self.seen: set[Process] = set()
+        self._note(process.pid)
         threads = [threading.Thread(target=each, daemon=True) for each in (self._follow, self._hear)]
         for thread in threads:
             thread.start()
@@ -70,10 +72,13 @@ class Driver:
         self.until(running, UP_SECONDS)
         return self.shot
 
-    def look(self) -> set[int]:
+    def _note(self, *pids: int) -> None:
+        self.seen |= {found for pid in pids if (found := look(pid)) is not None}
+
+    def look(self) -> set[Process]:
         """Note the processes below it."""
-        self.seen |= descendants(self.process.pid)
-        self.seen |= {shard["pid"] for shot in self.shots[-1:] for shard in shot["shards"] if shard["pid"]}
+        self._note(*descendants(self.process.pid))
+        self._note(*(shard["pid"] for shot in self.shots[-1:] for shard in shot["shards"] if shard["pid"]))
         return self.seen
 
     def jvm(self) -> int:
@@ -93,7 +98,7 @@ class Driver:
 
     def gone(self, seconds: float) -> None:
         """Every process it ever had ends within so long."""
-        eventually(lambda: not any(map(alive, self.seen)), seconds)
+        eventually(lambda: not any(process.alive for process in self.seen), seconds)
 
 
 def running(shot: Shot) -> bool:
@@ -137,7 +142,6 @@ def driven(
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(15)
-        for pid in driver.seen:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for each in driver.seen:
+            each.kill()
         driver.end(10)

@@ -3,7 +3,10 @@
 A misbehaving function does so in shard 0 only, so that its neighbour can be seen to go on.
 """
 
+import contextlib
 import ctypes
+import decimal
+import fractions
 import os
 import sys
 import time
@@ -83,6 +86,8 @@ def slow(shard: Shard, config: Config, batches: Batches) -> None:
 def misbehave(shard: Shard, config: Config, batches: Batches) -> Batches:
     for batch in batches:
         if shard.index == 0 and (config.get("always") or shard.attempt == 1):
+            shard.count("misbehaved")
+            shard.wait(config.get("after", 0.0))
             yield from MISBEHAVIOURS[config["how"]]()
         yield batch
 
@@ -122,9 +127,18 @@ def hang() -> Batches:
 
 
 def hang_holding_the_lock() -> Batches:
-    # PyDLL keeps the interpreter's lock: no other thread of the process runs meanwhile.
-    ctypes.PyDLL(None).sleep(1000)
+    # PyDLL keeps the interpreter's lock: no other thread of the process runs meanwhile. No signal wakes a mutex.
+    library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
     raise AssertionError
+
+
+def fork_and_die() -> Batches:
+    # The child has our connections to Spark and to the driver.
+    if os.fork() == 0:
+        time.sleep(60)
+    os._exit(1)
 
 
 def eat_memory() -> Batches:
@@ -141,6 +155,7 @@ def pass_on_text() -> Any:
 
 
 MISBEHAVIOURS = {each.__name__: each for each in (
+    fork_and_die,
     raise_error, raise_fatal, raise_passing, raise_particular, exit_python, exit_process, crash, hang,
     hang_holding_the_lock, eat_memory, pass_on_text,
 )}  # fmt: skip
@@ -163,3 +178,71 @@ def wants_more(shard: Shard, config: Config, batches: Batches, more: int) -> Non
 
 
 not_a_function = 7
+
+
+def swallows(shard: Shard, config: Config, batches: Batches) -> None:
+    shard.enter(contextlib.suppress(Exception))
+    next(batches)
+    raise Hopeless("somebody tries to hide this")
+
+
+def fails_to_close(shard: Shard, config: Config) -> Batches:
+    try:
+        yield one(1)
+        yield one(2)
+    finally:
+        if config["how"] == "hang":
+            time.sleep(1000)
+        raise ValueError("closing failed")
+
+
+def raises_fatal(shard: Shard, config: Config, batches: Batches) -> None:
+    next(batches)
+    if config.get("stdout"):
+        sys.stdout.close()
+        sys.stderr = None
+    raise Hopeless("there is no such thing")
+
+
+def reports_nonsense(shard: Shard, config: Config, batches: Batches) -> None:
+    next(batches)
+    nonsense: Any = {"decimal": decimal.Decimal(1), "nan": float("nan"), "none": None}
+    match config["what"]:
+        case "count" | "gauge" as kind:
+            getattr(shard, kind)("figure", nonsense[config["value"]])
+        case "event":
+            shard.event("odd", value=nonsense[config["value"]])
+        case "big event":
+            shard.event("big", value="x" * 100_000)
+        case "names":
+            for number in range(1000):
+                shard.count(f"figure {number}")
+
+
+def reports_numpys_numbers(shard: Shard, config: Config, batches: Batches) -> None:
+    for batch in batches:
+        half: Any = fractions.Fraction(batch.num_rows, 2)
+        shard.count("rows", half)
+
+
+def forks(shard: Shard, config: Config, batches: Batches) -> None:
+    """Leave a child behind that does nothing, and tell of it."""
+    for batch in batches:
+        if not shard.counts:
+            child = os.fork()
+            if child == 0:
+                time.sleep(120)
+                os._exit(0)
+            os.kill(child, 0)
+            shard.event("child", pid=child)
+        shard.count("rows", batch.num_rows)
+
+
+class Mapped:
+    """A configuration of a class of one's own."""
+
+
+def takes_mapped(shard: Shard, config: Config, batches: Batches) -> None:
+    assert isinstance(config["value"], Mapped)
+    for batch in batches:
+        shard.count("rows", batch.num_rows)

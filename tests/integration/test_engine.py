@@ -5,15 +5,17 @@ Bounds are five times what was seen, plus 5 s: a restart took 0.6 s, the end of 
 
 import importlib
 import time
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from tests.conftest import Engines
 from tests.engine.watching import replaced, until, untouched, up
+from tests.processes import alive, eventually
 from thresher.spark.outcome import Fatal
-from thresher.spark.problem import EngineProblem, ShardsFailed, SparkUnfit, StopForced
-from thresher.spark.session import Session
+from thresher.spark.problem import EngineLost, EngineProblem, ShardsFailed, SparkUnfit, StopForced
+from thresher.spark.session import Session, _only_one
 from thresher.spark.snapshot import EngineState
 from thresher.spark.supervision import Phase
 
@@ -71,6 +73,7 @@ def test_an_observer_that_fails_harms_nobody(engines: Engines) -> None:
         ("exit_process", "Python worker exited unexpectedly", RESTART_SECONDS),
         ("crash", "Python worker exited unexpectedly", RESTART_SECONDS),
         ("hang_holding_the_lock", "it was silent for 3 s", SILENCE_SECONDS),
+        ("fork_and_die", "Python worker exited unexpectedly", SILENCE_SECONDS),
         ("eat_memory", "MemoryExceeded: ", RESTART_SECONDS * 2),
     ],
 )
@@ -165,7 +168,7 @@ def test_the_open_batch_is_finished_on_a_stop(engines: Engines, tmp_path: Any) -
 
 def test_a_batch_that_never_ends_is_ended_after_the_grace(engines: Engines) -> None:
     with engines(TICKS, ("misbehave", {"how": "hang"}), TALLY, grace_seconds=1.0) as engine:
-        until(engine, lambda shot: shot.shards[0].state is Phase.RUNNING and shot.shards[1].counts, 60)
+        until(engine, lambda shot: shot.shards[0].counts.get("misbehaved") and shot.shards[1].counts, 60)
         began = time.monotonic()
         engine.stop()
         assert time.monotonic() - began < 15.0  # seen: 1.5
@@ -214,7 +217,7 @@ def test_a_stop_before_anything_runs_leaves_nothing_running(engines: Engines) ->
 
 def test_kill_finishes_nothing_and_says_so(engines: Engines) -> None:
     with engines(TICKS, ("misbehave", {"how": "hang"}), TALLY) as engine:
-        until(engine, lambda shot: shot.shards[0].state is Phase.RUNNING, 60)
+        until(engine, lambda shot: shot.shards[0].counts.get("misbehaved"), 60)
         began = time.monotonic()
         engine.kill()
         with pytest.raises(StopForced):
@@ -247,4 +250,80 @@ def test_leaving_a_block_stops_the_engine(engines: Engines, spark: Session) -> N
 def test_a_remote_spark_is_refused(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
     with engines(TICKS, TALLY) as engine, pytest.raises(SparkUnfit, match="SPARK_REMOTE is set"):
+        engine.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("chain", "error"),
+    [
+        ([TICKS, ("swallows", {})], "Hopeless: somebody tries to hide this"),
+        ([("fails_to_close", {"how": "raise"}), ("raises_fatal", {})], "Hopeless: there is no such thing"),
+        ([TICKS, ("raises_fatal", {"stdout": True})], "Hopeless: there is no such thing"),
+        ([TICKS, ("reports_nonsense", {"what": "gauge", "value": "decimal"})], "cannot be Decimal('1'), a Decimal"),
+        ([TICKS, ("reports_nonsense", {"what": "count", "value": "none"})], "cannot be None, a NoneType"),
+        ([TICKS, ("reports_nonsense", {"what": "gauge", "value": "nan"})], "cannot be nan"),
+        ([TICKS, ("reports_nonsense", {"what": "event", "value": "decimal"})], "the event 'odd' cannot be reported"),
+        ([TICKS, ("reports_nonsense", {"what": "event", "value": "nan"})], "the event 'odd' cannot be reported"),
+        ([TICKS, ("reports_nonsense", {"what": "big event"})], "are too many"),
+        ([TICKS, ("reports_nonsense", {"what": "names"})], "one figure too many"),
+    ],
+)
+def test_the_first_error_is_told_whatever_comes_after_it(engines: Engines, chain: list[Any], error: str) -> None:
+    with engines(*chain, shards=1) as engine:
+        with pytest.raises(ShardsFailed) as raised:
+            engine.wait(60)
+        assert error in str(raised.value)
+
+
+def test_closing_that_hangs_is_ended_and_the_error_before_it_told(engines: Engines) -> None:
+    chain: list[tuple[str, dict[str, Any]]] = [("fails_to_close", {"how": "hang"}), ("raises_fatal", {})]
+    told = "after Hopeless: there is no such thing, closing was not finished"
+    with engines(*chain, shards=1, grace_seconds=0.5, restarts=0) as engine, pytest.raises(ShardsFailed, match=told):
+        engine.wait(60)
+
+
+def test_any_real_number_can_be_counted(engines: Engines) -> None:
+    with engines(("some", {"rows": 3}), ("reports_numpys_numbers", {}), shards=1) as engine:
+        assert engine.wait(60).shards[0].counts == {"rows": 1.5}
+
+
+def test_a_child_that_a_function_forked_ends_with_its_task(engines: Engines) -> None:
+    events: list[Any] = []
+    with engines(TICKS, ("forks", {}), shards=1, observer=lambda *event: events.append(event)) as engine:
+        until(engine, lambda shot: events and shot.shards[0].counts.get("rows", 0) > 3, 60)
+        child = events[0][2]["pid"]
+        assert alive(child)
+        assert engine.stop().shards[0].state is Phase.STOPPED
+        eventually(lambda: not alive(child), 10)
+
+
+def test_a_configuration_may_hold_objects_of_the_functions_module(engines: Engines) -> None:
+    value = importlib.import_module("functions").Mapped()
+    config = MappingProxyType({"value": value})
+    with engines(("some", {"rows": 3}), ("takes_mapped", config), shards=1) as engine:
+        assert engine.wait(60).shards[0].counts == {"rows": 3}
+
+
+def test_a_slow_observer_has_seen_everything_when_the_wait_is_over(engines: Engines) -> None:
+    seen = []
+
+    def observer(shard: int, name: str, _fields: dict[str, Any]) -> None:
+        time.sleep(0.2)
+        seen.append((shard, name))
+
+    with engines(("some", {"rows": 2}), TALLY, shards=4, observer=observer) as engine:
+        shot = engine.wait(60)
+    assert sorted(seen) == [(shard, "first") for shard in range(4)]
+    assert [shard.events_dropped for shard in shot.shards] == [0] * 4
+
+
+def test_a_keeper_that_breaks_ends_the_engine(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thresher.spark.engine.Engine._hook", lambda *_: 1 / 0)
+    with engines(TICKS, TALLY) as engine, pytest.raises(EngineLost, match="ZeroDivisionError"):
+        engine.wait(30)
+
+
+def test_an_engine_does_not_take_the_spark_of_another_engine(engines: Engines) -> None:
+    told = "an engine of this process has a Spark of its own already"
+    with _only_one, engines(TICKS, TALLY) as engine, pytest.raises(SparkUnfit, match=told):
         engine.wait(30)

@@ -25,7 +25,7 @@ def hello(engine: Engine, **changes: Any) -> dict[str, Any]:
     known = engine._floor.stations[0].known
     proper = {
         "is": "hello", "token": engine._floor._exchange.address.token, "version": __version__, "shard": 0,
-        "attempt": known.attempt, "task": known.newest + 1, "host": "here", "pid": 1, "born": 1, "parent": None,
+        "attempt": known.attempt, "task": known.newest + 1, "host": "here", "pid": 1 << 30, "born": 1, "parent": None,
     }  # fmt: skip
     return proper | changes
 
@@ -61,6 +61,8 @@ REFUSED: list[tuple[dict[str, Any], str | None]] = [
     ({"token": "wrong"}, None),
     ({"token": None}, None),
     ({"token": "ü"}, None),
+    ({"token": "\ud800"}, None),
+    ({"pid": float("inf")}, "its hello cannot be understood"),
     ({"version": "0.0.0"}, "version"),
     ({"attempt": 0}, "replaced"),
     ({"attempt": 2}, "replaced"),
@@ -132,7 +134,7 @@ def test_a_task_that_talks_nonsense_loses_its_line_and_harms_nobody(engines: Eng
         with Caller(engine) as caller:
             caller.wire.send(hello(engine))
             assert caller.answer() is not None
-            caller.wire.send({"is": "beat", "counts": {}})
+            caller.wire.send({"is": "beat", "counts": {"rows": None}, "gauges": {}, "resident": 1, "dropped": 0})
             while caller.answer() is not None:
                 pass
         until(engine, lambda shot: shot.shards[0].attempt >= 2 and shot.shards[0].state == "running", 30)

@@ -42,15 +42,18 @@ policies = st.builds(
     healthy_seconds=st.sampled_from([5.0, 60.0]),
     restarts=st.sampled_from([None, 0, 1, 3]),
     grace_seconds=st.sampled_from([1.0, 30.0]),
+    slot_seconds=st.sampled_from([2.0, 30.0]),
 )
 
 
 class Supervised(RuleBasedStateMachine):
     """Feeds events in any order, as Spark, lines, people and time may produce them."""
 
-    @initialize(policy=policies)
-    def begin(self, policy: Policy) -> None:
+    @initialize(policy=policies, patience=st.integers(0, 35))
+    def begin(self, policy: Policy, patience: int) -> None:
         self.policy = policy
+        # So many steps before anything may be over for good: most lives should be long.
+        self.patience = patience
         self.now = 100.0
         self.known = Supervision()
         # What the model knows: it looks back instead of carrying state forward.
@@ -58,7 +61,8 @@ class Supervised(RuleBasedStateMachine):
         self.ends: list[tuple[float, Outcome]] = []
         self.welcomes: list[tuple[int, int, float]] = []  # attempt, Spark's task, when
         self.heard = self.lost = 0.0
-        self.stopped = self.over = False
+        self.stopped = self.over = self.killing = False
+        self.asked_at: tuple[int, float] | None = None
         self.forced: list[tuple[int, float]] = []
         self.streak = 0
         self.not_before = 0.0
@@ -87,12 +91,18 @@ class Supervised(RuleBasedStateMachine):
             case End(attempt=attempt):
                 assert self.in_flight
                 assert attempt == len(self.launches)
+                assert self.reason_to_end, "nothing was wrong with it"
                 self.forced.append((attempt, self.now))
             case AskStop(grace_seconds=grace):
                 assert self.stopped
                 assert grace == self.policy.grace_seconds
             case HangUp() | Refuse():
                 pass
+
+    @property
+    def out_of_patience(self) -> bool:
+        self.patience -= 1
+        return self.patience < 0
 
     @property
     def in_flight(self) -> bool:
@@ -112,10 +122,32 @@ class Supervised(RuleBasedStateMachine):
         return max((task for attempt, task, _ in self.welcomes if attempt == len(self.launches)), default=-1)
 
     @property
+    def silent(self) -> bool:
+        return self.line is not None and self.now - self.heard >= self.policy.silence_seconds
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it was asked to stop and has not, by the log."""
+        asked = self.asked_at is not None and self.asked_at[0] == len(self.launches)
+        return asked and self.now >= self.asked_at[1] + self.policy.grace_seconds + 2.0  # type: ignore[index]
+
+    @property
+    def reason_to_end(self) -> bool:
+        again = self.was_forced and self.now - self.forced[-1][1] >= 5.0
+        return self.silent or self.overdue or again or self.killing or (self.stopped and self.line is None)
+
+    @property
     def was_forced(self) -> bool:
         return bool(self.forced) and self.forced[-1][0] == len(self.launches)
 
+    @rule(task=st.integers(1, 3))
+    def proper_hello(self, task: int) -> None:
+        self.hello(0, task)
+
     @rule(attempt=st.integers(-2, 0), task=st.integers(-2, 3))
+    def any_hello(self, attempt: int, task: int) -> None:
+        self.hello(attempt, task)
+
     def hello(self, attempt: int, task: int) -> None:
         number = len(self.launches) + attempt
         newest = self.newest
@@ -127,6 +159,8 @@ class Supervised(RuleBasedStateMachine):
             self.welcomes.append((number, newest + task, self.now))
             self.heard, self.hung_up = self.now, False
             assert any(isinstance(command, AskStop) for command in commands) is self.stopped
+            if self.stopped and self.asked_at is None:
+                self.asked_at = (len(self.launches), math.inf)
 
     @precondition(lambda self: self.line is not None)
     @rule()
@@ -148,9 +182,18 @@ class Supervised(RuleBasedStateMachine):
         assert self.line is not None
         assert self.send(HungUp(task=self.line)) == ()
         self.hung_up = True
+        self.lost = self.now
 
     @precondition(lambda self: self.in_flight)
-    @rule(outcome=st.sampled_from(FAILURES + FINAL), draw=st.floats(0, 1))
+    @rule(outcome=st.sampled_from(FAILURES), draw=st.floats(0, 1))
+    def fails(self, outcome: Outcome, draw: float) -> None:
+        self.ends_now(outcome, draw)
+
+    @precondition(lambda self: self.in_flight and self.out_of_patience)
+    @rule(outcome=st.sampled_from(FINAL))
+    def ends_for_good(self, outcome: Outcome) -> None:
+        self.ends_now(outcome, 0.5)
+
     def ends_now(self, outcome: Outcome, draw: float) -> None:
         attempt = len(self.launches)
         welcomed = [when for number, _, when in self.welcomes if number == attempt]
@@ -182,6 +225,7 @@ class Supervised(RuleBasedStateMachine):
         assert self.send(Ended(attempt=len(self.launches) - older, outcome=outcome)) == ()
         assert self.known == before
 
+    @precondition(lambda self: self.out_of_patience)
     @rule()
     def stop(self) -> None:
         line, first = self.line, not self.stopped
@@ -191,25 +235,32 @@ class Supervised(RuleBasedStateMachine):
             assert commands == ()
             self.over = True
             assert self.known.phase.over
-        elif first and not self.was_forced_before(commands):
+        elif first:
             assert [type(command) for command in commands] == [AskStop if line is not None else End]
-        if self.in_flight and first:
-            self.stop_at = self.now
+            if line is not None:
+                self.asked_at = (len(self.launches), self.now)
 
-    def was_forced_before(self, commands: tuple[Command, ...]) -> bool:
-        ended_now = any(isinstance(command, End) for command in commands)
-        return self.was_forced and not ended_now
-
+    @precondition(lambda self: self.out_of_patience)
     @rule()
     def kill(self) -> None:
-        self.stopped = True
+        self.stopped = self.killing = True
         commands = self.send(KillAsked())
+        self.killing = False
         if self.in_flight and not self.over:
             assert [type(command) for command in commands] == [HangUp, End]
             self.hung_up = True
         else:
             assert commands == ()
             self.over = True
+
+    @precondition(lambda self: self.line is not None and not self.over)
+    @rule(seconds=st.integers(1, 70))
+    def lives_on(self, seconds: int) -> None:
+        """Let time pass with a task that says every second that it is there."""
+        for _ in range(seconds):
+            if self.line is not None:
+                self.beat()
+            self.time_passes(1.0)
 
     @rule(seconds=st.sampled_from([0.0, 0.05, 0.5, 1.0, 3.0, 5.0, 10.0, 31.0, 61.0]))
     def time_passes(self, seconds: float) -> None:
@@ -225,13 +276,14 @@ class Supervised(RuleBasedStateMachine):
         self.tick()
 
     def tick(self) -> None:
-        in_flight, line, forced = self.in_flight, self.line, self.was_forced
+        in_flight, forced = self.in_flight and not self.over, self.was_forced
+        wrong = in_flight and not forced and (self.silent or self.overdue)
+        again = in_flight and forced and self.now - self.forced[-1][1] >= 5.0
         commands = self.send(Tick())
-        if in_flight and line is not None and not forced:
-            silent = self.now - self.heard >= self.policy.silence_seconds
-            assert not silent or End(attempt=len(self.launches)) in commands, "a silent task was left alone"
-        if in_flight and forced and self.now - self.forced[-1][1] >= 5.0:
-            assert End(attempt=len(self.launches)) in commands, "it did not help, and was not done again"
+        assert (End(attempt=len(self.launches)) in commands) is (wrong or again)
+        if in_flight and not self.stopped and self.line is None:
+            waited = self.now - max(self.launches[-1], self.lost)
+            assert (self.known.phase is Phase.WAITING) is (waited >= self.policy.slot_seconds)
 
     @invariant()
     def phases_are_what_the_log_says(self) -> None:
@@ -259,4 +311,4 @@ class Supervised(RuleBasedStateMachine):
 
 
 TestSupervision = Supervised.TestCase
-TestSupervision.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSupervision.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)

@@ -1,5 +1,6 @@
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def archive(tmp_path: Path, *, java: Java = JAVA, version: str = "4.2.0", make: bool = True) -> Archive:
-    return Archive(java, tmp_path / "jars", version, make=make)
+    return Archive(java, tmp_path / "jars", version, make=make, workplace=Path(tempfile.mkdtemp(dir=tmp_path)))
 
 
 def stage(made: Archive, content: bytes = b"classes") -> Path:
     """Do as Java does at its end."""
-    (option,) = [each for each in made.java_options(Path("log")) if "ArchiveClassesAtExit" in each]
+    (option,) = [each for each in made.java_options() if "ArchiveClassesAtExit" in each]
     path = Path(option.partition("=")[2])
     path.write_bytes(content)
     return path
@@ -36,7 +37,7 @@ def test_what_one_makes_the_next_one_finds(tmp_path: Path) -> None:
     first.keep()
     second = archive(tmp_path)
     assert second.found is not None
-    assert f"-XX:SharedArchiveFile={second.found}" in second.java_options(Path("log"))
+    assert f"-XX:SharedArchiveFile={second.found}" in second.java_options()
 
 
 @pytest.mark.parametrize(
@@ -73,12 +74,15 @@ def test_makers_at_the_same_time_do_not_meet(tmp_path: Path, cache: Path) -> Non
 
 
 def test_what_a_killed_java_left_is_not_used(tmp_path: Path, cache: Path) -> None:
-    made = archive(tmp_path)
-    stage(made)
-    made.forget()
-    made.keep()
+    stage(archive(tmp_path))
     assert not list(cache.iterdir())
     assert archive(tmp_path).found is None
+
+
+def test_a_java_that_left_nothing_costs_a_note(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    archive(tmp_path).keep()
+    assert "could not be kept" in caplog.text
+    assert not list(cache.iterdir())
 
 
 @pytest.mark.parametrize("damage", [b"", b"class", b"CLASSES"])
@@ -100,7 +104,7 @@ def test_a_cache_that_cannot_be_written_costs_a_note_and_nothing_else(
     (tmp_path / "file").touch()
     monkeypatch.setenv("THRESHER_CACHE", str(tmp_path / "file" / "below"))
     made = archive(tmp_path)
-    assert made.java_options(Path("log")) == ()
+    assert made.java_options() == ()
     assert "without an archive of its classes" in caplog.text
     made.keep()
 
@@ -109,25 +113,24 @@ def test_what_java_complains_about_is_noted(tmp_path: Path, caplog: pytest.LogCa
     made = archive(tmp_path)
     stage(made)
     made.keep()
-    log = tmp_path / "log"
-    log.write_text("")
+    user = archive(tmp_path)
+    user._log.write_text("")
     with caplog.at_level(logging.INFO):
-        archive(tmp_path).look_at(log)
+        user.look()
     assert not caplog.text
-    log.write_text("[0.045s][warning][cds,dynamic] Unable to use shared archive.\nmore\n")
-    archive(tmp_path).look_at(log)
+    user._log.write_text("[0.045s][warning][cds,dynamic] Unable to use shared archive.\nmore\n")
+    user.look()
     assert "Unable to use shared archive." in caplog.text
 
 
-def test_old_leftovers_go_when_a_new_one_is_made(tmp_path: Path, cache: Path) -> None:
-    made = archive(tmp_path)
-    stage(made)
-    for name, age in (("spark-1-x.1-1.stage", 7200), ("spark-1-y.2-2.stage", 60), ("spark-1-z-0.jsa", 90 * 86400)):
+def test_old_leftovers_go_at_the_next_start(tmp_path: Path, cache: Path) -> None:
+    archive(tmp_path)
+    for name, age in (("spark-1-x.1-1.draft", 7200), ("spark-1-y.2-2.draft", 60), ("spark-1-z-0.jsa", 90 * 86400)):
         (cache / name).touch()
         os.utime(cache / name, (cache.stat().st_mtime - age,) * 2)
-    made.keep()
-    assert {path.name for path in cache.iterdir() if path.name.startswith("spark-1")} == {"spark-1-y.2-2.stage"}
+    archive(tmp_path)
+    assert {path.name for path in cache.iterdir()} == {"spark-1-y.2-2.draft"}
 
 
 def test_none_is_made_where_none_is_wanted(tmp_path: Path) -> None:
-    assert archive(tmp_path, make=False).java_options(Path("log")) == ()
+    assert archive(tmp_path, make=False).java_options() == ()

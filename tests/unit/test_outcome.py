@@ -35,11 +35,15 @@ class Mute(Exception):
     "outcome", [Finished(), Stopped(why="asked"), Replaced(), Lost(why="killed"), Gone(why="no JVM")]
 )
 def test_outcomes_survive_the_trip(outcome: Outcome) -> None:
-    assert decode(encode(outcome)) == outcome
+    assert decode(encode(outcome, {"rows": 7})) == (outcome, {"rows": 7})
+
+
+def travelled(error: BaseException) -> Outcome:
+    return decode(encode(outcome_of(error)))[0]
 
 
 def test_errors_of_ours_say_whether_a_retry_helps_and_arrive_as_themselves() -> None:
-    fatal, transient = decode(encode(outcome_of(WrongBatch("no")))), decode(encode(outcome_of(LineUnreachable("no"))))
+    fatal, transient = travelled(WrongBatch("no")), travelled(LineUnreachable("no"))
     assert isinstance(fatal, Fatal)
     assert isinstance(fatal.trouble.error, WrongBatch)
     assert isinstance(transient, Transient)
@@ -49,14 +53,14 @@ def test_errors_of_ours_say_whether_a_retry_helps_and_arrive_as_themselves() -> 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), OSError(5, "io"), MemoryError(), KeyboardInterrupt()])
 def test_errors_of_others_are_given_another_chance(error: BaseException) -> None:
-    outcome = decode(encode(outcome_of(error)))
+    outcome = travelled(error)
     assert isinstance(outcome, Transient)
     assert outcome.trouble.kind == type(error).__name__
     assert outcome.trouble.error is None
 
 
 def test_an_error_that_cannot_be_built_again_arrives_as_its_text() -> None:
-    outcome = decode(encode(outcome_of(Odd(wanted="this"))))
+    outcome = travelled(Odd(wanted="this"))
     assert isinstance(outcome, Transient)
     assert outcome.trouble.error is None
     assert str(outcome.trouble) == "Odd: this"
@@ -65,7 +69,7 @@ def test_an_error_that_cannot_be_built_again_arrives_as_its_text() -> None:
 def test_an_error_whose_class_the_driver_lacks_arrives_as_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     payload = encode(outcome_of(LineUnreachable("no")))
     monkeypatch.delattr(sys.modules["thresher.spark.problem"], "LineUnreachable")
-    outcome = decode(payload)
+    outcome, _ = decode(payload)
     assert isinstance(outcome, Transient)
     assert outcome.trouble.error is None
     assert str(outcome.trouble) == "LineUnreachable: no"
@@ -79,4 +83,13 @@ def test_exiting_python_is_a_failure_with_its_status() -> None:
 
 
 def test_an_error_without_a_text_is_still_told() -> None:
-    assert isinstance(decode(encode(outcome_of(Mute()))), Transient)
+    assert isinstance(travelled(Mute()), Transient)
+
+
+def test_an_error_of_any_size_arrives_as_one_of_a_bearable_size() -> None:
+    outcome = travelled(WrongBatch("x" * 10_000_000))
+    assert isinstance(outcome, Fatal)
+    assert outcome.trouble.error is None
+    assert len(encode(outcome)) < 50_000
+    assert outcome.trouble.message.startswith("xxx")
+    assert "letters" in outcome.trouble.message

@@ -1,16 +1,29 @@
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from thresher.spark.settings import SparkOptions, breaking, default_master, is_local, java_options, ours
+from thresher.spark.problem import PipelineInvalid
+from thresher.spark.settings import (
+    SparkOptions,
+    breaking,
+    default_master,
+    given_by,
+    is_local,
+    java_options,
+    ours,
+    read_defaults,
+)
 
 FIT = {"spark.python.worker.reuse": "false"}
 
 
 def settings(
-    options: SparkOptions | None = None, master: str = "local[4]", *, submitted: bool = False
+    options: SparkOptions | None = None, *, master: str = "local[4]", submitted: bool = False
 ) -> dict[str, str]:
-    return ours(options or SparkOptions(), name="orders", shards=3, master=master, submitted=submitted)
+    given = {"spark.master": master} | given_by(options or SparkOptions())
+    return ours(given, name="orders", shards=3, submitted=submitted)
 
 
 def test_our_own_settings_do_not_break_the_engine() -> None:
@@ -65,6 +78,7 @@ def test_what_the_user_sets_wins() -> None:
         conf={"spark.driver.memory": "2g", "spark.app.name": "mine"}, archives=("a.tar.gz#e", "b.zip")
     )
     chosen = settings(options)
+    assert breaking(chosen) == []
     assert (chosen["spark.driver.memory"], chosen["spark.app.name"]) == ("2g", "mine")
     assert chosen["spark.archives"] == "a.tar.gz#e,b.zip"
 
@@ -73,21 +87,50 @@ def test_the_jvm_of_spark_submit_keeps_its_size() -> None:
     assert "spark.driver.memory" not in settings(submitted=True)
 
 
-def test_java_options_survive_spaces_in_paths_and_keep_the_users_own() -> None:
+@pytest.mark.parametrize("user", ["", '-Dmine="1 2"', "-Dlog4j2.mine=1 -Dfoo=2"])
+def test_java_options_survive_spaces_in_paths_and_keep_the_users_own(user: str) -> None:
+    archive = ("-XX:ArchiveClassesAtExit=/c d/x.jsa", "-Xlog:cds*=warning:file=/e f/cds.log")
     text = java_options(
-        log_configuration=Path("/a b/log4j2.properties"),
-        temporary=Path("/tmp/x y"),
-        archive=("-XX:SharedArchiveFile=/c d/x.jsa",),
-        user='-Dmine="1 2"',
+        log_configuration=Path("/a b/log4j2.properties"), temporary=Path('/tmp/x "y"'), archive=archive, user=user
     )
-    for part in (
-        '"-Dlog4j2.configurationFile=/a b/log4j2.properties"',
-        '"-Djava.io.tmpdir=/tmp/x y"',
-        '"-XX:SharedArchiveFile=/c d/x.jsa"',
-        '-Dmine="1 2"',
-    ):
-        assert part in text
-    assert text.endswith('-Dmine="1 2"')
+    assert shlex.split(text) == [
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        "-XX:-UsePerfData",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Dlog4j2.configurationFile=/a b/log4j2.properties",
+        '-Djava.io.tmpdir=/tmp/x "y"',
+        *archive,
+        *shlex.split(user),
+    ]
+
+
+def test_a_master_among_the_settings_is_a_master() -> None:
+    given = given_by(SparkOptions(conf={"spark.master": "spark://host:7077"}))
+    assert "spark.driver.bindAddress" not in ours(given, name="orders", shards=2, submitted=False)
+    assert given_by(SparkOptions(master="local[2]", conf={"spark.master": "yarn"}))["spark.master"] == "local[2]"
+
+
+def test_defaults_of_the_installation_are_read_as_spark_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "spark-defaults.conf"
+    path.write_text("# a comment\n\nspark.master  local[7]\nspark.a=b=c\n spark.d : e f \n! no\nspark.empty\n")
+    assert read_defaults(path) == {"spark.master": "local[7]", "spark.a": "b=c", "spark.d": "e f"}
+    assert read_defaults(tmp_path / "absent") == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"line_port": 70000}, "line_port 70000"),
+        ({"line_port": -1}, "line_port -1"),
+        ({"line_port": "80"}, "line_port '80'"),
+        ({"conf": {"spark.speculation": False}}, "conf 'spark.speculation': give a text"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PipelineInvalid) as refused:
+        SparkOptions(**options)
+    assert reason in str(refused.value)
 
 
 def test_options_hide_their_settings() -> None:

@@ -1,11 +1,13 @@
 """What a task does before it has a line; everything after that is tested in real workers."""
 
+import pickle
 import socket
 
 from thresher.spark.outcome import Fatal, Transient, decode
 from thresher.spark.pipeline import Step
 from thresher.spark.policy import Policy
 from thresher.spark.problem import LineUnreachable, VersionMismatch
+from thresher.spark.shard import Figures
 from thresher.spark.spec import Address, Parcel, Spec
 from thresher.spark.task import Task, run_shard
 
@@ -16,7 +18,7 @@ def spec(port: int) -> Spec:
         shard=0,
         shards=1,
         attempt=1,
-        steps=(Step(function="sys:exit"),),
+        steps=pickle.dumps((Step(function="sys:exit"),)),
         policy=Policy(),
         address=Address(host="127.0.0.1", port=port, token="secret"),
     )
@@ -24,7 +26,7 @@ def spec(port: int) -> Spec:
 
 def test_a_parcel_of_another_version_is_not_opened() -> None:
     (payload,) = Task(Parcel(version="0.0.0", payload=b"whatever that version packed"))([])
-    outcome = decode(payload)
+    outcome, _ = decode(payload)
     assert isinstance(outcome, Fatal)
     assert isinstance(outcome.trouble.error, VersionMismatch)
     assert "the driver 0.0.0: give the executors the driver's environment" in outcome.trouble.message
@@ -33,7 +35,7 @@ def test_a_parcel_of_another_version_is_not_opened() -> None:
 def test_a_driver_that_cannot_be_reached_is_worth_another_attempt_and_says_where_it_was_sought() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    outcome = run_shard(spec(port), task=0)
+    outcome = run_shard(spec(port), Figures(), task=0)
     assert isinstance(outcome, Transient)
     assert isinstance(outcome.trouble.error, LineUnreachable)
     assert f"127.0.0.1:{port}" in outcome.trouble.message

@@ -26,10 +26,10 @@ class Throwaway:
 
     def remove(self) -> None:
         """Remove the directory with all that is in it. Harmless the second time."""
+        lock, self._lock = self._lock, None
         shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if lock is not None:
+            os.close(lock)
 
 
 def sweep(prefix: str) -> None:

@@ -2,8 +2,8 @@
 
 1. The archive belongs to one build of Java and one installation of PySpark; its name says which, and holds a checksum,
    because Java crashes on a damaged one instead of passing it over.
-2. Where there is none, the JVM leaves one behind when it ends in good order. It goes to a name of its own and is
-   renamed into place, so that any number of makers do not meet.
+2. Where there is none, the JVM leaves one behind when it ends in good order: in its own temporary directory, from
+   where it is moved into place, so that any number of makers do not meet and a killed one leaves nothing.
 3. An archive that cannot be found, made or used costs time, nothing else: a note in the log says so.
 """
 
@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import shutil
 import time
 import zlib
 from pathlib import Path
@@ -20,17 +21,18 @@ from thresher.core.places import PlaceUnusable, cache_home, make_writable
 
 logger = logging.getLogger(__name__)
 
-_STAGE_SECONDS = 3600.0
+_DRAFT_SECONDS = 3600.0
 _UNUSED_SECONDS = 30 * 86400.0
 
 
 class Archive:
     """The archive for one Java and one Spark: found, to be made, or neither."""
 
-    def __init__(self, java: Java, jars: Path, version: str, *, make: bool) -> None:
+    def __init__(self, java: Java, jars: Path, version: str, *, make: bool, workplace: Path) -> None:
         mark = f"{java.executable.resolve()}\n{java.version}\n{version}\n{jars}\n{jars.stat().st_mtime_ns}"
         self._stem = f"spark-{version}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}"
         self._directory: Path | None = None
+        self._log = workplace / "cds.log"
         self.found: Path | None = None
         self._stage: Path | None = None
         try:
@@ -38,24 +40,25 @@ class Archive:
         except PlaceUnusable as error:
             logger.warning("Spark starts without an archive of its classes: %s", error)
             return
+        self._tidy(self._directory)
         self.found = self._find(self._directory)
         if self.found is None and make:
-            self._stage = self._directory / f"{self._stem}.{os.getpid()}-{time.monotonic_ns()}.stage"
+            self._stage = workplace / "classes.jsa"
 
-    def java_options(self, log: Path) -> tuple[str, ...]:
+    def java_options(self) -> tuple[str, ...]:
         """Return what makes Java use the archive, or make it, and write its complaints where nobody is disturbed."""
-        quiet = ("-Xlog:disable", "-Xlog:all=error:stderr", f"-Xlog:cds*=warning:file={log}")
+        quiet = ("-Xlog:disable", "-Xlog:all=error:stderr", f"-Xlog:cds*=warning:file={self._log}")
         if self.found is not None:
             return (f"-XX:SharedArchiveFile={self.found}", *quiet)
         if self._stage is not None:
             return (f"-XX:ArchiveClassesAtExit={self._stage}", *quiet)
         return ()
 
-    def look_at(self, log: Path) -> None:
+    def look(self) -> None:
         """Once Java is up: note it if the archive was found and not used."""
         if self.found is not None:
             with contextlib.suppress(OSError):
-                if complaints := log.read_text(errors="replace").strip():
+                if complaints := self._log.read_text(errors="replace").strip():
                     logger.warning("Java does not use %s: %s", self.found, complaints.splitlines()[0])
 
     def keep(self) -> None:
@@ -63,17 +66,14 @@ class Archive:
         stage, self._stage = self._stage, None
         if stage is None or self._directory is None:
             return
+        # Another file system, perhaps: a name of our own there first.
+        draft = self._directory / f"{self._stem}.{os.getpid()}-{time.monotonic_ns()}.draft"
         try:
-            stage.rename(self._directory / f"{self._stem}-{checksum(stage)}.jsa")
+            shutil.move(stage, draft)
+            draft.rename(self._directory / f"{self._stem}-{checksum(draft)}.jsa")
         except OSError as error:
+            draft.unlink(missing_ok=True)
             logger.warning("the archive of Spark's classes could not be kept: %s", error)
-        self._tidy(self._directory)
-
-    def forget(self) -> None:
-        """Java was killed: what it may have begun is not to be used."""
-        stage, self._stage = self._stage, None
-        if stage is not None:
-            stage.unlink(missing_ok=True)
 
     def _find(self, directory: Path) -> Path | None:
         for path in sorted(directory.glob(f"{self._stem}-*.jsa")):
@@ -93,7 +93,7 @@ class Archive:
         for path in directory.glob("spark-*"):
             with contextlib.suppress(OSError):
                 age = now - path.stat().st_mtime
-                if age > (_STAGE_SECONDS if path.suffix == ".stage" else _UNUSED_SECONDS):
+                if age > (_DRAFT_SECONDS if path.suffix == ".draft" else _UNUSED_SECONDS):
                     path.unlink()
 
 

@@ -4,6 +4,7 @@
 """
 
 import math
+import os
 import select
 
 from thresher.spark.waker import Waker
@@ -16,10 +17,12 @@ class Bell:
         self.rung = False
         self.why = ""
         self._waker = Waker()
+        self._owner = os.getpid()
 
     def ring(self, why: str) -> None:
         """Ring. Never blocks, never raises."""
-        if not self.rung:
+        # A forked child has the same pipe, and nothing to say in it.
+        if not self.rung and os.getpid() == self._owner:
             self.why = why
             self.rung = True
             self._waker.wake()

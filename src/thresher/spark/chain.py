@@ -42,33 +42,45 @@ class Intake:
             yield batch
 
 
-def run_chain(steps: Sequence[Step], shard: Shard) -> None:
-    """Run until the source ends or it is time to stop. Whatever a function raises is raised."""
+def run_chain(
+    steps: Sequence[Step], shard: Shard, on_close: Callable[[BaseException | None], None] = lambda _error: None
+) -> None:
+    """Run until the source ends or it is time to stop. Whatever a function raises is raised.
+
+    `on_close` is told how it ended before the functions are closed, which may take long, hang, or fail in its turn.
+    """
     functions = [resolve(step.function, arguments=2 if number == 0 else 3) for number, step in enumerate(steps)]
-    first, *others = list(zip(functions, steps, strict=True))
     with ExitStack() as generators:
+        try:
+            _pull(list(zip(functions, steps, strict=True)), shard, generators)
+        except BaseException as error:
+            on_close(error)
+            raise
+        on_close(None)
 
-        def passed_on(step: Step, given: object) -> Iterator[pa.RecordBatch]:
-            batches = checked(step.function, given)
-            # Both: closing the outer one does not reach an inner one that was never started.
-            for generator in (given, batches):
-                if hasattr(generator, "close"):
-                    generators.callback(generator.close)
-            return batches
 
-        function, step = first
-        intake = Intake(shard, passed_on(step, function(shard, step.config)))
-        flow: Iterator[pa.RecordBatch] = iter(intake)
-        for number, (function, step) in enumerate(others, 2):
-            given = function(shard, step.config, flow)
-            if given is None and number == len(steps):
-                break
-            flow = passed_on(step, given)
-        else:
-            for _ in flow:
-                pass
-        if not intake.ended and not shard.stopping:
-            raise InputLeft(f"{steps[-1].function} returned before its input ended: it must take every batch")
+def _pull(chain: list[tuple[Function, Step]], shard: Shard, generators: ExitStack) -> None:
+    def passed_on(step: Step, given: object) -> Iterator[pa.RecordBatch]:
+        batches = checked(step.function, given)
+        # Both: closing the outer one does not reach an inner one that was never started.
+        for generator in (given, batches):
+            if hasattr(generator, "close"):
+                generators.callback(generator.close)
+        return batches
+
+    function, step = chain[0]
+    intake = Intake(shard, passed_on(step, function(shard, step.config)))
+    flow: Iterator[pa.RecordBatch] = iter(intake)
+    for number, (function, step) in enumerate(chain[1:], 2):
+        given = function(shard, step.config, flow)
+        if given is None and number == len(chain):
+            break
+        flow = passed_on(step, given)
+    else:
+        for _ in flow:
+            pass
+    if not intake.ended and not shard.stopping:
+        raise InputLeft(f"{chain[-1][1].function} returned before its input ended: it must take every batch")
 
 
 def checked(function: str, given: object) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@
 All state is changed in the loop's thread; the other threads only wait for Spark.
 """
 
+import contextlib
 import logging
 import queue
 import random
@@ -26,7 +27,7 @@ from thresher.spark.floor import Chore, Floor, Report
 from thresher.spark.loop import Loop
 from thresher.spark.pipeline import Pipeline
 from thresher.spark.problem import EngineLost, EngineProblem, ShardsFailed, SparkFailed, StopForced
-from thresher.spark.session import Session, open_session
+from thresher.spark.session import Session, open_session, within
 from thresher.spark.settings import SparkOptions
 from thresher.spark.snapshot import EngineState, Snapshot
 from thresher.spark.submit import ShutdownHook
@@ -35,6 +36,10 @@ logger = logging.getLogger(__name__)
 
 # What a stop may take beyond the shards' grace before everything is ended by force.
 _STOP_MARGIN_SECONDS = 20.0
+# What may take a moment at the end, and no more.
+_CLOSE_SECONDS = 5.0
+# Events that wait for the observer; beyond it, new ones are dropped and counted.
+_MOST_REPORTS = 10_000
 
 
 class Engine:
@@ -60,9 +65,11 @@ class Engine:
         self._stop_by: float | None = None
         self._stop_asked, self._kill_asked = Bell(), Bell()
         self._closing = False
-        self._drained, self._done = threading.Event(), threading.Event()
+        # No shard runs any more; the session is to be closed; everything has ended.
+        self._drained, self._over, self._done = threading.Event(), threading.Event(), threading.Event()
         self._chores: queue.SimpleQueue[Chore | None] = queue.SimpleQueue()
-        self._reports: queue.SimpleQueue[tuple[int, str, dict[str, Any]] | None] = queue.SimpleQueue()
+        self._reports: queue.Queue[tuple[int, str, dict[str, Any]] | None] = queue.Queue(_MOST_REPORTS)
+        self._observing: threading.Thread | None = None
         self._loop = Loop("engine", self._on_time, self._on_broken)
         self._floor = Floor(
             pipeline,
@@ -81,7 +88,11 @@ class Engine:
         self._loop.start()
         threading.Thread(target=self._keep, name="engine-keeper", daemon=True).start()
         if self._observer is not None:
-            threading.Thread(target=self._observe, args=(self._observer,), name="engine-observer", daemon=True).start()
+            arguments = (self._observer,)
+            self._observing = threading.Thread(
+                target=self._observe, args=arguments, name="engine-observer", daemon=True
+            )
+            self._observing.start()
 
     def request_stop(self) -> None:
         """Ask for a stop in good order and return at once. Safe in a signal handler, harmless when repeated."""
@@ -148,8 +159,7 @@ class Engine:
             if self._floor.over:
                 self._close()
             elif self._stop_by is not None and now >= self._stop_by:
-                self._end_by_force(EngineLost("Spark did not end the shards in time, and was ended itself"))
-                self._close()
+                self._end_by_force(EngineLost("Spark did not answer, so its shards did not end in good order"))
             elif self._stop_by is not None:
                 due = self._stop_by if due is None else min(due, self._stop_by)
         return due
@@ -177,7 +187,12 @@ class Engine:
             self._floor.stop()
 
     def _on_kill(self) -> None:
-        self._end_by_force(StopForced("stopped at once: open batches were not finished"))
+        if self._closing:
+            # Nothing is left to finish: this only saves the wait for a JVM of ours.
+            if self._session is not None:
+                self._session.kill()
+        else:
+            self._end_by_force(StopForced("stopped at once: open batches were not finished"))
 
     def _end_by_force(self, error: ThresherError) -> None:
         self._fail(error)
@@ -190,8 +205,10 @@ class Engine:
     def _on_broken(self, error: BaseException) -> None:
         """A bug: rather end than go on without supervision. Shards without a line end themselves."""
         self._error = EngineProblem(f"the engine broke, which is a bug: {type(error).__name__}: {error}")
-        self._floor.close()
-        self._chores.put(None)
+        try:
+            self._floor.close()
+        finally:
+            self._over.set()
 
     def _close(self) -> None:
         """All shards are over: let the keeper close the session."""
@@ -200,7 +217,7 @@ class Engine:
             reasons = "; ".join(f"shard {station.shard}: {station.known.last_error}" for station in failed)
             self._fail(ShardsFailed(f"{len(failed)} of {self.pipeline.shards} shards failed for good: {reasons}"))
         self._drained.set()
-        self._chores.put(None)
+        self._over.set()
 
     def _finish(self) -> None:
         self._floor.close()
@@ -214,23 +231,25 @@ class Engine:
     # The other threads
 
     def _keep(self) -> None:
-        """Open the session, do what must not hold the loop up, close the session, and end the loop."""
-        session = self._open()
-        if session is not None:
-            hook = self._hook(session)
-            self._loop.post(partial(self._on_opened, session))
-            while (chore := self._chores.get()) is not None:
-                chore()
-            if hook is not None:
-                hook.remove()
-            session.close(self._kill_asked)
-            self._see_workers_off()
-        self._drained.set()
-        self._reports.put(None)
-        self._loop.post(self._finish)
-        self._loop.join()
-        self._state = EngineState.DONE if self._error is None else EngineState.FAILED
-        self._done.set()
+        """Open the session, close it when all shards are over, and end the rest. Whatever happens, the engine ends."""
+        session = None
+        try:
+            session = self._open()
+            if session is not None:
+                self._keep_open(session)
+        except Exception as error:
+            logger.exception("the engine's keeper broke")
+            self._fail(EngineLost(f"Spark was lost: {type(error).__name__}: {error}; start the program again"))
+        finally:
+            self._drained.set()
+            if session is not None:
+                self._close_session(session)
+            self._chores.put(None)
+            self._loop.post(self._finish)
+            self._loop.join()
+            self._end_reports()
+            self._state = EngineState.DONE if self._error is None else EngineState.FAILED
+            self._done.set()
 
     def _open(self) -> Session | None:
         """Open a session; None where it failed, or was not wanted any more when it was about to be there."""
@@ -249,6 +268,26 @@ class Engine:
         self._floor.never_began()
         return None
 
+    def _keep_open(self, session: Session) -> None:
+        hook = self._hook(session)
+        threading.Thread(target=self._do_chores, name="engine-chores", daemon=True).start()
+        self._loop.post(partial(self._on_opened, session))
+        self._over.wait()
+        if hook is not None:
+            within(_CLOSE_SECONDS, hook.remove, self._kill_asked)
+
+    def _close_session(self, session: Session) -> None:
+        try:
+            session.close(self._kill_asked)
+        except Exception:
+            logger.exception("Spark could not be closed in good order")
+        self._see_workers_off()
+
+    def _do_chores(self) -> None:
+        """Do what may block for as long as a JVM does not answer."""
+        while (chore := self._chores.get()) is not None:
+            chore()
+
     def _hook(self, session: Session) -> ShutdownHook | None:
         if not session.submitted:
             return None
@@ -262,16 +301,24 @@ class Engine:
 
     def _see_workers_off(self) -> None:
         """Return when no worker of ours is left on this machine; who does not go is made to."""
-        deadline = time.monotonic() + self.pipeline.policy.orphan_seconds + 1.0
+        patience = self.pipeline.policy.orphan_seconds + 1.0
+        began = time.monotonic()
         while any(worker.alive for worker in self._floor.workers):
-            if time.monotonic() > deadline or self._kill_asked.rung:
+            waited = time.monotonic() - began
+            if waited > patience or self._kill_asked.rung:
                 for worker in self._floor.workers:
                     worker.kill()
+            if waited > patience + _CLOSE_SECONDS:
+                logger.warning("workers that cannot be killed are left behind: %s", self._floor.workers)
+                return
             time.sleep(0.01)
 
     def _report(self, shard: int, name: str, fields: dict[str, Any]) -> None:
         if self._observer is not None:
-            self._reports.put((shard, name, fields))
+            try:
+                self._reports.put_nowait((shard, name, fields))
+            except queue.Full:
+                self._floor.stations[shard].unobserved += 1
 
     def _observe(self, observer: Report) -> None:
         while (report := self._reports.get()) is not None:
@@ -279,3 +326,10 @@ class Engine:
                 observer(*report)
             except Exception:
                 logger.exception("the observer failed on an event")
+
+    def _end_reports(self) -> None:
+        """Give the observer a moment for what it has not seen yet."""
+        if self._observing is not None:
+            with contextlib.suppress(queue.Full):
+                self._reports.put(None, timeout=_CLOSE_SECONDS)
+            self._observing.join(0 if self._kill_asked.rung else _CLOSE_SECONDS)

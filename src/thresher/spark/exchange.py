@@ -7,6 +7,7 @@
 """
 
 import contextlib
+import errno
 import hmac
 import logging
 import selectors
@@ -31,7 +32,7 @@ _WELCOMED_BYTES = 1 << 20
 _MOST_STRANGERS = 256
 # A caller that takes nothing for so long that this much waits for it is as good as gone.
 _MOST_UNSENT = 1 << 20
-_MALFORMED = (LookupError, TypeError, ValueError)
+_MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +96,13 @@ class Exchange:
     """All lines of one engine. Used in the loop's thread only."""
 
     def __init__(self, loop: Loop, desk: Desk, *, bind: str, advertise: str, port: int, token: str) -> None:
-        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-        self._listener = socket.create_server((bind, port), family=family, backlog=1024)
+        found = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self._listener = socket.create_server(found[0][4][:2], family=found[0][0], backlog=1024)
         self._listener.setblocking(False)
         self._loop = loop
         self._desk = desk
         self._callers: set[Caller] = set()
+        self._deaf = False
         self.address = Address(host=advertise, port=self._listener.getsockname()[1], token=token)
         loop.watch(self._listener, selectors.EVENT_READ, self._accept)
 
@@ -112,6 +114,9 @@ class Exchange:
     def beat(self) -> None:
         """Tell every welcomed caller that we are there, and hang up on strangers that said nothing."""
         now = time.monotonic()
+        if self._deaf:
+            self._deaf = False
+            self._loop.watch(self._listener, selectors.EVENT_READ, self._accept)
         for caller in list(self._callers):
             if caller.welcomed:
                 if caller.wire.unsent < _MOST_UNSENT:
@@ -130,8 +135,13 @@ class Exchange:
     def _accept(self, _events: int) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:
-            return  # it changed its mind, or we are out of descriptors for now
+        except OSError as error:
+            if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+                # It would be ready again at once, and we none the richer: look again at the next beat.
+                logger.warning("no line can be answered for now: %s", error)
+                self._loop.forget(self._listener)
+                self._deaf = True
+            return
         strangers = [caller for caller in self._callers if not caller.welcomed]
         if len(strangers) >= _MOST_STRANGERS:
             # The one that has said nothing for longest: a task says hello at once.
@@ -145,22 +155,29 @@ class Exchange:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if caller.wire.unsent else 0)
             self._loop.watch(caller.wire, events, lambda ready: self._listen(caller, ready))
 
-    def _listen(self, caller: Caller, ready: int) -> None:
+    def hear_out(self, caller: Caller) -> None:
+        """Take all that has arrived from a caller, before it is hung up on."""
+        while caller in self._callers and self._listen(caller, selectors.EVENT_READ):
+            pass
+
+    def _listen(self, caller: Caller, ready: int) -> bool:
+        """Send what waits and hear what has come; return whether there may be more."""
         try:
             caller.wire.flush()
             frames = caller.wire.receive() if ready & selectors.EVENT_READ else []
         except WireBroken as error:
             logger.debug("line broken", extra={"why": str(error)})
             self._drop(caller)
-            return
+            return False
         for frame in frames:
             if caller not in self._callers:
-                return
+                return False
             if caller.introduction is None:
                 self._introduce(caller, frame)
             elif caller.welcomed:
                 self._hear(caller, caller.introduction, frame)
         self._watch(caller)
+        return caller.wire.heard_something
 
     def _hear(self, caller: Caller, introduction: Introduction, frame: Frame) -> None:
         try:
@@ -171,7 +188,9 @@ class Exchange:
 
     def _introduce(self, caller: Caller, frame: Frame) -> None:
         token = frame.get("token")
-        if not isinstance(token, str) or not hmac.compare_digest(token.encode(), self.address.token.encode()):
+        if not isinstance(token, str) or not hmac.compare_digest(
+            token.encode(errors="surrogatepass"), self.address.token.encode()
+        ):
             logger.warning("a caller without our token was hung up on")
             self._drop(caller)
         elif frame.get("version") != __version__:

@@ -4,6 +4,7 @@ Everything here runs in the loop's thread, except for the shards' own threads, w
 """
 
 import logging
+import pickle
 import secrets
 import sys
 import threading
@@ -13,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from thresher.spark.exchange import Caller, Exchange, Introduction
-from thresher.spark.job import cancel_job, run_job
+from thresher.spark.job import Counts, cancel_job, run_job
 from thresher.spark.loop import Loop
-from thresher.spark.outcome import Gone, Lost, Outcome, Transient
+from thresher.spark.outcome import Gone, Lost, Outcome, Transient, outcome_of
 from thresher.spark.pipeline import Pipeline
 from thresher.spark.process import Process
 from thresher.spark.session import Session
@@ -154,7 +155,14 @@ class Floor:
 
     # Deciding and doing
 
-    def _on_ended(self, station: Station, attempt: int, outcome: Outcome) -> None:
+    def _on_ended(self, station: Station, attempt: int, outcome: Outcome, counts: Counts | None) -> None:
+        if attempt != station.known.attempt:
+            return
+        if station.caller is not None and self._exchange is not None:
+            # What it said last arrived before its outcome did, or is about to.
+            self._exchange.hear_out(station.caller)
+        if counts is not None:
+            station.settle(counts)
         if isinstance(outcome, Lost) and station.last_words is not None:
             outcome = Transient(trouble=station.last_words)
         if not isinstance(outcome, Gone):
@@ -183,6 +191,7 @@ class Floor:
     def _do(self, station: Station, command: Command, caller: Caller | None) -> None:
         match command:
             case Launch(attempt=attempt):
+                station.last_words = None
                 station.work.put(attempt)
             case Welcome() if caller is not None:
                 self._hang_up(station)
@@ -215,15 +224,18 @@ class Floor:
         session, introduction = self._session, station.introduction
         if session is None:
             return
-        if session.local and station.known.task is not None and introduction is not None:
+        if session.local and introduction is not None and introduction.attempt == attempt:
             introduction.process.kill()
-        else:
-            group = self._group(station, attempt)
-            self._elsewhere(lambda: cancel_job(session.context, group))
+        # Both: a child that it forked may hold its connections, so that Spark does not see its end.
+        group = self._group(station, attempt)
+        self._elsewhere(lambda: cancel_job(session.context, group))
 
     def _note_worker(self, station: Station) -> None:
-        if self._session is not None and self._session.local and station.introduction is not None:
-            self.workers = {worker for worker in self.workers if worker.alive} | {station.introduction.process}
+        session, introduction = self._session, station.introduction
+        if session is not None and session.local and introduction is not None:
+            # With a JVM of ours, the daemon that forked the worker is ours as well.
+            known = {introduction.process, introduction.parent if session.ours else None} - {None}
+            self.workers = {worker for worker in self.workers | known if worker is not None and worker.alive}
 
     def _log(self, station: Station) -> None:
         known = station.known
@@ -270,19 +282,29 @@ class Floor:
     def _supervise(self, station: Station, session: Session, address: Address) -> None:
         """Run the attempts of one shard, one after another, as they are handed over."""
         while (attempt := station.work.get()) is not None:
-            spec = Spec(
-                pipeline=self._pipeline.name,
-                shard=station.shard,
-                shards=self._pipeline.shards,
-                attempt=attempt,
-                steps=self._pipeline.steps,
-                policy=self._policy,
-                address=address,
-                path=tuple(sys.path) if session.local else (),
-            )
-            description = f"{self._pipeline.name}: shard {station.shard}, attempt {attempt}"
-            outcome = run_job(session.context, self._group(station, attempt), description, Parcel.of(spec))
-            self._loop.post(partial(self._on_ended, station, attempt, outcome))
+            counts = None
+            try:
+                outcome, counts = self._run_attempt(station, session, address, attempt)
+            except Exception as error:
+                logger.exception("an attempt could not be made")
+                outcome = outcome_of(error)
+            self._loop.post(partial(self._on_ended, station, attempt, outcome, counts))
+
+    def _run_attempt(
+        self, station: Station, session: Session, address: Address, attempt: int
+    ) -> tuple[Outcome, Counts | None]:
+        spec = Spec(
+            pipeline=self._pipeline.name,
+            shard=station.shard,
+            shards=self._pipeline.shards,
+            attempt=attempt,
+            steps=pickle.dumps(self._pipeline.steps),
+            policy=self._policy,
+            address=address,
+            path=tuple(sys.path) if session.local else (),
+        )
+        description = f"{self._pipeline.name}: shard {station.shard}, attempt {attempt}"
+        return run_job(session.context, self._group(station, attempt), description, Parcel.of(spec))
 
     def _group(self, station: Station, attempt: int) -> str:
         return f"thresher-{self._pipeline.name}-{self._run}-{station.shard}-{attempt}"

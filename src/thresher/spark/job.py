@@ -10,28 +10,33 @@ from thresher.spark.outcome import Fatal, Gone, Lost, Outcome, Trouble, decode
 from thresher.spark.spec import Parcel
 from thresher.spark.task import Task
 
+Counts = dict[str, int | float]
+
 _SHOWN = 300
 
 
-def run_job(context: SparkContext, group: str, description: str, parcel: Parcel) -> Outcome:
-    """Run the attempt to its end, in this thread. Never raises what an attempt or Spark does."""
+def run_job(context: SparkContext, group: str, description: str, parcel: Parcel) -> tuple[Outcome, Counts | None]:
+    """Run the attempt to its end, in this thread. Never raises what an attempt or Spark does.
+
+    Returns the outcome, and what was counted where the task lived to say it.
+    """
     try:
         # Never interrupt: the JVM's thread would spin.
         context.setJobGroup(group, description, interruptOnCancel=False)
         [payload] = context.parallelize([0], 1).mapPartitions(Task(parcel)).collect()
+        return decode(payload)
     except Py4JJavaError as error:
-        return _judged(str(error))
+        return _judged(str(error)), None
     except (Py4JError, OSError, EOFError, AssertionError, AttributeError) as error:
         # Without its JVM, PySpark stumbles over whatever it touches first.
-        return Gone(why=f"Spark's JVM is gone ({type(error).__name__})")
+        return Gone(why=f"Spark's JVM is gone ({type(error).__name__})"), None
     except Exception as error:  # noqa: BLE001 - such as a result that cannot be read
-        return _judged(f"{type(error).__name__}: {error}")
-    return decode(payload)
+        return _judged(f"{type(error).__name__}: {error}"), None
 
 
 def cancel_job(context: SparkContext, group: str) -> None:
     """Cancel the job if it runs. A JVM that is gone has cancelled everything."""
-    with contextlib.suppress(Py4JError, OSError, AttributeError):
+    with contextlib.suppress(Exception):
         context.cancelJobGroup(group)
 
 

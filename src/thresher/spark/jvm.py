@@ -1,7 +1,7 @@
 """The JVM of a program that has none yet: started in a session of its own, so that Ctrl-C does not reach it, and ended.
 
 It ends by itself when its standard input closes, hence when we die, whatever kills us. Its temporary files lie in a
-directory of ours, which it removes itself if we are not there to do it.
+directory of ours, which it removes itself if we are not there to do it; the next start does, if neither was there.
 """
 
 import collections
@@ -13,6 +13,7 @@ import shlex
 import signal
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -48,13 +49,19 @@ class Jvm:
     def __init__(self, settings: Mapping[str, str], *, python: str, make_archive: bool) -> None:
         java = find_java()
         home = spark_home()
-        self._archive = Archive(java, home / "jars", pyspark.__version__, make=make_archive)
         self._temporary = Throwaway("thresher-spark-")
         self._python = python
+        self._ending = threading.Lock()
+        # Descriptor 2 is somebody else's where the program was started without it.
+        self._stderr = _own_stderr()
         try:
+            jars, place = home / "jars", self._temporary.path
+            self._archive = Archive(java, jars, pyspark.__version__, make=make_archive, workplace=place)
             self._process = self._start(settings, home, java.environment)
         except BaseException:
             self._temporary.remove()
+            if self._stderr is not None:
+                os.close(self._stderr)
             raise
         self._said: collections.deque[str] = collections.deque(maxlen=50)
         self._output = threading.Thread(target=self._pass_on_output, name="spark-output", daemon=True)
@@ -64,16 +71,12 @@ class Jvm:
     def _connection_info(self) -> Path:
         return self._temporary.path / "gateway"
 
-    @property
-    def _archive_log(self) -> Path:
-        return self._temporary.path / "cds.log"
-
     def _start(self, settings: Mapping[str, str], home: Path, java: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         spark = dict(settings)
         spark[_EXTRA_OPTIONS] = java_options(
             log_configuration=Path(str(resources.files("thresher.spark").joinpath("log4j2.properties"))),
             temporary=self._temporary.path,
-            archive=self._archive.java_options(self._archive_log),
+            archive=self._archive.java_options(),
             user=spark.get(_EXTRA_OPTIONS, ""),
         )
         command = [str(home / "bin" / "spark-submit")]
@@ -105,7 +108,10 @@ class Jvm:
                 if _NOISE not in line:
                     self._said.append(line.decode(errors="replace").rstrip())
                     with contextlib.suppress(OSError):
-                        os.write(2, line)
+                        if self._stderr is not None:
+                            os.write(self._stderr, line)
+        if self._stderr is not None:
+            os.close(self._stderr)
 
     def connect(self, abort: Bell) -> JavaGateway:
         """Wait until it is up and return its gateway. Raises `SparkFailed`, or `StopForced` when the bell rings."""
@@ -120,7 +126,7 @@ class Jvm:
         secret = content[8 : 8 + length].decode()
         with environment_set({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
             gateway: JavaGateway = launch_gateway()
-        self._archive.look_at(self._archive_log)
+        self._archive.look()
         hooks = getattr(gateway.jvm, "org.apache.spark.util.ShutdownHookManager")
         # Should we be killed, it tidies up after both of us.
         hooks.registerShutdownDeleteDir(gateway.jvm.java.io.File(str(self._temporary.path)))
@@ -138,23 +144,29 @@ class Jvm:
         deadline = time.monotonic() + (_ARCHIVE_SECONDS if self._archive.found is None else _EXIT_SECONDS)
         while self._process.poll() is None and time.monotonic() < deadline and not abort.wait(_LOOK_SECONDS):
             pass
-        if self._process.poll() == 0:
+        if self._process.poll() == 0 and not abort.rung:
             self._archive.keep()
         self.kill()
 
     def kill(self) -> None:
-        """End it at once. Harmless when it has ended."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                # Its whole session: while it starts, it is a shell with a Java below it.
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        # Workers that are still ending hold the other end of the output; the thread has it closed when they are gone.
-        with contextlib.suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        self._archive.forget()
-        self._temporary.remove()
+        """End it at once. Harmless when it has ended, and from two threads."""
+        with self._ending:
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    # Its whole session: while it starts, it is a shell with a Java below it.
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            with contextlib.suppress(OSError):
+                if self._process.stdin is not None:
+                    self._process.stdin.close()
+            self._temporary.remove()
+
+
+def _own_stderr() -> int | None:
+    try:
+        return os.dup(sys.__stderr__.fileno()) if sys.__stderr__ is not None else None
+    except (OSError, ValueError):
+        return None
 
 
 @contextlib.contextmanager

@@ -5,8 +5,9 @@
 3. Stop, a broken line, a silent driver, a lost parent, SIGTERM and SIGHUP all mean: finish the open batch, begin no
    other. Whoever has not finished within its grace is ended here, whatever it does: hence a thread.
 4. Kill, and memory beyond the limit, end the process at once.
-5. A function that never lets this thread run (a C call that keeps the interpreter's lock) is ended by the kernel: an
-   alarm that the thread keeps putting off.
+5. A function that never lets this thread run (a C call that keeps the interpreter's lock) is ended by the kernel: a
+   timer that the thread keeps putting off.
+6. A child that a function forks is no task: it gets the usual signals back, no line, and does not outlive the task.
 """
 
 import collections
@@ -22,6 +23,7 @@ from typing import Any
 
 from thresher import __version__
 from thresher.spark.bell import Bell
+from thresher.spark.deadman import DeadMan
 from thresher.spark.problem import LineRefused, LineUnreachable, VersionMismatch
 from thresher.spark.process import look, resident_bytes
 from thresher.spark.shard import Figures
@@ -34,7 +36,8 @@ _CONNECT_SECONDS = 10.0
 _MOST_EVENTS = 1000
 _PR_SET_PDEATHSIG = 1
 # The exit statuses of a process that ends itself; Spark shows them in its logs.
-_KILLED, _OVERDUE, _TOO_BIG = 70, 71, 72
+_KILLED, _OVERDUE, _TOO_BIG, _UNWATCHED = 70, 71, 72, 73
+_FAREWELL_SECONDS = 1.0
 
 
 class LineReplaced(Exception):  # noqa: N818 - an ordinary end
@@ -56,6 +59,9 @@ class Line:
         self._waker = Waker()
         self._closing = threading.Event()
         self._stop_by: float | None = None
+        self._forked_by_main = True
+        # What ended the chain, should closing it not end.
+        self._failure: str | None = None
         self._heard = self._beat_at = time.monotonic()
         self._thread: threading.Thread | None = None
         self._wire: Wire | None = None
@@ -91,9 +97,9 @@ class Line:
         for number in (signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, lambda which, _frame: self._bell.ring(signal.Signals(which).name))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the driver's to handle
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        os.register_at_fork(before=self._note_forker, after_in_child=self._leave_to_parent)
         # The daemon forked us in its only thread, so its death is what this reports.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+        _tell_of_parents_death(signal.SIGHUP)
         self._thread = threading.Thread(target=self._run, name="line", daemon=True)
         self._thread.start()
 
@@ -105,8 +111,14 @@ class Line:
         self._events.append({"is": "event", "name": name, "fields": fields})
         self._waker.wake()
 
+    def closing(self, error: BaseException | None) -> None:
+        """The chain has ended, with this error or none; closing its functions has the grace and no more."""
+        if error is not None:
+            self._failure = f"{type(error).__name__}: {error}"[:1000]
+        self._stop_by = self._earliest(self._policy.grace_seconds)
+
     def close(self) -> None:
-        """Send the last figures and hang up. The alarm stays: what follows is Spark's, and must not take for ever."""
+        """Send the last figures and hang up. The timer stays: what follows is Spark's, and must not take for ever."""
         self._closing.set()
         self._waker.wake()
         if self._thread is not None:
@@ -141,15 +153,20 @@ class Line:
         raise LineUnreachable(f"the driver did not answer the hello within {_CONNECT_SECONDS:.0f} s")
 
     def _run(self) -> None:
-        while not self._closing.is_set():
-            self._put_off_the_alarm()
-            try:
-                self._converse()
-            except WireBroken as error:
-                self._hang_up()
-                self._orphaned(f"the line broke: {error}")
-            self._judge(time.monotonic())
-        self._say_farewell()
+        try:
+            # Later than anybody else would end us.
+            dead_man, seconds = DeadMan(), self._policy.deaf_seconds + self._policy.orphan_seconds
+            while not self._closing.is_set():
+                dead_man.put_off(seconds)
+                try:
+                    self._converse()
+                except WireBroken as error:
+                    self._hang_up()
+                    self._orphaned(f"the line broke: {error}")
+                self._judge(time.monotonic())
+            self._say_farewell()
+        except BaseException as error:  # noqa: BLE001 - a task that nobody watches must not go on
+            self._end(_UNWATCHED, "LineFailed", f"{type(error).__name__}: {error}"[:1000])
 
     def _converse(self) -> None:
         """Wait for something to hear or to say, not long, and hear and say it."""
@@ -208,12 +225,16 @@ class Line:
             # A signal rang it. Nobody set a bound, so it has an orphan's.
             self._stop_by = now + self._policy.orphan_seconds
         if self._stop_by is not None and now > self._stop_by:
-            self._end(_OVERDUE, "StopOverdue", "the open batch was not finished in time")
+            what = f"after {self._failure}, closing" if self._failure else "the open batch"
+            self._end(_OVERDUE, "StopOverdue", f"{what} was not finished in time")
 
     def _stop(self, grace_seconds: float, why: str) -> None:
-        stop_by = time.monotonic() + grace_seconds
-        self._stop_by = stop_by if self._stop_by is None else min(self._stop_by, stop_by)
+        self._stop_by = self._earliest(grace_seconds)
         self._bell.ring(why)
+
+    def _earliest(self, seconds: float) -> float:
+        stop_by = time.monotonic() + seconds
+        return stop_by if self._stop_by is None else min(self._stop_by, stop_by)
 
     def _orphaned(self, why: str) -> None:
         # Said again and again it changes nothing: the earliest bound stays.
@@ -221,14 +242,34 @@ class Line:
 
     def _end(self, status: int, kind: str, message: str) -> None:
         """End the process, with last words if there is somebody to hear them."""
-        if self._wire is not None:
-            with contextlib.suppress(WireBroken):
-                self._wire.send({"is": "last words", "kind": kind, "message": message, **self._account()})
-        os._exit(status)
+        try:
+            if self._wire is not None:
+                self._wire.send({"is": "last words", "kind": kind, "message": message})
+                self._flush(self._wire)
+        finally:
+            os._exit(status)
 
-    def _put_off_the_alarm(self) -> None:
-        # Later than anybody else would end us.
-        signal.setitimer(signal.ITIMER_REAL, self._policy.deaf_seconds + self._policy.orphan_seconds)
+    def _flush(self, wire: Wire) -> None:
+        """Give the other end a second to take what was said."""
+        poll = select.poll()
+        poll.register(wire, select.POLLOUT)
+        deadline = time.monotonic() + _FAREWELL_SECONDS
+        while wire.unsent and (left := deadline - time.monotonic()) > 0:
+            poll.poll(left * 1000)
+            wire.flush()
+
+    def _note_forker(self) -> None:
+        self._forked_by_main = threading.current_thread() is threading.main_thread()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: none of this is ours."""
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        if self._forked_by_main:
+            # It is told of the end of the thread that forked it, which for any other thread means nothing.
+            _tell_of_parents_death(signal.SIGKILL)
+        if self._wire is not None:
+            self._wire.close()
 
     def _say_farewell(self) -> None:
         if self._wire is not None:
@@ -236,6 +277,11 @@ class Line:
                 while self._events:
                     self._wire.send(self._events.popleft())
                 self._wire.send({"is": "farewell", **self._account()})
+                self._flush(self._wire)
+
+
+def _tell_of_parents_death(number: signal.Signals) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def version_mismatch(driver: str) -> str:

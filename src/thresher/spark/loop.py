@@ -54,7 +54,7 @@ class Loop:
         """End after this round. For the loop's own thread."""
         self._finished = True
 
-    def watch(self, source: Any, events: int, on_ready: Callable[[int], None]) -> None:
+    def watch(self, source: Any, events: int, on_ready: Callable[[int], object]) -> None:
         """Call back when the source is ready; called again it changes the events. For the loop's own thread."""
         try:
             self._selector.modify(source, events, on_ready)

@@ -6,10 +6,15 @@ what the supervisor does, not the text of a Java stack trace.
 
 import pickle
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from thresher.core.errors import ThresherError, shorten
 from thresher.spark.problem import StepExited
+
+_MESSAGE_LETTERS = 4_000
+_TRACE_LETTERS = 32_000
+_ERROR_BYTES = 64_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +86,18 @@ def outcome_of(error: BaseException) -> Transient | Fatal:
     fatal = isinstance(error, ThresherError) and not error.retryable
     trouble = Trouble(
         kind=type(error).__name__,
-        message=_text(error),
-        trace="".join(traceback.format_exception(error)),
+        message=_cut(_text(error), _MESSAGE_LETTERS),
+        trace=_cut("".join(traceback.format_exception(error)), _TRACE_LETTERS),
         error=error if isinstance(error, ThresherError) else None,
     )
     return Fatal(trouble=trouble) if fatal else Transient(trouble=trouble)
 
 
-def encode(outcome: Outcome) -> bytes:
-    """Pack an outcome in the task. An error that cannot be packed, or not be unpacked again, travels as its text."""
+def encode(outcome: Outcome, counts: Mapping[str, int | float] | None = None) -> bytes:
+    """Pack an outcome in the task, with what the attempt counted in all.
+
+    An error that cannot be packed, or not be unpacked again, travels as its text.
+    """
     error = None
     match outcome:
         case Transient(trouble=trouble) | Fatal(trouble=trouble):
@@ -98,19 +106,19 @@ def encode(outcome: Outcome) -> bytes:
             outcome = type(outcome)(trouble=plain)
         case _:
             pass
-    return pickle.dumps((outcome, error))
+    return pickle.dumps((outcome, error, dict(counts or {})))
 
 
-def decode(payload: bytes) -> Outcome:
-    """Unpack an outcome in the driver, which may not have the error's class: then its text has to do."""
+def decode(payload: bytes) -> tuple[Outcome, dict[str, int | float]]:
+    """Unpack outcome and counts in the driver, which may not have the error's class: then its text has to do."""
     outcome: Outcome
-    outcome, error = pickle.loads(payload)  # noqa: S301 - it comes from our own task
+    outcome, error, counts = pickle.loads(payload)  # noqa: S301 - it comes from our own task
     match outcome:
         case Transient(trouble=plain) | Fatal(trouble=plain):
             trouble = Trouble(kind=plain.kind, message=plain.message, trace=plain.trace, error=_unpacked(error))
-            return type(outcome)(trouble=trouble)
+            return type(outcome)(trouble=trouble), counts
         case _:
-            return outcome
+            return outcome, counts
 
 
 def _packed(error: ThresherError | None) -> bytes | None:
@@ -118,7 +126,7 @@ def _packed(error: ThresherError | None) -> bytes | None:
         packed = pickle.dumps(error)
     except Exception:  # noqa: BLE001 - a subclass may hold anything
         return None
-    return packed if _unpacked(packed) is not None else None
+    return packed if len(packed) <= _ERROR_BYTES and _unpacked(packed) is not None else None
 
 
 def _unpacked(packed: bytes | None) -> ThresherError | None:
@@ -127,6 +135,12 @@ def _unpacked(packed: bytes | None) -> ThresherError | None:
     except Exception:  # noqa: BLE001 - its constructor may want other arguments, its module may not be here
         return None
     return error if isinstance(error, ThresherError) else None
+
+
+def _cut(text: str, letters: int) -> str:
+    """Keep both ends of a text: a hundred megabytes of it would take the driver's JVM down."""
+    half = letters // 2
+    return text if len(text) <= letters else f"{text[:half]} … {len(text) - letters} letters … {text[-half:]}"
 
 
 def _text(error: BaseException) -> str:

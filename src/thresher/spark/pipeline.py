@@ -33,6 +33,11 @@ class Step:
     function: str
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.config, Mapping):
+            # A copy of a kind that travels, whatever kind of mapping it was.
+            object.__setattr__(self, "config", dict(self.config))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:

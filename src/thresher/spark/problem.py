@@ -46,6 +46,10 @@ class WrongBatch(EngineProblem):
     """A function of the pipeline returned or passed on something that is not a record batch."""
 
 
+class FigureInvalid(EngineProblem):
+    """A figure or an event of a pipeline cannot be reported as it is."""
+
+
 class InputLeft(EngineProblem):
     """The last function returned before its input ended, so that rows would have been dropped silently."""
 

@@ -3,6 +3,8 @@
 1. A program's SparkContext is used as it is, if its settings do not break the engine, and never stopped.
 2. Under `spark-submit` the JVM is there already: a context is made in it, with what the user set before what we would.
 3. Otherwise a JVM is started with the settings of `settings`, and ended with the session.
+
+A process has at most one session of the second and third kind at a time: PySpark keeps its JVM in class variables.
 """
 
 import contextlib
@@ -10,7 +12,10 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from py4j.clientserver import ClientServer
 from py4j.java_gateway import JavaGateway
@@ -18,13 +23,16 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from thresher.spark.bell import Bell
-from thresher.spark.jvm import Jvm, environment_set
+from thresher.spark.jvm import Jvm, environment_set, spark_home
 from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
-from thresher.spark.settings import SparkOptions, breaking, default_master, is_local, ours
+from thresher.spark.settings import SparkOptions, breaking, given_by, is_local, master_of, ours, read_defaults
 
 logger = logging.getLogger(__name__)
 
 _STOP_SECONDS = 10.0
+_LOOK_SECONDS = 0.05
+# Held by the session that made this process's context, from its opening to its end.
+_only_one = threading.Lock()
 
 
 class Session:
@@ -38,36 +46,39 @@ class Session:
         conf = context.getConf()
         self.master = str(context.master)
         self.local = is_local(self.master)
-        self.host = conf.get("spark.driver.host", "") or "127.0.0.1"
-        self.bind = conf.get("spark.driver.bindAddress", "") or self.host
+        # Spark writes addresses of IPv6 in brackets, sockets do not.
+        self.host = (conf.get("spark.driver.host", "") or "127.0.0.1").strip("[]")
+        self.bind = (conf.get("spark.driver.bindAddress", "") or self.host).strip("[]")
 
     @property
     def submitted(self) -> bool:
         """Whether the JVM is the one of `spark-submit`."""
         return not self.adopted and self._jvm is None
 
+    @property
+    def ours(self) -> bool:
+        """Whether the JVM and all below it are ours."""
+        return self._jvm is not None
+
     def close(self, abort: Bell) -> None:
-        """End what is ours, at once when the bell rings. A JVM that does not answer is killed."""
+        """End what is ours, at once when the bell rings. A JVM of ours that does not answer is killed."""
         if self.adopted:
             return
-        stopper = threading.Thread(target=_stop, args=(self.context,), name="spark-stop", daemon=True)
-        stopper.start()
-        left = _STOP_SECONDS
-        while stopper.is_alive() and left > 0 and not abort.rung:
-            stopper.join(0.05)
-            left -= 0.05
-        if self._jvm is not None:
-            if stopper.is_alive():
-                self._jvm.kill()
-            else:
+        try:
+            stopped = within(_STOP_SECONDS, lambda: _stop(self.context), abort)
+            if self._jvm is not None and stopped:
                 self._jvm.close(abort)
-        _forget_gateway()
+        finally:
+            if self._jvm is not None:
+                self._jvm.kill()
+                _forget_gateway()
+            SparkContext._active_spark_context = None
+            _only_one.release()
 
     def kill(self) -> None:
-        """End what is ours at once."""
+        """End the JVM at once if it is ours; `close` is still to follow."""
         if self._jvm is not None:
             self._jvm.kill()
-            _forget_gateway()
 
 
 def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) -> Session:
@@ -78,13 +89,21 @@ def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) 
                 f"{variable} is set: Spark Connect cannot run the engine's long tasks, only a classic Spark can; "
                 "unset it, or start this program without it"
             )
-    active = SparkContext._active_spark_context
-    if active is not None:
-        _require_fit(active)
-        return Session(active, adopted=True, jvm=None)
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return _submitted(options, name, shards)
-    return _own(options, name, shards, abort)
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+        raise SparkUnfit("PYSPARK_PIN_THREAD is false: shards could not be cancelled one by one; unset it")
+    if not _only_one.acquire(blocking=False):
+        raise SparkUnfit(
+            "an engine of this process has a Spark of its own already, and a process can have one: "
+            "make a SparkContext in the program, and all its engines will use that"
+        )
+    try:
+        session = _find_or_make(options, name, shards, abort)
+    except BaseException:
+        _only_one.release()
+        raise
+    if session.adopted:
+        _only_one.release()
+    return session
 
 
 def has_context() -> bool:
@@ -92,43 +111,92 @@ def has_context() -> bool:
     return SparkContext._active_spark_context is not None
 
 
+def within(seconds: float, call: Callable[[], object], abort: Bell | None = None) -> bool:
+    """Make a call that may never return; return whether it did in time. Errors count as returning."""
+    thread = threading.Thread(target=_quietly, args=(call,), name="spark-call", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + seconds
+    while thread.is_alive() and time.monotonic() < deadline and not (abort is not None and abort.rung):
+        thread.join(_LOOK_SECONDS)
+    return not thread.is_alive()
+
+
+def _find_or_make(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
+    active = SparkContext._active_spark_context
+    if active is not None:
+        _require_fit(active)
+        return Session(active, adopted=True, jvm=None)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return _submitted(options, name, shards, abort)
+    return _own(options, name, shards, abort)
+
+
 def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
-    master = options.master or default_master(shards)
-    settings = ours(options, name=name, shards=shards, master=master, submitted=False)
+    home = spark_home()
+    defaults = read_defaults(Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf")
+    given = defaults | given_by(options)
+    settings = ours(given, name=name, shards=shards, submitted=False)
     _refuse(breaking(settings))
-    python = options.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    python = _python(options)
     _forget_gateway()
     jvm = Jvm(settings, python=python, make_archive=options.make_archive)
     try:
-        gateway = jvm.connect(abort)
-        with environment_set({"PYSPARK_PYTHON": python}), _killed_by(abort, jvm):
-            context = _context(settings, gateway, options)
-        return Session(context, adopted=False, jvm=jvm)
+        # All of it: a JVM may hang at any point of its start.
+        with _killed_by(abort, jvm):
+            gateway = jvm.connect(abort)
+            with environment_set({"PYSPARK_PYTHON": python}):
+                context = _context(settings, gateway, options)
+            return Session(context, adopted=False, jvm=jvm)
     except BaseException as error:
         jvm.kill()
         _forget_gateway()
-        if abort.rung:
-            raise StopForced("stopped while Spark was starting") from None
-        raise SparkFailed(f"Spark did not start on {master}: {_first_line(error)}") from error
+        raise _start_failed(error, master_of(given, shards), abort) from error
 
 
-def _submitted(options: SparkOptions, name: str, shards: int) -> Session:
-    gateway = launch_gateway()
-    SparkContext._ensure_initialized(gateway=gateway)
-    given = dict(SparkConf().getAll())
-    master = given.get("spark.master") or options.master or default_master(shards)
-    settings = ours(options, name=name, shards=shards, master=master, submitted=True) | given
-    _refuse(breaking(settings))
-    python = options.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    try:
-        with environment_set({"PYSPARK_PYTHON": python}):
-            context = _context(settings, gateway, options)
-    except Exception as error:
-        raise SparkFailed(f"Spark did not start on {master}: {_first_line(error)}") from error
-    return Session(context, adopted=False, jvm=None)
+def _submitted(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
+    made: list[Session] = []
+    errors: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            gateway = SparkContext._gateway or launch_gateway()
+            SparkContext._ensure_initialized(gateway=gateway)
+            # Spark's own order: what the program says comes before flags, and these before files.
+            given = dict(SparkConf().getAll()) | given_by(options)
+            settings = ours(given, name=name, shards=shards, submitted=True)
+            _refuse(breaking(settings))
+            with environment_set({"PYSPARK_PYTHON": _python(options)}):
+                context = _context(settings, gateway, options)
+            made.append(Session(context, adopted=False, jvm=None))
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits for it
+            errors.append(error)
+
+    # In a thread: a master that does not answer is waited for inside the JVM, which is not ours to kill.
+    thread = threading.Thread(target=make, name="spark-start", daemon=True)
+    thread.start()
+    while thread.is_alive() and not abort.wait(_LOOK_SECONDS):
+        pass
+    thread.join(_STOP_SECONDS if abort.rung else None)
+    if made:
+        return made[0]
+    raise _start_failed(errors[0] if errors else StopForced(""), options.master or "the master", abort)
 
 
-def _context(settings: dict[str, str], gateway: JavaGateway, options: SparkOptions) -> SparkContext:
+def _python(options: SparkOptions) -> str:
+    return options.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
+
+
+def _start_failed(error: BaseException, master: str, abort: Bell) -> BaseException:
+    if abort.rung:
+        return StopForced("stopped while Spark was starting")
+    if isinstance(error, SparkUnfit):
+        return error
+    text = str(error).strip().splitlines() or ["it gave no reason"]
+    kind = "" if isinstance(error, SparkFailed) else f"{type(error).__name__}: "
+    return SparkFailed(f"Spark did not start on {master}: {kind}{text[0]}")
+
+
+def _context(settings: Mapping[str, str], gateway: JavaGateway, options: SparkOptions) -> SparkContext:
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
         conf.set(key, value)
@@ -139,11 +207,11 @@ def _context(settings: dict[str, str], gateway: JavaGateway, options: SparkOptio
 
 
 def _require_fit(context: SparkContext) -> None:
-    wrong = breaking(dict(context.getConf().getAll()))
-    if not isinstance(context._gateway, ClientServer):
-        wrong.append("PYSPARK_PIN_THREAD is false: shards could not be cancelled one by one; unset it")
     if context._jsc is None:
         raise SparkUnfit("the program's SparkContext is stopped: start a new one, or none")
+    wrong = breaking(dict(context.getConf().getAll()))
+    if not isinstance(context._gateway, ClientServer):
+        wrong.append("PYSPARK_PIN_THREAD was false: shards could not be cancelled one by one; unset it")
     _refuse(wrong)
 
 
@@ -155,18 +223,19 @@ def _refuse(wrong: list[str]) -> None:
 def _stop(context: SparkContext) -> None:
     """Do what `SparkContext.stop` does, without its wait of up to a second for a server that nobody uses any more."""
     context_in_java, context._jsc = context._jsc, None
-    server, context._accumulatorServer = context._accumulatorServer, None  # type: ignore[assignment]
+    server: Any = context._accumulatorServer
+    context._accumulatorServer = None  # type: ignore[assignment]
 
     def close_server() -> None:
         server.shutdown()
         server.server_close()
 
     threading.Thread(target=close_server, name="spark-accumulators", daemon=True).start()
-    _quietly(context_in_java.stop)
+    context_in_java.stop()
 
 
 def _forget_gateway() -> None:
-    """Let PySpark start anew after its JVM is gone: it keeps it in its classes."""
+    """Let PySpark start anew after a JVM of ours is gone: it keeps it in its classes."""
     gateway = SparkContext._gateway
     if gateway is not None:
         _quietly(gateway.shutdown)
@@ -199,10 +268,3 @@ def _quietly(call: Callable[[], object]) -> None:
     """Call what may find its JVM gone: it is being ended anyway."""
     with contextlib.suppress(Exception):
         call()
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    if isinstance(error, SparkFailed):
-        return text[0]
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,13 +1,19 @@
 """The settings that the engine gives to Spark, and those that it refuses, as decisions without Spark.
 
-What the user sets wins over our defaults, except where it would break a promise: then it is refused by name.
+What the user sets, here, under `spark-submit` or in `spark-defaults.conf`, wins over our defaults, except where it
+would break a promise: then it is refused by name. Whoever may list processes sees settings: secrets belong elsewhere.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from thresher.core.errors import shorten
+from thresher.spark.problem import PipelineInvalid
+
+_HIGHEST_PORT = 65535
 # Spark's own defaults of what is looked at below.
 _SPARKS_DEFAULTS = {
     "spark.python.worker.reuse": "true",
@@ -40,6 +46,35 @@ class SparkOptions:
     # Whether to leave an archive of Java's classes in the cache, so that the next start is quicker.
     make_archive: bool = True
 
+    def __post_init__(self) -> None:
+        wrong = [
+            f"conf {shorten(key)}: give a text, as Spark wants it"
+            for key, value in dict(self.conf).items()
+            if not _is_text(key) or not _is_text(value)
+        ]
+        if not _is_port(self.line_port):
+            wrong.append(f"line_port {shorten(self.line_port)}: give a number from 0 to {_HIGHEST_PORT}")
+        if wrong:
+            raise PipelineInvalid(f"Spark's options cannot work: {'; '.join(wrong)}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_port(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _HIGHEST_PORT
+
+
+def given_by(options: SparkOptions) -> dict[str, str]:
+    """Return what the options say, as settings."""
+    given = dict(options.conf)
+    if options.master:
+        given["spark.master"] = options.master
+    if options.archives:
+        given["spark.archives"] = ",".join(options.archives)
+    return given
+
 
 def is_local(master: str) -> bool:
     """Whether tasks run on the driver's machine, in the driver's own process tree."""
@@ -51,8 +86,14 @@ def default_master(shards: int) -> str:
     return f"local[{max(os.cpu_count() or 1, shards + 2)}]"
 
 
-def ours(options: SparkOptions, *, name: str, shards: int, master: str, submitted: bool) -> dict[str, str]:
+def master_of(given: Mapping[str, str], shards: int) -> str:
+    """Return the master that was given, or a local one that fits."""
+    return given.get("spark.master") or default_master(shards)
+
+
+def ours(given: Mapping[str, str], *, name: str, shards: int, submitted: bool) -> dict[str, str]:
     """Return the settings of a context that we make; under `spark-submit` the JVM is the user's, and so is its size."""
+    master = master_of(given, shards)
     settings = {
         "spark.app.name": name,
         "spark.master": master,
@@ -83,9 +124,7 @@ def ours(options: SparkOptions, *, name: str, shards: int, master: str, submitte
             "spark.network.timeoutInterval": "1s",
             "spark.executor.failuresValidityInterval": "1h",
         }
-    if options.archives:
-        settings["spark.archives"] = ",".join(options.archives)
-    return settings | dict(options.conf)
+    return settings | dict(given)
 
 
 def java_options(*, log_configuration: Path, temporary: Path, archive: tuple[str, ...], user: str) -> str:
@@ -98,14 +137,26 @@ def java_options(*, log_configuration: Path, temporary: Path, archive: tuple[str
         f"-Dlog4j2.configurationFile={log_configuration}",
         f"-Djava.io.tmpdir={temporary}",
         *archive,
-        user,
     )
-    return " ".join(_quoted(option) for option in options if option)
+    # The user's own are written for Spark already.
+    return " ".join([*map(_quoted, options), user]).strip()
 
 
 def _quoted(option: str) -> str:
-    # Spark splits the setting like a shell would; the user's own part is already written for that.
-    return f'"{option}"' if " " in option and option.startswith(("-Dlog4j2", "-Djava.io", "-XX:Shared")) else option
+    """Quote an option of ours for Spark, which splits the setting like a shell would."""
+    if not re.search(r"[\s\"\\]", option):
+        return option
+    return '"' + re.sub(r'(["\\])', r"\\\1", option) + '"'
+
+
+def read_defaults(path: Path) -> dict[str, str]:
+    """Read a `spark-defaults.conf`: what its owner set there comes before what we would."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    found = (re.match(r"\s*([^#!\s=:][^\s=:]*)\s*[\s=:]\s*(.*?)\s*$", line) for line in lines)
+    return {match[1]: match[2] for match in found if match}
 
 
 def breaking(settings: Mapping[str, str]) -> list[str]:

@@ -1,14 +1,24 @@
 """What a function of the chain may know and ask: which shard it serves, whether to stop, and where its figures go."""
 
-from collections.abc import Callable
+import json
+import math
+import numbers
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+from thresher.core.errors import shorten
 from thresher.spark.bell import Bell
+from thresher.spark.problem import FigureInvalid
 
 T = TypeVar("T")
 Number = int | float
+
+_LONGEST_NAME = 200
+_MOST_FIGURES = 500
+_MOST_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -39,8 +49,7 @@ class Shard:
         self.shards = shards
         # Counted by the driver from 1. An older attempt may still breathe: nothing may rest on there being one.
         self.attempt = attempt
-        self.counts = figures.counts
-        self.gauges = figures.gauges
+        self._figures = figures
         # What functions of one attempt share with each other, such as a reader with its publisher.
         self.shared: dict[str, Any] = {}
         self._bell = bell
@@ -60,14 +69,59 @@ class Shard:
         """Enter a context manager that is left when the attempt ends, after all functions were closed."""
         return self._resources.enter_context(resource)
 
+    @property
+    def counts(self) -> Mapping[str, Number]:
+        """What this attempt has counted so far."""
+        return MappingProxyType(self._figures.counts)
+
     def count(self, name: str, amount: Number = 1) -> None:
-        """Add to a figure that only grows; the driver sums it over attempts."""
-        self.counts[name] = self.counts.get(name, 0) + amount
+        """Add to a figure that only grows; the driver sums it over attempts. Raises `FigureInvalid`."""
+        counts = self._figures.counts
+        counts[name] = counts[name] + plain(name, amount) if name in counts else _first(counts, name, amount)
 
     def gauge(self, name: str, value: Number) -> None:
-        """Set a figure that goes up and down; it ends with the attempt."""
-        self.gauges[name] = value
+        """Set a figure that goes up and down; it ends with the attempt. Raises `FigureInvalid`."""
+        gauges = self._figures.gauges
+        gauges[name] = plain(name, value) if name in gauges else _first(gauges, name, value)
 
     def event(self, name: str, **fields: Any) -> None:
-        """Tell the driver that something happened. Fields are what JSON can carry."""
-        self._on_event(name, fields)
+        """Tell the driver that something happened. Fields are what JSON can carry, 64 KiB of it at most."""
+        try:
+            text = json.dumps(fields, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise FigureInvalid(f"the event {shorten(name)} cannot be reported: {shorten(str(error))}") from error
+        _require_name(name)
+        if len(text) > _MOST_BYTES:
+            raise FigureInvalid(f"the event {shorten(name)} cannot be reported: {len(text)} bytes are too many")
+        # As it is now, whatever the caller does to it later.
+        self._on_event(name, json.loads(text))
+
+
+def plain(name: str, value: object) -> Number:
+    """Return a plain finite number, or raise `FigureInvalid`; numpy's numbers are numbers too."""
+    kind = type(value)
+    number: Number
+    if kind is int or kind is float:
+        number = value  # type: ignore[assignment]
+    elif isinstance(value, numbers.Integral):
+        number = int(value)
+    elif isinstance(value, numbers.Real):
+        number = float(value)
+    else:
+        raise FigureInvalid(f"the figure {shorten(name)} cannot be {shorten(value)}, a {kind.__name__}")
+    if not math.isfinite(number):
+        raise FigureInvalid(f"the figure {shorten(name)} cannot be {number}")
+    return number
+
+
+def _require_name(name: object) -> None:
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+        raise FigureInvalid(f"nothing can be named {shorten(name)}: give a text of up to {_LONGEST_NAME} letters")
+
+
+def _first(figures: dict[str, Number], name: str, value: object) -> Number:
+    """Check the name too: once is enough."""
+    _require_name(name)
+    if len(figures) >= _MOST_FIGURES:
+        raise FigureInvalid(f"{shorten(name)} is one figure too many: {_MOST_FIGURES} can be reported")
+    return plain(name, value)

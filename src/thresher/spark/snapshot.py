@@ -34,9 +34,11 @@ class ShardSnapshot:
     pid: int | None
     last_error: str | None
     resident_bytes: int | None
-    # Sums over all attempts; what a killed attempt counted after its last beat is missing.
+    # Sums over all attempts; only what a killed attempt counted after its last beat is missing.
     counts: dict[str, Number] = field(default_factory=dict)
     gauges: dict[str, Number] = field(default_factory=dict)
+    # Reported faster than they could be sent or observed.
+    events_dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

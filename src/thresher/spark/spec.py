@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from thresher import __version__
-from thresher.spark.pipeline import Step
 from thresher.spark.policy import Policy
 
 
@@ -26,7 +25,8 @@ class Spec:
     shard: int
     shards: int
     attempt: int
-    steps: tuple[Step, ...] = field(repr=False)
+    # Packed by themselves: a configuration may hold what only the functions' modules can unpack.
+    steps: bytes = field(repr=False)
     policy: Policy
     address: Address
     # Where the driver finds modules, for tasks that run on its own machine.

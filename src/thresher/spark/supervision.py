@@ -287,7 +287,7 @@ def _stop(known: Supervision, now: float, policy: Policy) -> Decision:
 def _kill(known: Supervision, now: float) -> Decision:
     if known.phase in {Phase.NEW, Phase.BACKING_OFF}:
         return replace(known, phase=Phase.STOPPED, since=now, due=None), ()
-    killed = replace(known, phase=Phase.STOPPING, ended_at=now, last_error="it was stopped at once")
+    killed = replace(known, phase=Phase.STOPPING, task=None, ended_at=now, last_error="it was stopped at once")
     return killed, (HangUp(), End(attempt=known.attempt))
 
 

@@ -1,11 +1,13 @@
 """What runs inside a Spark task: one attempt at one shard, from hello to outcome.
 
 It returns its outcome as the task's only value, so that its type survives and Spark counts no failure. Whatever a
-function of the chain does short of killing the process ends up as an outcome.
+function of the chain does short of killing the process ends up as an outcome; the first error is the one that counts.
 """
 
+import contextlib
+import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
 from pyspark import TaskContext
@@ -14,7 +16,8 @@ from thresher.core.errors import ThresherError
 from thresher.spark.bell import Bell
 from thresher.spark.line import Line, LineReplaced, version_mismatch
 from thresher.spark.outcome import Finished, Outcome, Replaced, Stopped, encode, outcome_of
-from thresher.spark.problem import VersionMismatch
+from thresher.spark.pipeline import Step
+from thresher.spark.problem import StepUnusable, VersionMismatch
 from thresher.spark.shard import Figures, Shard
 from thresher.spark.spec import Parcel, Spec
 
@@ -32,15 +35,16 @@ class Task:
             yield encode(outcome_of(VersionMismatch(version_mismatch(self._parcel.version))))
             return
         context = TaskContext.get()
-        yield encode(run_shard(spec, task=context.taskAttemptId() if context is not None else 0))
+        figures = Figures()
+        outcome = run_shard(spec, figures, task=context.taskAttemptId() if context is not None else 0)
+        yield encode(outcome, figures.counts)
 
 
-def run_shard(spec: Spec, *, task: int) -> Outcome:
+def run_shard(spec: Spec, figures: Figures, *, task: int) -> Outcome:
     """Run one attempt. Returns when the chain has ended; the process may be ended earlier, see `line`."""
     # Behind what the worker has of its own; a script's directory is not known there.
     sys.path += [place for place in spec.path if place not in sys.path]
     bell = Bell()
-    figures = Figures()
     line = Line(spec, bell, figures, task=task)
     try:
         line.open()
@@ -48,31 +52,55 @@ def run_shard(spec: Spec, *, task: int) -> Outcome:
         return Replaced()
     except ThresherError as error:
         return outcome_of(error)
-    try:
-        return _run(spec, bell, figures, line)
-    except BaseException as error:  # noqa: BLE001 - SystemExit and all: what it means is the supervisor's to decide
-        return outcome_of(error)
-    finally:
+    outcome = _outcome(spec, bell, figures, line)
+    # A function may have closed what is closed here: that changes nothing any more.
+    with contextlib.suppress(Exception):
         line.close()
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    return outcome
 
 
-def _run(spec: Spec, bell: Bell, figures: Figures, line: Line) -> Outcome:
-    with ExitStack() as resources:
-        shard = Shard(
-            pipeline=spec.pipeline,
-            index=spec.shard,
-            shards=spec.shards,
-            attempt=spec.attempt,
-            bell=bell,
-            figures=figures,
-            resources=resources,
-            on_event=line.event,
-        )
-        line.watch()
-        # Not before the line is watched: importing may take long, or hang.
-        from thresher.spark.chain import run_chain  # noqa: PLC0415
+def _outcome(spec: Spec, bell: Bell, figures: Figures, line: Line) -> Outcome:
+    first: BaseException | None = None
 
-        run_chain(spec.steps, shard)
+    def on_close(error: BaseException | None) -> None:
+        nonlocal first
+        first = error
+        line.closing(error)
+
+    try:
+        with ExitStack() as resources:
+            shard = Shard(
+                pipeline=spec.pipeline,
+                index=spec.shard,
+                shards=spec.shards,
+                attempt=spec.attempt,
+                bell=bell,
+                figures=figures,
+                resources=resources,
+                on_event=line.event,
+            )
+            line.watch()
+            # Not before the line is watched: importing may take long, or hang.
+            from thresher.spark.chain import run_chain  # noqa: PLC0415
+
+            run_chain(_steps(spec), shard, on_close)
+    except BaseException as error:  # noqa: BLE001 - SystemExit and all: what it means is the supervisor's to decide
+        return outcome_of(first or error)
+    if first is not None:
+        # What somebody entered has swallowed it; the rows that it stands for would be lost silently.
+        return outcome_of(first)
     return Stopped(why=bell.why) if bell.rung else Finished()
+
+
+def _steps(spec: Spec) -> Sequence[Step]:
+    try:
+        steps: Sequence[Step] = pickle.loads(spec.steps)  # noqa: S301 - it comes from our own driver
+    except BaseException as error:
+        raise StepUnusable(
+            f"a configuration cannot be unpacked in the worker: {type(error).__name__}: {error}; "
+            "give it plain values, or objects of modules that the workers can import"
+        ) from error
+    return steps

@@ -33,6 +33,8 @@ class Wire:
         self._outgoing = bytearray()
         # Small until the other end has said who it is: a stranger shall not fill our memory.
         self.most_bytes = most_bytes
+        # Whether the last look found anything.
+        self.heard_something = False
 
     def fileno(self) -> int:
         """For selectors."""
@@ -62,6 +64,7 @@ class Wire:
 
     def receive(self) -> list[Frame]:
         """Return the whole frames that have arrived. Raises `WireBroken` at the end of the stream or on garbage."""
+        self.heard_something = False
         try:
             chunk = self._socket.recv(_CHUNK)
         except BlockingIOError:
@@ -70,6 +73,7 @@ class Wire:
             raise WireBroken(str(error)) from error
         if not chunk:
             raise WireBroken("the other end hung up")
+        self.heard_something = True
         self._incoming += chunk
         frames = []
         while len(self._incoming) >= _LENGTH.size:
