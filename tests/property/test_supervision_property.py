@@ -132,9 +132,16 @@ class Supervised(RuleBasedStateMachine):
         return asked and self.now >= self.asked_at[1] + self.policy.grace_seconds + 2.0  # type: ignore[index]
 
     @property
+    def lineless(self) -> bool:
+        """Whether the attempt had a line once and has had none for as long as one may wait for a slot."""
+        had = any(attempt == len(self.launches) for attempt, _, _ in self.welcomes)
+        return had and self.line is None and not self.stopped and self.now - self.lost >= self.policy.slot_seconds
+
+    @property
     def reason_to_end(self) -> bool:
         again = self.was_forced and self.now - self.forced[-1][1] >= 5.0
-        return self.silent or self.overdue or again or self.killing or (self.stopped and self.line is None)
+        nobody_to_ask = self.stopped and self.line is None
+        return self.silent or self.overdue or self.lineless or again or self.killing or nobody_to_ask
 
     @property
     def was_forced(self) -> bool:
@@ -277,7 +284,7 @@ class Supervised(RuleBasedStateMachine):
 
     def tick(self) -> None:
         in_flight, forced = self.in_flight and not self.over, self.was_forced
-        wrong = in_flight and not forced and (self.silent or self.overdue)
+        wrong = in_flight and not forced and (self.silent or self.overdue or self.lineless)
         again = in_flight and forced and self.now - self.forced[-1][1] >= 5.0
         commands = self.send(Tick())
         assert (End(attempt=len(self.launches)) in commands) is (wrong or again)

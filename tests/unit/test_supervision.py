@@ -35,6 +35,9 @@ class Life:
     known: Supervision = field(default_factory=Supervision)
     now: float = 100.0
 
+    def at(self, phase: Phase) -> bool:
+        return self.known.phase is phase
+
     def send(self, event: Event, after: float = 0.0) -> list[Command]:
         self.now += after
         self.known, commands = decide(self.known, event, now=self.now, policy=self.policy, draw=lambda: 1.0)
@@ -60,9 +63,9 @@ class Life:
 def test_a_shard_is_launched_welcomed_and_finished() -> None:
     life = Life()
     assert life.send(Begin()) == [Launch(attempt=1)]
-    assert life.known.phase is Phase.STARTING
+    assert life.at(Phase.STARTING)
     assert life.send(Hello(attempt=1, task=10)) == [Welcome(task=10)]
-    assert life.known.phase is Phase.RUNNING
+    assert life.at(Phase.RUNNING)
     assert life.end(Finished()) == [HangUp()]
     assert (life.known.phase, life.known.restarts) == (Phase.FINISHED, 0)
 
@@ -101,7 +104,7 @@ def test_a_task_that_does_not_stop_is_ended_after_its_grace_and_again_when_that_
     assert life.live(4) == []
     assert life.live(1) == [End(attempt=1)]
     life.end(Lost(why="killed"))
-    assert life.known.phase is Phase.STOPPED
+    assert life.at(Phase.STOPPED)
     assert life.known.last_error == "it did not stop in time"
 
 
@@ -119,7 +122,7 @@ def test_a_task_that_spark_starts_again_takes_the_line_and_counts_as_a_restart()
     life = Life()
     life.run()
     life.send(HungUp(task=10))
-    assert life.known.phase is Phase.STARTING
+    assert life.at(Phase.STARTING)
     assert life.send(Hello(attempt=1, task=11), 2.0) == [Welcome(task=11)]
     assert (life.known.phase, life.known.attempt, life.known.restarts) == (Phase.RUNNING, 1, 1)
     assert "Spark started the task again" in (life.known.last_error or "")
@@ -129,11 +132,11 @@ def test_without_a_call_it_is_waiting_for_a_slot() -> None:
     life = Life()
     life.send(Begin())
     life.send(Tick(), 29.9)
-    assert life.known.phase is Phase.STARTING
+    assert life.at(Phase.STARTING)
     life.send(Tick(), 0.1)
-    assert life.known.phase is Phase.WAITING
+    assert life.at(Phase.WAITING)
     life.send(Hello(attempt=1, task=10))
-    assert life.known.phase is Phase.RUNNING
+    assert life.at(Phase.RUNNING)
 
 
 def test_who_stops_unasked_is_launched_again() -> None:
@@ -141,3 +144,13 @@ def test_who_stops_unasked_is_launched_again() -> None:
     life.run()
     life.end(Stopped(why="SIGTERM"))
     assert (life.known.phase, life.known.last_error) == (Phase.BACKING_OFF, "it stopped unasked: SIGTERM")
+
+
+def test_who_lost_its_line_and_does_not_end_is_ended() -> None:
+    life = Life()
+    life.run()
+    life.send(HungUp(task=10))
+    assert life.send(Tick(), 29.9) == []
+    assert life.send(Tick(), 0.1) == [End(attempt=1)]
+    life.end(Lost(why="cancelled"))
+    assert (life.known.phase, life.known.last_error) == (Phase.BACKING_OFF, "it lost its line and did not end")

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from py4j.java_gateway import JavaGateway
@@ -63,6 +64,8 @@ class Jvm:
             if self._stderr is not None:
                 os.close(self._stderr)
             raise
+        self._hooks: Any = None
+        self._directory: Any = None
         self._said: collections.deque[str] = collections.deque(maxlen=50)
         self._output = threading.Thread(target=self._pass_on_output, name="spark-output", daemon=True)
         self._output.start()
@@ -127,10 +130,15 @@ class Jvm:
         with environment_set({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
             gateway: JavaGateway = launch_gateway()
         self._archive.look()
-        hooks = getattr(gateway.jvm, "org.apache.spark.util.ShutdownHookManager")
+        self._hooks = getattr(gateway.jvm, "org.apache.spark.util.ShutdownHookManager")
+        self._directory = gateway.jvm.java.io.File(str(self._temporary.path))
         # Should we be killed, it tidies up after both of us.
-        hooks.registerShutdownDeleteDir(gateway.jvm.java.io.File(str(self._temporary.path)))
+        self._hooks.registerShutdownDeleteDir(self._directory)
         return gateway
+
+    def prepare_to_close(self) -> None:
+        """Have the directory left to us: the archive of classes is written to it at the very end."""
+        self._hooks.removeShutdownDeleteDir(self._directory)
 
     def _reason(self) -> str:
         telling = [line.strip() for line in self._said if not line.lstrip().startswith("at ")]

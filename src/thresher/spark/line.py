@@ -59,7 +59,7 @@ class Line:
         self._waker = Waker()
         self._closing = threading.Event()
         self._stop_by: float | None = None
-        self._forked_by_main = True
+        self._forked_by_main, self._forker = True, 0
         # What ended the chain, should closing it not end.
         self._failure: str | None = None
         self._heard = self._beat_at = time.monotonic()
@@ -260,6 +260,7 @@ class Line:
 
     def _note_forker(self) -> None:
         self._forked_by_main = threading.current_thread() is threading.main_thread()
+        self._forker = os.getpid()
 
     def _leave_to_parent(self) -> None:
         """In a forked child: none of this is ours."""
@@ -268,6 +269,8 @@ class Line:
         if self._forked_by_main:
             # It is told of the end of the thread that forked it, which for any other thread means nothing.
             _tell_of_parents_death(signal.SIGKILL)
+            if os.getppid() != self._forker:
+                os._exit(_KILLED)  # it died before we could be told
         if self._wire is not None:
             self._wire.close()
 

@@ -65,7 +65,7 @@ class Session:
         if self.adopted:
             return
         try:
-            stopped = within(_STOP_SECONDS, lambda: _stop(self.context), abort)
+            stopped = within(_STOP_SECONDS, self._stop, abort)
             if self._jvm is not None and stopped:
                 self._jvm.close(abort)
         finally:
@@ -74,6 +74,11 @@ class Session:
                 _forget_gateway()
             SparkContext._active_spark_context = None
             _only_one.release()
+
+    def _stop(self) -> None:
+        if self._jvm is not None:
+            self._jvm.prepare_to_close()
+        _stop(self.context)
 
     def kill(self) -> None:
         """End the JVM at once if it is ours; `close` is still to follow."""

@@ -6,7 +6,8 @@ The promises, which `tests/property/test_supervision_property.py` holds against 
 3. A failed attempt is followed by a back-off that grows with the failures in a row and starts over after a healthy
    attempt; with a limit on restarts, the shard has failed once the limit is used up.
 4. A caller is welcomed only as the newest: the running attempt, and of Spark's tasks for it none older than the last.
-5. A silent task, and one that does not stop in time, is ended; if that does not help, it is ended again.
+5. A silent task, one that does not stop in time, and one that lost its line and does not end is ended; if that does
+   not help, it is ended again.
 """
 
 from collections.abc import Callable
@@ -297,6 +298,10 @@ def _tick(known: Supervision, now: float, policy: Policy) -> Decision:
             return _launch(known, now)
         case Phase.STARTING if now - known.since >= policy.slot_seconds:
             known = replace(known, phase=Phase.WAITING, since=now)
+            if known.welcomed is not None and known.ended_at is None:
+                # It lost its line long ago and has neither ended nor been started again: something keeps it.
+                ended = replace(known, ended_at=now, last_error="it lost its line and did not end")
+                return ended, (End(attempt=known.attempt),)
         case _:
             pass
     if known.ended_at is not None:
