@@ -91,7 +91,12 @@ class Driver:
 
     def end(self, seconds: float) -> int:
         """Wait for its end and return its status."""
-        status = self.process.wait(seconds)
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGUSR1)
+            time.sleep(1.0)
+            raise AssertionError(f"not ended within {seconds} s: {self.shots[-1:]}\n" + "\n".join(self.said)) from None
         for thread in self._threads:
             thread.join(5)
         return status

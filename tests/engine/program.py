@@ -4,8 +4,10 @@ Takes a JSON object with pipeline, policy and spark; prints the snapshot as a JS
 """
 
 import argparse
+import faulthandler
 import json
 import logging
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -18,6 +20,7 @@ from thresher.spark import Engine, Pipeline, Policy, SparkOptions, Step, run
 
 
 def main() -> int:
+    faulthandler.register(signal.SIGUSR1)  # shows a test where it hangs
     parser = argparse.ArgumentParser()
     parser.add_argument("given")
     given = json.loads(parser.parse_args().given)

@@ -30,6 +30,7 @@ from thresher.spark.settings import SparkOptions, breaking, given_by, is_local, 
 logger = logging.getLogger(__name__)
 
 _STOP_SECONDS = 10.0
+_FORGET_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 # Held by the session that made this process's context, from its opening to its end.
 _only_one = threading.Lock()
@@ -151,7 +152,10 @@ def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
             gateway = jvm.connect(abort)
             with environment_set({"PYSPARK_PYTHON": python}):
                 context = _context(settings, gateway, options)
-            return Session(context, adopted=False, jvm=jvm)
+            session = Session(context, adopted=False, jvm=jvm)
+        if abort.rung:
+            raise StopForced("too late")  # noqa: TRY301 - the JVM may have been killed already
+        return session  # noqa: TRY300
     except BaseException as error:
         jvm.kill()
         _forget_gateway()
@@ -243,7 +247,7 @@ def _forget_gateway() -> None:
     """Let PySpark start anew after a JVM of ours is gone: it keeps it in its classes."""
     gateway = SparkContext._gateway
     if gateway is not None:
-        _quietly(gateway.shutdown)
+        within(_FORGET_SECONDS, gateway.shutdown)
     SparkContext._gateway = None
     SparkContext._jvm = None
     SparkContext._active_spark_context = None
