@@ -179,18 +179,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="thresher-bench-") as scratch, cluster(Path(scratch)) as standalone:
         archive = Path(scratch) / "environment.tar.gz"
         pack(archive, only=["thresher", "pyarrow"])
-        spark = {
-            "master": standalone.url,
-            "archives": [f"{archive}#environment"],
-            "python": "./environment/bin/python",
-            "py_files": [str(FUNCTIONS)],
-            "conf": {
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.executor.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch}",
-            },
-        }
-        with driven(spark=spark) as driver:
+        with driven(spark=standalone.options(archive)) as driver:
             driver.until(running, 150)
             figures["restart_executor_s"] = back(
                 driver, options.rounds, lambda pid: os.kill(executor_of(pid), signal.SIGKILL)

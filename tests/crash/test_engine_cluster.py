@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.cluster import Cluster, cluster, executor_of
-from tests.engine.driver import FUNCTIONS, Driver, Shot, driven, running
+from tests.engine.driver import Driver, Shot, driven, running
 from tests.processes import alive, descendants, eventually
 from thresher.spark.environment import pack
 
@@ -35,26 +35,9 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         yield running_cluster
 
 
-def options(spark_cluster: Cluster, archive: Path) -> dict[str, object]:
-    return {
-        "master": spark_cluster.url,
-        "archives": [f"{archive}#environment"],
-        "python": "./environment/bin/python",
-        "py_files": [str(FUNCTIONS)],
-        "conf": {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            # What killed executors leave shall not lie around.
-            "spark.executor.extraJavaOptions": (
-                f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={spark_cluster.directory}"
-            ),
-        },
-    }
-
-
 @pytest.fixture(scope="module")
 def driver(spark_cluster: Cluster, environment_archive: Path) -> Iterator[Driver]:
-    with driven(shards=SHARDS, spark=options(spark_cluster, environment_archive)) as running_driver:
+    with driven(shards=SHARDS, spark=spark_cluster.options(environment_archive)) as running_driver:
         running_driver.until(running, UP_SECONDS)
         yield running_driver
         running_driver.process.terminate()
@@ -169,7 +152,7 @@ def test_the_shards_of_a_killed_standalone_worker_go_on_elsewhere(
 
 
 def test_after_the_driver_was_killed_its_executors_go(spark_cluster: Cluster, environment_archive: Path) -> None:
-    with driven(shards=1, spark=options(spark_cluster, environment_archive)) as victim:
+    with driven(shards=1, spark=spark_cluster.options(environment_archive)) as victim:
         victim.until(running, UP_SECONDS)
         worker = victim.shard(0)["pid"]
         executor = executor_of(worker)
@@ -181,7 +164,7 @@ def test_after_the_driver_was_killed_its_executors_go(spark_cluster: Cluster, en
 
 
 def test_executors_without_our_environment_are_a_clear_error(spark_cluster: Cluster) -> None:
-    bare = options(spark_cluster, Path("unused")) | {"archives": [], "python": sys._base_executable}  # type: ignore[attr-defined]
+    bare = spark_cluster.options(Path("unused")) | {"archives": [], "python": sys._base_executable}  # type: ignore[attr-defined]
     with driven(shards=1, spark=bare) as hopeless:
         assert hopeless.end(UP_SECONDS) == 1
         assert "the workers' Python lacks thresher" in hopeless.shot["error"]

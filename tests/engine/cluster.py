@@ -5,9 +5,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 
+from tests.engine.driver import FUNCTIONS
 from tests.processes import command_line, eventually, parent
 from thresher.core.java import find_java
 from thresher.devstack.ports import free_port
@@ -61,6 +63,23 @@ class Cluster:
         self._start(
             server, "Worker", "--cores", "6", "--memory", "4g", "--work-dir", str(server.directory / "work"), self.url
         )
+
+    def options(self, archive: Path) -> dict[str, Any]:
+        """Spark's options for a driver on this machine that ships its environment."""
+        return {
+            "master": self.url,
+            "archives": [f"{archive}#environment"],
+            "python": "./environment/bin/python",
+            "py_files": [str(FUNCTIONS)],
+            "conf": {
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                # What killed executors leave shall not lie around.
+                "spark.executor.extraJavaOptions": (
+                    f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={self.directory}"
+                ),
+            },
+        }
 
     def worker_of(self, pid: int) -> str:
         """The worker below which the process runs."""

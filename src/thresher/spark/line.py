@@ -60,8 +60,8 @@ class Line:
         self._closing = threading.Event()
         self._stop_by: float | None = None
         self._forked_by_main, self._forker = True, 0
-        # What ended the chain, should closing it not end.
-        self._failure: str | None = None
+        # What is not finished, should the time for it be over.
+        self._unfinished = "the open batch"
         self._heard = self._beat_at = time.monotonic()
         self._thread: threading.Thread | None = None
         self._wire: Wire | None = None
@@ -113,8 +113,7 @@ class Line:
 
     def closing(self, error: BaseException | None) -> None:
         """The chain has ended, with this error or none; closing its functions has the grace and no more."""
-        if error is not None:
-            self._failure = f"{type(error).__name__}: {error}"[:1000]
+        self._unfinished = "closing" if error is None else f"after {type(error).__name__}: {error}"[:1000] + ", closing"
         self._stop_by = self._earliest(self._policy.grace_seconds)
 
     def close(self) -> None:
@@ -225,8 +224,7 @@ class Line:
             # A signal rang it. Nobody set a bound, so it has an orphan's.
             self._stop_by = now + self._policy.orphan_seconds
         if self._stop_by is not None and now > self._stop_by:
-            what = f"after {self._failure}, closing" if self._failure else "the open batch"
-            self._end(_OVERDUE, "StopOverdue", f"{what} was not finished in time")
+            self._end(_OVERDUE, "StopOverdue", f"{self._unfinished} was not finished in time")
 
     def _stop(self, grace_seconds: float, why: str) -> None:
         self._stop_by = self._earliest(grace_seconds)
