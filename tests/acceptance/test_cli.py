@@ -31,11 +31,11 @@ def test_help_reads_well() -> None:
     answer = thresher("--help")
     assert answer.returncode == 0
     assert "Usage: thresher" in answer.stdout
-    for command in ("demo", "pump", "schema", "stack"):
+    for command in ("demo", "pump", "schema", "spark", "stack"):
         assert command in answer.stdout
 
 
-@pytest.mark.parametrize("command", ["stack", "schema", "pump", "demo"])
+@pytest.mark.parametrize("command", ["stack", "schema", "pump", "demo", "spark"])
 def test_every_command_has_help(command: str) -> None:
     answer = thresher(command, "--help")
     assert (answer.returncode, answer.stderr) == (0, "")
@@ -264,5 +264,7 @@ def test_the_demo_shows_what_it_promises_and_leaves_nothing() -> None:
     answer = thresher("demo", "--records", "2000")
     assert answer.returncode == 0, answer.stderr
     assert "demo.orders" in answer.stdout
+    assert "A pipeline on Spark, one of whose workers was killed" in answer.stdout
+    assert answer.stdout.count("finished") == 2
     assert "as it should be" in answer.stdout
     assert "not as it should be" not in answer.stdout

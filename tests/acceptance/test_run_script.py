@@ -62,7 +62,7 @@ def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path,
     assert demo.returncode == 0, demo.stderr
     assert "as it should be" in demo.stdout
     bench = run(copy, "bench", "nonsense", cwd=tmp_path)
-    assert (bench.returncode, "one of: writer" in bench.stderr) == (1, True)
+    assert (bench.returncode, "one of: engine writer" in bench.stderr) == (1, True)
 
 
 def test_every_pinned_package_that_the_project_asks_for_is_there() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from thresher.core.places import PlaceUnusable
 from thresher.devstack import jars
 from thresher.devstack.problem import JarMismatch, StackProblem
 
@@ -127,7 +128,7 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_variable_that_moves_it
 ) -> None:
     # Nobody can make a directory there, root included.
     monkeypatch.setenv("THRESHER_CACHE", "/proc/thresher")
-    with pytest.raises(StackProblem, match=r"cannot use /proc/thresher.*THRESHER_CACHE"):
+    with pytest.raises(PlaceUnusable, match=r"cannot use /proc/thresher.*THRESHER_CACHE"):
         jars.jars_of(VERSION)
 
 

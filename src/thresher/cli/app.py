@@ -31,9 +31,9 @@ app.command()(pump.pump)
 def demo(
     records: Annotated[int, typer.Option(help="Records to pump.", min=100, max=1_000_000)] = 20_000,
 ) -> None:
-    """Bring up Postgres and Kafka, create an outbox, fill it, show both sides, and clean up.
+    """Bring up Postgres, Kafka and Spark; fill an outbox, run a pipeline, show both, and clean up.
 
-    The relay that carries the records to Kafka is not part of it yet. Exit code 1 if a count is not what it should be.
+    The relay that carries the outbox to Kafka is not part of it yet. Exit code 1 if a count is not what it should be.
     """
     # Only here: the other commands work without the stack's packages.
     from thresher.cli.demo import show  # noqa: PLC0415

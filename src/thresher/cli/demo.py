@@ -1,19 +1,26 @@
 """`thresher demo`: the product on real servers, from nothing to something to look at, and away again."""
 
+import logging
+import os
 import secrets
+import signal
 from typing import Any
 
 import psycopg
 
 from thresher.cli.output import err, fetching, out, table
 from thresher.cli.pump import run
+from thresher.cli.squares import pipeline
 from thresher.db import TableName
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.outbox import Message, Outbox, create_schema
+from thresher.spark.engine import Engine
+from thresher.spark.supervision import Phase
 from thresher.testing.pump import Plan, Tally
 
 _TOPIC = "demo.orders"
+_SQUARES, _NUMBERS = "demo.squares", 10_000
 
 
 def show(records: int) -> bool:
@@ -41,7 +48,7 @@ def show(records: int) -> bool:
                 run=secrets.token_hex(4),
             )
         )
-        return _show(stack, dsn, tally, stored)
+        return _pipeline(stack) and _show(stack, dsn, tally, stored)
     finally:
         stack.stop()
 
@@ -59,6 +66,31 @@ def _business(dsn: str) -> int:
                 connection.rollback()
     out.print("two orders placed with their messages: one committed, one rolled back, message and all")
     return 1
+
+
+def _pipeline(stack: Stack) -> bool:
+    """Run a pipeline on Spark, kill one of its workers on the way, and see it through."""
+    Admin(stack.kafka.bootstrap).create_topic(_SQUARES, partitions=2)
+    engine = Engine(pipeline(bootstrap=stack.kafka.bootstrap, topic=_SQUARES, numbers=_NUMBERS))
+    # Its warnings are about the worker that is killed here on purpose.
+    logging.getLogger("thresher.spark").setLevel(logging.ERROR)
+    with err.status("starting Spark"):
+        engine.start()
+        while not engine.done and not all(shard.counts for shard in engine.snapshot().shards):
+            engine.wait(0.05)
+    if (victim := engine.snapshot().shards[0].pid) is not None:
+        os.kill(victim, signal.SIGKILL)
+    with err.status("squaring numbers into Kafka, after a worker was killed"):
+        ended = engine.wait()
+    table(
+        "A pipeline on Spark, one of whose workers was killed",
+        ["shard", "state", "attempts", "restarts", "squares", "last error"],
+        [
+            [str(s.shard), s.state, str(s.attempt), str(s.restarts), str(s.counts.get("squares")), s.last_error or ""]
+            for s in ended.shards
+        ],
+    )
+    return all(shard.state is Phase.FINISHED for shard in ended.shards) and ended.shards[0].restarts == 1
 
 
 def _show(stack: Stack, dsn: str, tally: Tally, stored: int) -> bool:

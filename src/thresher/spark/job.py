@@ -59,7 +59,7 @@ def _reason(text: str) -> str:
     """Return the line of a Java report that says most."""
     for pattern in (r"Python worker exited unexpectedly[^\n]*", r"ExecutorLostFailure[^\n]*", r"cancelled[^\n]*"):
         if found := re.search(pattern, text):
-            return found.group()[:_SHOWN]
+            return found.group()[:_SHOWN].rstrip(": ")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if re.match(r"(:?\s*[\w.]*(Exception|Error)\b)", line)]
     return (telling or lines or ["Spark gave no reason"])[-1 if telling else 0][:_SHOWN]
