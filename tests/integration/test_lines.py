@@ -107,8 +107,13 @@ def test_a_newer_task_of_the_same_attempt_takes_the_line_and_the_older_one_ends(
             answer = caller.answer()
             assert answer is not None
             assert answer["is"] == "welcome"
-            assert before.pid is not None
-            eventually(lambda: not alive(before.pid or 0), 15)
+
+            def older_ended() -> bool:
+                # The newcomer says that it is there: nobody is ended for its silence.
+                caller.wire.send({"is": "beat", "counts": {}, "gauges": {}, "resident": 1, "dropped": 0})
+                return not alive(before.pid or 0)
+
+            eventually(older_ended, 8)  # seen: 0.1
             # The real job ended with its task, so the newcomer's attempt is over as well.
             until(engine, lambda shot: shot.shards[0].attempt == 2, 15)
             while answer is not None and answer["is"] != "kill":
