@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from thresher.spark.process import look
+
 
 def alive(pid: int) -> bool:
     """Whether the process runs; one that ended and was not collected does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return look(pid) is not None
 
 
 def parent(pid: int) -> int:

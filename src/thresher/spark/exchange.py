@@ -106,11 +106,6 @@ class Exchange:
         self.address = Address(host=advertise, port=self._listener.getsockname()[1], token=token)
         loop.watch(self._listener, selectors.EVENT_READ, self._accept)
 
-    @property
-    def lines(self) -> int:
-        """How many welcomed callers there are."""
-        return sum(caller.welcomed for caller in self._callers)
-
     def beat(self) -> None:
         """Tell every welcomed caller that we are there, and hang up on strangers that said nothing."""
         now = time.monotonic()

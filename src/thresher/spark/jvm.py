@@ -47,9 +47,8 @@ _environment_lock = threading.Lock()
 class Jvm:
     """One JVM with its gateway. After `close` or `kill` neither it nor a file of it is left."""
 
-    def __init__(self, settings: Mapping[str, str], *, python: str, make_archive: bool) -> None:
+    def __init__(self, settings: Mapping[str, str], *, home: Path, python: str, make_archive: bool) -> None:
         java = find_java()
-        home = spark_home()
         self._temporary = Throwaway("thresher-spark-")
         self._python = python
         self._ending = threading.Lock()

@@ -145,7 +145,7 @@ def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
     _refuse(breaking(settings))
     python = _python(options)
     _forget_gateway()
-    jvm = Jvm(settings, python=python, make_archive=options.make_archive)
+    jvm = Jvm(settings, home=home, python=python, make_archive=options.make_archive)
     try:
         # All of it: a JVM may hang at any point of its start.
         with _killed_by(abort, jvm):

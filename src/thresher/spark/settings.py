@@ -14,6 +14,13 @@ from thresher.core.errors import shorten
 from thresher.spark.problem import PipelineInvalid
 
 _HIGHEST_PORT = 65535
+# Any JVM that only holds Python workers: quick to start, no file of its own, gone when it is out of memory.
+_SMALL_AND_QUICK = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-XX:+ExitOnOutOfMemoryError",
+)
 # Spark's own defaults of what is looked at below.
 _SPARKS_DEFAULTS = {
     "spark.python.worker.reuse": "true",
@@ -116,9 +123,7 @@ def ours(given: Mapping[str, str], *, name: str, shards: int, submitted: bool) -
             # One more than needed: a shard that lost its executor finds another at once.
             "spark.cores.max": str(shards + 1),
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": (
-                "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -XX:+ExitOnOutOfMemoryError"
-            ),
+            "spark.executor.extraJavaOptions": " ".join(_SMALL_AND_QUICK),
             "spark.executor.heartbeatInterval": "1s",
             "spark.network.timeout": "12s",
             "spark.network.timeoutInterval": "1s",
@@ -130,10 +135,7 @@ def ours(given: Mapping[str, str], *, name: str, shards: int, submitted: bool) -
 def java_options(*, log_configuration: Path, temporary: Path, archive: tuple[str, ...], user: str) -> str:
     """Return the options of our own JVM: quick to start, small, quiet, and gone when it is out of memory."""
     options = (
-        "-XX:TieredStopAtLevel=1",
-        "-XX:+UseSerialGC",
-        "-XX:-UsePerfData",
-        "-XX:+ExitOnOutOfMemoryError",
+        *_SMALL_AND_QUICK,
         f"-Dlog4j2.configurationFile={log_configuration}",
         f"-Djava.io.tmpdir={temporary}",
         *archive,

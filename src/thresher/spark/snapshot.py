@@ -4,9 +4,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from thresher.spark.shard import Number
 from thresher.spark.supervision import Phase
-
-Number = int | float
 
 
 class EngineState(StrEnum):

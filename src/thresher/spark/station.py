@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from thresher.spark.exchange import Caller, Introduction
 from thresher.spark.outcome import Trouble
-from thresher.spark.snapshot import Number, ShardSnapshot
+from thresher.spark.shard import Number
+from thresher.spark.snapshot import ShardSnapshot
 from thresher.spark.supervision import Supervision
 from thresher.spark.wire import Frame
 
