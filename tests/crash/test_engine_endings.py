@@ -1,7 +1,7 @@
 """Whatever ends a task, its shard is back within a bound and its neighbour has not noticed; and nothing stays behind.
 
-Bounds are five times what was seen, plus 5 s. Seen: a killed worker 0.6 s, a stopped one 3.8 s, a killed daemon 1.9 s;
-without its JVM or its driver everything was gone within 3 s.
+Bounds are five times what was seen, plus 5 s. Seen: a killed worker 0.6 s, a stopped one 3.8 s, a killed daemon 1.4 s;
+without its JVM or its driver everything was gone within 0.5 s.
 """
 
 import os
