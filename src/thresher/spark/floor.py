@@ -136,7 +136,7 @@ class Floor:
         for station in self.stations:
             due = next_look(station.known, self._policy)
             if due is not None and now >= due:
-                self._handle(station, Tick())
+                self._handle(station, Tick(), now=now)
         times = [next_look(station.known, self._policy) for station in self.stations]
         times.append(self._beat_at if self._exchange is not None else None)
         return min((each for each in times if each is not None), default=None)
@@ -175,12 +175,13 @@ class Floor:
                 self._handle(each, Ended(attempt=each.known.attempt, outcome=outcome))
                 self._handle(each, StopAsked())
 
-    def _handle(self, station: Station, event: Event, caller: Caller | None = None) -> None:
-        """Decide and do."""
+    def _handle(
+        self, station: Station, event: Event, caller: Caller | None = None, *, now: float | None = None
+    ) -> None:
+        """Decide and do. What is due is due by the time that was read before the last look at the lines."""
         before = station.known.phase
-        station.known, commands = decide(
-            station.known, event, now=time.monotonic(), policy=self._policy, draw=self._draw
-        )
+        now = time.monotonic() if now is None else now
+        station.known, commands = decide(station.known, event, now=now, policy=self._policy, draw=self._draw)
         for command in commands:
             self._do(station, command, caller)
         if station.known.phase is not before:

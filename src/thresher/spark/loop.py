@@ -1,7 +1,8 @@
 """The driver's one thread that changes anything: sockets, calls from other threads, and time, one after another.
 
-Everything else hands it work with `post`, which is safe from any thread and from a signal handler. What has arrived is
-always looked at before the time is: a driver that was paused finds the beats it missed before it misses them.
+Everything else hands it work with `post`, which is safe from any thread and from a signal handler. The time that is
+acted on was read before the last look at what has arrived: a driver that was paused, wherever that was, finds the beats
+it missed before it misses them.
 """
 
 import collections
@@ -66,16 +67,22 @@ class Loop:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(source)
 
+    def _look(self, longest: float) -> None:
+        for key, events in self._selector.select(longest):
+            key.data(events)
+
     def _run(self) -> None:
         try:
             due: float | None = 0.0
             while not self._finished:
                 longest = _LONGEST_SECONDS if due is None else due - time.monotonic()
-                for key, events in self._selector.select(max(0.0, min(longest, _LONGEST_SECONDS))):
-                    key.data(events)
+                self._look(max(0.0, min(longest, _LONGEST_SECONDS)))
+                # A pause ends the wait above with nothing found, although there is: so once more, after the time.
+                now = time.monotonic()
+                self._look(0.0)
                 while self._posts:
                     self._posts.popleft()()
-                due = self._on_time(time.monotonic())
+                due = self._on_time(now)
         except BaseException as error:
             logger.exception("the engine's loop broke")
             self._on_broken(error)

@@ -1,0 +1,36 @@
+"""What the driver's loop owes to a driver that was paused."""
+
+import selectors
+import socket
+from typing import Any
+
+from thresher.spark.loop import Loop
+
+
+class Interrupted(selectors.DefaultSelector):
+    """Waits as a process does that is stopped and continued: for nothing, whatever has arrived meanwhile."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return super().select(timeout) if timeout == 0.0 else []
+
+
+def test_what_arrived_during_a_pause_is_heard_before_time_is_acted_on(monkeypatch: Any) -> None:
+    monkeypatch.setattr(selectors, "DefaultSelector", Interrupted)
+    heard: list[bytes] = []
+    looks: list[int] = []
+
+    def on_time(now: float) -> float:
+        looks.append(len(heard))
+        if len(looks) == 2:
+            near.send(b"beat")
+        if len(looks) == 3:
+            loop.finish()
+        return now + 3600.0
+
+    near, far = socket.socketpair()
+    with near, far:
+        loop = Loop("test", on_time, lambda error: None)
+        loop.watch(far, selectors.EVENT_READ, lambda _events: heard.append(far.recv(16)))
+        loop.start()
+        assert loop.join(10.0)
+    assert looks == [0, 0, 1]
