@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from thresher.core.errors import InvalidInput
-from thresher.testing.history import HistoryWriter, Outcome, read_history
+from thresher.testing.history import HistoryWriter, Outcome, read_history, topics_of
 
 
 @pytest.fixture
@@ -79,3 +79,12 @@ def test_a_wrong_line_is_named(path: Path, line: str) -> None:
     path.write_text(f"{BEGIN}\n{line}\n{BEGIN}\n")
     with pytest.raises(InvalidInput, match="line 2"):
         read_history(path)
+
+
+def test_the_topics_of_all_runs_are_named_once(path: Path) -> None:
+    for run, topic in (("one", "orders"), ("two", "bills"), ("three", "orders")):
+        writer = HistoryWriter(path, run)
+        writer.open_run(topic)
+        writer.begin(0, 0, 100, [(0, "a")])
+        writer.close()
+    assert topics_of(path) == ["orders", "bills"]

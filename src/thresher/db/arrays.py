@@ -1,4 +1,4 @@
-"""One-dimensional arrays in Postgres' binary format, for COPY.
+"""One-dimensional arrays in Postgres' binary format, for COPY and for what settles thousands of rows.
 
 psycopg makes them too, element by element in Python, which takes most of the time of streaming a row with headers; see
 the decision record on the writer's COPY. Here an array costs one pass over its items.
@@ -7,7 +7,7 @@ the decision record on the writer's COPY. Here an array costs one pass over its 
 import struct
 from collections.abc import Sequence
 
-_TEXT, _BYTEA = 25, 17
+_TEXT, _BYTEA, _BIGINT, _TIMESTAMPTZ = 25, 17, 20, 1184
 # Dimensions, whether there are NULLs, the element type; then length and lower bound of the one dimension.
 _HEAD = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i").pack
@@ -23,6 +23,16 @@ def bytea_array(items: Sequence[bytes | None]) -> bytes:
 def text_array(items: Sequence[str], codec: str) -> bytes:
     """Return a `text[]` as a client with this encoding sends it."""
     return _array(_TEXT, [item.encode(codec) for item in items])
+
+
+def bigint_array(items: Sequence[int], *, timestamps: bool = False) -> bytes:
+    """Return a `bigint[]`, or a `timestamptz[]` of microseconds since 2000."""
+    oid = _TIMESTAMPTZ if timestamps else _BIGINT
+    if not items:
+        return struct.pack("!iiI", 0, 0, oid)
+    parts = [8] * (2 * len(items))
+    parts[1::2] = items
+    return _HEAD.pack(1, 0, oid, len(items), 1) + struct.pack("!" + "iq" * len(items), *parts)
 
 
 def _array(oid: int, items: Sequence[bytes | None]) -> bytes:

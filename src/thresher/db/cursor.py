@@ -21,6 +21,14 @@ class ByteaArray(bytes):
     """A `bytea[]` in binary format."""
 
 
+class BigintArray(bytes):
+    """A `bigint[]` in binary format."""
+
+
+class TimestampArray(bytes):
+    """A `timestamptz[]` in binary format."""
+
+
 class _TextArrayDumper(Dumper):
     format = Format.BINARY
     oid = psycopg.adapters.types["text"].array_oid
@@ -33,9 +41,19 @@ class _ByteaArrayDumper(_TextArrayDumper):
     oid = psycopg.adapters.types["bytea"].array_oid
 
 
+class _BigintArrayDumper(_TextArrayDumper):
+    oid = psycopg.adapters.types["int8"].array_oid
+
+
+class _TimestampArrayDumper(_TextArrayDumper):
+    oid = psycopg.adapters.types["timestamptz"].array_oid
+
+
 _ADAPTERS = AdaptersMap(psycopg.adapters)
 _ADAPTERS.register_dumper(TextArray, _TextArrayDumper)
 _ADAPTERS.register_dumper(ByteaArray, _ByteaArrayDumper)
+_ADAPTERS.register_dumper(BigintArray, _BigintArrayDumper)
+_ADAPTERS.register_dumper(TimestampArray, _TimestampArrayDumper)
 
 
 class OwnCursor(Cursor[TupleRow]):

@@ -40,6 +40,11 @@ class TableName:
         """Return the name as SQL text, every part in quotes."""
         return self.identifier().as_string(None)
 
+    def companion(self, suffix: str) -> str:
+        """Return the quoted name of a table that belongs to this one."""
+        name = self.table + suffix
+        return sql.Identifier(*([name] if self.schema is None else [self.schema, name])).as_string(None)
+
     def __str__(self) -> str:
         return self.quoted()
 

@@ -1,9 +1,11 @@
 """The SQL of a dialect, one statement a file, found by name and bound to a table.
 
 A file opens with comments that say which index serves it and what fences it; then comes the text, with `{table}` where
-the quoted name goes. Nothing else is ever put into a statement: values are parameters.
+the quoted name goes and `{dead}` where that of its dead rows' table goes. Nothing else is ever put into a statement:
+values are parameters.
 """
 
+import re
 from functools import cache
 from importlib import resources
 from typing import LiteralString
@@ -16,10 +18,17 @@ def statement(name: str, table: TableName | None = None, *, dialect: str = "post
     text = _text(dialect, name)
     if table is None:
         return text
+    names = {
+        "{table}": table.quoted(),
+        "{dead}": table.companion("_dead"),
+    }
     # In a statement with parameters a percent sign of the name must not look like one.
-    quoted = table.quoted().replace("%", "%%") if "%s" in text else table.quoted()
-    # The one place where text becomes a statement: a file of ours, and a name that psycopg quoted.
-    return text.replace("{table}", quoted)
+    if "%s" in text or "%(" in text:
+        names = {mark: name.replace("%", "%%") for mark, name in names.items()}
+    # The one place where text becomes a statement: a file of ours, and names that psycopg quoted. In one pass, since a
+    # name may look like a mark.
+    bound: LiteralString = re.sub("|".join(names), lambda found: names[found.group()], text)
+    return bound
 
 
 @cache

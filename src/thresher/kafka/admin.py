@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 _log = logging.getLogger(__name__)
 _REQUEST_SECONDS = 15.0
@@ -28,6 +28,14 @@ class TopicSize:
     name: str
     partitions: int
     records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """What identifies a topic: another one under the same name has another id."""
+
+    topic_id: str
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +62,42 @@ class Admin:
         topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
         for future in self._client.create_topics([topic], request_timeout=_REQUEST_SECONDS).values():
             future.result()
+
+    def topic(self, name: str) -> TopicFacts | None:
+        """Return a topic's facts; None if it is not there."""
+        (future,) = self._client.describe_topics(TopicCollection([name]), request_timeout=_REQUEST_SECONDS).values()
+        try:
+            found = future.result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise
+        return TopicFacts(topic_id=str(found.topic_id), partitions=len(found.partitions))
+
+    def widen_topic(self, name: str, partitions: int) -> None:
+        """Raise a topic's number of partitions."""
+        wanted = NewPartitions(name, partitions)
+        for future in self._client.create_partitions([wanted], request_timeout=_REQUEST_SECONDS).values():
+            future.result()
+
+    def record_limit(self, topic: str) -> int:
+        """Return how large a batch of a topic may be."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        (future,) = self._client.describe_configs([resource], request_timeout=_REQUEST_SECONDS).values()
+        return int(future.result()["max.message.bytes"].value)
+
+    def trim(self, topic: str, partitions: int, before_ms: int) -> None:
+        """Remove records that are older, except where that would leave none."""
+        places = [TopicPartition(topic, partition) for partition in range(partitions)]
+        asked = dict.fromkeys(places, OffsetSpec.for_timestamp(before_ms))
+        ends = []
+        for place, future in self._client.list_offsets(asked, request_timeout=_REQUEST_SECONDS).items():
+            offset = future.result().offset
+            if offset > 0:
+                ends.append(TopicPartition(topic, place.partition, offset))
+        if ends:
+            for future in self._client.delete_records(ends, request_timeout=_REQUEST_SECONDS).values():
+                future.result()
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics; one that is gone already is an error."""

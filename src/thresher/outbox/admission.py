@@ -145,7 +145,7 @@ class Admission:
     def _admit_topic(self, topic: object) -> None:
         if not isinstance(topic, str):
             raise InvalidMessage("topic", shorten(topic), f"a string is needed, not {_type(topic)}")
-        if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+        if not is_topic(topic):
             rule = "Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..' alone"
             raise InvalidMessage("topic", shorten(topic), rule)
         if len(self._topics) >= _REMEMBERED:
@@ -168,6 +168,11 @@ class Admission:
         largest = max(parts, key=lambda part: len(parts[part]))
         rule = f"with its framing the message has {size} bytes, {self._limits.message_bytes} are allowed"
         raise InvalidMessage(largest, shorten(parts[largest]), rule)
+
+
+def is_topic(name: str) -> bool:
+    """Whether Kafka allows a topic to be named so."""
+    return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def _admit_message(message: object) -> None:

@@ -215,7 +215,10 @@ class Engine:
         self._closing = True
         if failed := self._floor.failed:
             reasons = "; ".join(f"shard {station.shard}: {station.known.last_error}" for station in failed)
-            self._fail(ShardsFailed(f"{len(failed)} of {self.pipeline.shards} shards failed for good: {reasons}"))
+            error = ShardsFailed(f"{len(failed)} of {self.pipeline.shards} shards failed for good: {reasons}")
+            # The first one's own error, where it could be brought over: whoever runs the engine may know its type.
+            error.__cause__ = next((station.failure for station in failed if station.failure is not None), None)
+            self._fail(error)
         self._drained.set()
         self._over.set()
 

@@ -16,7 +16,7 @@ from typing import Any
 from thresher.spark.exchange import Caller, Exchange, Introduction
 from thresher.spark.job import Counts, cancel_job, run_job
 from thresher.spark.loop import Loop
-from thresher.spark.outcome import Gone, Lost, Outcome, Transient, outcome_of
+from thresher.spark.outcome import Fatal, Gone, Lost, Outcome, Transient, outcome_of
 from thresher.spark.pipeline import Pipeline
 from thresher.spark.process import Process
 from thresher.spark.session import Session
@@ -165,6 +165,8 @@ class Floor:
             station.settle(counts)
         if isinstance(outcome, Lost) and station.last_words is not None:
             outcome = Transient(trouble=station.last_words)
+        if isinstance(outcome, Fatal):
+            station.failure = outcome.trouble.error
         if not isinstance(outcome, Gone):
             self._handle(station, Ended(attempt=attempt, outcome=outcome))
         elif not self._gone:
@@ -239,10 +241,14 @@ class Floor:
             self.workers = {worker for worker in self.workers | known if worker is not None and worker.alive}
 
     def _log(self, station: Station) -> None:
+        """Say it once for each change: a shard that fails again and again for one reason is told of once."""
         known = station.known
         bad = known.phase in {Phase.BACKING_OFF, Phase.FAILED}
+        again = known.failures > 1 and known.last_error == station.told if bad else known.failures > 0
+        if bad:
+            station.told = known.last_error
         logger.log(
-            logging.WARNING if bad else logging.INFO,
+            logging.DEBUG if again and not known.phase.over else logging.WARNING if bad else logging.INFO,
             "shard %d of %s is %s%s",
             station.shard,
             self._pipeline.name,

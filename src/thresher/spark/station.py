@@ -4,6 +4,7 @@ import queue
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from thresher.core.errors import ThresherError
 from thresher.spark.exchange import Caller, Introduction
 from thresher.spark.outcome import Trouble
 from thresher.spark.shard import Number
@@ -42,6 +43,10 @@ class Station:
     introduction: Introduction | None = None
     # Why a task ended its own process, which Spark cannot know.
     last_words: Trouble | None = None
+    # The error that it failed with for good, where it could be brought over.
+    failure: ThresherError | None = None
+    # The last error that was logged.
+    told: str | None = None
     # Where its thread waits for the number of an attempt to launch, or None to end.
     work: "queue.SimpleQueue[int | None]" = field(default_factory=queue.SimpleQueue)
     # Events that this driver's observer was too slow for.

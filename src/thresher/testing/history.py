@@ -16,7 +16,7 @@ Outcomes: committed, rolled_back, unknown.
 import enum
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from thresher.core.errors import InvalidInput
 FORMAT = "thresher-history"
 VERSION = 1
 IDENTITY_HEADER = "pump-id"
+_EVENTS = ("run", "begin", "end", "torn")
 
 
 class Outcome(enum.Enum):
@@ -119,33 +120,51 @@ class HistoryWriter:
 
 def read_history(path: Path) -> list[Transaction]:
     """Return the transactions in the order of their begin lines; raises `InvalidInput` with the line that is wrong."""
+    transactions: dict[tuple[str, int, int], Transaction] = {}
+
+    def take(event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "begin":
+                transactions[_place(event)] = _begun(event)
+            case "end":
+                transaction = transactions[_place(event)]
+                transactions[_place(event)] = replace(
+                    transaction, end=int(event["at"]), outcome=Outcome(event["outcome"])
+                )
+
+    _each_event(path, take)
+    return list(transactions.values())
+
+
+def topics_of(path: Path) -> list[str]:
+    """Return the topics that the runs of a history name, each once, in their order; raises as `read_history` does."""
+    topics: dict[str, None] = {}
+
+    def take(event: dict[str, Any]) -> None:
+        if event["event"] == "run":
+            topics[str(event["topic"])] = None
+
+    _each_event(path, take)
+    return list(topics)
+
+
+def _each_event(path: Path, take: Callable[[dict[str, Any]], None]) -> None:
+    """Hand over the whole lines in their order; what is wrong with one, here or there, is told with its number."""
     lines = path.read_bytes().split(b"\n")
     del lines[-1]  # empty, or torn by a crash: the transaction it belongs to stays unknown
-    transactions: dict[tuple[str, int, int], Transaction] = {}
     for number, line in enumerate(lines, start=1):
         if lines[number : number + 1] == [b'{"event":"torn"}']:
             continue  # a later run found it torn and went on behind it
         try:
             event = json.loads(line)
-            match event["event"]:
-                case "run":
-                    if (event["format"], event["version"]) != (FORMAT, VERSION):
-                        raise ValueError("another format or version")  # noqa: TRY301
-                case "begin":
-                    transaction = _begun(event)
-                    transactions[_place(event)] = transaction
-                case "end":
-                    transaction = transactions[_place(event)]
-                    transactions[_place(event)] = replace(
-                        transaction, end=int(event["at"]), outcome=Outcome(event["outcome"])
-                    )
-                case "torn":
-                    pass
-                case other:
-                    raise ValueError(f"unknown event {other!r}")  # noqa: TRY301
+            kind = event["event"]
+            if kind == "run" and (event["format"], event["version"]) != (FORMAT, VERSION):
+                raise ValueError("another format or version")  # noqa: TRY301
+            if kind not in _EVENTS:
+                raise ValueError(f"unknown event {kind!r}")  # noqa: TRY301
+            take(event)
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"{path}, line {number}: not a line of a history: {error!r}") from error
-    return list(transactions.values())
 
 
 def _place(event: dict[str, Any]) -> tuple[str, int, int]:

@@ -1,0 +1,195 @@
+"""`thresher verify`: holds a history against what readers get from Kafka, and says what is lost, invented, repeated."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from thresher.cli.options import (
+    AsJson,
+    OutboxTable,
+    SchemaName,
+    TableShape,
+    connect,
+    resolve_dsn,
+    table_name,
+)
+from thresher.cli.output import emit_json, emit_text, note, table
+from thresher.core.errors import InvalidInput, shorten
+from thresher.db import TableName
+from thresher.devstack.kept import KeptStack
+from thresher.outbox import Shape
+from thresher.testing.checker import FAULTS, Verdict, check
+from thresher.testing.history import Transaction, read_history, topics_of
+
+if TYPE_CHECKING:
+    from thresher.testing.reading import Held
+
+_LOOK_SECONDS = 0.5
+_FIGURES = {
+    "committed": "rows committed",
+    "rolled_back": "rows rolled back",
+    "unknown": "rows with an unknown outcome",
+    "keys": "keys",
+    "read": "records read",
+    "repeated": "of them repeats, as allowed",
+    "dead": "rows set aside as dead",
+    "pending": "rows still in the outbox",
+    "lost": "lost",
+    "phantom": "phantom",
+    "duplicated": "duplicated",
+    "reordered": "out of order",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where a verification looks; without a `dsn` it leaves the database alone."""
+
+    bootstrap: str
+    topics: Sequence[str]
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dsn: str | None = field(default=None, repr=False)
+    table: TableName = field(default_factory=lambda: TableName(table="outbox"))
+    shape: Shape = Shape.THRESHER
+
+
+def verify(
+    history: Annotated[
+        Path,
+        typer.Option(help="The history that 'thresher pump --history' wrote.", exists=True, dir_okay=False),
+    ],
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka, as HOST:PORT[,HOST:PORT…].")] = None,
+    topic: Annotated[list[str] | None, typer.Option(help="Topics to read; by default those of the history.")] = None,
+    ds: Annotated[
+        str | None,
+        typer.Option(
+            "--ds",
+            envvar="THRESHER_DS",
+            show_envvar=True,
+            help="Data source of the outbox, to look for pending and dead rows too. Without it and --bootstrap, the "
+            "running local stack is used for both.",
+        ),
+    ] = None,
+    outbox: OutboxTable = "outbox",
+    schema: SchemaName = None,
+    shape: TableShape = Shape.THRESHER,
+    kafka: Annotated[list[str] | None, typer.Option(help="A property of the Kafka client, as key=value.")] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until nothing is pending and nothing is missing.")] = 0.0,
+    at_least_once: Annotated[
+        bool, typer.Option("--at-least-once", help="Allow repeats that directly follow their original.")
+    ] = False,
+    examples: Annotated[int, typer.Option(help="Examples to show of each fault.", min=0)] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Check that a load arrived: nothing lost, invented, repeated or out of order. To be run after the load has ended.
+
+    The exit code is 1 if there is a fault, or if rows are still pending.
+    """
+    if not 0 <= wait < math.inf:
+        raise InvalidInput(f"--wait {wait}: a number of seconds, 0 or more")
+    transactions = read_history(history)
+    topics = topic or topics_of(history)
+    if not topics:
+        raise InvalidInput(f"{history} names no topic: give --topic")
+    reached, dsn = _servers(bootstrap, ds)
+    sources = Sources(
+        bootstrap=reached, topics=topics, kafka=_properties(kafka or []), dsn=dsn, table=table_name(outbox, schema),
+        shape=shape,
+    )  # fmt: skip
+    verdict = judge(transactions, sources, wait_seconds=wait, repeats_allowed=at_least_once, examples=examples)
+    if as_json:
+        emit_json(summary(verdict))
+    else:
+        _show(verdict)
+    raise typer.Exit(0 if verdict.ok else 1)
+
+
+def judge(
+    transactions: Sequence[Transaction],
+    sources: Sources,
+    *,
+    wait_seconds: float = 0.0,
+    repeats_allowed: bool = False,
+    examples: int = 5,
+) -> Verdict:
+    """Look until nothing is pending or lost, or the time is up; return what was seen last.
+
+    The topics are not read while rows are known to be pending, except at the end.
+    """
+    # Only here: the other commands work without the broker's client.
+    from thresher.testing.reading import read_topics  # noqa: PLC0415
+
+    ours = {name for transaction in transactions for name in transaction.identities()}
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        last = time.monotonic() > deadline - _LOOK_SECONDS
+        held = _held(sources)
+        if last or ours.isdisjoint(held.pending):
+            reads = read_topics(sources.bootstrap, sources.topics, config=sources.kafka)
+            verdict = check(
+                transactions,
+                reads,
+                dead=held.dead,
+                pending=held.pending,
+                repeats_allowed=repeats_allowed,
+                examples=examples,
+            )
+            if last or not (verdict.pending or verdict.lost):
+                return verdict
+        time.sleep(_LOOK_SECONDS)
+
+
+def summary(verdict: Verdict) -> dict[str, object]:
+    """Return the verdict for scripts."""
+    return {**asdict(verdict), "ok": verdict.ok, "verdict": verdict.line()}
+
+
+def _held(sources: Sources) -> "Held":
+    from thresher.testing.reading import Held, rows_held  # noqa: PLC0415
+
+    if sources.dsn is None:
+        return Held(pending=frozenset(), dead=frozenset())
+    with connect(sources.dsn) as connection:
+        return rows_held(connection, sources.table, sources.shape)
+
+
+def _servers(bootstrap: str | None, ds: str | None) -> tuple[str, str | None]:
+    """Return the brokers and the database to look at, as given, or the local stack's where nothing was."""
+    if bootstrap:
+        return bootstrap, resolve_dsn(ds) if ds else None
+    if ds:
+        raise InvalidInput("no Kafka: give --bootstrap along with --ds (or THRESHER_DS)")
+    endpoints = KeptStack().endpoints()
+    if endpoints is None:
+        raise InvalidInput("no Kafka: give --bootstrap, or start a local stack with 'thresher stack up'")
+    note("using Kafka and the database of the local stack")
+    return endpoints.bootstrap, endpoints.dsn
+
+
+def _properties(given: Sequence[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    # A value may be a secret: only what stands before the sign is repeated, and nothing where there is none.
+    if wrong := [shorten(name) if sign else "one without =" for name, sign, _ in pairs if not (name and sign)]:
+        raise InvalidInput(f"--kafka: key=value is expected, not {', '.join(wrong)}")
+    return {name.strip(): value for name, _, value in pairs}
+
+
+def _show(verdict: Verdict) -> None:
+    table(
+        "The history and what was read",
+        ["", "count"],
+        [[label, f"{getattr(verdict, name):,}"] for name, label in _FIGURES.items()],
+    )
+    for name in ("pending", *FAULTS):
+        lines = verdict.examples.get(name, ())
+        if lines:
+            count = getattr(verdict, name)
+            emit_text(f"{_FIGURES[name]}: {count:,}" + (f", the first {len(lines)}" if len(lines) < count else ""))
+            for line in lines:
+                emit_text(f"  {line}")
+    emit_text(verdict.line())

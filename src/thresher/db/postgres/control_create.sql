@@ -1,0 +1,12 @@
+-- One row per relay: whose turn it is, and how its shards are laid out.
+CREATE TABLE IF NOT EXISTS {table} (
+  name              TEXT PRIMARY KEY,
+  outbox            TEXT NOT NULL,
+  outbox_id         UUID NOT NULL,
+  system_id         TEXT NOT NULL,
+  term              UUID NOT NULL,
+  mode              TEXT NOT NULL,
+  shards            INTEGER NOT NULL,
+  progress_topic_id TEXT,
+  term_time         TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT pg_catalog.clock_timestamp()
+);

@@ -1,0 +1,17 @@
+-- Where rows of goharvest's shape are set aside. A blocking row keeps the later rows of its topic and key waiting.
+CREATE TABLE {dead} (
+  id                  BIGINT NOT NULL,
+  create_time         TIMESTAMP WITH TIME ZONE NOT NULL,
+  kafka_topic         TEXT NOT NULL,
+  kafka_key           TEXT NOT NULL,
+  kafka_value         TEXT,
+  kafka_header_keys   TEXT[] NOT NULL,
+  kafka_header_values TEXT[] NOT NULL,
+  dead_time           TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+  kind                TEXT NOT NULL,
+  reason              TEXT NOT NULL,
+  attempts            INTEGER NOT NULL,
+  blocking            BOOLEAN NOT NULL,
+  PRIMARY KEY (id, create_time)
+);
+CREATE INDEX ON {dead} (kafka_topic, kafka_key) WHERE blocking;

@@ -1,0 +1,11 @@
+-- Puts dead rows back under their own ids, so that they do not land behind followers that wait for them, with a new
+-- create time, so that no old progress record speaks of them. Index: the primary keys. An id that is taken is an error.
+WITH gone AS (
+  DELETE FROM {dead} d
+   WHERE d.id = ANY (%s::bigint[])
+  RETURNING d.id,
+            d.kafka_topic, d.kafka_key, d.kafka_value, d.kafka_header_keys, d.kafka_header_values
+)
+INSERT INTO {table}
+  (id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, create_time)
+SELECT g.*, pg_catalog.clock_timestamp() FROM gone g ORDER BY g.id

@@ -1,0 +1,15 @@
+-- The head of a shard in goharvest's shape: by id, the bucket computed for each row that is looked at.
+-- Index: the primary key; rows of other shards are stepped over. Left out and fenced as in outbox_head.
+SELECT i.id, i.create_time, i.kafka_topic AS topic, convert_to(i.kafka_key, 'UTF8') AS key,
+       convert_to(i.kafka_value, 'UTF8') AS value, i.kafka_header_keys AS header_keys,
+       ARRAY(SELECT convert_to(v.value, 'UTF8') FROM unnest(i.kafka_header_values) WITH ORDINALITY AS v(value, place)
+              ORDER BY v.place) AS header_values,
+       NULL::integer AS partition, NULL::timestamptz AS timestamp
+  FROM {table} i
+ WHERE (get_byte(sha256(convert_to(i.kafka_key, 'UTF8')), 0) & 63) = ANY (%(buckets)s::smallint[])
+   AND i.id NOT IN (SELECT unnest(%(in_flight)s::bigint[]))
+   AND i.kafka_topic <> ALL (%(held)s::text[])
+   AND (i.kafka_key IS NULL OR (i.kafka_topic, i.kafka_key) NOT IN
+         (SELECT d.kafka_topic, d.kafka_key FROM {dead} d WHERE d.blocking AND d.kafka_key IS NOT NULL))
+ ORDER BY i.id
+ LIMIT %(rows)s

@@ -1,0 +1,18 @@
+-- The head of a shard: the oldest pending rows of each of its buckets, in the buckets' order, each bucket by id.
+-- Index: (bucket, id) WHERE dispatched_time IS NULL, once per bucket. Left out: what is in flight, topics that are
+-- held, keys that a dead row blocks. Nothing is written to claim rows: what fences them is the producer's epoch.
+SELECT h.id, h.create_time, h.topic, h.key, h.value, h.header_keys, h.header_values, h.partition, h.timestamp
+  FROM unnest(%(buckets)s::smallint[]) WITH ORDINALITY AS b(bucket, place)
+ CROSS JOIN LATERAL (
+SELECT i.id, i.create_time, i.kafka_topic AS topic, i.kafka_key AS key, i.kafka_value AS value,
+       i.kafka_header_keys AS header_keys, i.kafka_header_values AS header_values,
+       i.kafka_partition AS partition, i.kafka_timestamp AS timestamp
+  FROM {table} i
+ WHERE i.bucket = b.bucket AND i.dispatched_time IS NULL
+   AND i.id NOT IN (SELECT unnest(%(in_flight)s::bigint[]))
+   AND i.kafka_topic <> ALL (%(held)s::text[])
+   AND (i.kafka_key IS NULL OR (i.kafka_topic, i.kafka_key) NOT IN
+         (SELECT d.kafka_topic, d.kafka_key FROM {dead} d WHERE d.blocking AND d.kafka_key IS NOT NULL))
+ ORDER BY i.id
+ LIMIT %(rows)s) h
+ LIMIT %(rows)s

@@ -1,0 +1,25 @@
+-- outbox_head for a table with large rows: also bounded by bytes, and never less than one row. Sizes are read without
+-- fetching what is stored out of line.
+SELECT id, create_time, topic, key, value, header_keys, header_values, partition, timestamp
+  FROM (SELECT h.*, row_number() OVER (ROWS UNBOUNDED PRECEDING) AS place,
+               sum(coalesce(octet_length(h.key), 0)::bigint + coalesce(octet_length(h.value), 0)
+                   + coalesce(pg_column_size(h.header_values), 0))
+                 OVER (ROWS UNBOUNDED PRECEDING) AS running
+          FROM (
+SELECT h.id, h.create_time, h.topic, h.key, h.value, h.header_keys, h.header_values, h.partition, h.timestamp
+  FROM unnest(%(buckets)s::smallint[]) WITH ORDINALITY AS b(bucket, place)
+ CROSS JOIN LATERAL (
+SELECT i.id, i.create_time, i.kafka_topic AS topic, i.kafka_key AS key, i.kafka_value AS value,
+       i.kafka_header_keys AS header_keys, i.kafka_header_values AS header_values,
+       i.kafka_partition AS partition, i.kafka_timestamp AS timestamp
+  FROM {table} i
+ WHERE i.bucket = b.bucket AND i.dispatched_time IS NULL
+   AND i.id NOT IN (SELECT unnest(%(in_flight)s::bigint[]))
+   AND i.kafka_topic <> ALL (%(held)s::text[])
+   AND (i.kafka_key IS NULL OR (i.kafka_topic, i.kafka_key) NOT IN
+         (SELECT d.kafka_topic, d.kafka_key FROM {dead} d WHERE d.blocking AND d.kafka_key IS NOT NULL))
+ ORDER BY i.id
+ LIMIT %(rows)s) h
+ LIMIT %(rows)s
+          ) h) h
+ WHERE running <= %(bytes)s OR place = 1

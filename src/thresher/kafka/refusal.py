@@ -1,0 +1,61 @@
+"""What a Kafka error is about: one row, one topic, the client as a whole, or the moment."""
+
+import enum
+
+from confluent_kafka import KafkaError
+
+
+class Refusal(enum.Enum):
+    """Who has to change for it to work."""
+
+    ROW = "row"
+    """The record: it is too large, or not what the topic takes."""
+
+    TOPIC = "topic"
+    """The topic: it is not there."""
+
+    TOPIC_DENIED = "topic-denied"
+    """The topic: it is not ours to write to."""
+
+    CLIENT = "client"
+    """The client's credentials or permissions."""
+
+    MOMENT = "moment"
+    """Nothing: later it may work."""
+
+
+_KINDS: dict[int, Refusal] = {
+    **dict.fromkeys(
+        (
+            KafkaError.MSG_SIZE_TOO_LARGE,
+            KafkaError.INVALID_MSG_SIZE,
+            KafkaError.RECORD_LIST_TOO_LARGE,
+            KafkaError.INVALID_TIMESTAMP,
+            KafkaError.INVALID_RECORD,
+            KafkaError.TOPIC_EXCEPTION,
+            KafkaError.POLICY_VIOLATION,
+            KafkaError._UNKNOWN_PARTITION,
+            KafkaError._INVALID_ARG,
+        ),
+        Refusal.ROW,
+    ),
+    **dict.fromkeys((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC), Refusal.TOPIC),
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: Refusal.TOPIC_DENIED,
+    **dict.fromkeys(
+        (
+            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            KafkaError.GROUP_AUTHORIZATION_FAILED,
+            KafkaError.UNSUPPORTED_SASL_MECHANISM,
+            KafkaError.SASL_AUTHENTICATION_FAILED,
+            KafkaError.UNSUPPORTED_VERSION,
+            KafkaError._UNSUPPORTED_FEATURE,
+        ),
+        Refusal.CLIENT,
+    ),
+}
+
+
+def refusal_of(error: KafkaError) -> Refusal:
+    """Judge an error by its code; what is not known may pass."""
+    return _KINDS.get(error.code(), Refusal.MOMENT)

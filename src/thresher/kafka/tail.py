@@ -1,0 +1,107 @@
+"""Reads the committed end of one partition, and is sure that it was the end.
+
+A `read_committed` reader from an offset to the end that was sampled when it began: the end of a partition is an event
+that the broker's answer causes, never the lack of one, so a time-out is an error and not "nothing there".
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from thresher.core.errors import ThresherError
+
+_logger = logging.getLogger(f"{__name__}.client")
+_logger.setLevel(logging.CRITICAL)
+_REQUEST_SECONDS = 15.0
+# A transaction leaves its record and its marker; some leave only a marker.
+_FIRST_STEP = 16
+
+
+class TailUnread(ThresherError):  # noqa: N818
+    """The end of the partition could not be read."""
+
+    retryable: ClassVar[bool] = True
+
+
+class Tail:
+    """One partition's committed records. A context manager."""
+
+    def __init__(self, topic: str, partition: int, config: Mapping[str, Any]) -> None:
+        self._topic, self._partition = topic, partition
+        self._consumer = Consumer(
+            {
+                "log_level": 2,
+                **config,
+                "group.id": f"{topic}.recovery",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "allow.auto.create.topics": False,
+                "fetch.wait.max.ms": 10,
+            },
+            logger=_logger,
+        )
+
+    def __enter__(self) -> "Tail":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def last(self) -> bytes | None:
+        """Return the last committed record; None if there is none."""
+        first, end = self._bounds()
+        step = _FIRST_STEP
+        while True:
+            start = max(first, end - step)
+            last = None
+            for last in self._read(start, end):  # noqa: B007 - the last one is wanted
+                pass
+            if last is not None or start == first:
+                return last
+            step *= 8
+
+    def whole(self) -> Iterator[bytes]:
+        """Yield every committed record that is there, oldest first."""
+        first, end = self._bounds()
+        return self._read(first, end)
+
+    def _bounds(self) -> tuple[int, int]:
+        place = TopicPartition(self._topic, self._partition)
+        try:
+            found = self._consumer.get_watermark_offsets(place, timeout=_REQUEST_SECONDS, cached=False)
+        except KafkaException as error:
+            raise TailUnread(f"{self._where} has no known end: {error.args[0].str()}") from error
+        if found is None:
+            raise TailUnread(f"{self._where} has no known end: no answer in {_REQUEST_SECONDS:g} s")
+        return found
+
+    def _read(self, start: int, end: int) -> Iterator[bytes]:
+        self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
+        deadline = time.monotonic() + _REQUEST_SECONDS
+        try:
+            while True:
+                for message in self._consumer.consume(500, 0.5):
+                    if (error := message.error()) is None:
+                        deadline = time.monotonic() + _REQUEST_SECONDS
+                        yield message.value() or b""
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        # What a compacted or aborted end looks like too: the position is past it.
+                        if (message.offset() or 0) >= end:
+                            return
+                    else:
+                        raise TailUnread(f"{self._where} cannot be read: {error.str()}")
+                if time.monotonic() > deadline:
+                    raise TailUnread(f"{self._where}: its end was not reached in {_REQUEST_SECONDS:g} s")
+        except KafkaException as error:
+            raise TailUnread(f"{self._where} cannot be read: {error.args[0].str()}") from error
+        finally:
+            self._consumer.unassign()
+
+    @property
+    def _where(self) -> str:
+        return f"partition {self._partition} of {self._topic}"

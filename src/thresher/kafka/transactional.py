@@ -1,0 +1,196 @@
+"""A transactional producer whose every answer is certain or an error.
+
+1. `init` fences whoever used the transactional id before, and ends what it had open.
+2. Between `begin` and `commit` or `abort`, `produce` takes records without waiting, and `flush` waits for all of them;
+   records that were not delivered are faults, and a transaction with faults must be aborted.
+3. A `commit` or `abort` during which the client met an error, or that took long, has an unknown outcome: the client
+   may repeat its request late, and hit the next transaction. The producer must not be used again.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from thresher.core.errors import ThresherError
+from thresher.kafka.refusal import Refusal, refusal_of
+
+_log = logging.getLogger(__name__)
+_logger = logging.getLogger(f"{__name__}.client")
+_logger.setLevel(logging.CRITICAL)
+_REQUEST_SECONDS = 30.0
+# Below socket.timeout.ms: within it the client has not repeated a request behind our back.
+_CERTAIN_SECONDS = 8.0
+_FLUSH_SECONDS = 10.0
+# What the guarantee rests on.
+_OURS: dict[str, Any] = {
+    "enable.idempotence": True,
+    "enable.gapless.guarantee": False,
+    "acks": "all",
+    "delivery.report.only.error": True,
+    "transaction.timeout.ms": 15_000,
+    "message.timeout.ms": 12_000,
+    "socket.timeout.ms": 10_000,
+}
+_DEFAULTS: dict[str, Any] = {
+    "linger.ms": 0,
+    "compression.type": "lz4",
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 1_048_576,
+    "sticky.partitioning.linger.ms": 0,
+    "topic.metadata.propagation.max.ms": 5_000,
+    "log_level": 2,
+}
+# What a configuration may not change, and why.
+GUARDED = frozenset({*_OURS, "transactional.id", "request.required.acks", "delivery.timeout.ms"})
+
+
+class ProducerProblem(ThresherError):  # noqa: N818
+    """The producer cannot go on; a new one, after recovery, may."""
+
+    retryable: ClassVar[bool] = True
+
+
+class CommitUnknown(ProducerProblem):
+    """Whether the transaction ended as asked is not known."""
+
+
+class ProducerRefused(ThresherError):  # noqa: N818
+    """The broker will not have this producer: credentials or permissions. Somebody has to act."""
+
+    exit_code: ClassVar[int] = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undelivered:
+    """Why a record was not delivered; its place where that is known, its topic where the fault is the topic's."""
+
+    refusal: Refusal
+    why: str
+    topic: str
+    place: int | None = None
+
+
+class TransactionalProducer:
+    """One producer with one transactional id, for one thread."""
+
+    def __init__(self, transactional_id: str, config: Mapping[str, Any]) -> None:
+        self._undelivered: list[Undelivered] = []
+        self._errors: list[KafkaError] = []
+        self._id = transactional_id
+        self._producer = Producer(
+            {
+                **_DEFAULTS,
+                **config,
+                **_OURS,
+                "transactional.id": transactional_id,
+                "on_delivery": self._on_delivery,
+                "error_cb": self._errors.append,
+            },
+            logger=_logger,
+        )
+        self._produce = self._producer.produce
+
+    def init(self) -> None:
+        """Fence, and end what is open. Raises `ProducerRefused` where waiting does not help."""
+        self._do("init_transactions", self._producer.init_transactions, _REQUEST_SECONDS)
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        self._undelivered.clear()
+        self._do("begin_transaction", self._producer.begin_transaction)
+
+    def produce(self, place: int, record: tuple[str, bytes | None, bytes | None, int, int, Any]) -> None:
+        """Hand over one record; what is wrong with it at once is a fault of the coming flush."""
+        topic, value, key, partition, timestamp, headers = record
+        try:
+            if headers:
+                self._produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
+            else:
+                self._produce(topic, value, key, partition, timestamp=timestamp)
+        except BufferError:
+            # The client's queue is full: it empties as the broker answers.
+            self._producer.poll(0.05)
+            self.produce(place, record)
+        except KafkaException as error:
+            self._take_fault(error.args[0], topic, place)
+        except (TypeError, ValueError, UnicodeError, OverflowError) as error:
+            fault = Undelivered(refusal=Refusal.ROW, why=f"it cannot be a record: {error}", topic=topic, place=place)
+            self._undelivered.append(fault)
+
+    def flush(self) -> list[Undelivered]:
+        """Wait until the broker has answered for every record, and return what was not delivered."""
+        deadline = time.monotonic() + _FLUSH_SECONDS
+        while len(self._producer):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ProducerProblem(
+                    f"{len(self._producer)} records were not answered for in {_FLUSH_SECONDS:g} s{self._last_error()}"
+                )
+            self._producer.flush(left)
+        self._producer.poll(0)
+        return list(self._undelivered)
+
+    def commit(self) -> None:
+        """Commit. Raises `CommitUnknown` where that is not certain."""
+        self._end("commit", self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        """Abort. Raises `CommitUnknown` where that is not certain."""
+        self._end("abort", self._producer.abort_transaction)
+
+    def partitions(self, topic: str) -> int | KafkaError:
+        """Ask the cluster how many partitions a topic has; the topic's error where it is not there for us."""
+        try:
+            found = self._producer.list_topics(topic, timeout=_CERTAIN_SECONDS).topics.get(topic)
+        except KafkaException as error:
+            raise ProducerProblem(f"the cluster did not say how {topic} stands: {error.args[0].str()}") from error
+        if found is None:
+            return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        return found.error if found.error is not None else len(found.partitions)
+
+    def _end(self, what: str, end: Any) -> None:
+        self._producer.poll(0)
+        self._errors.clear()
+        began = time.monotonic()
+        try:
+            end(_CERTAIN_SECONDS)
+            self._producer.poll(0)
+        except KafkaException as error:
+            self._raise_refused(error.args[0])
+            raise CommitUnknown(f"{what}: {error.args[0].str()}") from error
+        took = time.monotonic() - began
+        if self._errors:
+            raise CommitUnknown(f"{what}: the client met an error meanwhile: {self._errors[0].str()}")
+        if took > _CERTAIN_SECONDS:
+            raise CommitUnknown(f"{what}: it took {took:.1f} s")
+        if self._undelivered and what == "commit":
+            raise CommitUnknown(f"{what}: a record failed meanwhile: {self._undelivered[0].why}")
+
+    def _do(self, what: str, call: Any, *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except KafkaException as error:
+            self._raise_refused(error.args[0])
+            raise ProducerProblem(f"{what}: {error.args[0].str()}{self._last_error()}") from error
+
+    def _raise_refused(self, error: KafkaError) -> None:
+        if refusal_of(error) is Refusal.CLIENT:
+            raise ProducerRefused(
+                f"the broker refuses the producer {self._id}: {error.str()}; grant it Write and Describe on its "
+                "transactional ids and topics, or mend its credentials"
+            )
+
+    def _last_error(self) -> str:
+        return f"; last error: {self._errors[-1].str()}" if self._errors else ""
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._take_fault(error, message.topic() or "", None)
+
+    def _take_fault(self, error: KafkaError, topic: str, place: int | None) -> None:
+        refusal = refusal_of(error)
+        self._undelivered.append(Undelivered(refusal=refusal, why=error.str(), topic=topic, place=place))

@@ -1,0 +1,84 @@
+"""The control row: which relay this is, whose turn it is, and how its shards are laid out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from thresher.db import TableName, statement
+from thresher.db.cursor import OwnCursor
+from thresher.relay.database import explained
+from thresher.relay.names import control_table
+from thresher.relay.problem import DatabaseLost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRow:
+    """The row as it is."""
+
+    outbox: str
+    outbox_id: str
+    system_id: str
+    term: str
+    mode: str
+    shards: int
+    progress_topic_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incarnation:
+    """Which database system it is, and since when it has been running."""
+
+    system_id: str
+    since: str
+
+
+class ControlTable:
+    """The control rows beside one outbox, over a connection in autocommit."""
+
+    def __init__(self, connection: psycopg.Connection[Any], outbox: TableName) -> None:
+        self._connection = connection
+        self._table = control_table(outbox)
+
+    def read(self, name: str) -> ControlRow | None:
+        """Return a relay's row; None if it never ran here."""
+        with explained():
+            row = OwnCursor(self._connection).execute(statement("control_read", self._table), [name]).fetchone()
+        if row is None:
+            return None
+        outbox, outbox_id, system_id, term, mode, shards, topic_id = row
+        return ControlRow(
+            outbox=outbox, outbox_id=outbox_id, system_id=system_id, term=term, mode=mode, shards=shards,
+            progress_topic_id=topic_id,
+        )  # fmt: skip
+
+    def run(self, what: str, **values: Any) -> int:
+        """Execute one of the control statements; return how many rows it changed."""
+        with explained():
+            return OwnCursor(self._connection).execute(statement(f"control_{what}", self._table), values).rowcount
+
+    def create(self) -> None:
+        """Make the table, if it is not there."""
+        with explained(), self._connection.transaction():
+            # Two that start together would both find nothing there.
+            self._connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_relay'))")
+            if not exists(self._connection, self._table.quoted()):
+                OwnCursor(self._connection).execute(statement("control_create", self._table))
+
+
+def exists(connection: psycopg.Connection[Any], quoted: str) -> bool:
+    """Whether a table of that name is there, by the session's search_path."""
+    row = OwnCursor(connection).execute("SELECT pg_catalog.to_regclass(%s) IS NOT NULL", [quoted]).fetchone()
+    return row is not None and bool(row[0])
+
+
+def incarnation(connection: psycopg.Connection[Any]) -> Incarnation:
+    """Return which database this is. Raises `DatabaseLost` on a standby: rows are only settled on the primary."""
+    with explained():
+        row = OwnCursor(connection).execute(statement("incarnation")).fetchone()
+    if row is None:
+        raise DatabaseLost("the database did not say which it is")
+    system_id, since, standby = row
+    if standby:
+        raise DatabaseLost("the database is a standby: the relay waits for the primary")
+    return Incarnation(system_id=system_id, since=since)

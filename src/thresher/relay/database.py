@@ -1,0 +1,75 @@
+"""The relay's sessions in the outbox's database, and what their errors mean.
+
+Every session carries the term in its name, so that a successor can end it; is never left idle in a transaction for
+long; and has a time-out on a silent network, so that a vanished database is noticed.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+from psycopg import conninfo, errors
+
+from thresher.relay.problem import DatabaseLost, DatabaseRefused, RelayProblem
+
+# The head is found by its index, one bucket after another; every other plan is worse, whatever the statistics say.
+_OPTIONS = (
+    "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_sort=on -c jit=off -c plan_cache_mode=force_custom_plan "
+    "-c max_parallel_workers_per_gather=0 -c default_transaction_isolation=read\\ committed "
+    "-c default_transaction_read_only=off -c idle_in_transaction_session_timeout=15s -c synchronous_commit=on "
+    "-c TimeZone=UTC -c client_encoding=UTF8"
+)
+_NETWORK = {
+    "connect_timeout": "10",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+# Classes of SQLSTATE that a person has to act on.
+_REFUSED = (
+    errors.InvalidAuthorizationSpecification,
+    errors.InvalidPassword,
+    errors.InvalidCatalogName,
+    errors.InsufficientPrivilege,
+    errors.UndefinedTable,
+    errors.UndefinedColumn,
+    errors.UndefinedFunction,
+    errors.InvalidSchemaName,
+    errors.DatatypeMismatch,
+    errors.FeatureNotSupported,
+)
+_REFUSED_STATES = frozenset(str(error.sqlstate) for error in _REFUSED)
+# libpq gives no SQLSTATE for what happens while connecting.
+_REFUSED_TEXTS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
+
+
+def session(dsn: str, application: str) -> str:
+    """Return the connection string of a relay's session."""
+    given = conninfo.conninfo_to_dict(dsn)
+    options = f"{given.get('options') or ''} {_OPTIONS}".strip()
+    network = {name: value for name, value in _NETWORK.items() if name not in given}
+    return conninfo.make_conninfo(dsn, application_name=application, options=options, **network)
+
+
+def connect(dsn: str, application: str) -> psycopg.Connection[Any]:
+    """Connect, in autocommit. Raises `DatabaseRefused` or `DatabaseLost`."""
+    with explained():
+        return psycopg.connect(session(dsn, application), autocommit=True)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn the driver's errors into ours."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise explain(error.sqlstate, str(error.diag.message_primary or error).strip()) from error
+
+
+def explain(state: str | None, text: str) -> RelayProblem:
+    """Decide whether somebody has to act, or time may mend it."""
+    if state in _REFUSED_STATES or (state is None and any(part in text for part in _REFUSED_TEXTS)):
+        return DatabaseRefused(f"the database refused: {text}")
+    return DatabaseLost(f"the database failed: {text}")

@@ -1,0 +1,195 @@
+"""What the exactly-once protocol asks of the world, one step at a time, and what the world answers.
+
+The protocol (`exactly_once`) is a generator of these; `lane` does them against Kafka and Postgres, a test against a
+model of both. An error that an effect meets is raised where the effect is done and ends the attempt.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from thresher.relay.fate import Kind
+from thresher.relay.progress import Progress
+from thresher.relay.row import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """What a shard needs of the control row, and the database's incarnation."""
+
+    outbox_id: str
+    term: str
+    system_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lot:
+    """Rows read together, from the head, in the order in which they must be sent."""
+
+    rows: Sequence[Row]
+    # Rows that transforms failed on in a row, up to the end of this lot.
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """The topic is there, with so many partitions."""
+
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """The topic is not there for us."""
+
+    kind: Kind
+    why: str
+
+
+Standing = Present | Absent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyed:
+    """How topics stand, and when (monotonic)."""
+
+    now: float
+    standings: Mapping[str, Standing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What kept records from being delivered: one row where its place is known, any of them where it is not.
+
+    With a topic, the fault is the whole topic's.
+    """
+
+    kind: Kind
+    why: str
+    place: int | None = None
+    topic: str | None = None
+
+
+# Effects, each with its answer.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadControl:
+    """The control row as it is now → `Control`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """End and fence whatever this shard's transactional id was at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadProgress:
+    """The committed progress records, to an end sampled now: the last one, or the whole horizon → list of `Progress`."""
+
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Begin to execute a committed record's fates in the table."""
+
+    progress: Progress
+    recovering: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitSettled:
+    """Wait until everything begun is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What the last owner left has been settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The next lot, read after `Init` → `Lot`, or None when it is time to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """How these topics stand → `Surveyed`."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Open a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    """Hand over the records among these rows, in order → list of `Fault`."""
+
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Wait until the broker has answered for every record → list of `Fault`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Produce the progress record."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Commit; an answer that is not certain ends the attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Abort; an answer that is not certain ends the attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Leave rows of these stored topics out of reads for a while, and raise the alarm."""
+
+    topics: frozenset[str]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """A topic that was held is there again."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Forget every row that is not settled and every lot read so far: the next one is read from the head."""
+
+
+Effect = (
+    ReadControl
+    | Init
+    | ReadProgress
+    | Settle
+    | AwaitSettled
+    | Recovered
+    | Take
+    | Survey
+    | Begin
+    | Produce
+    | Flush
+    | Note
+    | Commit
+    | Abort
+    | Hold
+    | Lift
+    | Renew
+)

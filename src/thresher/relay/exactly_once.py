@@ -1,0 +1,327 @@
+"""The exactly-once protocol of one shard, without any input or output: a generator of effects.
+
+1. **Recover**: the control row's term must be ours; `Init` fences the last owner and ends its transaction; the term must
+   still be ours, or we leave and never init again; then the committed progress is read and settled, all of its horizon
+   if the database is not the incarnation it speaks of; only then the first row is read.
+2. **Take** a lot from the head. Rows whose topic is missing are held back or, after the grace, set aside.
+3. **Publish**: `Begin`, `Produce`, `Flush`; only when nothing failed, `Note` the progress; `Commit` only once the
+   settling of the transaction before is durable.
+4. **Settle** the committed record's fates. Nothing else removes a row.
+5. What is rejected is aborted and tried again without the topic that is not there, without the row that was named, or in
+   halves: only a row that fails alone is poison.
+6. Rows that were taken and not sent go back: everything read meanwhile is forgotten, so that nothing overtakes them.
+
+A crash between any two effects neither loses, repeats nor reorders for readers of committed records:
+`tests/property/test_exactly_once_property.py` tries all of them against a model.
+"""
+
+import enum
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from thresher.relay.effect import (
+    Abort,
+    Absent,
+    AwaitSettled,
+    Begin,
+    Commit,
+    Control,
+    Effect,
+    Fault,
+    Flush,
+    Hold,
+    Init,
+    Lift,
+    Lot,
+    Note,
+    Present,
+    Produce,
+    ReadControl,
+    ReadProgress,
+    Recovered,
+    Renew,
+    Settle,
+    Standing,
+    Survey,
+    Surveyed,
+    Take,
+)
+from thresher.relay.fate import Dead, Kind, dead
+from thresher.relay.problem import ForeignProgress, Halted, Superseded
+from thresher.relay.progress import Origin, Progress, fitting, progress_of
+from thresher.relay.row import Record, Row
+
+Steps = Generator[Effect, Any, None]
+
+
+class Poison(enum.StrEnum):
+    """What to do about a row that can never be sent."""
+
+    DEAD_LETTER = "dead-letter"
+    BLOCK_KEY = "block-key"
+    HALT = "halt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the configuration leaves to choose."""
+
+    poison: Poison = Poison.DEAD_LETTER
+    grace_seconds: float = 60.0
+    # What one progress record may take.
+    progress_bytes: int = 900_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Me:
+    """Which shard, under which term, of which outbox."""
+
+    outbox_id: str
+    term: str
+    shard: int
+
+
+class Part(NamedTuple):
+    """Some rows of a lot, and how often they have been tried."""
+
+    rows: Sequence[Row]
+    tries: int
+
+
+def protocol(me: Me, rules: Rules) -> Steps:
+    """Yield what has to be done, for as long as there are lots to take."""
+    shard = _Shard(me, rules)
+    yield from shard.recover()
+    while (lot := (yield Take())) is not None:
+        yield from shard.carry(lot)
+    yield AwaitSettled()
+
+
+@dataclass
+class _Shard:
+    me: Me
+    rules: Rules
+    number: int = 0
+    origin: Origin | None = None
+    # Topics that are not there for us, since when.
+    absent: dict[str, float] = field(default_factory=dict)
+
+    def recover(self) -> Steps:
+        self._require_mine((yield ReadControl()))
+        yield Init()
+        control: Control = yield ReadControl()
+        self._require_mine(control)
+        self.origin = Origin(
+            outbox_id=self.me.outbox_id,
+            system_id=control.system_id,
+            incarnation=control.incarnation,
+            term=self.me.term,
+            shard=self.me.shard,
+        )
+        records: list[Progress] = yield ReadProgress()
+        self._require_ours(records)
+        if records and records[-1].origin.incarnation != control.incarnation:
+            # A restart may have taken more than the last settling back.
+            records = yield ReadProgress(whole=True)
+            self._require_ours(records)
+        for record in records:
+            yield Settle(record, recovering=True)
+        yield AwaitSettled()
+        if records:
+            self.number = records[-1].number
+        else:
+            # Our name on the partition: another outbox finds it taken from the start.
+            yield Begin()
+            yield Note(progress_of(self.origin, 0, [], 0))
+            yield Commit()
+        yield Recovered()
+
+    def carry(self, lot: Lot) -> Steps:
+        """Bring every row of a lot to its fate, or back to the table."""
+        held: set[str] = set()
+        blocked: set[Any] = set()
+        parts = deque([Part(lot.rows, 0)])
+        while parts:
+            part = parts.popleft()
+            rows = self._admitted(part, held, blocked)
+            rows = yield from self._surveyed(rows, part.tries, held)
+            rows = _without(rows, held, blocked)
+            if not rows:
+                continue
+            if (fit := fitting(rows, self.rules.progress_bytes)) < len(rows):
+                parts.appendleft(Part(rows[fit:], part.tries))
+                rows = rows[:fit]
+            yield Begin()
+            faults: list[Fault] = yield Produce(rows)
+            faults = faults + (yield Flush())
+            if faults:
+                yield Abort()
+                parts.extendleft(reversed((yield from self._rejected(Part(rows, part.tries + 1), faults, held))))
+                continue
+            yield from self._delivered(rows)
+            yield from self._commit(rows, lot.failures)
+            blocked.update(row.stream for row in rows if isinstance(row.plan, Dead) and row.plan.blocking)
+        if held or blocked:
+            # What went back must not be overtaken by what was read behind it.
+            yield AwaitSettled()
+            yield Renew()
+
+    def _commit(self, rows: Sequence[Row], failures: int) -> Steps:
+        if self.origin is None:
+            raise AssertionError("recover first")
+        progress = progress_of(self.origin, self.number + 1, rows, failures)
+        yield Note(progress)
+        yield AwaitSettled()
+        yield Commit()
+        self.number += 1
+        yield Settle(progress)
+
+    def _admitted(self, part: Part, held: set[str], blocked: set[Any]) -> Sequence[Row]:
+        """Return the rows that may go on, with the policy applied to those that are dead already."""
+        rows = _without(part.rows, held, blocked)
+        if not any(isinstance(row[4], Dead) for row in rows):
+            return rows
+        return _settled_streams(
+            [row._replace(plan=self._condemned(row, row.plan)) if isinstance(row.plan, Dead) else row for row in rows]
+        )
+
+    def _surveyed(
+        self, rows: Sequence[Row], tries: int, held: set[str]
+    ) -> Generator[Effect, Any, Sequence[Row]]:
+        """Look at the topics; hold or condemn rows of those that are not there."""
+        topics = frozenset({plan[0] for row in rows if isinstance(plan := row[4], Record)})
+        if not topics:
+            return rows
+        answer: Surveyed = yield Survey(topics)
+        lost: dict[str, Absent] = {}
+        for topic, standing in answer.standings.items():
+            match standing:
+                case Absent():
+                    lost[topic] = standing
+                case Present():
+                    if topic in self.absent:
+                        del self.absent[topic]
+                        yield Lift(topic)
+        if lost:
+            rows = yield from self._miss(rows, lost, answer.now, tries + 1, held)
+        return self._placed(rows, answer.standings)
+
+    def _placed(self, rows: Sequence[Row], standings: "Any") -> Sequence[Row]:
+        """Set rows aside that ask for a partition that is not there."""
+        if not any(isinstance(row[4], Record) and row[4][3] >= 0 for row in rows):
+            return rows
+        placed = []
+        for row in rows:
+            plan = row.plan
+            if isinstance(plan, Record) and plan.partition >= 0:
+                standing: Standing | None = standings.get(plan.topic)
+                if isinstance(standing, Present) and plan.partition >= standing.partitions:
+                    why = f"partition {plan.partition} of {plan.topic} is not there: it has {standing.partitions}"
+                    placed.append(row._replace(plan=self._condemned(row, dead(Kind.NO_PARTITION, why))))
+                    continue
+            placed.append(row)
+        return _settled_streams(placed)
+
+    def _miss(
+        self, rows: Sequence[Row], lost: dict[str, Absent], now: float, tries: int, held: set[str]
+    ) -> Generator[Effect, Any, Sequence[Row]]:
+        """Hold the rows of lost topics, or condemn them when the grace is over."""
+        expired = {
+            topic for topic in lost if now - self.absent.setdefault(topic, now) >= self.rules.grace_seconds
+        }
+        kept: list[Row] = []
+        why = ""
+        newly: set[str] = set()
+        for row in rows:
+            plan = row.plan
+            if not isinstance(plan, Record) or plan.topic not in lost:
+                kept.append(row)
+            elif plan.topic in expired:
+                absent = lost[plan.topic]
+                fate = dead(absent.kind, f"{absent.why}, for {self.rules.grace_seconds:g} s", tries)
+                kept.append(row._replace(plan=self._condemned(row, fate)))
+            else:
+                newly.add(row.topic)
+                why = lost[plan.topic].why
+        if newly:
+            held |= newly
+            yield Hold(frozenset(newly), why)
+        return _without(_settled_streams(kept), held, set())
+
+    def _rejected(
+        self, part: Part, faults: Sequence[Fault], held: set[str]
+    ) -> Generator[Effect, Any, list[Part]]:
+        """Decide how the rows of an aborted transaction are tried again."""
+        lost = {fault.topic: Absent(kind=fault.kind, why=fault.why) for fault in faults if fault.topic is not None}
+        if lost:
+            surveyed: Surveyed = yield Survey(frozenset())
+            rows = yield from self._miss(part.rows, lost, surveyed.now, part.tries, held)
+            return [Part(rows, part.tries)]
+        named = {fault.place: fault for fault in faults if fault.place is not None}
+        sent = [place for place, row in enumerate(part.rows) if isinstance(row.plan, Record)]
+        if not named and len(sent) == 1:
+            named = {sent[0]: faults[0]}
+        if named:
+            rows = [
+                row._replace(
+                    plan=self._condemned(row, dead(named[place].kind, named[place].why, part.tries))
+                )
+                if place in named
+                else row
+                for place, row in enumerate(part.rows)
+            ]
+            return [Part(_settled_streams(rows), part.tries)]
+        middle = sent[len(sent) // 2]
+        return [Part(part.rows[:middle], part.tries), Part(part.rows[middle:], part.tries)]
+
+    def _delivered(self, rows: Sequence[Row]) -> Steps:
+        """A topic that refused us and takes records now is there again."""
+        if self.absent:
+            for topic in {row.plan.topic for row in rows if isinstance(row.plan, Record)} & set(self.absent):
+                del self.absent[topic]
+                yield Lift(topic)
+
+    def _condemned(self, row: Row, fate: Dead) -> Dead:
+        if self.rules.poison is Poison.HALT:
+            raise Halted(
+                f"row {row.id} (topic {row.topic!r}) cannot be sent: {fate.reason}; mend or delete it and start again, "
+                "or choose another policy than 'halt'"
+            )
+        return fate._replace(blocking=self.rules.poison is Poison.BLOCK_KEY and row.stream is not None)
+
+    def _require_mine(self, control: Control | None) -> None:
+        if control is None or control.outbox_id != self.me.outbox_id:
+            raise Superseded("the control row is not this relay's any more: somebody removed or replaced it")
+        if control.term != self.me.term:
+            raise Superseded("a newer relay of the same name has taken over; this one ends")
+
+    def _require_ours(self, records: Iterable[Progress]) -> None:
+        for record in records:
+            if record.origin.outbox_id != self.me.outbox_id:
+                raise ForeignProgress(
+                    f"the progress topic holds records of another outbox ({record.origin.outbox_id}): "
+                    "two outboxes on one broker need different names"
+                )
+
+
+def _without(rows: Sequence[Row], held: set[str], blocked: set[Any]) -> Sequence[Row]:
+    if held:
+        rows = [row for row in rows if row.topic not in held]
+    if blocked:
+        rows = [row for row in rows if row.stream not in blocked]
+    return rows
+
+
+def _settled_streams(rows: Sequence[Row]) -> Sequence[Row]:
+    """Leave out what follows a blocking row within its stream."""
+    blocked: set[Any] = set()
+    kept = []
+    for row in rows:
+        if row.stream in blocked:
+            continue
+        kept.append(row)
+        if isinstance(row.plan, Dead) and row.plan.blocking:
+            blocked.add(row.stream)
+    return kept

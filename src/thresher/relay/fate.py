@@ -1,0 +1,48 @@
+"""What becomes of a row: the three fates that a progress record can hold."""
+
+import enum
+from typing import NamedTuple
+
+# A reason is for a person to read; the row itself is kept whole.
+_LONGEST_REASON = 500
+
+
+class Kind(enum.StrEnum):
+    """Why a row can never be sent."""
+
+    MALFORMED = "malformed"
+    TOO_LARGE = "too-large"
+    REJECTED = "rejected"
+    NO_TOPIC = "no-topic"
+    NO_PARTITION = "no-partition"
+    NOT_AUTHORISED = "not-authorised"
+    TRANSFORM = "transform"
+
+
+class Sent(NamedTuple):
+    """It is part of the transaction that carries the progress record."""
+
+
+class Filtered(NamedTuple):
+    """A transform left it out: it is settled without being sent."""
+
+
+class Dead(NamedTuple):
+    """It can never be sent, and is set aside. `blocking`: the later rows of its topic and key wait for an operator."""
+
+    kind: Kind
+    reason: str
+    attempts: int = 1
+    blocking: bool = False
+
+
+Fate = Sent | Filtered | Dead
+
+SENT, FILTERED = Sent(), Filtered()
+
+
+def dead(kind: Kind, reason: str, attempts: int = 1, *, blocking: bool = False) -> Dead:
+    """Return the fate with a reason of bounded length that Postgres can store."""
+    text = reason.replace("\0", "�").encode("utf-8", "replace").decode()
+    cut = text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
+    return Dead(kind, cut, attempts, blocking)

@@ -1,0 +1,97 @@
+"""Reads the head of a shard: the oldest pending rows of its buckets that are not in flight.
+
+A few rows cost one prepared query; many come as Arrow through ADBC. Read committed, on the primary, in autocommit, and
+nothing is written to claim rows.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi
+import psycopg
+import pyarrow as pa
+
+from thresher.db import statement
+from thresher.db.cursor import OwnCursor
+from thresher.outbox.shape import Shape
+from thresher.relay.database import connect, explain, explained, session
+from thresher.relay.lot import SCHEMA, batch_of
+from thresher.relay.settings import Settings
+
+# Up to here, a query that returns Python's values is quicker.
+_FEW = 200
+
+
+class Head:
+    """The head of one shard, over its own connections. For one thread."""
+
+    def __init__(self, settings: Settings, application: str, buckets: Collection[int]) -> None:
+        self._settings = settings
+        self._application = application
+        self._buckets = list(buckets)
+        prefix = "outbox" if settings.shape is Shape.THRESHER else "goharvest"
+        self._query = statement(f"{prefix}_head", settings.outbox)
+        self._bounded = statement(f"{prefix}_head_bounded", settings.outbox)
+        self._large = statement("relay_large")
+        self._connection = connect(settings.dsn, application)
+        self._cursor = OwnCursor(self._connection)
+        self._cursor.format = psycopg.pq.Format.BINARY
+        self._arrow: Any = None
+        # The last query was cut off by its limit: there is more.
+        self._deep = False
+
+    def read(self, rows: int, in_flight: Collection[int], held: Collection[str]) -> pa.RecordBatch | None:
+        """Return up to so many rows of the head; None if there are none."""
+        wanted: dict[str, Any] = {
+            "buckets": self._buckets,
+            "in_flight": list(in_flight),
+            "held": list(held),
+            "bytes": self._settings.limits.batch_bytes,
+        }
+        if not self._deep:
+            few = min(_FEW, rows)
+            with explained():
+                found = self._cursor.execute(self._query, {**wanted, "rows": few}, prepare=True).fetchall()
+            if not found:
+                return None
+            if len(found) < few or few == rows:
+                self._turn(len(found) >= few)
+                return batch_of(found)
+        batch = self._read_many({**wanted, "rows": rows})
+        self._deep = batch.num_rows >= _FEW
+        self._turn(batch.num_rows >= rows)
+        return batch if batch.num_rows else None
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._connection.close()
+        if self._arrow is not None:
+            self._arrow.close()
+
+    def _turn(self, cut_off: bool) -> None:
+        """Begin with another bucket next time, so that one with a long backlog does not keep the others waiting."""
+        if cut_off:
+            self._buckets.append(self._buckets.pop(0))
+
+    def _read_many(self, wanted: dict[str, Any]) -> pa.RecordBatch:
+        query = self._bounded if self._holds_large_rows() else self._query
+        with explained():
+            text = psycopg.ClientCursor(self._connection).mogrify(query, wanted)
+        try:
+            if self._arrow is None:
+                self._arrow = adbc_driver_postgresql.dbapi.connect(
+                    session(self._settings.dsn, self._application), autocommit=True
+                )
+            with self._arrow.cursor() as cursor:
+                cursor.execute(text)
+                table = cursor.fetch_arrow_table()
+        except adbc_driver_manager.Error as error:
+            raise explain(error.sqlstate, str(error)) from error
+        batches = table.cast(SCHEMA).combine_chunks().to_batches()
+        return batches[0] if batches else batch_of([])
+
+    def _holds_large_rows(self) -> bool:
+        with explained():
+            row = self._cursor.execute(self._large, [self._settings.outbox.quoted()], prepare=True).fetchone()
+        return row is not None and bool(row[0])

@@ -1,0 +1,311 @@
+"""Does what the exactly-once protocol asks, against Kafka and Postgres: the shell of one attempt at one shard.
+
+The functions `read` and `publish` are the ends of the pipeline that the engine runs in a Python worker of a Spark task.
+The last one pulls, and recovers before it pulls: nothing is read before `init_transactions`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+
+from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.tail import Tail
+from thresher.kafka.transactional import TransactionalProducer, Undelivered
+from thresher.relay.control import ControlTable, incarnation
+from thresher.relay.database import connect
+from thresher.relay.effect import (
+    Abort,
+    Absent,
+    AwaitSettled,
+    Begin,
+    Commit,
+    Control,
+    Effect,
+    Fault,
+    Flush,
+    Hold,
+    Init,
+    Lift,
+    Lot,
+    Note,
+    Present,
+    Produce,
+    ReadControl,
+    ReadProgress,
+    Recovered,
+    Renew,
+    Settle,
+    Standing,
+    Survey,
+    Surveyed,
+    Take,
+)
+from thresher.relay.exactly_once import Me, Rules, protocol
+from thresher.relay.fate import Dead, Filtered, Kind
+from thresher.relay.head import Head
+from thresher.relay.lot import rows_of, transformed
+from thresher.relay.names import buckets_of, progress_topic, sessions, transactional_id
+from thresher.relay.problem import BrokerLost
+from thresher.relay.progress import Progress, decode, encode
+from thresher.relay.read_ahead import ReadAhead
+from thresher.relay.row import Record
+from thresher.relay.seam import Seam, hook_of
+from thresher.relay.settings import Mandate
+from thresher.relay.settle import Settlement
+from thresher.relay.settler import Settler
+from thresher.spark.shard import Shard
+
+# How long what the cluster said about a topic is believed: present for longer than absent.
+_PRESENT_SECONDS, _ABSENT_SECONDS = 30.0, 1.0
+_LOOK_SECONDS = 0.05
+_KINDS = {
+    Refusal.ROW: Kind.REJECTED,
+    Refusal.TOPIC: Kind.NO_TOPIC,
+    Refusal.TOPIC_DENIED: Kind.NOT_AUTHORISED,
+}
+
+
+def read(shard: Shard, _config: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """Give the lots that are read ahead. The publisher has recovered by the time the first is asked for."""
+    ahead: ReadAhead = shard.shared["ahead"]
+    while not shard.stopping:
+        batch = ahead.take(_LOOK_SECONDS)
+        if batch is not None:
+            yield batch
+
+
+def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[pa.RecordBatch]) -> None:
+    """Run the protocol to its end: the chain runs dry, or something fails."""
+    mandate: Mandate = config["mandate"]
+    lane = Lane(shard, mandate, batches)
+    steps = protocol(
+        Me(outbox_id=mandate.outbox_id, term=mandate.term, shard=shard.index),
+        Rules(
+            poison=mandate.settings.poison,
+            grace_seconds=mandate.settings.limits.grace_seconds,
+            progress_bytes=mandate.progress_bytes,
+        ),
+    )
+    answer: Any = None
+    while True:
+        try:
+            effect = steps.send(answer)
+        except StopIteration:
+            return
+        answer = lane.do(effect)
+
+
+class Lane:
+    """One attempt's producer, connections and threads."""
+
+    def __init__(self, shard: Shard, mandate: Mandate, batches: Iterator[pa.RecordBatch]) -> None:
+        settings = mandate.settings
+        self._shard, self._mandate, self._settings = shard, mandate, settings
+        self._batches = batches
+        self._application = f"{sessions(settings.name, mandate.term)}/{shard.index}"[:63]
+        self._connection = shard.enter(closing(connect(settings.dsn, self._application)))
+        self._control = ControlTable(self._connection, settings.outbox)
+        self._settlement = Settlement(self._connection, settings.outbox, settings.shape, settings.settling)
+        self._settler = Settler(self._settle)
+        shard.enter(closing(self._settler))
+        self._ahead = ReadAhead(
+            lambda: Head(settings, self._application, buckets_of(shard.index, shard.shards)),
+            most_rows=settings.limits.batch_rows,
+            poll_seconds=settings.limits.poll_seconds,
+        )
+        shard.enter(closing(self._ahead))
+        shard.shared["ahead"], shard.shared["failures"] = self._ahead, 0
+        self._producer: TransactionalProducer | None = None
+        self._topics: dict[str, tuple[float, Standing]] = {}
+        self._hook = hook_of(mandate.hook)
+        self._in_flight: list[int] = []
+        self._taken: tuple[int, float] | None = None
+        self._noted: Progress | None = None
+        self._doings: dict[type[Effect], Callable[[Any], Any]] = {
+            ReadControl: self._read_control,
+            Init: self._init,
+            ReadProgress: self._read_progress,
+            Settle: lambda effect: self._settler.begin(effect.progress, effect.recovering),
+            AwaitSettled: lambda _: self._settler.wait(),
+            Recovered: self._recovered,
+            Take: self._take,
+            Survey: self._survey,
+            Begin: self._begin,
+            Produce: self._produce,
+            Flush: self._flush,
+            Note: self._note,
+            Commit: self._commit,
+            Abort: lambda _: self._client.abort(),
+            Hold: self._hold,
+            Lift: self._lift,
+            Renew: lambda _: self._ahead.renew(),
+        }
+
+    def do(self, effect: Effect) -> Any:
+        """Do one step and return its answer."""
+        return self._doings[type(effect)](effect)
+
+    @property
+    def _client(self) -> TransactionalProducer:
+        if self._producer is None:
+            raise AssertionError("init first")
+        return self._producer
+
+    def _seam(self, seam: Seam) -> None:
+        if self._hook is not None:
+            self._hook(seam, self._shard.index, self._in_flight)
+
+    # Recovery
+
+    def _read_control(self, _: ReadControl) -> Control | None:
+        row = self._control.read(self._settings.name)
+        now = incarnation(self._connection)
+        if row is None:
+            return None
+        if self._producer is not None:
+            self._seam(Seam.RECOVERY_CHECKED)
+        return Control(outbox_id=row.outbox_id, term=row.term, system_id=row.system_id, incarnation=now.since)
+
+    def _init(self, _: Init) -> None:
+        name = transactional_id(self._settings.name, self._shard.index)
+        self._producer = TransactionalProducer(name, {**self._settings.kafka, **self._settings.producer})
+        self._producer.init()
+        self._seam(Seam.RECOVERY_FENCED)
+
+    def _read_progress(self, effect: ReadProgress) -> list[Progress]:
+        with Tail(progress_topic(self._settings.name), self._shard.index, self._settings.kafka) as tail:
+            if effect.whole:
+                records = [decode(data) for data in tail.whole()]
+            else:
+                last = tail.last()
+                records = [] if last is None else [decode(last)]
+        if records:
+            self._shard.shared["failures"] = records[-1].failures
+        self._seam(Seam.RECOVERY_READ)
+        return records
+
+    def _recovered(self, _: Recovered) -> None:
+        self._seam(Seam.RECOVERED)
+        self._shard.event("relaying")
+        self._ahead.start()
+
+    # Settling, in the settler's thread
+
+    def _settle(self, progress: Progress, recovering: bool) -> None:
+        middle = Seam.RECOVERY_SETTLING if recovering else Seam.SETTLING
+        found = self._settlement.execute(progress, lambda: self._seam(middle))
+        self._ahead.settled(progress.ids)
+        if recovering and found:
+            self._shard.count("recovered", found)
+        if not recovering:
+            self._seam(Seam.SETTLED)
+
+    # Publishing
+
+    def _take(self, _: Take) -> Lot | None:
+        self._learn()
+        for batch in self._batches:
+            lot = self._ahead.lots[batch.schema.metadata[b"lot"]]
+            if not self._ahead.current(lot):
+                continue
+            rows = rows_of(lot.batch) if lot.result is None else transformed(lot.batch, lot.result, lot.failed)
+            self._taken = (len(rows), time.monotonic())
+            return Lot(rows=rows, failures=lot.failures)
+        return None
+
+    def _learn(self) -> None:
+        if self._taken is not None:
+            rows, began = self._taken
+            self._ahead.pace(rows, time.monotonic() - began, self._settings.limits.batch_seconds)
+            self._taken = None
+
+    def _survey(self, effect: Survey) -> Surveyed:
+        now = time.monotonic()
+        standings: dict[str, Standing] = {}
+        for topic in effect.topics:
+            until, standing = self._topics.get(topic, (0.0, None))
+            if standing is None or until < now:
+                standing = self._standing(topic)
+                keep = _PRESENT_SECONDS if isinstance(standing, Present) else _ABSENT_SECONDS
+                self._topics[topic] = (now + keep, standing)
+            standings[topic] = standing
+        return Surveyed(now=now, standings=standings)
+
+    def _standing(self, topic: str) -> Standing:
+        found = self._client.partitions(topic)
+        if isinstance(found, int):
+            return Present(partitions=found)
+        refusal = refusal_of(found)
+        if refusal not in _KINDS:
+            raise BrokerLost(f"the cluster did not say how {topic} stands: {found.str()}")
+        return Absent(kind=_KINDS[refusal], why=f"{topic}: {found.str()}")
+
+    def _begin(self, _: Begin) -> None:
+        self._seam(Seam.BEFORE_BEGIN)
+        self._client.begin()
+
+    def _produce(self, effect: Produce) -> list[Fault]:
+        produce = self._client.produce
+        self._in_flight = [row.id for row in effect.rows] if self._hook is not None else []
+        half = len(effect.rows) // 2
+        for place, row in enumerate(effect.rows):
+            plan = row[4]
+            if place == half:
+                self._seam(Seam.PRODUCED_SOME)
+            if isinstance(plan, Record):
+                produce(place, plan)
+        return []
+
+    def _flush(self, _: Flush) -> list[Fault]:
+        faults = [self._fault(undelivered) for undelivered in self._client.flush()]
+        self._seam(Seam.FLUSHED)
+        return faults
+
+    def _fault(self, undelivered: Undelivered) -> Fault:
+        kind = _KINDS.get(undelivered.refusal)
+        if kind is None:
+            raise BrokerLost(f"a record for {undelivered.topic} was not delivered: {undelivered.why}")
+        of_topic = undelivered.refusal is not Refusal.ROW
+        if of_topic:
+            self._topics.pop(undelivered.topic, None)
+        return Fault(
+            kind=kind,
+            why=f"{undelivered.topic}: {undelivered.why}",
+            place=None if of_topic else undelivered.place,
+            topic=undelivered.topic if of_topic else None,
+        )
+
+    def _note(self, effect: Note) -> None:
+        progress = effect.progress
+        record = Record(progress_topic(self._settings.name), encode(progress), None, self._shard.index, 0, None)
+        self._client.produce(0, record)
+        self._noted = progress
+
+    def _commit(self, _: Commit) -> None:
+        self._seam(Seam.BEFORE_COMMIT)
+        self._client.commit()
+        self._seam(Seam.COMMITTED)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Count what the committed transaction carried."""
+        fates = self._noted.fates if self._noted is not None else ()
+        dead = [fate for fate in fates if isinstance(fate, Dead)]
+        filtered = sum(isinstance(fate, Filtered) for fate in fates)
+        self._shard.count("transactions")
+        self._shard.count("relayed", len(fates) - len(dead) - filtered)
+        if filtered:
+            self._shard.count("filtered", filtered)
+        if dead:
+            self._shard.count("dead", len(dead))
+            self._shard.event("dead", rows=len(dead), why=dead[0].reason)
+
+    def _hold(self, effect: Hold) -> None:
+        self._ahead.hold(effect.topics)
+        self._shard.event("held", topics=sorted(effect.topics), why=effect.why)
+
+    def _lift(self, effect: Lift) -> None:
+        self._shard.event("lifted", topic=effect.topic)

@@ -1,0 +1,43 @@
+"""The names that a relay's own goes into: transactional ids, its topic, its sessions, its control row's table."""
+
+import hashlib
+import re
+
+from thresher.db import TableName
+from thresher.outbox.shape import BUCKETS
+
+# With what is added to it, a topic's name must fit, and so must a transactional id in a broker's log.
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+
+
+def valid_name(name: str) -> bool:
+    """Whether a relay can be named so."""
+    return _NAME.fullmatch(name) is not None
+
+
+def transactional_id(name: str, shard: int) -> str:
+    """Return the id under which a shard publishes."""
+    return f"{name}-{shard}"
+
+
+def progress_topic(name: str) -> str:
+    """Return the topic of the relay's progress."""
+    return f"{name}.progress"
+
+
+def sessions(name: str, term: str = "") -> str:
+    """Return how the names of a relay's database sessions begin; with a term, those of that term.
+
+    Postgres keeps 63 bytes: the relay's own name may be longer.
+    """
+    return f"thresher/{hashlib.sha256(name.encode()).hexdigest()[:10]}/{term}"
+
+
+def control_table(outbox: TableName) -> TableName:
+    """Return the table of control rows, beside the outbox."""
+    return TableName(table="thresher_relay", schema=outbox.schema)
+
+
+def buckets_of(shard: int, shards: int) -> list[int]:
+    """Return the buckets that a shard owns. The same for ever: a key stays in its shard while the number does."""
+    return list(range(shard, BUCKETS, shards))

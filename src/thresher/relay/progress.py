@@ -1,0 +1,167 @@
+"""The progress record: written in the same Kafka transaction as the rows it speaks of, so it is committed if they are.
+
+It holds for each row its id, its create time and its fate, and says whose it is: the outbox's id, the database's
+incarnation, the term, the shard, and the transaction's number. Nothing but a committed progress record removes a row.
+On the wire it is one Arrow batch, so that ten thousand rows cost one call.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from thresher.relay.fate import FILTERED, SENT, Dead, Fate, Filtered, Kind
+from thresher.relay.problem import ForeignProgress
+from thresher.relay.row import Row
+
+_VERSION = "1"
+_SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("create_time", pa.int64()),
+        ("fate", pa.int8()),
+    ]
+)
+_DEAD_SCHEMA = pa.schema(
+    [
+        ("place", pa.int32()),
+        ("kind", pa.string()),
+        ("reason", pa.string()),
+        ("attempts", pa.int32()),
+        ("blocking", pa.bool_()),
+    ]
+)
+_SENT, _FILTERED, _DEAD = range(3)
+_OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4"))
+# What a record takes at most: schemas and metadata, then each row, then each dead row beside its reason.
+_FRAME_BYTES, _ROW_BYTES, _DEAD_BYTES = 4_096, 20, 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Whose progress it is, and on which incarnation of the database the rows were read."""
+
+    outbox_id: str
+    system_id: str
+    incarnation: str
+    term: str
+    shard: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One transaction's rows and their fates, in the order in which they were taken."""
+
+    origin: Origin
+    number: int
+    ids: Sequence[int] = ()
+    create_times: Sequence[int] = ()
+    fates: Sequence[Fate] = ()
+    # Rows that transforms failed on in a row, up to and including this transaction.
+    failures: int = 0
+
+    def settled(self, kind: type[Fate]) -> Iterator[tuple[int, int, Fate]]:
+        """Yield id, create time and fate of the rows of one kind."""
+        for id_, time, fate in zip(self.ids, self.create_times, self.fates, strict=True):
+            if isinstance(fate, kind):
+                yield id_, time, fate
+
+
+def progress_of(origin: Origin, number: int, rows: Sequence[Row], failures: int) -> Progress:
+    """Return the record of a transaction that carries these rows."""
+    return Progress(
+        origin=origin,
+        number=number,
+        ids=[row[0] for row in rows],
+        create_times=[row[1] for row in rows],
+        fates=[plan if isinstance(plan := row[4], Dead | Filtered) else SENT for row in rows],
+        failures=failures,
+    )
+
+
+def fitting(rows: Sequence[Row], limit: int) -> int:
+    """Return how many of the rows, from the first, fit into one record of at most so many bytes: one at least."""
+    room = limit - _FRAME_BYTES
+    for place, row in enumerate(rows):
+        room -= _ROW_BYTES
+        if isinstance(row.plan, Dead):
+            room -= _DEAD_BYTES + 4 * len(row.plan.reason)
+        if room < 0:
+            return max(place, 1)
+    return len(rows)
+
+
+def encode(progress: Progress) -> bytes:
+    """Return the record as bytes."""
+    origin = progress.origin
+    metadata = {
+        "version": _VERSION,
+        "outbox_id": origin.outbox_id,
+        "system_id": origin.system_id,
+        "incarnation": origin.incarnation,
+        "term": origin.term,
+        "shard": str(origin.shard),
+        "number": str(progress.number),
+        "failures": str(progress.failures),
+    }
+    codes = [_SENT if f is SENT else _DEAD if isinstance(f, Dead) else _FILTERED for f in progress.fates]
+    rows = pa.record_batch(
+        [
+            pa.array(progress.ids, pa.int64()),
+            pa.array(progress.create_times, pa.int64()),
+            pa.array(codes, pa.int8()),
+        ],
+        schema=_SCHEMA.with_metadata(metadata),
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
+        writer.write_batch(rows)
+    if _DEAD in codes:
+        dead = [(place, *fate) for place, fate in enumerate(progress.fates) if isinstance(fate, Dead)]
+        columns = [list(column) for column in zip(*dead, strict=True)]
+        columns[1] = [str(kind) for kind in columns[1]]
+        second = pa.record_batch(
+            [pa.array(c, f.type) for c, f in zip(columns, _DEAD_SCHEMA, strict=True)], schema=_DEAD_SCHEMA
+        )
+        with pa.ipc.new_stream(sink, _DEAD_SCHEMA, options=_OPTIONS) as writer:
+            writer.write_batch(second)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode(data: bytes) -> Progress:
+    """Return the record; raises `ForeignProgress` where it is not one of ours."""
+    try:
+        source = pa.BufferReader(data)
+        with pa.ipc.open_stream(source) as reader:
+            metadata = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}
+            if metadata.get("version") != _VERSION:
+                raise ForeignProgress(
+                    f"a progress record has version {metadata.get('version')!r}, this program knows {_VERSION}: "
+                    "a newer Thresher wrote it, so use that one"
+                )
+            batch = reader.read_next_batch()
+        codes = batch.column(2).to_pylist()
+        fates: list[Fate] = [FILTERED if code == _FILTERED else SENT for code in codes]
+        if _DEAD in codes:
+            with pa.ipc.open_stream(source) as reader:
+                for row in reader.read_next_batch().to_pylist():
+                    fates[row["place"]] = Dead(Kind(row["kind"]), row["reason"], row["attempts"], row["blocking"])
+        return Progress(
+            origin=Origin(
+                outbox_id=metadata["outbox_id"],
+                system_id=metadata["system_id"],
+                incarnation=metadata["incarnation"],
+                term=metadata["term"],
+                shard=int(metadata["shard"]),
+            ),
+            number=int(metadata["number"]),
+            ids=batch.column(0).to_pylist(),
+            create_times=batch.column(1).to_pylist(),
+            fates=fates,
+            failures=int(metadata["failures"]),
+        )
+    except (pa.ArrowInvalid, KeyError, ValueError, IndexError, UnicodeError, StopIteration) as error:
+        raise ForeignProgress(
+            f"a record on the progress topic is not one of ours ({type(error).__name__}): the topic must be the relay's alone"
+        ) from error

@@ -1,0 +1,143 @@
+"""Reads the next lot while the one before it is published.
+
+Every read starts at the head and leaves out the rows that are in flight; "behind the last id" would let a row overtake
+another that commits late. What was read before rows went back to the table is forgotten, whole.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from thresher.relay.fate import Dead
+from thresher.relay.head import Head
+
+# The first lots are small, and grow as they turn out to be quick: a broker that cannot take many gets few.
+_FIRST_ROWS = 1_000
+_LEAST_ROWS = 10
+# With many rows to step over, a look is not cheap: then there are fewer of them.
+_SHARE_OF_LOOKING = 0.1
+_HELD_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class ReadLot:
+    """A batch as it was read, and what transforms made of it."""
+
+    batch: pa.RecordBatch
+    generation: int
+    result: pa.RecordBatch | None = None
+    failed: dict[int, Dead] = field(default_factory=dict)
+    failures: int = 0
+
+
+class ReadAhead:
+    """One lot ahead, read in a thread of its own. All methods are for the task's main thread."""
+
+    def __init__(self, open_head: Callable[[], Head], *, most_rows: int, poll_seconds: float) -> None:
+        self._open_head = open_head
+        self._most_rows = most_rows
+        self._rows = min(_FIRST_ROWS, most_rows)
+        self._poll = poll_seconds
+        self._state = threading.Condition()
+        self._generation = 0
+        self._in_flight: set[int] = set()
+        self._held: dict[str, float] = {}
+        self._ready: ReadLot | None = None
+        self._error: BaseException | None = None
+        self._stopped = threading.Event()
+        self._numbers = itertools.count(1)
+        self.lots: dict[bytes, ReadLot] = {}
+        self._thread = threading.Thread(target=self._run, name="read-ahead", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read. Only after recovery: a row may be sent only by the producer whose init precedes its read."""
+        self._thread.start()
+
+    def take(self, seconds: float) -> pa.RecordBatch | None:
+        """Return the next batch, marked with its lot's number; None if there is none within the time."""
+        with self._state:
+            self._state.wait_for(lambda: self._ready is not None or self._error is not None, seconds)
+            if self._error is not None:
+                raise self._error
+            lot, self._ready = self._ready, None
+            self._state.notify_all()
+        if lot is None:
+            return None
+        number = str(next(self._numbers)).encode()
+        self.lots = {number: lot}
+        return lot.batch.replace_schema_metadata({b"lot": number})
+
+    def current(self, lot: ReadLot) -> bool:
+        """Whether nothing has gone back since it was read."""
+        return lot.generation == self._generation
+
+    def settled(self, ids: Iterable[int]) -> None:
+        """These rows are durably gone: a read that begins from now on does not find them. For any thread."""
+        with self._state:
+            self._in_flight.difference_update(ids)
+
+    def hold(self, topics: Iterable[str]) -> None:
+        """Leave these topics out for a while."""
+        with self._state:
+            until = time.monotonic() + _HELD_SECONDS
+            self._held.update(dict.fromkeys(topics, until))
+
+    def renew(self) -> None:
+        """Forget what is in flight and what was read."""
+        with self._state:
+            self._generation += 1
+            self._in_flight.clear()
+            self._ready = None
+            self._state.notify_all()
+
+    def pace(self, rows: int, seconds: float, most_seconds: float) -> None:
+        """Learn from a lot: after a slow one the next are half as large, after a quick and full one twice as large."""
+        if seconds > most_seconds:
+            self._rows = max(_LEAST_ROWS, min(self._rows, rows) // 2)
+        elif rows >= self._rows and seconds < most_seconds / 2:
+            self._rows = min(self._most_rows, self._rows * 2)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stopped.set()
+        with self._state:
+            self._state.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(2.0)
+
+    def _run(self) -> None:
+        try:
+            head = self._open_head()
+            try:
+                while not self._stopped.is_set():
+                    self._look(head)
+            finally:
+                head.close()
+        except BaseException as error:  # noqa: BLE001 - raised again where a lot is taken
+            with self._state:
+                self._error = error
+                self._state.notify_all()
+
+    def _look(self, head: Head) -> None:
+        with self._state:
+            self._state.wait_for(lambda: self._ready is None or self._stopped.is_set())
+            now = time.monotonic()
+            self._held = {topic: until for topic, until in self._held.items() if until > now}
+            generation, in_flight, held = self._generation, list(self._in_flight), list(self._held)
+        if self._stopped.is_set():
+            return
+        batch = head.read(self._rows, in_flight, held)
+        if batch is None:
+            took = time.monotonic() - now
+            self._stopped.wait(max(self._poll, took / _SHARE_OF_LOOKING))
+            return
+        ids = batch.column("id").to_pylist()
+        with self._state:
+            if generation == self._generation:
+                self._in_flight.update(ids)
+                self._ready = ReadLot(batch=batch, generation=generation)
+                self._state.notify_all()

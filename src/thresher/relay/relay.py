@@ -1,0 +1,206 @@
+"""The relay as a whole, in the driver: takes over, runs its shards on the engine, watches, and ends with a reason.
+
+1. What time may mend while starting is waited for; what somebody has to act on ends it at once.
+2. The engine restarts shards that meet trouble. A shard that fails for good ends the relay, and its error is the relay's.
+3. The control row is looked at now and then: a relay that was superseded ends, even when it has nothing to do.
+4. Progress older than the horizon is trimmed.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from thresher.core.errors import ThresherError
+from thresher.kafka.admin import Admin
+from thresher.relay.control import ControlTable
+from thresher.relay.database import connect
+from thresher.relay.names import progress_topic, sessions
+from thresher.relay.problem import RelayProblem, Superseded, Trouble
+from thresher.relay.settings import Mandate, Settings
+from thresher.relay.takeover import take_over
+from thresher.spark.engine import Engine
+from thresher.spark.pipeline import Pipeline, Step
+from thresher.spark.policy import Policy
+from thresher.spark.problem import ShardsFailed
+from thresher.spark.settings import SparkOptions
+from thresher.spark.snapshot import Snapshot
+from thresher.spark.supervision import Phase
+
+logger = logging.getLogger(__name__)
+
+_WATCH_SECONDS = 1.0
+_TRIM_SECONDS = 60.0
+_LONGEST_WAIT_SECONDS = 10.0
+_POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
+
+Observer = Callable[[int, str, dict[str, Any]], None]
+
+
+class Relay:
+    """One leadership of one relay: from `start` to its end, which `wait` tells."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        spark: SparkOptions | None = None,
+        hook: str | None = None,
+        policy: Policy | None = None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self.settings = settings
+        self._spark = spark
+        self._hook = hook
+        self._policy = policy or _POLICY
+        self._draw = draw
+        self._asked = threading.Event()
+        self._killed = threading.Event()
+        self._engine: Engine | None = None
+        self._error: ThresherError | None = None
+        # Topics whose rows wait, and why.
+        self.alarms: dict[str, str] = {}
+        self._told: dict[int, str | None] = {}
+        self.term: str | None = None
+
+    def request_stop(self) -> None:
+        """Ask for a stop in good order. Safe in a signal handler, harmless when repeated."""
+        self._asked.set()
+        if self._engine is not None:
+            self._engine.request_stop()
+
+    def kill(self) -> None:
+        """End at once. Safe in a signal handler."""
+        self._killed.set()
+        self._asked.set()
+        if self._engine is not None:
+            self._engine.kill()
+
+    def run(self) -> Snapshot | None:
+        """Take over and relay until told to stop. Raises what ended it; None if it was stopped before it began."""
+        mandate = self._take_over()
+        if mandate is None:
+            return None
+        self.term = mandate.term
+        engine = Engine(self._pipeline(mandate), spark=self._spark, observer=self._observe, draw=self._draw)
+        self._engine = engine
+        engine.start()
+        if self._asked.is_set():
+            engine.request_stop()
+        watcher = threading.Thread(target=self._watch, args=(mandate, engine), name="relay-watch", daemon=True)
+        watcher.start()
+        try:
+            snapshot = engine.wait()
+        except ShardsFailed as error:
+            cause = error.__cause__
+            raise self._error or (cause if isinstance(cause, ThresherError) else error) from None
+        finally:
+            self._asked.set()
+            watcher.join(5.0)
+        if self._error is not None:
+            raise self._error
+        return snapshot
+
+    def snapshot(self) -> Snapshot | None:
+        """Return how the shards stand; None before they were started."""
+        return None if self._engine is None else self._engine.snapshot()
+
+    def _pipeline(self, mandate: Mandate) -> Pipeline:
+        config = {"mandate": replace(mandate, hook=self._hook)}
+        steps = [Step(function="thresher.relay.lane:read", config=config)]
+        if mandate.settings.transforms:
+            steps.append(Step(function="thresher.relay.transform:apply", config=config))
+        steps.append(Step(function="thresher.relay.lane:publish", config=config))
+        return Pipeline(
+            name=mandate.settings.name, shards=mandate.settings.shards, steps=tuple(steps), policy=self._policy
+        )
+
+    def _take_over(self) -> Mandate | None:
+        """Take over, and wait for what time may mend; said once for each reason."""
+        said, wait = "", 0.2
+        while not self._asked.is_set():
+            try:
+                mandate = take_over(self.settings)
+            except ThresherError as error:
+                if not error.retryable:
+                    raise
+                if str(error) != said:
+                    logger.warning("the relay waits to take over: %s", error)
+                    said = str(error)
+                self._asked.wait(wait * (0.5 + 0.5 * self._draw()))
+                wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+            else:
+                logger.info("the relay %s has taken over, with term %s", self.settings.name, mandate.term)
+                return mandate
+        return None
+
+    def _watch(self, mandate: Mandate, engine: Engine) -> None:
+        """Look at the control row and at the shards until the end."""
+        trimmed = time.monotonic()
+        connection = None
+        while not self._asked.wait(_WATCH_SECONDS) and not engine.done:
+            if any(shard.state is Phase.FAILED for shard in engine.snapshot().shards):
+                # One shard alone is no relay: whoever started it has to know.
+                engine.request_stop()
+                return
+            try:
+                if connection is None:
+                    connection = connect(mandate.settings.dsn, f"{sessions(mandate.settings.name, mandate.term)}/w")
+                row = ControlTable(connection, mandate.settings.outbox).read(mandate.settings.name)
+            except Trouble:
+                if connection is not None:
+                    connection.close()
+                connection = None
+                continue
+            except RelayProblem as error:
+                self._end(engine, error)
+                return
+            if row is None or row.term != mandate.term:
+                self._end(engine, Superseded("a newer relay of the same name has taken over; this one ends"))
+                return
+            if time.monotonic() - trimmed > _TRIM_SECONDS:
+                trimmed = time.monotonic()
+                self._trim(mandate)
+        if connection is not None:
+            connection.close()
+
+    def _end(self, engine: Engine, error: ThresherError) -> None:
+        if self._error is None:
+            self._error = error
+        engine.request_stop()
+
+    def _trim(self, mandate: Mandate) -> None:
+        settings = mandate.settings
+        before = int((time.time() - settings.limits.horizon_seconds) * 1000)
+        try:
+            admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), {**settings.kafka})
+            admin.trim(progress_topic(settings.name), settings.shards, before)
+        except KafkaException as error:
+            logger.debug("old progress was not trimmed: %s", error.args[0].str())
+
+    def _observe(self, shard: int, name: str, fields: dict[str, Any]) -> None:
+        match name:
+            case "held":
+                for topic in fields["topics"]:
+                    if topic not in self.alarms:
+                        logger.warning("rows of topic %s wait: %s", topic, fields["why"])
+                    self.alarms[topic] = str(fields["why"])
+            case "lifted":
+                if self.alarms.pop(fields["topic"], None) is not None:
+                    logger.info("topic %s is there again", fields["topic"])
+            case "dead":
+                logger.warning("%d rows were set aside: %s", fields["rows"], fields["why"])
+            case "relaying":
+                engine = self._engine
+                trouble = engine.snapshot().shards[shard].last_error if engine is not None else None
+                if self._told.get(shard, "") != trouble:
+                    # Once for each trouble that it came back from.
+                    self._told[shard] = trouble
+                    logger.info("shard %d is relaying", shard)
+            case _:
+                logger.debug("shard %d: %s", shard, name)

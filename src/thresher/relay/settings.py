@@ -1,0 +1,62 @@
+"""What a relay is told, once, at the edge: frozen values that travel to its shards."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thresher.db import TableName
+from thresher.outbox.shape import Shape
+from thresher.relay.exactly_once import Poison
+
+MODE = "exactly-once"
+
+
+class Settling(enum.StrEnum):
+    """What becomes of a row that was sent or filtered."""
+
+    DELETE = "delete"
+    STAMP = "stamp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of a batch and of idleness."""
+
+    batch_rows: int = 10_000
+    batch_bytes: int = 16_000_000
+    # What one batch may take to be read and published: the next ones are made smaller when one takes longer.
+    batch_seconds: float = 2.0
+    poll_seconds: float = 0.002
+    grace_seconds: float = 60.0
+    horizon_seconds: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that a relay's driver and shards need to know. Secrets are in `dsn` and `kafka`, never shown."""
+
+    name: str
+    dsn: str = field(repr=False)
+    outbox: TableName
+    shape: Shape = Shape.THRESHER
+    # librdkafka's properties: for every client, and for the producers besides.
+    kafka: Mapping[str, Any] = field(repr=False)
+    producer: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    shards: int = 2
+    settling: Settling = Settling.DELETE
+    poison: Poison = Poison.DEAD_LETTER
+    transforms: tuple[str, ...] = ()
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mandate:
+    """What the leader hands to its shards with the settings: under which term, for which outbox."""
+
+    settings: Settings
+    outbox_id: str
+    term: str
+    progress_bytes: int = 900_000
+    # A function by import path that is called at each named seam: for crash tests.
+    hook: str | None = None

@@ -1,0 +1,69 @@
+"""Executes the fates of a committed progress record in the table: the only way a row ever leaves it.
+
+Idempotent: a crash before it is repaired by recovery, never by sending again. Rows are matched by id and create time, so
+that a row that came back under an old id is not touched.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+
+from thresher.db import TableName, statement
+from thresher.db.arrays import bigint_array
+from thresher.db.cursor import BigintArray, OwnCursor, TimestampArray
+from thresher.outbox.shape import Shape
+from thresher.relay.database import explained
+from thresher.relay.fate import Dead
+from thresher.relay.progress import Progress
+from thresher.relay.settings import Settling
+
+# Postgres counts from 2000.
+_EPOCH = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
+
+
+class Settlement:
+    """Settles over one connection in autocommit."""
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, settling: Settling
+    ) -> None:
+        prefix = "outbox" if shape is Shape.THRESHER else "goharvest"
+        self._connection = connection
+        self._sent = statement(f"relay_settle_{settling}", outbox)
+        self._dead = statement(f"{prefix}_settle_dead", outbox)
+
+    def execute(self, progress: Progress, middle: Callable[[], None] = lambda: None) -> int:
+        """Settle one record in one transaction; return how many rows it still found, durably.
+
+        `middle` is called when some of it is done and none of it is durable.
+        """
+        ids, times, dead = [], [], []
+        for id_, time, fate in zip(progress.ids, progress.create_times, progress.fates, strict=True):
+            if isinstance(fate, Dead):
+                dead.append((id_, time, *fate))
+            else:
+                ids.append(id_)
+                times.append(time)
+        found = 0
+        with explained(), self._connection.transaction():
+            cursor = OwnCursor(self._connection)
+            if ids:
+                found += cursor.execute(self._sent, [_ids(ids), _times(times)], prepare=True).rowcount
+            middle()
+            if dead:
+                columns = [list(column) for column in zip(*dead, strict=True)]
+                kinds = [str(kind) for kind in columns[2]]
+                found += cursor.execute(
+                    self._dead, [_ids(columns[0]), _times(columns[1]), kinds, *columns[3:]]
+                ).rowcount
+        return found
+
+
+def _ids(values: Sequence[int]) -> BigintArray:
+    return BigintArray(bigint_array(values))
+
+
+def _times(values: Sequence[int]) -> TimestampArray:
+    return TimestampArray(bigint_array([value - _EPOCH for value in values], timestamps=True))

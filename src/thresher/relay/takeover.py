@@ -1,0 +1,205 @@
+"""A new leader takes over: in this order, so that whatever ran before neither goes on nor is forgotten.
+
+1. The outbox is what it should be; the tables beside it are there.
+2. The control row is this outbox's, on this database system; the progress topic is the one that it knows.
+3. The term is written. From here on older leaders' shards end when they next look.
+4. The database sessions of older terms are ended: a stopped one could hold row locks for ever.
+5. Where the recorded layout differs from ours, every transactional id of the recorded one is fenced, and what it
+   published is settled, before ours is written. Same layout: the shards recover themselves.
+"""
+
+import logging
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+from confluent_kafka import KafkaException
+
+from thresher.db import TableName, statement
+from thresher.db.cursor import OwnCursor
+from thresher.kafka.admin import Admin, TopicFacts
+from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.tail import Tail
+from thresher.kafka.transactional import TransactionalProducer
+from thresher.outbox.schema import check_schema
+from thresher.outbox.shape import Shape
+from thresher.relay.control import ControlRow, ControlTable, exists, incarnation
+from thresher.relay.database import connect, explained
+from thresher.relay.names import progress_topic, sessions, transactional_id
+from thresher.relay.problem import BrokerLost, BrokerRefused, DatabaseRefused, ForeignProgress, Superseded
+from thresher.relay.progress import Progress, decode
+from thresher.relay.settings import MODE, Mandate, Settings
+from thresher.relay.settle import Settlement
+
+logger = logging.getLogger(__name__)
+
+# Not compacted, kept until it is trimmed: after a restore all of the horizon is settled again.
+_TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+# What a client's own default allows in one record, less some framing.
+_MOST_PROGRESS_BYTES = 900_000
+
+
+def take_over(settings: Settings, term: str | None = None) -> Mandate:
+    """Become the leader, and return what the shards are to be told. Raises what keeps it from that."""
+    term = term or str(uuid.uuid4())
+    connection = connect(settings.dsn, f"{sessions(settings.name, term)}/d")
+    with connection:
+        settings = replace(settings, outbox=_located(connection, settings))
+        _prepare(connection, settings)
+        control = ControlTable(connection, settings.outbox)
+        row = _own_row(connection, control, settings, term)
+        admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), {**settings.kafka})
+        topic = _progress_topic(admin, settings, row)
+        if not control.run("take", name=settings.name, term=term):
+            raise Superseded("the control row was removed while this relay was starting")
+        with explained():
+            OwnCursor(connection).execute(
+                statement("sessions_end"), [sessions(settings.name), sessions(settings.name, term)]
+            )
+        if (row.mode, row.shards) != (MODE, settings.shards):
+            _settle_layout(connection, settings, row)
+        if topic.partitions < settings.shards:
+            with _explained():
+                admin.widen_topic(progress_topic(settings.name), settings.shards)
+        laid_out = control.run(
+            "lay_out", name=settings.name, term=term, mode=MODE, shards=settings.shards, topic_id=topic.topic_id
+        )
+        if not laid_out:
+            raise Superseded("a newer relay of the same name has taken over while this one was starting")
+        with _explained():
+            limit = admin.record_limit(progress_topic(settings.name))
+    return Mandate(
+        settings=settings,
+        outbox_id=row.outbox_id,
+        term=term,
+        progress_bytes=min(_MOST_PROGRESS_BYTES, limit - 2_048),
+    )
+
+
+def _located(connection: psycopg.Connection[Any], settings: Settings) -> TableName:
+    """Return the outbox with its schema, so that what belongs to it is looked for in the same place."""
+    with explained():
+        row = (
+            OwnCursor(connection)
+            .execute(statement("relay_schema"), [settings.outbox.quoted()])
+            .fetchone()
+        )
+    if row is None:
+        raise DatabaseRefused(
+            f"there is no table {settings.outbox}: 'thresher schema create' makes one, or name another with --outbox"
+        )
+    return TableName(table=settings.outbox.table, schema=row[0])
+
+
+def _prepare(connection: psycopg.Connection[Any], settings: Settings) -> None:
+    with explained():
+        check = check_schema(connection, settings.outbox, settings.shape)
+        if not check.usable:
+            reasons = "; ".join(str(finding) for finding in check.findings if finding.severity == "breaks")
+            raise DatabaseRefused(f"{settings.outbox} cannot serve as an outbox: {reasons}")
+    ControlTable(connection, settings.outbox).create()
+    prefix = "outbox" if settings.shape is Shape.THRESHER else "goharvest"
+    with explained(), connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_relay'))")
+        if not exists(connection, settings.outbox.companion("_dead")):
+            OwnCursor(connection).execute(statement(f"{prefix}_dead_create", settings.outbox))
+
+
+def _own_row(
+    connection: psycopg.Connection[Any], control: ControlTable, settings: Settings, term: str
+) -> ControlRow:
+    system = incarnation(connection).system_id
+    control.run(
+        "insert",
+        name=settings.name,
+        outbox=settings.outbox.quoted(),
+        outbox_id=uuid.uuid4(),
+        system_id=system,
+        term=term,
+        mode=MODE,
+        shards=settings.shards,
+    )
+    row = control.read(settings.name)
+    if row is None:
+        raise Superseded("the control row was removed while this relay was starting")
+    if row.outbox != settings.outbox.quoted():
+        raise ForeignProgress(
+            f"the name {settings.name!r} is that of a relay of {row.outbox}: {settings.outbox} needs another name"
+        )
+    if row.system_id != system:
+        raise ForeignProgress(
+            f"the relay {settings.name!r} belongs to another database system ({row.system_id}, this is {system}): a "
+            f"copy must not publish under its name. If this database has replaced it: 'thresher adopt {settings.name}'"
+        )
+    return row
+
+
+def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicFacts:
+    """Return the progress topic, made if this relay never had one; another one under its name is refused."""
+    name = progress_topic(settings.name)
+    with _explained():
+        found = admin.topic(name)
+        if found is None and row.progress_topic_id is None:
+            admin.create_topic(name, partitions=settings.shards, config=_TOPIC_CONFIG)
+            found = admin.topic(name)
+    if found is None or row.progress_topic_id not in {None, found.topic_id}:
+        what = "is gone" if found is None else "was replaced by another one"
+        raise ForeignProgress(
+            f"the progress topic {name} {what}: without it, rows that were published last may be published again. "
+            f"To go on nevertheless: 'thresher adopt {settings.name}'"
+        )
+    for partition in range(found.partitions):
+        # Before anything is fenced: the rightful owner must not notice.
+        with Tail(name, partition, settings.kafka) as tail:
+            last = tail.last()
+        if last is not None and (owner := decode(last).origin.outbox_id) != row.outbox_id:
+            raise ForeignProgress(
+                f"the progress topic {name} belongs to another outbox ({owner}, this is {row.outbox_id}): two outboxes "
+                "on one broker need different names"
+            )
+    return found
+
+
+def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row: ControlRow) -> None:
+    """Fence every shard of the recorded layout, and settle what it published last."""
+    logger.info(
+        "the layout changes from %d shards (%s) to %d (%s)", row.shards, row.mode, settings.shards, MODE
+    )
+    settlement = Settlement(connection, settings.outbox, settings.shape, settings.settling)
+    now = incarnation(connection)
+    for shard in range(row.shards):
+        name = transactional_id(settings.name, shard)
+        TransactionalProducer(name, {**settings.kafka, **settings.producer}).init()
+        with Tail(progress_topic(settings.name), shard, settings.kafka) as tail:
+            last = tail.last()
+            if last is None:
+                continue
+            records = [decode(last)]
+            if records[-1].origin.incarnation != now.since:
+                records = [decode(data) for data in tail.whole()]
+        _settle(settlement, records, row)
+
+
+def _settle(settlement: Settlement, records: list[Progress], row: ControlRow) -> None:
+    for record in records:
+        if record.origin.outbox_id != row.outbox_id:
+            raise ForeignProgress("the progress topic holds records of another outbox")
+        settlement.execute(record)
+
+
+class _explained:  # noqa: N801 - reads as a statement
+    """Turns the admin client's errors into ours."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, KafkaException):
+            reason = error.args[0]
+            if refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
+                raise BrokerRefused(
+                    f"the broker refused: {reason.str()}; the relay needs Create, Describe, Read, Write and Delete on "
+                    "its progress topic"
+                ) from error
+            raise BrokerLost(f"the broker failed: {reason.str()}") from error

@@ -1,0 +1,257 @@
+"""The history checker: holds what was read from Kafka against what writers recorded, and says what is wrong.
+
+1. Lost: a committed row that was not read, is not among the dead, was not filtered and no longer waits in the outbox.
+2. Phantom: a record of a transaction that rolled back, one that nobody recorded with this identity and key, or one
+   without an identity.
+3. Duplicated: a row read again. At least once allows a repeat that directly follows its original within its key and
+   partition; rows without a key have no order to break, so theirs may be anywhere. Also a row both read and dead.
+4. Out of order, per topic and key: a row read after one whose transaction began only after its own was known to have
+   committed; a row read after a later one of its own transaction; a key in a second partition. What has an unknown
+   outcome may be read or not, and precedes nothing.
+
+Pure, and one pass over the reads: a running maximum per key suffices. The times of all transactions are of one clock,
+so runs of one history must not have a reboot between them.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from thresher.core.errors import shorten
+from thresher.testing.history import Outcome, Transaction, identity
+
+FAULTS = ("lost", "phantom", "duplicated", "reordered")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A record as a reader got it; without the header of an identity that is empty."""
+
+    identity: str
+    key: bytes | str | None
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a check found, in rows except for `read` (records) and `keys`; `examples` has lines by the name of a field.
+
+    `dead`, `filtered` and `pending` count rows of this history alone. `pending` counts all that wait in the outbox,
+    those that were read already, but not settled, too.
+    """
+
+    committed: int
+    rolled_back: int
+    unknown: int
+    keys: int
+    read: int
+    repeated: int
+    dead: int
+    filtered: int
+    pending: int
+    lost: int
+    phantom: int
+    duplicated: int
+    reordered: int
+    allow_pending: bool = False
+    examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong and, unless pending rows are allowed, everything was relayed."""
+        faults = self.lost or self.phantom or self.duplicated or self.reordered
+        return not faults and (self.allow_pending or not self.pending)
+
+    def line(self) -> str:
+        """Return the verdict in a line."""
+        return f"lost {self.lost}, phantom {self.phantom}, duplicated {self.duplicated}, out of order {self.reordered}"
+
+
+def check(
+    transactions: Iterable[Transaction],
+    reads: Iterable[Read],
+    *,
+    dead: Collection[str] = frozenset(),
+    pending: Collection[str] = frozenset(),
+    filtered: Collection[str] = frozenset(),
+    repeats_allowed: bool = False,
+    allow_pending: bool = False,
+    examples: int = 5,
+) -> Verdict:
+    """Judge a history by the reads, which are in the order of their offsets within each partition.
+
+    Every surplus read is a duplicate of its own. A record that is a phantom is nothing else besides. Order is asked of
+    the first occurrence of a row, and each such row is out of order at most once.
+    """
+    rows = _rows(transactions)
+    tally = _Tally(rows, repeats_allowed=repeats_allowed, examples=examples)
+    count = 0
+    for read in reads:
+        count += 1
+        tally.read(read)
+    dead, pending, filtered = set(dead), set(pending), set(filtered)
+    outcomes = dict.fromkeys(Outcome, 0)
+    for name, row in rows.items():
+        outcomes[row.transaction.outcome] += 1
+        tally.settle(name, row, dead=dead, pending=pending, filtered=filtered)
+    return Verdict(
+        committed=outcomes[Outcome.COMMITTED],
+        rolled_back=outcomes[Outcome.ROLLED_BACK],
+        unknown=outcomes[Outcome.UNKNOWN],
+        keys=len({row.key for row in rows.values()} - {None}),
+        read=count,
+        repeated=tally.repeated,
+        dead=len(dead & rows.keys()),
+        filtered=len(filtered & rows.keys()),
+        allow_pending=allow_pending,
+        examples={name: tuple(lines) for name, lines in tally.examples.items() if lines},
+        **tally.counts,
+    )
+
+
+class _Row(NamedTuple):
+    """A row of the history; `place` tells its transaction from others without comparing all of it."""
+
+    place: int
+    transaction: Transaction
+    number: int
+    key: bytes | None
+
+    def precedes_for_sure(self, begin: int) -> bool:
+        """Whether its commit was answered before that moment."""
+        end = self.transaction.end
+        return self.transaction.outcome is Outcome.COMMITTED and end is not None and end < begin
+
+
+def _rows(transactions: Iterable[Transaction]) -> dict[str, _Row]:
+    return {
+        identity(each.run, each.writer, number): _Row(place, each, number, _bytes(key))
+        for place, each in enumerate(transactions)
+        for number, key in each.rows
+    }
+
+
+class _Tally:
+    """Counts faults and keeps the first lines about each."""
+
+    def __init__(self, rows: Mapping[str, _Row], *, repeats_allowed: bool, examples: int) -> None:
+        self.repeated = 0
+        self.counts = dict.fromkeys((*FAULTS, "pending"), 0)
+        self.examples: dict[str, list[str]] = {name: [] for name in self.counts}
+        self._limit = examples
+        self._rows = rows
+        self._repeats_allowed = repeats_allowed
+        self._first: dict[str, Read] = {}
+        self._last: dict[tuple[str, int, bytes | None], str] = {}
+        self._order = _Order()
+
+    def read(self, read: Read) -> None:
+        """Judge one record by itself and by those before it."""
+        key = _bytes(read.key)
+        place = (read.topic, read.partition, key)
+        before = self._last.get(place)
+        self._last[place] = read.identity
+        row = self._rows.get(read.identity)
+        if row is None or row.transaction.outcome is Outcome.ROLLED_BACK or row.key != key:
+            self._note("phantom", lambda: f"{_at(read, row)}: {_why_phantom(read, row)}")
+        elif (first := self._first.setdefault(read.identity, read)) is not read:
+            if self._repeats_allowed and (key is None or before == read.identity):
+                self.repeated += 1
+            else:
+                self._note("duplicated", lambda: f"{_at(read, row)}: read before at {_where(first)}")
+        elif key is not None and (problem := self._order.problem(read, key, row)) is not None:
+            self._note("reordered", lambda: f"{_at(read, row)}: {problem}")
+
+    def settle(self, name: str, row: _Row, *, dead: set[str], pending: set[str], filtered: set[str]) -> None:
+        """Judge what became of one row, after all was read."""
+        first = self._first.get(name)
+        if name in pending:
+            why = "not read yet" if first is None else f"read at {_where(first)}"
+            self._note("pending", lambda: f"{_of(name, row)}: in the outbox, {why}")
+        if first is not None:
+            if name in dead:
+                self._note("duplicated", lambda: f"{_at(first, row)}: read, and also among the dead rows")
+        elif row.transaction.outcome is Outcome.COMMITTED and not any(
+            name in where for where in (dead, pending, filtered)
+        ):
+            self._note("lost", lambda: f"{_of(name, row)}: committed and never read")
+
+    def _note(self, fault: str, line: Callable[[], str]) -> None:
+        self.counts[fault] += 1
+        if len(self.examples[fault]) < self._limit:
+            self.examples[fault].append(line())
+
+
+class _Order:
+    """What was read of each key so far, as far as later rows can be too late for it."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[tuple[str, bytes], list[int]] = {}
+        self._latest: dict[tuple[str, int, bytes], tuple[Read, _Row]] = {}
+        self._numbers: dict[tuple[str, int, bytes, int], tuple[Read, _Row]] = {}
+
+    def problem(self, read: Read, key: bytes, row: _Row) -> str | None:
+        """Take note of a row with a key, and say why it should not be here; None if it may."""
+        partitions = self._partitions.setdefault((read.topic, key), [])
+        strayed = partitions[0] if partitions and read.partition not in partitions else None
+        if not partitions or strayed is not None:
+            partitions.append(read.partition)
+        stream = (read.topic, read.partition, key)
+        latest = self._latest.setdefault(stream, (read, row))
+        if row.transaction.begin > latest[1].transaction.begin:
+            self._latest[stream] = (read, row)
+        mates = (*stream, row.place)
+        mate = self._numbers.setdefault(mates, (read, row))
+        if row.number > mate[1].number:
+            self._numbers[mates] = (read, row)
+        if strayed is not None:
+            return f"its key was in partition {strayed} before"
+        if row.precedes_for_sure(latest[1].transaction.begin):
+            return f"committed before {_of(latest[0].identity, latest[1])} began, which was read at {_where(latest[0])}"
+        if row.number < mate[1].number:
+            return f"inserted before {mate[0].identity} of the same transaction, which was read at {_where(mate[0])}"
+        return None
+
+
+def _bytes(key: bytes | str | None) -> bytes | None:
+    # Keys that only the escape of a lone surrogate keeps apart are still keys.
+    return key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
+
+
+def _why_phantom(read: Read, row: _Row | None) -> str:
+    if not read.identity:
+        return "it has no identity"
+    if row is None:
+        return "nobody recorded it"
+    if row.transaction.outcome is Outcome.ROLLED_BACK:
+        return "it was rolled back"
+    return f"recorded with the key {_shown(row.key)}"
+
+
+def _at(read: Read, row: _Row | None) -> str:
+    name = read.identity if row is not None else shorten(read.identity)
+    text = f"{name} key {_shown(_bytes(read.key))} at {_where(read)}"
+    return text if row is None else f"{text}, {_transaction(row)}"
+
+
+def _of(name: str, row: _Row) -> str:
+    return f"{name} key {_shown(row.key)}, {_transaction(row)}"
+
+
+def _where(read: Read) -> str:
+    return f"{read.topic}[{read.partition}]@{read.offset}"
+
+
+def _transaction(row: _Row) -> str:
+    return f"transaction {row.transaction.number} of writer {row.transaction.writer} of run {row.transaction.run}"
+
+
+def _shown(key: bytes | None) -> str:
+    if key is None:
+        return "none"
+    try:
+        return shorten(key.decode())
+    except UnicodeDecodeError:
+        return shorten(key)

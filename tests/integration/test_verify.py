@@ -1,0 +1,336 @@
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import typer
+from confluent_kafka import Producer
+from typer.testing import CliRunner
+
+from thresher.cli import verify as command
+from thresher.core.errors import InvalidInput
+from thresher.db import TableName
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+from thresher.outbox import Shape, create_schema
+from thresher.testing.checker import Verdict
+from thresher.testing.history import Outcome, read_history
+from thresher.testing.pump import Fleet, Plan
+from thresher.testing.reading import ReadingFailed, read_topics, rows_held
+
+HEADER = "pump-id"
+DEAD = (
+    "CREATE TABLE outbox_dead AS SELECT *, now() AS dead_time, 'too large' AS reason FROM outbox"
+    " WHERE id = (SELECT max(id) FROM outbox)"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """A load in an outbox, its history, and a topic for it to go to."""
+
+    bootstrap: str
+    topic: str
+    dsn: str
+    connection: psycopg.Connection[Any]
+    history: Path
+    producer: Producer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.topic})
+        self.producer.init_transactions()
+
+    def rows(self) -> list[tuple[bytes, bytes]]:
+        """The rows in the order of their ids: key and identity."""
+        query = "SELECT kafka_key, kafka_header_values[1] FROM outbox ORDER BY id"
+        return [(bytes(key), bytes(name)) for key, name in self.connection.execute(query)]
+
+    def send(self, rows: list[tuple[bytes, bytes]], *, commit: bool = True, **fields: Any) -> None:
+        self.producer.begin_transaction()
+        for key, name in rows:
+            self.producer.produce(self.topic, key=key, value=b"v", headers=[(HEADER, name)], **fields)
+        self.producer.flush()
+        if commit:
+            self.producer.commit_transaction()
+        else:
+            self.producer.abort_transaction()
+
+    def clear(self) -> None:
+        self.connection.execute("DELETE FROM outbox")
+        self.connection.commit()
+
+    def judge(self, **options: Any) -> Verdict:
+        return command.judge(read_history(self.history), self.sources(), **options)
+
+    def sources(self, **fields: Any) -> command.Sources:
+        return command.Sources(**{"bootstrap": self.bootstrap, "topics": [self.topic], "dsn": self.dsn, **fields})
+
+    def run(self, *arguments: str) -> Any:
+        app = typer.Typer()
+        app.command()(command.verify)
+        # Outside variables must not decide what is looked at.
+        given = ["--history", str(self.history), "--bootstrap", self.bootstrap, *arguments]
+        return CliRunner().invoke(app, given, env={"THRESHER_DS": None})
+
+
+@pytest.fixture
+def scene(stack: Stack, dsn: str, connection: psycopg.Connection[Any], topic_prefix: str, tmp_path: Path) -> Scene:
+    create_schema(connection, TableName(table="outbox"))
+    connection.commit()
+    topic, history = f"{topic_prefix}load", tmp_path / "history.jsonl"
+    Admin(stack.kafka.bootstrap).create_topic(topic, partitions=3)
+    plan = Plan(
+        dsn=dsn, records=600, keys=10, run="run", topic=topic, writers=3, rollback_share=0.3, transaction_rows=7,
+        history=history,
+    )  # fmt: skip
+    Fleet(plan).run()
+    return Scene(bootstrap=stack.kafka.bootstrap, topic=topic, dsn=dsn, connection=connection, history=history)
+
+
+def test_a_load_that_arrived_is_verified_and_aborted_records_are_not_seen(scene: Scene) -> None:
+    rows = scene.rows()
+    scene.send(rows[:200], commit=False)
+    for start in range(0, len(rows), 50):
+        scene.send(rows[start : start + 50])
+    scene.send(rows[-100:], commit=False)
+    scene.clear()
+    answer = scene.run("--ds", scene.dsn)
+    assert answer.exit_code == 0, answer.output
+    lines = answer.output.rstrip().splitlines()
+    assert lines[-1] == "lost 0, phantom 0, duplicated 0, out of order 0"
+    assert any("records read" in line and str(len(rows)) in line for line in lines)
+
+
+def test_the_verdict_for_scripts(scene: Scene) -> None:
+    rows = scene.rows()
+    scene.send(rows)
+    scene.clear()
+    answer = scene.run("--json")
+    content = json.loads(answer.stdout)
+    committed = sum(len(t.rows) for t in read_history(scene.history) if t.outcome is Outcome.COMMITTED)
+    assert content["ok"] is True
+    assert content["verdict"] == "lost 0, phantom 0, duplicated 0, out of order 0"
+    assert (content["committed"], content["read"], content["keys"]) == (committed, committed, 10)
+    assert content["committed"] + content["rolled_back"] == 600
+
+
+def test_what_is_missing_repeated_or_invented_is_said(scene: Scene) -> None:
+    rows = scene.rows()
+    scene.send([*rows[:-1], rows[10]])
+    scene.producer.begin_transaction()
+    scene.producer.produce(scene.topic, key=b"key-0", value=b"nobody's", partition=0)
+    scene.producer.commit_transaction()
+    scene.clear()
+    answer = scene.run("--ds", scene.dsn)
+    assert answer.exit_code == 1
+    assert answer.output.rstrip().splitlines()[-1] == "lost 1, phantom 1, duplicated 1, out of order 0"
+    lost, repeated = rows[-1][1].decode(), rows[10][1].decode()
+    assert f"  {lost} key {rows[-1][0].decode()!r}, transaction" in answer.output
+    assert f"  {repeated} key {rows[10][0].decode()!r} at {scene.topic}[" in answer.output
+    assert "it has no identity" in answer.output
+
+
+def test_a_record_of_a_rolled_back_transaction_is_said(scene: Scene) -> None:
+    scene.send(scene.rows())
+    rolled_back = next(t for t in read_history(scene.history) if t.outcome is Outcome.ROLLED_BACK)
+    name, key = next(rolled_back.identities()), rolled_back.rows[0][1]
+    assert key is not None
+    scene.send([(key.encode(), name.encode())])
+    verdict = command.judge(read_history(scene.history), scene.sources(dsn=None))
+    assert verdict.line() == "lost 0, phantom 1, duplicated 0, out of order 0"
+
+
+def test_rows_out_of_order_are_said(scene: Scene) -> None:
+    scene.send(scene.rows()[::-1])
+    scene.clear()
+    verdict = scene.judge()
+    assert (verdict.lost, verdict.phantom, verdict.duplicated) == (0, 0, 0)
+    assert verdict.reordered > 100
+
+
+def test_at_least_once_allows_what_directly_follows(scene: Scene) -> None:
+    rows = scene.rows()
+    scene.send([*rows[:50], rows[49], *rows[50:]])
+    scene.clear()
+    assert scene.run().exit_code == 1
+    answer = scene.run("--at-least-once")
+    assert answer.exit_code == 0, answer.output
+
+
+def test_pending_and_dead_rows_are_looked_up_in_the_database(scene: Scene) -> None:
+    rows = scene.rows()
+    scene.send(rows[:-3])
+    # The last is dead; of the others all but two were dispatched, in one way or the other.
+    scene.connection.execute(DEAD)
+    scene.connection.execute("DELETE FROM outbox WHERE id IN (SELECT id FROM outbox_dead)")
+    scene.connection.execute(
+        "UPDATE outbox SET dispatched_time = now() WHERE id NOT IN (SELECT id FROM outbox ORDER BY id DESC LIMIT 2)"
+    )
+    scene.connection.commit()
+    verdict = scene.judge()
+    assert (verdict.pending, verdict.dead, verdict.ok) == (2, 1, False)
+    assert verdict.line() == "lost 0, phantom 0, duplicated 0, out of order 0"
+    answer = scene.run("--ds", scene.dsn)
+    assert answer.exit_code == 1
+    assert "rows still in the outbox: 2" in answer.output
+    # Without the database nobody can know.
+    assert command.judge(read_history(scene.history), scene.sources(dsn=None)).lost == 3
+    scene.send(rows[-3:])
+    assert "also among the dead rows" in scene.run("--ds", scene.dsn).output
+
+
+def test_it_waits_until_nothing_is_pending_and_nothing_is_missing(scene: Scene) -> None:
+    rows = scene.rows()
+    scene.send(rows[:-20])
+
+    def relay() -> None:
+        time.sleep(1)
+        scene.send(rows[-20:-10])
+        scene.clear()
+        time.sleep(1)
+        scene.send(rows[-10:])
+
+    thread = threading.Thread(target=relay)
+    thread.start()
+    started = time.monotonic()
+    verdict = scene.judge(wait_seconds=60)
+    thread.join()
+    assert verdict.ok, verdict.examples
+    assert 2 <= time.monotonic() - started < 30
+
+
+def test_waiting_ends_with_what_is_still_wrong(scene: Scene) -> None:
+    scene.send(scene.rows()[:-1])
+    started = time.monotonic()
+    verdict = scene.judge(wait_seconds=1.5)
+    assert 1 <= time.monotonic() - started < 20
+    assert verdict.pending == len(scene.rows())
+    scene.clear()
+    assert scene.judge(wait_seconds=1.5).lost == 1
+
+
+def test_an_open_transaction_ends_the_reading_where_it_began(scene: Scene) -> None:
+    rows = scene.rows()
+    scene.send(rows[:100])
+    scene.producer.begin_transaction()
+    for key, name in rows[100:]:
+        scene.producer.produce(scene.topic, key=key, headers=[(HEADER, name)])
+    scene.producer.flush()
+    assert len(read_topics(scene.bootstrap, [scene.topic])) == 100
+    scene.producer.commit_transaction()
+    eventually_all = time.monotonic() + 20
+    while len(read_topics(scene.bootstrap, [scene.topic])) < len(rows):
+        assert time.monotonic() < eventually_all
+
+
+def test_records_come_in_the_order_of_their_offsets_with_what_they_carry(scene: Scene) -> None:
+    scene.send([(b"k", b"one"), (b"k", b"two")], partition=1)
+    scene.send([(b"k", b"\xff")], partition=2)
+    reads = read_topics(scene.bootstrap, [scene.topic, scene.topic])
+    assert [(r.identity, r.key, r.offset) for r in reads if r.partition == 1] == [("one", b"k", 0), ("two", b"k", 1)]
+    assert [(r.identity, r.topic) for r in reads if r.partition == 2] == [("\\xff", scene.topic)]
+    assert len(reads) == 3
+
+
+def test_a_missing_topic_is_named_and_not_made(scene: Scene) -> None:
+    with pytest.raises(InvalidInput, match=f"no such topic: {scene.topic}-gone"):
+        read_topics(scene.bootstrap, [scene.topic, f"{scene.topic}-gone"])
+    assert [topic.name for topic in Admin(scene.bootstrap).topics(scene.topic)] == [scene.topic]
+
+
+@pytest.mark.parametrize("config", [{"isolation.level": "read_uncommitted"}, {"nonsense": "1"}])
+def test_a_property_that_cannot_be_is_named(scene: Scene, config: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(config))):
+        read_topics(scene.bootstrap, [scene.topic], config=config)
+
+
+def test_brokers_that_are_out_of_reach_are_an_error_and_no_empty_topic() -> None:
+    with pytest.raises(ReadingFailed, match=r"127\.0\.0\.1:1"):
+        read_topics("127.0.0.1:1", ["t"], patience_seconds=1)
+
+
+def test_an_end_that_is_not_reached_in_time_is_an_error(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.send(scene.rows()[:10])
+    # An end that nobody will ever write up to.
+    monkeypatch.setattr("thresher.testing.reading._ends", lambda *_: {(scene.topic, 0): 1000})
+    with pytest.raises(ReadingFailed, match=rf"{scene.topic}\[0\] to offset 1000"):
+        read_topics(scene.bootstrap, [scene.topic], patience_seconds=1)
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_rows_are_found_in_a_table_of_any_name(dsn: str, connection: psycopg.Connection[Any], shape: Shape) -> None:
+    # 58 bytes, so that the companion's name is as long as a name can be; a percent sign is no parameter.
+    table = TableName(table='my "50%s" box'.ljust(58, "x"), schema="its own")
+    connection.execute('CREATE SCHEMA "its own"')
+    create_schema(connection, table, shape)
+    connection.commit()
+    plan = Plan(dsn=dsn, records=5, keys=2, run="run", table=table.table, schema=table.schema, shape=shape)
+    Fleet(plan).run()
+    assert rows_held(connection, table, shape).dead == frozenset()
+    dead = psycopg.sql.Identifier("its own", f"{table.table}_dead")
+    connection.execute(
+        psycopg.sql.SQL("CREATE TABLE {} AS SELECT * FROM {} WHERE id = 1").format(dead, table.identifier())
+    )
+    connection.execute(psycopg.sql.SQL("DELETE FROM {} WHERE id = 1").format(table.identifier()))
+    connection.commit()
+    held = rows_held(connection, table, shape)
+    assert held.dead == {"run.0.0"}
+    assert held.pending == {f"run.0.{number}" for number in range(1, 5)}
+
+
+def test_the_dead_rows_are_those_beside_the_outbox_that_the_search_path_finds(
+    connection: psycopg.Connection[Any],
+) -> None:
+    # Another table of that name comes first in the search_path, and belongs to somebody else.
+    connection.execute("CREATE SCHEMA first; CREATE TABLE first.outbox_dead (unlike text)")
+    create_schema(connection, TableName(table="outbox"))
+    connection.execute("SET search_path = first, public")
+    connection.commit()
+    assert rows_held(connection, TableName(table="outbox")).dead == frozenset()
+
+
+def test_a_missing_outbox_is_named(connection: psycopg.Connection[Any]) -> None:
+    with pytest.raises(InvalidInput, match='no outbox "outbox"'):
+        rows_held(connection, TableName(table="outbox"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ds": "host=somewhere"}, "--bootstrap"),
+        ({"bootstrap": "b:1", "kafka": ["sasl.password"]}, "key=value"),
+        ({"bootstrap": "b:1", "kafka": ["=hidden"]}, "key=value"),
+        ({"bootstrap": "b:1", "ds": "postgresql://u:p@ss@host/db"}, "--ds"),
+        ({"bootstrap": "b:1", "wait": float("nan")}, "--wait"),
+        ({}, "thresher stack up"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setenv("THRESHER_STATE", str(tmp_path))
+    history = tmp_path / "history.jsonl"
+    history.write_text(
+        '{"event":"run","format":"thresher-history","version":1,"run":"r","topic":"t","clock":"monotonic-ns"}\n'
+    )
+    with pytest.raises(InvalidInput, match=message) as caught:
+        command.verify(history=history, **arguments)
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_history_without_a_topic_needs_one_named(tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    history.touch()
+    with pytest.raises(InvalidInput, match="--topic"):
+        command.verify(history=history, bootstrap="b:1")
+
+
+def test_the_command_is_there_without_the_brokers_client() -> None:
+    script = "import sys; sys.modules['confluent_kafka'] = None; import thresher.cli.verify"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
