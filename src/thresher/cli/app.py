@@ -1,6 +1,7 @@
 """The command itself: its parts, and how errors become one line and an exit code.
 
-Exit codes: 0 done, 1 it did not work, 2 what was asked for cannot work, 130 interrupted.
+Exit codes: 0 done, 1 it did not work, 2 what was asked for cannot work, 3 superseded by a newer relay, 4 somebody
+has to act before it can work, 130 interrupted.
 """
 
 import sys
@@ -10,7 +11,7 @@ import psycopg
 import typer
 
 from thresher import __version__
-from thresher.cli import pump, schema, spark, stack
+from thresher.cli import adopt, dead, pump, run, schema, spark, stack, status, verify
 from thresher.cli.output import complain, emit_text
 from thresher.core.errors import ThresherError
 
@@ -24,7 +25,12 @@ app = typer.Typer(
 app.add_typer(schema.app, name="schema")
 app.add_typer(stack.app, name="stack")
 app.add_typer(spark.app, name="spark")
+app.add_typer(dead.app, name="dead")
+app.command()(run.run)
+app.command()(status.status)
+app.command()(adopt.adopt)
 app.command()(pump.pump)
+app.command()(verify.verify)
 
 
 @app.command()

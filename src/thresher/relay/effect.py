@@ -85,7 +85,7 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """The committed progress records, to an end sampled now: the last one, or the whole horizon → list of `Progress`."""
+    """The committed progress, to an end sampled now: the last record, or the whole horizon → list of `Progress`."""
 
     whole: bool = False
 

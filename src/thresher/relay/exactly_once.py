@@ -1,14 +1,14 @@
 """The exactly-once protocol of one shard, without any input or output: a generator of effects.
 
-1. **Recover**: the control row's term must be ours; `Init` fences the last owner and ends its transaction; the term must
-   still be ours, or we leave and never init again; then the committed progress is read and settled, all of its horizon
-   if the database is not the incarnation it speaks of; only then the first row is read.
+1. **Recover**: the control row's term must be ours; `Init` fences the last owner and ends its transaction; the term
+   must still be ours, or we leave and never init again; then the committed progress is read and settled, all of its
+   horizon if the database is not the incarnation it speaks of; only then the first row is read.
 2. **Take** a lot from the head. Rows whose topic is missing are held back or, after the grace, set aside.
 3. **Publish**: `Begin`, `Produce`, `Flush`; only when nothing failed, `Note` the progress; `Commit` only once the
    settling of the transaction before is durable.
 4. **Settle** the committed record's fates. Nothing else removes a row.
-5. What is rejected is aborted and tried again without the topic that is not there, without the row that was named, or in
-   halves: only a row that fails alone is poison.
+5. What is rejected is aborted and tried again without the topic that is not there, without the row that was named, or
+   in halves: only a row that fails alone is poison.
 6. Rows that were taken and not sent go back: everything read meanwhile is forgotten, so that nothing overtakes them.
 
 A crash between any two effects neither loses, repeats nor reorders for readers of committed records:
@@ -187,9 +187,7 @@ class _Shard:
             [row._replace(plan=self._condemned(row, row.plan)) if isinstance(row.plan, Dead) else row for row in rows]
         )
 
-    def _surveyed(
-        self, rows: Sequence[Row], tries: int, held: set[str]
-    ) -> Generator[Effect, Any, Sequence[Row]]:
+    def _surveyed(self, rows: Sequence[Row], tries: int, held: set[str]) -> Generator[Effect, Any, Sequence[Row]]:
         """Look at the topics; hold or condemn rows of those that are not there."""
         topics = frozenset({plan[0] for row in rows if isinstance(plan := row[4], Record)})
         if not topics:
@@ -228,9 +226,7 @@ class _Shard:
         self, rows: Sequence[Row], lost: dict[str, Absent], now: float, tries: int, held: set[str]
     ) -> Generator[Effect, Any, Sequence[Row]]:
         """Hold the rows of lost topics, or condemn them when the grace is over."""
-        expired = {
-            topic for topic in lost if now - self.absent.setdefault(topic, now) >= self.rules.grace_seconds
-        }
+        expired = {topic for topic in lost if now - self.absent.setdefault(topic, now) >= self.rules.grace_seconds}
         kept: list[Row] = []
         why = ""
         newly: set[str] = set()
@@ -250,9 +246,7 @@ class _Shard:
             yield Hold(frozenset(newly), why)
         return _without(_settled_streams(kept), held, set())
 
-    def _rejected(
-        self, part: Part, faults: Sequence[Fault], held: set[str]
-    ) -> Generator[Effect, Any, list[Part]]:
+    def _rejected(self, part: Part, faults: Sequence[Fault], held: set[str]) -> Generator[Effect, Any, list[Part]]:
         """Decide how the rows of an aborted transaction are tried again."""
         lost = {fault.topic: Absent(kind=fault.kind, why=fault.why) for fault in faults if fault.topic is not None}
         if lost:
@@ -265,9 +259,7 @@ class _Shard:
             named = {sent[0]: faults[0]}
         if named:
             rows = [
-                row._replace(
-                    plan=self._condemned(row, dead(named[place].kind, named[place].why, part.tries))
-                )
+                row._replace(plan=self._condemned(row, dead(named[place].kind, named[place].why, part.tries)))
                 if place in named
                 else row
                 for place, row in enumerate(part.rows)

@@ -45,9 +45,7 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
     return [Row(*row) for row in zip(ids, times, topics, keys, _plans(batch, topics, keys), strict=True)]
 
 
-def transformed(
-    batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead]
-) -> list[Row]:
+def transformed(batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead]) -> list[Row]:
     """Return the rows of a batch with the plans that transforms made of them."""
     topics, keys = result.column("topic").to_pylist(), result.column("key").to_pylist()
     plans: dict[int, Record | Dead | Filtered] = dict(

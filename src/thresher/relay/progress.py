@@ -163,5 +163,6 @@ def decode(data: bytes) -> Progress:
         )
     except (pa.ArrowInvalid, KeyError, ValueError, IndexError, UnicodeError, StopIteration) as error:
         raise ForeignProgress(
-            f"a record on the progress topic is not one of ours ({type(error).__name__}): the topic must be the relay's alone"
+            f"a record on the progress topic is not one of ours ({type(error).__name__}): the topic must be the "
+            "relay's alone"
         ) from error

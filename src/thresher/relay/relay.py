@@ -1,7 +1,7 @@
 """The relay as a whole, in the driver: takes over, runs its shards on the engine, watches, and ends with a reason.
 
 1. What time may mend while starting is waited for; what somebody has to act on ends it at once.
-2. The engine restarts shards that meet trouble. A shard that fails for good ends the relay, and its error is the relay's.
+2. The engine restarts shards that meet trouble. A shard that fails for good ends the relay, with its error.
 3. The control row is looked at now and then: a relay that was superseded ends, even when it has nothing to do.
 4. Progress older than the horizon is trimmed.
 """

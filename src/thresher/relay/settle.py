@@ -1,7 +1,7 @@
 """Executes the fates of a committed progress record in the table: the only way a row ever leaves it.
 
-Idempotent: a crash before it is repaired by recovery, never by sending again. Rows are matched by id and create time, so
-that a row that came back under an old id is not touched.
+Idempotent: a crash before it is repaired by recovery, never by sending again. Rows are matched by id and create time,
+so that a row that came back under an old id is not touched.
 """
 
 from collections.abc import Callable, Sequence

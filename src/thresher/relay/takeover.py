@@ -80,11 +80,7 @@ def take_over(settings: Settings, term: str | None = None) -> Mandate:
 def _located(connection: psycopg.Connection[Any], settings: Settings) -> TableName:
     """Return the outbox with its schema, so that what belongs to it is looked for in the same place."""
     with explained():
-        row = (
-            OwnCursor(connection)
-            .execute(statement("relay_schema"), [settings.outbox.quoted()])
-            .fetchone()
-        )
+        row = OwnCursor(connection).execute(statement("relay_schema"), [settings.outbox.quoted()]).fetchone()
     if row is None:
         raise DatabaseRefused(
             f"there is no table {settings.outbox}: 'thresher schema create' makes one, or name another with --outbox"
@@ -106,9 +102,7 @@ def _prepare(connection: psycopg.Connection[Any], settings: Settings) -> None:
             OwnCursor(connection).execute(statement(f"{prefix}_dead_create", settings.outbox))
 
 
-def _own_row(
-    connection: psycopg.Connection[Any], control: ControlTable, settings: Settings, term: str
-) -> ControlRow:
+def _own_row(connection: psycopg.Connection[Any], control: ControlTable, settings: Settings, term: str) -> ControlRow:
     system = incarnation(connection).system_id
     control.run(
         "insert",
@@ -163,9 +157,7 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
 
 def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row: ControlRow) -> None:
     """Fence every shard of the recorded layout, and settle what it published last."""
-    logger.info(
-        "the layout changes from %d shards (%s) to %d (%s)", row.shards, row.mode, settings.shards, MODE
-    )
+    logger.info("the layout changes from %d shards (%s) to %d (%s)", row.shards, row.mode, settings.shards, MODE)
     settlement = Settlement(connection, settings.outbox, settings.shape, settings.settling)
     now = incarnation(connection)
     for shard in range(row.shards):

@@ -2,7 +2,8 @@
 
 1. A row is known by its id: one that is not in the result was filtered; one that is unknown or there twice is an error,
    as is a result of another schema.
-2. When a function fails, the batch is halved until the rows are found that fail alone: they are poison, the others go on.
+2. When a function fails, the batch is halved until the rows are found that fail alone: they are poison, the others
+   go on.
 3. A hundred failures in a row are the function's fault, not the rows': the shard waits with an alarm, and starts over.
 """
 

@@ -10,12 +10,23 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Protocol
 
 from thresher.spark.engine import Engine
 from thresher.spark.session import has_context
 from thresher.spark.snapshot import Snapshot
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stoppable(Protocol):
+    """An engine, or what has one inside."""
+
+    def request_stop(self) -> None:
+        """Stop in good order. Safe in a signal handler."""
+
+    def kill(self) -> None:
+        """End at once. Safe in a signal handler."""
 
 
 def run(engine: Engine) -> Snapshot:
@@ -26,7 +37,7 @@ def run(engine: Engine) -> Snapshot:
 
 
 @contextlib.contextmanager
-def stopped_by_signals(engine: Engine) -> Iterator[None]:
+def stopped_by_signals(engine: Stoppable) -> Iterator[None]:
     """Let signals stop the engine meanwhile. Only in the main thread, and only where they are ours to handle."""
     if has_context() or threading.current_thread() is not threading.main_thread():
         yield

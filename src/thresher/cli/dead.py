@@ -1,0 +1,157 @@
+"""`thresher dead`: the rows that were set aside, to look at, to put back, or to drop."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import psycopg
+import typer
+
+from thresher.cli.options import (
+    AsJson,
+    DataSource,
+    OutboxTable,
+    SchemaName,
+    TableShape,
+    connect,
+    resolve_dsn,
+    table_name,
+)
+from thresher.cli.output import emit_json, emit_text, out, table
+from thresher.core.errors import InvalidInput
+from thresher.outbox import Shape
+from thresher.relay.dead import DeadRow, DeadRows
+
+app = typer.Typer(help="Look at rows that could not be sent; put them back, or drop them.", no_args_is_help=True)
+
+Ids = Annotated[list[int] | None, typer.Argument(help="Ids of rows.")]
+Topic = Annotated[str | None, typer.Option(help="Only rows of this topic.")]
+Kind = Annotated[str | None, typer.Option(help="Only rows of this kind, such as too-large.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+
+
+@app.command("list")
+def list_rows(
+    ds: DataSource = None,
+    outbox: OutboxTable = "outbox",
+    schema: SchemaName = None,
+    shape: TableShape = Shape.THRESHER,
+    topic: Topic = None,
+    kind: Kind = None,
+    rows: Annotated[int, typer.Option(help="How many at most.", min=1)] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List what was set aside, oldest first."""
+    with connect(resolve_dsn(ds)) as connection:
+        found = _dead(connection, outbox, schema, shape).find(topic=topic, kind=kind, rows=rows + 1)
+    shown = found[:rows]
+    if as_json:
+        emit_json({"rows": [_plain(row) for row in shown], "more": len(found) > rows})
+        return
+    table(
+        "Rows that were set aside",
+        ["id", "topic", "key", "bytes", "since", "kind", "attempts", "blocks", "reason"],
+        [
+            [
+                str(row.id),
+                row.topic,
+                "" if row.key is None else _text(row.key),
+                "" if row.value_bytes is None else str(row.value_bytes),
+                f"{row.dead_time:%Y-%m-%d %H:%M:%S}",
+                row.kind,
+                str(row.attempts),
+                "its key" if row.blocking else "",
+                row.reason,
+            ]
+            for row in shown
+        ],
+    )
+    if len(found) > rows:
+        out.print(f"and more: --rows {2 * rows} shows them")
+
+
+@app.command()
+def show(
+    id_: Annotated[int, typer.Argument(metavar="ID", help="Id of the row.")],
+    ds: DataSource = None,
+    outbox: OutboxTable = "outbox",
+    schema: SchemaName = None,
+    shape: TableShape = Shape.THRESHER,
+    as_json: AsJson = False,
+) -> None:
+    """Show one row with all its content."""
+    with connect(resolve_dsn(ds)) as connection:
+        found = _dead(connection, outbox, schema, shape).show(id_)
+    if not found:
+        raise InvalidInput(f"no row {id_} is set aside")
+    for content in found:
+        whole = _plain(content.row) | {
+            "value": None if content.value is None else _text(content.value),
+            "headers": [[name, None if value is None else _text(value)] for name, value in content.headers],
+        }
+        if as_json:
+            emit_json(whole)
+        else:
+            for name, value in whole.items():
+                emit_text(f"{name:12} {'' if value is None else value}")
+
+
+@app.command()
+def replay(
+    ids: Ids = None,
+    ds: DataSource = None,
+    outbox: OutboxTable = "outbox",
+    schema: SchemaName = None,
+    shape: TableShape = Shape.THRESHER,
+    topic: Topic = None,
+    kind: Kind = None,
+    every: All = False,
+) -> None:
+    """Put rows back into the outbox under their own ids: a running relay tries them again."""
+    with connect(resolve_dsn(ds)) as connection:
+        dead = _dead(connection, outbox, schema, shape)
+        count = dead.replay(_chosen(dead, ids, topic, kind, every=every))
+    out.print(f"{count:,} rows were put back into the outbox")
+
+
+@app.command()
+def drop(
+    ids: Ids = None,
+    ds: DataSource = None,
+    outbox: OutboxTable = "outbox",
+    schema: SchemaName = None,
+    shape: TableShape = Shape.THRESHER,
+    topic: Topic = None,
+    kind: Kind = None,
+    every: All = False,
+) -> None:
+    """Remove rows for good: they were never sent, and never will be. What they block goes on."""
+    with connect(resolve_dsn(ds)) as connection:
+        dead = _dead(connection, outbox, schema, shape)
+        count = dead.drop(_chosen(dead, ids, topic, kind, every=every))
+    out.print(f"{count:,} rows were dropped")
+
+
+def _dead(connection: psycopg.Connection[Any], outbox: str, schema: str | None, shape: Shape) -> DeadRows:
+    return DeadRows(connection, table_name(outbox, schema), shape)
+
+
+def _chosen(dead: DeadRows, ids: list[int] | None, topic: str | None, kind: str | None, *, every: bool) -> list[int]:
+    """Return the ids that the options name. Nothing named is a mistake, not everything."""
+    if not ids and topic is None and kind is None and not every:
+        raise InvalidInput("which rows? Give ids, --topic, --kind or --all")
+    found = [row.id for row in dead.find(topic=topic, kind=kind, ids=ids or None)]
+    if missing := sorted(set(ids or []) - set(found)):
+        raise InvalidInput(f"not set aside: {', '.join(map(str, missing[:10]))}; nothing was changed")
+    return found
+
+
+def _plain(row: DeadRow) -> dict[str, Any]:
+    return asdict(row) | {
+        "key": None if row.key is None else _text(row.key),
+        "create_time": row.create_time.isoformat(),
+        "dead_time": row.dead_time.isoformat(),
+    }
+
+
+def _text(content: bytes | str) -> str:
+    return content if isinstance(content, str) else content.decode("utf-8", "backslashreplace")

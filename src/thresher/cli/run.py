@@ -1,0 +1,156 @@
+"""`thresher run`: the relay as a program, from a file, the environment and flags."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from thresher.cli.output import note, out
+from thresher.core.errors import InvalidInput
+from thresher.devstack.kept import KeptStack
+from thresher.outbox import Shape
+
+
+def _properties(given: list[str] | None, flag: str) -> dict[str, str]:
+    pairs = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            # Not shown: it may be a password with a typing mistake before it.
+            raise InvalidInput(f"{flag}: each is of the form property=value")
+        pairs[name] = value
+    return pairs
+
+
+def run(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file with any of these keys.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(envvar="THRESHER_NAME", help="The relay's identity, shared by all who compete for it."),
+    ] = None,
+    ds: Annotated[
+        str | None,
+        typer.Option("--ds", "--data-source", envvar="THRESHER_DS", help="Postgres connection string or URL."),
+    ] = None,
+    outbox: Annotated[str | None, typer.Option(envvar="THRESHER_OUTBOX", help="The outbox table. [outbox]")] = None,
+    schema: Annotated[str | None, typer.Option(envvar="THRESHER_SCHEMA", help="Its schema. [search_path]")] = None,
+    shape: Annotated[Shape | None, typer.Option(envvar="THRESHER_SHAPE", help="Its shape. [thresher]")] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option(envvar="THRESHER_BOOTSTRAP", help="Kafka, as HOST:PORT[,HOST:PORT…].")
+    ] = None,
+    kafka: Annotated[
+        list[str] | None,
+        typer.Option(envvar="THRESHER_KAFKA", help="A client property, as property=value; may be repeated."),
+    ] = None,
+    producer: Annotated[
+        list[str] | None,
+        typer.Option(envvar="THRESHER_PRODUCER", help="A producer property, as property=value; may be repeated."),
+    ] = None,
+    shards: Annotated[int | None, typer.Option(envvar="THRESHER_SHARDS", help="Shards, 1 to 64. [2]")] = None,
+    settle: Annotated[str | None, typer.Option(envvar="THRESHER_SETTLE", help="delete or stamp. [delete]")] = None,
+    poison: Annotated[
+        str | None,
+        typer.Option(envvar="THRESHER_POISON", help="dead-letter, block-key or halt. [dead-letter]"),
+    ] = None,
+    transform: Annotated[
+        list[str] | None,
+        typer.Option(envvar="THRESHER_TRANSFORM", help="package.module:function; repeated, they run in this order."),
+    ] = None,
+    batch_rows: Annotated[int | None, typer.Option(envvar="THRESHER_BATCH_ROWS", help="[10000]")] = None,
+    batch_bytes: Annotated[int | None, typer.Option(envvar="THRESHER_BATCH_BYTES", help="[16000000]")] = None,
+    batch_seconds: Annotated[float | None, typer.Option(envvar="THRESHER_BATCH_SECONDS", help="[2]")] = None,
+    poll_seconds: Annotated[float | None, typer.Option(envvar="THRESHER_POLL_SECONDS", help="[0.002]")] = None,
+    grace_seconds: Annotated[
+        float | None,
+        typer.Option(envvar="THRESHER_GRACE_SECONDS", help="How long a missing topic is waited for. [60]"),
+    ] = None,
+    horizon_seconds: Annotated[
+        float | None,
+        typer.Option(envvar="THRESHER_HORIZON_SECONDS", help="How much progress is kept for a restore. [3600]"),
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(envvar="THRESHER_STATUS", help="Where 'thresher status' asks, HOST:PORT or off. [127.0.0.1:8640]"),
+    ] = None,
+    spark_master: Annotated[
+        str | None, typer.Option(envvar="THRESHER_SPARK_MASTER", help="A Spark master. [local threads]")
+    ] = None,
+    spark: Annotated[
+        list[str] | None, typer.Option(envvar="THRESHER_SPARK", help="A Spark setting, as key=value; may be repeated.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+) -> None:
+    """Relay the outbox to Kafka, exactly once and in order per key, until SIGINT or SIGTERM.
+
+    The first signal finishes what is open, the second does not wait. Exit codes: 0 stopped as asked, 1 it failed and
+    may be started again, 2 the configuration cannot work, 3 superseded by a newer relay of the same name (do not
+    restart), 4 somebody has to act: password, permission, missing table, another's progress topic.
+    """
+    overrides: dict[str, Any] = {
+        "name": name, "data_source": ds, "outbox": outbox, "schema": schema, "shape": shape, "shards": shards,
+        "settle": settle, "poison": poison, "transform": transform or None, "batch_rows": batch_rows,
+        "batch_bytes": batch_bytes, "batch_seconds": batch_seconds, "poll_seconds": poll_seconds,
+        "grace_seconds": grace_seconds, "horizon_seconds": horizon_seconds, "status": status,
+        "spark_master": spark_master, "kafka": _properties(kafka, "--kafka"),
+        "producer": _properties(producer, "--producer"), "spark": _properties(spark, "--spark"),
+    }  # fmt: skip
+    if bootstrap is not None:
+        overrides["kafka"]["bootstrap.servers"] = bootstrap
+    if config is None and ds is None and bootstrap is None and (endpoints := KeptStack().endpoints()) is not None:
+        note("using the database and the broker of the local stack")
+        overrides["data_source"] = endpoints.dsn
+        overrides["kafka"]["bootstrap.servers"] = endpoints.bootstrap
+    # Only here: the other commands work without the relay's packages.
+    from thresher.relay.configuration import Configuration, load  # noqa: PLC0415
+    from thresher.relay.relay import Relay  # noqa: PLC0415
+    from thresher.relay.status import Status  # noqa: PLC0415
+    from thresher.spark import SparkOptions  # noqa: PLC0415
+    from thresher.spark.signals import stopped_by_signals  # noqa: PLC0415
+
+    loaded = load(config, overrides)
+    _log(verbose)
+    options = SparkOptions(master=loaded.spark_master, conf=dict(loaded.spark))
+    relay = Relay(loaded.settings, spark=options)
+
+    @contextlib.contextmanager
+    def shown(loaded: Configuration) -> Iterator[None]:
+        if loaded.status is None:
+            yield
+            return
+        board = Status(relay)
+        try:
+            with _server(*loaded.status, loaded.status_by_default, board):
+                yield
+        finally:
+            board.close()
+
+    with stopped_by_signals(relay), shown(loaded):
+        ended = relay.run()
+    relayed = sum(int(shard.counts.get("relayed", 0)) for shard in ended.shards) if ended else 0
+    out.print(f"stopped; {relayed:,} rows relayed")
+
+
+def _server(host: str, port: int, by_default: bool, board: Any) -> Any:
+    from thresher.observe.server import Server  # noqa: PLC0415
+
+    try:
+        server = Server(host, port, {"/status": board.picture})
+    except OSError as error:
+        if not by_default:
+            raise InvalidInput(f"status: {host}:{port} cannot be listened on: {error}") from error
+        server = Server(host, 0, {"/status": board.picture})
+    logging.getLogger("thresher").info("status at http://%s:%d/status", host, server.port)
+    return server
+
+
+def _log(verbose: bool) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(message)s", force=True
+    )
+    logging.getLogger("thresher").setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -1,0 +1,76 @@
+"""`thresher status`: how a running relay stands, asked over loopback HTTP."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Annotated, Any
+
+import typer
+
+from thresher.cli.options import AsJson
+from thresher.cli.output import emit_json, note, out, table
+from thresher.core.errors import InvalidInput, ThresherError
+
+
+class RelayUnreachable(ThresherError):  # noqa: N818
+    """No relay answers there."""
+
+    retryable = True
+
+
+def status(
+    at: Annotated[
+        str, typer.Option("--at", envvar="THRESHER_STATUS", help="Where the relay shows itself, HOST:PORT.")
+    ] = "127.0.0.1:8640",
+    as_json: AsJson = False,
+) -> None:
+    """Show what a running relay has relayed, what is pending and for how long, shard by shard."""
+    picture = ask(at)
+    if as_json:
+        emit_json(picture)
+        return
+    pending = picture["pending"]
+    about = "" if picture["pending_exact"] in {True, None} else "about "
+    oldest = picture["oldest_pending_seconds"]
+    out.print(f"relay {picture['name']} of {picture['outbox']}: {picture['state']}", markup=False)
+    out.print(
+        f"pending {'unknown' if pending is None else f'{about}{pending:,}'}, oldest "
+        f"{'none' if oldest is None else f'{oldest:.1f} s'}, relayed {picture['relayed']:,} at "
+        f"{picture['rows_per_s']:,.0f} rows/s, dead {picture['dead_rows']}, of them blocking {picture['blocking_rows']}"
+    )
+    table(
+        "Shards",
+        ["shard", "state", "attempt", "process", "relayed", "rows/s", "pending", "last error"],
+        [
+            [
+                str(shard["shard"]),
+                shard["state"],
+                str(shard["attempt"]),
+                f"{shard['host']}:{shard['pid']}" if shard["pid"] else "",
+                f"{shard['relayed']:,}",
+                f"{shard['rows_per_s']:,.0f}",
+                "" if shard["pending"] is None else f"{about}{shard['pending']:,}",
+                shard["last_error"] or "",
+            ]
+            for shard in picture["shards"]
+        ],
+    )
+    for topic, why in picture["alarms"].items():
+        note(f"alarm: rows of topic {topic} wait: {why}")
+    if picture["database_trouble"]:
+        note(f"alarm: {picture['database_trouble']}")
+
+
+def ask(at: str) -> dict[str, Any]:
+    """Return what the relay at HOST:PORT says of itself."""
+    host, _, port = at.rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidInput(f"--at {at}: HOST:PORT is needed")
+    try:
+        # To the relay itself, whatever proxy the environment names.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://{host}:{port}/status", timeout=15) as answer:
+            picture: dict[str, Any] = json.load(answer)
+    except (OSError, urllib.error.URLError, ValueError) as error:
+        raise RelayUnreachable(f"no relay answers at {at} ({error}): is one running?") from error
+    return picture

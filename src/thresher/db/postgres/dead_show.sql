@@ -1,0 +1,6 @@
+-- One set-aside row, whole. Parameter: its id.
+SELECT id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, dead_time, kind,
+       reason, attempts, blocking
+  FROM {dead}
+ WHERE id = %s
+ ORDER BY create_time

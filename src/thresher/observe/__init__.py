@@ -1,0 +1,1 @@
+"""How a running part shows itself to others."""

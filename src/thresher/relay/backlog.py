@@ -1,0 +1,50 @@
+"""How many rows wait, and for how long: exact while they are few, estimated when counting would cost too much."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from thresher.db import TableName, statement
+from thresher.db.cursor import OwnCursor
+from thresher.outbox.shape import Shape
+from thresher.relay.database import explained
+
+MOST_COUNTED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What waits. Up to `MOST_COUNTED` rows it is exact, by shard too; beyond, everything is an estimate."""
+
+    pending: int
+    exact: bool
+    by_shard: tuple[int, ...]
+    oldest_seconds: float | None
+    dead: int
+    blocking: int
+
+
+def read_backlog(connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, shards: int) -> Backlog:
+    """Look at the outbox and its dead rows."""
+    prefix = "outbox" if shape is Shape.THRESHER else "goharvest"
+    cursor = OwnCursor(connection)
+    with explained():
+        counts = cursor.execute(statement(f"{prefix}_pending", outbox)).fetchall()
+        pending = sum(count for _, count in counts)
+        exact = pending <= MOST_COUNTED
+        by_shard = [sum(count for bucket, count in counts if bucket % shards == shard) for shard in range(shards)]
+        if not exact:
+            plan = cursor.execute(statement(f"{prefix}_estimate", outbox)).fetchone()
+            pending = max(MOST_COUNTED + 1, int(plan[0][0]["Plan"]["Plan Rows"]) if plan else 0)
+            by_shard = [pending // shards + (shard < pending % shards) for shard in range(shards)]
+        oldest = cursor.execute(statement(f"{prefix}_oldest", outbox)).fetchone()
+        dead = cursor.execute(statement("dead_count", outbox)).fetchone()
+    return Backlog(
+        pending=pending,
+        exact=exact,
+        by_shard=tuple(by_shard),
+        oldest_seconds=max(0.0, oldest[0]) if oldest and oldest[0] is not None else None,
+        dead=dead[0] if dead else 0,
+        blocking=dead[1] if dead else 0,
+    )

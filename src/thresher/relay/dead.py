@@ -1,0 +1,98 @@
+"""The rows that were set aside: looked at, put back, or dropped for good. Callers own their transaction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import errors
+
+from thresher.core.errors import InvalidInput
+from thresher.db import TableName, statement
+from thresher.db.cursor import OwnCursor
+from thresher.outbox.shape import Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadRow:
+    """A row that was set aside, without its content."""
+
+    id: int
+    create_time: datetime
+    topic: str
+    key: bytes | str | None
+    value_bytes: int | None
+    dead_time: datetime
+    kind: str
+    reason: str
+    attempts: int
+    blocking: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadContent:
+    """A row that was set aside, whole."""
+
+    row: DeadRow
+    value: bytes | str | None
+    headers: tuple[tuple[str, bytes | str | None], ...]
+
+
+class DeadRows:
+    """The set-aside rows of one outbox."""
+
+    def __init__(self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape) -> None:
+        self._cursor = OwnCursor(connection)
+        self._outbox = outbox
+        self._prefix = "outbox" if shape is Shape.THRESHER else "goharvest"
+
+    def find(
+        self,
+        *,
+        topic: str | None = None,
+        kind: str | None = None,
+        ids: Sequence[int] | None = None,
+        rows: int | None = None,
+    ) -> list[DeadRow]:
+        """Return what was set aside, oldest first."""
+        wanted = {"topic": topic, "kind": kind, "ids": None if ids is None else list(ids), "rows": rows}
+        found = self._execute(statement("dead_list", self._outbox), wanted).fetchall()
+        names = DeadRow.__slots__
+        return [DeadRow(**dict(zip(names, row, strict=True))) for row in found]
+
+    def show(self, id_: int) -> list[DeadContent]:
+        """Return a row, whole; several where an id came back."""
+        contents = []
+        for row in self._execute(statement("dead_show", self._outbox), [id_]).fetchall():
+            id_, created, topic, key, value, names, values, *fate = row
+            size = len(value if isinstance(value, bytes) else value.encode()) if value is not None else None
+            fields = dict(zip(DeadRow.__slots__, [id_, created, topic, key, size, *fate], strict=True))
+            # Kept as they are, equal in number or not: that may be why it is here.
+            pairs = [
+                (names[place] if place < len(names) else "", values[place] if place < len(values) else None)
+                for place in range(max(len(names), len(values)))
+            ]
+            contents.append(DeadContent(row=DeadRow(**fields), value=value, headers=tuple(pairs)))
+        return contents
+
+    def replay(self, ids: Sequence[int]) -> int:
+        """Put rows back into the outbox, under their own ids; return how many."""
+        try:
+            return self._execute(statement(f"{self._prefix}_dead_replay", self._outbox), [list(ids)]).rowcount
+        except errors.UniqueViolation as error:
+            raise InvalidInput(
+                f"a row with the same id is in the outbox: {error.diag.message_detail}; nothing was put back"
+            ) from error
+
+    def drop(self, ids: Sequence[int]) -> int:
+        """Remove rows for good; return how many."""
+        return self._execute(statement("dead_drop", self._outbox), [list(ids)]).rowcount
+
+    def _execute(self, query: LiteralString, values: Any) -> OwnCursor:
+        try:
+            self._cursor.execute(query, values)
+        except errors.UndefinedTable as error:
+            name = self._outbox.companion("_dead")
+            raise InvalidInput(f"there is no table {name}: no relay has run on {self._outbox} yet") from error
+        return self._cursor
