@@ -267,7 +267,7 @@ def poll(bench: Bench, topic: str, line: Line) -> None:
 
 def arrivals(seconds: float) -> list[tuple[float, str]]:
     """Return when to commit a row, from the start, and its key: the same each time."""
-    draw = random.Random(1)  # noqa: S311 - a load, not a secret
+    draw = random.Random(1)
     times: list[tuple[float, str]] = []
     moment = draw.expovariate(PER_SECOND)
     while moment < seconds:
@@ -340,9 +340,7 @@ def latencies(bench: Bench, side: Callable[[Bench, str], Any], seconds: float) -
         committed = received(writer, WARM_SECONDS + seconds)
         arrived = received(reader, 0)
     start = min(committed.values())
-    return [
-        (arrived[mark] - at) / 1e6 for mark, at in committed.items() if at - start >= WARM_SECONDS * 1e9
-    ]
+    return [(arrived[mark] - at) / 1e6 for mark, at in committed.items() if at - start >= WARM_SECONDS * 1e9]
 
 
 def received(line: "Connection[Any, Any]", seconds: float) -> dict[bytes, int]:

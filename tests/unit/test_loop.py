@@ -29,7 +29,7 @@ def test_what_arrived_during_a_pause_is_heard_before_time_is_acted_on(monkeypatc
 
     near, far = socket.socketpair()
     with near, far:
-        loop = Loop("test", on_time, lambda error: None)
+        loop = Loop("test", on_time, lambda _error: None)
         loop.watch(far, selectors.EVENT_READ, lambda _events: heard.append(far.recv(16)))
         loop.start()
         assert loop.join(10.0)

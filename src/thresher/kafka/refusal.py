@@ -20,6 +20,9 @@ class Refusal(enum.Enum):
     CLIENT = "client"
     """The client's credentials or permissions."""
 
+    NEIGHBOUR = "neighbour"
+    """Another record of the transaction, which takes all of them along."""
+
     MOMENT = "moment"
     """Nothing: later it may work."""
 
@@ -41,6 +44,7 @@ _KINDS: dict[int, Refusal] = {
     ),
     **dict.fromkeys((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC), Refusal.TOPIC),
     KafkaError.TOPIC_AUTHORIZATION_FAILED: Refusal.TOPIC_DENIED,
+    **dict.fromkeys((KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE), Refusal.NEIGHBOUR),
     **dict.fromkeys(
         (
             KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,

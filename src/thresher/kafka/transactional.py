@@ -132,7 +132,8 @@ class TransactionalProducer:
                 )
             self._producer.flush(left)
         self._producer.poll(0)
-        return list(self._undelivered)
+        causes = [fault for fault in self._undelivered if fault.refusal is not Refusal.NEIGHBOUR]
+        return causes or list(self._undelivered)
 
     def commit(self) -> None:
         """Commit. Raises `CommitUnknown` where that is not certain."""

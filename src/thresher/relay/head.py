@@ -52,12 +52,14 @@ class Head:
         if not self._deep:
             few = min(_FEW, rows)
             with explained():
-                found = self._cursor.execute(self._query, {**wanted, "rows": few}, prepare=True).fetchall()
+                # Bounded by bytes always: for few rows that costs nothing.
+                found = self._cursor.execute(self._bounded, {**wanted, "rows": few}, prepare=True).fetchall()
             if not found:
                 return None
-            if len(found) < few or few == rows:
+            batch = batch_of(found)
+            if len(found) < few or few == rows or batch.nbytes > self._settings.limits.batch_bytes // 2:
                 self._turn(len(found) >= few)
-                return batch_of(found)
+                return batch
         batch = self._read_many({**wanted, "rows": rows})
         self._deep = batch.num_rows >= _FEW
         self._turn(batch.num_rows >= rows)

@@ -6,6 +6,7 @@
 4. Progress older than the horizon is trimmed.
 """
 
+import contextlib
 import logging
 import random
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 from confluent_kafka import KafkaException
 
 from thresher.core.errors import ThresherError
@@ -140,39 +142,25 @@ class Relay:
         return None
 
     def _watch(self, mandate: Mandate, engine: Engine) -> None:
-        """Look at the control row and at the shards until the end."""
+        """Look at the shards, at the control row and at the progress topic until the end."""
         trimmed = time.monotonic()
-        connection = None
-        while not self._asked.wait(_WATCH_SECONDS) and not engine.done:
-            if any(shard.state is Phase.FAILED for shard in engine.snapshot().shards):
-                # One shard alone is no relay: whoever started it has to know.
-                engine.request_stop()
-                return
-            try:
-                if connection is None:
-                    connection = connect(mandate.settings.dsn, f"{sessions(mandate.settings.name, mandate.term)}/w")
-                row = ControlTable(connection, mandate.settings.outbox).read(mandate.settings.name)
-            except Trouble:
-                if connection is not None:
-                    connection.close()
-                connection = None
-                continue
-            except RelayProblem as error:
-                self._end(engine, error)
-                return
-            if row is None or row.term != mandate.term:
-                self._end(engine, Superseded("a newer relay of the same name has taken over; this one ends"))
-                return
-            if time.monotonic() - trimmed > _TRIM_SECONDS:
-                trimmed = time.monotonic()
-                self._trim(mandate)
-        if connection is not None:
-            connection.close()
-
-    def _end(self, engine: Engine, error: ThresherError) -> None:
-        if self._error is None:
-            self._error = error
-        engine.request_stop()
+        with contextlib.closing(_Watch(mandate)) as watch:
+            while not self._asked.wait(_WATCH_SECONDS) and not engine.done:
+                if any(shard.state is Phase.FAILED for shard in engine.snapshot().shards):
+                    # One shard alone is no relay: whoever started it has to know.
+                    engine.request_stop()
+                    return
+                try:
+                    watch.look()
+                except Trouble:
+                    continue
+                except RelayProblem as error:
+                    self._error = self._error or error
+                    engine.request_stop()
+                    return
+                if time.monotonic() - trimmed > _TRIM_SECONDS:
+                    trimmed = time.monotonic()
+                    self._trim(mandate)
 
     def _trim(self, mandate: Mandate) -> None:
         settings = mandate.settings
@@ -204,3 +192,30 @@ class Relay:
                     logger.info("shard %d is relaying", shard)
             case _:
                 logger.debug("shard %d: %s", shard, name)
+
+
+class _Watch:
+    """Looks at the control row over a connection of its own, made again when it is lost."""
+
+    def __init__(self, mandate: Mandate) -> None:
+        self._mandate = mandate
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def look(self) -> None:
+        """Raise `Superseded` if the term is not ours any more."""
+        settings, term = self._mandate.settings, self._mandate.term
+        try:
+            if self._connection is None:
+                self._connection = connect(settings.dsn, f"{sessions(settings.name, term)}/w")
+            row = ControlTable(self._connection, settings.outbox).read(settings.name)
+        except RelayProblem:
+            self.close()
+            raise
+        if row is None or row.term != term:
+            raise Superseded("a newer relay of the same name has taken over; this one ends")
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None

@@ -9,6 +9,7 @@
 """
 
 import logging
+import time
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 _TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # What a client's own default allows in one record, less some framing.
 _MOST_PROGRESS_BYTES = 900_000
+# How long a cluster may take to agree on which topics there are.
+_SETTLING_SECONDS = 5.0
 
 
 def take_over(settings: Settings, term: str | None = None) -> Mandate:
@@ -136,6 +139,10 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
         found = admin.topic(name)
         if found is None and row.progress_topic_id is None:
             admin.create_topic(name, partitions=settings.shards, config=_TOPIC_CONFIG)
+        deadline = time.monotonic() + _SETTLING_SECONDS
+        while found is None and time.monotonic() < deadline:
+            # A topic just made, or a broker just started: the next answer may know it.
+            time.sleep(0.05)
             found = admin.topic(name)
     if found is None or row.progress_topic_id not in {None, found.topic_id}:
         what = "is gone" if found is None else "was replaced by another one"

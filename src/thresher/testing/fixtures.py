@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from thresher.devstack.broker import KafkaOptions
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 
@@ -18,8 +19,8 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """One Postgres and one Kafka broker for the whole run."""
-    with Stack() as running:
+    """One Postgres and one Kafka broker for the whole run. A topic that is missing stays so."""
+    with Stack(kafka=KafkaOptions(properties={"auto.create.topics.enable": "false"})) as running:
         yield running
 
 

@@ -1,0 +1,458 @@
+"""What a relay does with rows, good and bad, on real servers and a real Spark."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME
+
+from tests.relay.relaying import Place, Relaying
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message, Shape
+from thresher.relay.exactly_once import Poison
+from thresher.relay.problem import DatabaseRefused, ForeignProgress, Halted, Superseded, TransformUnusable
+from thresher.relay.settings import Settling
+from thresher.spark.session import Session
+
+Places = Callable[..., Place]
+
+
+@pytest.fixture
+def place(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Places:
+    def make(**options: Any) -> Place:
+        return Place(stack, dsn, topic_prefix, **options)
+
+    return make
+
+
+def values(messages: Any) -> list[bytes]:
+    return [message.value() for message in messages]
+
+
+def test_every_part_of_a_message_arrives_as_it_was_stored(place: Places) -> None:
+    at = place()
+    moment = datetime(2024, 2, 29, 12, 30, 15, 123000, tzinfo=UTC)
+    headers = [("a", b"1"), ("b", None), ("a", b"\x00\xff"), ("ü", b"")]
+    every_byte = bytes(range(256))
+    at.sql("ALTER TABLE outbox ADD COLUMN remark TEXT DEFAULT 'mine', ADD COLUMN at DATE")
+    at.stash(
+        Message(topic=at.topic, key="text", value="grün", headers=headers),
+        Message(topic=at.topic, key=every_byte, value=every_byte, partition=2, timestamp=moment),
+        Message(topic=at.topic, key="tombstone", value=None),
+        Message(topic=at.topic, key=None, value=b"no key"),
+        Message(topic=at.topic, key=b"", value=b""),
+    )
+    with at.relaying() as relaying:
+        found = {message.key() or message.value(): message for message in at.read(5)}
+        relaying.until(lambda: at.pending() == 0)
+    assert found[b"text"].value() == "grün".encode()
+    assert [(name, value) for name, value in found[b"text"].headers()] == headers
+    assert found[every_byte].value() == every_byte
+    assert found[every_byte].partition() == 2
+    assert found[every_byte].timestamp() == (TIMESTAMP_CREATE_TIME, int(moment.timestamp() * 1000))
+    assert found[b"tombstone"].value() is None
+    assert found[b"no key"].key() is None
+    assert found[b""].key() == b""
+    assert at.dead() == []
+    assert at.sql("SELECT count(*) FROM outbox") == [(0,)]
+
+
+def test_goharvests_table_is_relayed_too(place: Places) -> None:
+    at = place(shape=Shape.GOHARVEST)
+    at.stash(*(Message(topic=at.topic, key=f"k{n % 7}", value=f"v{n}", headers=[("n", str(n))]) for n in range(500)))
+    at.stash(Message(topic=at.topic, key="k0", value=None))
+    with at.relaying(shards=3) as relaying:
+        found = at.read(501)
+        relaying.until(lambda: at.pending() == 0)
+    for key in {message.key() for message in found}:
+        mine = [message for message in found if message.key() == key and message.value() is not None]
+        numbers = [int(message.headers()[0][1]) for message in mine]
+        assert numbers == sorted(numbers)
+        assert [message.value() for message in mine] == [f"v{n}".encode() for n in numbers]
+    assert found[-1].value() is None or any(message.value() is None for message in found)
+
+
+def test_rows_that_commit_late_are_sent_and_those_rolled_back_are_not(place: Places) -> None:
+    at = place()
+    with psycopg.connect(at.dsn) as late, psycopg.connect(at.dsn) as gone, at.relaying() as relaying:
+        at.outbox.stash(late, Message(topic=at.topic, key="late", value="low id"))
+        at.outbox.stash(gone, Message(topic=at.topic, key="gone", value="never"))
+        at.stash(*(Message(topic=at.topic, key=f"k{n}", value="high id") for n in range(50)))
+        at.read(50)
+        gone.rollback()
+        late.commit()
+        assert sorted(values(at.read(51)))[-1] == b"low id"
+        relaying.until(lambda: at.pending() == 0)
+
+
+def test_rows_keep_their_order_per_key_while_they_come_in(place: Places) -> None:
+    at = place()
+    count = 3000
+
+    def write() -> None:
+        with psycopg.connect(at.dsn) as connection:
+            for number in range(count):
+                at.outbox.stash(connection, Message(topic=at.topic, key=f"k{number % 5}", value=str(number)))
+                if number % 7 == 0:
+                    connection.commit()
+
+    with at.relaying(limits={"batch_rows": 100}):
+        writer = threading.Thread(target=write)
+        writer.start()
+        found = at.read(count, seconds=60)
+        writer.join()
+    for key in {message.key() for message in found}:
+        numbers = [int(message.value()) for message in found if message.key() == key]
+        assert numbers == sorted(numbers)
+
+
+def test_settling_by_stamp_keeps_the_rows_and_sends_them_once(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(20)))
+    with at.relaying(settling=Settling.STAMP) as relaying:
+        at.read(20)
+        relaying.until(lambda: at.pending() == 0)
+    with at.relaying(settling=Settling.STAMP) as relaying:
+        at.stash(Message(topic=at.topic, key="k", value="20"))
+        assert [int(value) for value in values(at.read(21))] == list(range(21))
+        relaying.until(lambda: at.pending() == 0)
+    assert at.sql("SELECT count(*), count(dispatched_time) FROM outbox") == [(21, 21)]
+
+
+def test_transforms_filter_and_change_one_after_another(place: Places) -> None:
+    at = place()
+    at.admin.create_topic(f"{at.topic}-elsewhere")
+    at.stash(*(Message(topic=at.topic, key="k", value=f"v{n}", headers=[("n", str(n))]) for n in range(10)))
+    names = ("only_even", "shout", "elsewhere")
+    with at.relaying(transforms=tuple(f"tests.relay.transforms:{name}" for name in names)) as relaying:
+        found = at.read(5, f"{at.topic}-elsewhere")
+        relaying.until(lambda: at.pending() == 0)
+        relaying.until(lambda: (relaying.total("relayed"), relaying.total("filtered")) == (5, 5))
+    assert values(found) == [f"V{n}!".encode() for n in (0, 2, 4, 6, 8)]
+    assert [message.key() for message in found] == values(found)
+    assert found[0].headers() == [("n", b"0"), ("shouted", b"yes")]
+    at.read(0)
+    assert at.dead() == []
+
+
+def test_a_row_that_a_transform_fails_on_is_set_aside_and_the_others_go_on(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key="k", value="bad" if n in {7, 400} else str(n)) for n in range(500)))
+    with at.relaying(transforms=("tests.relay.transforms:picky",), shards=1) as relaying:
+        found = values(at.read(498))
+        relaying.until(lambda: at.pending() == 0)
+    assert [int(value) for value in found] == [n for n in range(500) if n not in {7, 400}]
+    assert [(row[1], row[4]) for row in at.dead()] == [("transform", False)] * 2
+    for row in at.dead():
+        assert f"tests.relay.transforms:picky failed on row {row[0]}: ValueError: this one I do not like" in row[2]
+
+
+def test_a_transform_that_always_fails_holds_the_relay_and_empties_nothing(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value="x") for n in range(300)))
+    with at.relaying(transforms=("tests.relay.transforms:broken",), shards=1) as relaying:
+        relaying.until(lambda: any("100 rows in a row" in (shard.last_error or "") for shard in relaying.shards))
+        relaying.until(lambda: relaying.shards[0].restarts >= 2)
+        assert at.pending() == 300
+        assert at.dead() == []
+    with at.relaying() as relaying:
+        at.read(300)
+
+
+def test_a_transform_that_cannot_be_imported_ends_the_relay(place: Places) -> None:
+    at = place()
+    with at.relaying(transforms=("tests.relay.transforms:nowhere",)) as relaying:
+        error = relaying.ended()
+    assert isinstance(error, TransformUnusable)
+    assert "nowhere" in str(error)
+
+
+def test_a_record_too_large_among_ten_thousand_is_set_aside_alone(place: Places) -> None:
+    at = place()
+    narrow = f"{at.prefix}narrow"
+    at.admin.create_topic(narrow, partitions=2, config={"max.message.bytes": "20000"})
+    rows = [
+        Message(topic=narrow, key=f"k{n % 50}", value=b"x" * 30_000 if n == 6_000 else str(n)) for n in range(10_000)
+    ]
+    at.stash(*rows)
+    with at.relaying(shards=1, producer={"compression.type": "none"}) as relaying:
+        found = at.read(9_999, narrow, seconds=60)
+        relaying.until(lambda: at.pending() == 0)
+        assert relaying.shards[0].restarts == 0
+    for key in {message.key() for message in found}:
+        numbers = [int(message.value()) for message in found if message.key() == key]
+        assert numbers == sorted(numbers)
+    ((_, kind, reason, attempts, blocking),) = at.dead()
+    assert (kind, blocking) == ("rejected", False)
+    assert "too large" in reason.lower()
+    assert attempts > 1
+
+
+def test_rows_that_cannot_be_records_are_set_aside_with_their_reason(place: Places) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="before"))
+    insert = "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys, kafka_header_values"
+    at.sql(f"{insert}) VALUES (%s, 'k', '{{a,b}}', '{{x}}')", at.topic)
+    at.sql(f"{insert}) VALUES (%s, 'k', '{{NULL}}', '{{x}}')", at.topic)
+    at.sql(f"{insert}) VALUES ('not a topic', 'k', '{{}}', '{{}}')")
+    at.sql(f"{insert}, kafka_partition) VALUES (%s, 'k', '{{}}', '{{}}', 99)", at.topic)
+    at.sql(f"{insert}, kafka_partition) VALUES (%s, 'k', '{{}}', '{{}}', -5)", at.topic)
+    at.sql(f"{insert}, kafka_timestamp) VALUES (%s, 'k', '{{}}', '{{}}', '1950-01-01')", at.topic)
+    at.stash(Message(topic=at.topic, key="k", value="after"))
+    with at.relaying() as relaying:
+        assert values(at.read(2)) == [b"before", b"after"]
+        relaying.until(lambda: at.pending() == 0)
+    found = [(kind, reason) for _, kind, reason, _, _ in at.dead()]
+    assert [kind for kind, _ in found] == ["malformed"] * 3 + ["no-partition"] + ["malformed"] * 2
+    assert ["unequal" in found[0][1], "no name" in found[1][1], "not a topic" in found[2][1]] == [True] * 3
+    assert "it has 3" in found[3][1]
+
+
+def test_a_blocked_key_waits_however_many_rows_it_has_and_the_others_go_on(place: Places) -> None:
+    at = place()
+    at.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys) VALUES (%s, 'blocked', '{a}')", at.topic
+    )  # a header without a value
+    at.stash(*(Message(topic=at.topic, key="blocked", value=str(n)) for n in range(500)))
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value="free") for n in range(200)))
+    settings: dict[str, Any] = {"poison": Poison.BLOCK_KEY, "limits": {"batch_rows": 50}}
+    with at.relaying(**settings) as relaying:
+        assert set(values(at.read(200))) == {b"free"}
+        relaying.until(lambda: at.pending() == 500)
+    with at.relaying(**settings) as relaying:  # also after a restart
+        at.stash(Message(topic=at.topic, key="more", value="free"))
+        assert set(values(at.read(201))) == {b"free"}
+        ((id_, kind, _, _, blocking),) = at.dead()
+        assert (kind, blocking) == ("malformed", True)
+        # Mended and put back, it goes before those that waited for it.
+        at.sql("UPDATE outbox_dead SET kafka_header_values = '{x}', kafka_value = 'mended'")
+        at.sql(
+            "WITH gone AS (DELETE FROM outbox_dead WHERE id = %s RETURNING *) INSERT INTO outbox (id, kafka_topic,"
+            " kafka_key, kafka_value, kafka_header_keys, kafka_header_values) SELECT id, kafka_topic, kafka_key,"
+            " kafka_value, kafka_header_keys, kafka_header_values FROM gone",
+            id_,
+        )
+        found = [message for message in at.read(702) if message.key() == b"blocked"]
+        assert values(found) == [b"mended", *(str(n).encode() for n in range(500))]
+        relaying.until(lambda: at.pending() == 0)
+
+
+def test_the_policy_halt_ends_the_relay_with_the_row_and_leaves_it_where_it_is(place: Places) -> None:
+    at = place()
+    at.sql("INSERT INTO outbox (kafka_topic, kafka_key) VALUES ('not a topic', 'k')")
+    with at.relaying(poison=Poison.HALT) as relaying:
+        error = relaying.ended()
+    assert isinstance(error, Halted)
+    assert error.exit_code == 4
+    assert "row 1" in str(error)
+    assert at.pending() == 1
+    assert at.dead() == []
+
+
+def test_rows_of_a_missing_topic_wait_for_it_while_the_others_go_on(place: Places) -> None:
+    at = place()
+    missing = f"{at.prefix}missing"
+    at.stash(*(Message(topic=missing, key=f"k{n}", value=str(n)) for n in range(200)))
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(200)))
+    with at.relaying(limits={"batch_rows": 50}) as relaying:
+        at.read(200)
+        relaying.until(lambda: missing in relaying.relay.alarms)
+        assert at.pending() == 200
+        at.admin.create_topic(missing)
+        at.read(200, missing)
+        relaying.until(lambda: at.pending() == 0)
+        relaying.until(lambda: not relaying.relay.alarms)
+    assert at.dead() == []
+
+
+def test_rows_of_a_topic_that_stays_missing_are_set_aside_after_the_grace(place: Places) -> None:
+    at = place()
+    missing = f"{at.prefix}missing"
+    at.stash(*(Message(topic=missing, key=f"k{n}", value=str(n)) for n in range(20)))
+    with at.relaying(limits={"grace_seconds": 3.0}, shards=1) as relaying:
+        relaying.until(lambda: missing in relaying.relay.alarms)
+        assert at.dead() == []
+        relaying.until(lambda: len(at.dead()) == 20)
+        at.stash(Message(topic=at.topic, key="k", value="on"))
+        at.read(1)
+    assert {row[1] for row in at.dead()} == {"no-topic"}
+    assert at.pending() == 0
+
+
+def test_a_change_of_shards_sends_nothing_twice_and_nothing_out_of_order(place: Places) -> None:
+    at = place()
+    sent = 0
+    for shards in (1, 5, 2, 3):
+        with at.relaying(shards=shards) as relaying:
+            at.stash(*(Message(topic=at.topic, key=f"k{n % 9}", value=str(n)) for n in range(sent, sent + 300)))
+            sent += 300
+            relaying.until(lambda: relaying.total("relayed") > 0)
+    with at.relaying(shards=4):
+        found = at.read(sent)
+    for key in {message.key() for message in found}:
+        numbers = [int(message.value()) for message in found if message.key() == key]
+        assert numbers == sorted(numbers)
+
+
+def test_a_newer_relay_goes_on_and_the_older_ends_as_superseded(place: Places) -> None:
+    at = place()
+    with at.relaying() as older:
+        older.until(lambda: older.total("transactions") == 2)
+        with at.relaying() as newer:
+            error = older.ended()
+            at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(100)))
+            at.read(100)
+            newer.until(lambda: at.pending() == 0)
+            assert newer.error is None
+    assert isinstance(error, Superseded)
+    assert error.exit_code == 3
+
+
+def test_another_databases_progress_is_refused_before_anything_is_fenced(place: Places, stack: Stack) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    other = stack.postgres.create_database("other_progress")
+    try:
+        with at.relaying() as relaying:
+            at.read(1)
+            before = relaying.shards[0].attempt
+            theirs = Place.__new__(Place)
+            theirs.__dict__.update(at.__dict__, dsn=other)
+            from thresher.outbox import create_schema
+
+            with psycopg.connect(other) as connection:
+                create_schema(connection, at.table)
+            with theirs.relaying() as foreign:
+                error = foreign.ended()
+            assert isinstance(error, ForeignProgress)
+            assert "another outbox" in str(error)
+            at.stash(Message(topic=at.topic, key="k", value="2"))
+            at.read(2)
+            assert relaying.shards[0].attempt == before
+    finally:
+        stack.postgres.drop_database("other_progress")
+
+
+def test_another_table_under_the_same_name_is_refused(place: Places) -> None:
+    at = place()
+    with at.relaying() as relaying:
+        relaying.until(lambda: relaying.total("transactions") >= 2)
+    again = Place(at.stack, at.dsn, f"{at.prefix}b-", table="second")
+    with again.relaying(name=at.settings().name) as relaying:
+        error = relaying.ended()
+    assert isinstance(error, ForeignProgress)
+    assert '"outbox"' in str(error)
+
+
+def test_a_copy_of_the_database_and_a_replaced_progress_topic_are_refused_until_adopted(place: Places) -> None:
+    at = place()
+    name = at.settings().name
+    with at.relaying() as relaying:
+        relaying.until(lambda: relaying.total("transactions") >= 2)
+    at.sql("UPDATE thresher_relay SET system_id = '1'")
+    with at.relaying() as relaying:
+        error = relaying.ended()
+    assert isinstance(error, ForeignProgress)
+    assert f"thresher adopt {name}" in str(error)
+    adopt(at, name)
+    with at.relaying() as relaying:
+        relaying.until(lambda: relaying.total("transactions") >= 0 and relaying.relay.term)
+    at.admin.delete_topics([f"{name}.progress"])
+    with at.relaying() as relaying:
+        error = relaying.ended()
+    assert isinstance(error, ForeignProgress)
+    adopt(at, name)
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    with at.relaying() as relaying:
+        at.read(1)
+
+
+def adopt(at: Place, name: str) -> None:
+    from thresher.cli.adopt import adopt as command
+
+    command(name, ds=at.dsn)
+
+
+@pytest.mark.parametrize("what", ["password", "table", "permission"])
+def test_what_somebody_has_to_mend_ends_the_relay_at_once_with_a_clear_error(place: Places, what: str) -> None:
+    at = place()
+    changes: dict[str, Any] = {}
+    if what == "password":
+        at.sql("DROP ROLE IF EXISTS relay_user")
+        at.sql("CREATE ROLE relay_user LOGIN PASSWORD 'right'")
+        changes["dsn"] = psycopg.conninfo.make_conninfo(at.dsn, user="relay_user", password="wrong")
+    elif what == "table":
+        at.sql("DROP TABLE outbox")
+    else:
+        at.sql("DROP ROLE IF EXISTS relay_user")
+        at.sql("CREATE ROLE relay_user LOGIN PASSWORD 'right'")
+        changes["dsn"] = psycopg.conninfo.make_conninfo(at.dsn, user="relay_user", password="right")
+    with at.relaying(**changes) as relaying:
+        error = relaying.ended(30)
+    assert isinstance(error, DatabaseRefused)
+    assert error.exit_code == 4
+    expected = {"password": "password authentication failed", "table": "no table", "permission": "permission denied"}
+    assert expected[what] in str(error)
+    assert "wrong" not in str(error)
+
+
+def test_a_role_with_just_the_rights_it_needs_can_relay(place: Places) -> None:
+    at = place()
+    with at.relaying() as relaying:  # the tables beside the outbox are made by somebody who may
+        relaying.until(lambda: relaying.total("transactions") >= 2)
+    at.sql("DROP ROLE IF EXISTS relay_small")
+    at.sql("CREATE ROLE relay_small LOGIN PASSWORD 'right'")
+    at.sql("GRANT SELECT, DELETE ON outbox TO relay_small")
+    at.sql("GRANT SELECT, INSERT ON outbox_dead TO relay_small")
+    at.sql("GRANT SELECT, INSERT, UPDATE ON thresher_relay TO relay_small")
+    try:
+        at.stash(Message(topic=at.topic, key="k", value="1"))
+        with at.relaying(dsn=psycopg.conninfo.make_conninfo(at.dsn, user="relay_small", password="right")) as relaying:
+            at.read(1)
+            relaying.until(lambda: at.pending() == 0)
+    finally:
+        at.sql("DROP OWNED BY relay_small")
+        at.sql("DROP ROLE relay_small")
+
+
+def test_large_rows_are_bounded_by_bytes(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=b"x" * 200_000) for n in range(60)))
+    with at.relaying(limits={"batch_bytes": 1_000_000}, shards=1, producer={"compression.type": "none"}) as relaying:
+        at.read(60)
+        relaying.until(lambda: at.pending() == 0)
+        relaying.until(lambda: relaying.total("relayed") == 60)
+        assert relaying.total("transactions") >= 12
+
+
+def test_rows_are_published_by_python_workers_and_never_by_the_driver(place: Places) -> None:
+    import os
+
+    at = place()
+    with at.relaying(shards=2) as relaying:
+        at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(100)))
+        at.read(100)
+        relaying.until(lambda: relaying.total("relayed") == 100)
+        pids = {shard.pid for shard in relaying.shards}
+        assert all(shard.counts.get("relayed", 0) > 0 for shard in relaying.shards)
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def test_a_relay_that_waits_for_the_database_takes_over_when_it_is_there(place: Places) -> None:
+    at = place()
+    name = at.sql("SELECT current_database()")[0][0]
+    admin = psycopg.conninfo.make_conninfo(at.dsn, dbname="postgres")
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false'.encode())
+        relaying = Relaying(at.settings())
+        with relaying:
+            time.sleep(1.0)
+            assert relaying.error is None
+            connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'.encode())
+            at.stash(Message(topic=at.topic, key="k", value="1"))
+            at.read(1)

@@ -1,0 +1,646 @@
+"""A model of Kafka, of the outbox's database and of the shell around the protocol, in which anything may stop anywhere.
+
+1. The broker keeps one epoch per transactional id (one shard is modelled, so one id) and at most one open transaction;
+   what is staged is read only once it is committed; an older epoch is fenced. A commit may arrive after its sender died.
+2. The database keeps the outbox, the dead rows and the control row; writers get ids when they insert and commit later, in
+   any order. It can be restored to a snapshot, under a new incarnation: every session ends, ids are given again.
+3. An attempt is the protocol's generator, its session, its epoch and its read-ahead. It may be left for dead and go on
+   at any later step.
+4. What happened is kept by message, whatever row stood for it, and judged as it happens.
+"""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from thresher.relay.effect import (
+    Abort,
+    Absent,
+    AwaitSettled,
+    Begin,
+    Commit,
+    Control,
+    Effect,
+    Fault,
+    Flush,
+    Hold,
+    Init,
+    Lift,
+    Lot,
+    Note,
+    Present,
+    Produce,
+    ReadControl,
+    ReadProgress,
+    Recovered,
+    Renew,
+    Settle,
+    Standing,
+    Survey,
+    Surveyed,
+    Take,
+)
+from thresher.relay.exactly_once import Me, Poison, Rules, protocol
+from thresher.relay.fate import FILTERED, Dead, Filtered, Kind, dead
+from thresher.relay.problem import Superseded
+from thresher.relay.progress import Progress
+from thresher.relay.row import Record, Row
+
+OUTBOX_ID = "outbox"
+PARTITIONS = 3
+HELD_SECONDS = 2
+# What a message is like: most can be sent.
+GOOD, NAMED_POISON, POISON, FILTERED_OUT, MALFORMED, NO_PARTITION, REROUTED = range(7)
+
+Version = tuple[int, int]
+Stream = tuple[str, bytes]
+
+
+class Fenced(Exception):
+    """A newer epoch has been given out."""
+
+
+class SessionLost(Exception):
+    """The database hung up."""
+
+
+class Cut(Exception):
+    """The attempt's process is no more."""
+
+
+@dataclass
+class Message:
+    """What an application wrote, and what became of it. Times are the model's own, one tick per happening."""
+
+    number: int
+    topic: str
+    key: bytes | None
+    nature: int
+    inserted: int
+    committed: int | None = None
+    # The database forgot it: restored to before its commit, or emptied by somebody.
+    erased: bool = False
+    versions: list[Version] = field(default_factory=list)
+    # Replayed where nothing waited for it: its place in the order is gone.
+    displaced: bool = False
+    # A restored database may not know that it was sent after a replay: whoever replays it again repeats it.
+    not_again: bool = False
+
+    @property
+    def stream(self) -> Stream | None:
+        return None if self.key is None else (self.topic, self.key)
+
+
+@dataclass
+class Tables:
+    """What a snapshot holds."""
+
+    outbox: dict[int, tuple[int, Message]] = field(default_factory=dict)
+    dead: dict[Version, tuple[Message, bool]] = field(default_factory=dict)
+    term: str = ""
+    next_id: int = 1
+
+    def snapshot(self) -> "Tables":
+        return Tables(dict(self.outbox), dict(self.dead), self.term, self.next_id)
+
+    @property
+    def blocked(self) -> set[Stream | None]:
+        return {message.stream for message, blocking in self.dead.values() if blocking}
+
+
+@dataclass
+class Transaction:
+    """What is staged at the broker under an epoch."""
+
+    epoch: int
+    records: list[Record] = field(default_factory=list)
+    notes: list[Progress] = field(default_factory=list)
+    # The commit was sent and has not arrived; its sender is gone.
+    ending: bool = False
+
+
+@dataclass
+class Broker:
+    """One transactional id, the topics, and one partition of progress."""
+
+    epoch: int = 0
+    open: Transaction | None = None
+    progress: list[Progress] = field(default_factory=list)
+    # Present, missing, or there but not ours to write to.
+    topics: dict[str, str] = field(default_factory=dict)
+
+    def init(self) -> int:
+        self.epoch += 1
+        self.open = None
+        return self.epoch
+
+    def staged(self, epoch: int) -> Transaction:
+        if epoch != self.epoch:
+            raise Fenced
+        if self.open is None:
+            self.open = Transaction(epoch)
+        return self.open
+
+    def abort(self, epoch: int) -> None:
+        self.staged(epoch)
+        self.open = None
+
+
+@dataclass
+class ReadLot:
+    generation: int
+    rows: list[Row]
+
+
+@dataclass
+class Attempt:
+    """One run of the protocol, with its session, producer and threads."""
+
+    number: int
+    term: str
+    steps: Iterator[Effect]
+    incarnation: int
+    due: Effect
+    epoch: int = -1
+    session: bool = True
+    # The control row named its term when it last looked.
+    confirmed: bool = False
+    recovered: bool = False
+    stopping: bool = False
+    # The client's own: records wait here until they are flushed.
+    queue: list[tuple[int, Record]] = field(default_factory=list)
+    note: Progress | None = None
+    settling: list[Progress] = field(default_factory=list)
+    generation: int = 0
+    in_flight: set[int] = field(default_factory=set)
+    held: dict[str, int] = field(default_factory=dict)
+    reading: ReadLot | None = None
+    ready: ReadLot | None = None
+    surveyed: dict[str, Standing] = field(default_factory=dict)
+
+
+class World:
+    """Everything, and what may happen to it. Whatever happens is judged: `AssertionError` where a promise is broken."""
+
+    def __init__(self, poison: Poison, progress_bytes: int) -> None:
+        self.rules = Rules(poison=poison, grace_seconds=5.0, progress_bytes=progress_bytes)
+        self.broker = Broker(topics={"a": "present", "b": "present", "x": "present"})
+        self.tables = Tables()
+        self.incarnation = 1
+        self.now = 0
+        self.ticks = itertools.count(1)
+        self.terms: list[str] = []
+        self.attempts: list[Attempt] = []
+        self.numbers = itertools.count(1)
+        self.writers: list[list[tuple[int, int, Message]]] = []
+        self.snapshots: list[Tables] = []
+        # Settlings that a session was at when its client died: the server may still do them.
+        self.orphans: list[tuple[int, Progress]] = []
+        # What happened.
+        self.messages: list[Message] = []
+        self.by_version: dict[Version, Message] = {}
+        self.sent: list[Message] = []
+        self.times_sent: Counter[int] = Counter()
+        self.filtered: set[int] = set()
+        self.condemned: set[int] = set()
+        self.settled: Counter[tuple[int, Version]] = Counter()
+        self.take_over()
+
+    # Writers and operators
+
+    def write(self, topic: str, key: bytes | None, nature: int, writer: int | None = None) -> None:
+        """Insert one row, in a new transaction or in an open one."""
+        message = Message(len(self.messages), topic, key, nature, inserted=next(self.ticks))
+        self.messages.append(message)
+        while self.tables.next_id in self.tables.outbox:
+            self.tables.next_id += 1
+        id_, self.tables.next_id = self.tables.next_id, self.tables.next_id + 1
+        if writer is None or not self.writers:
+            self.writers.append([])
+            writer = -1
+        else:
+            writer %= len(self.writers)
+        self.writers[writer].append((id_, message.inserted, message))
+
+    def finish(self, writer: int, *, commit: bool) -> None:
+        """End a writer's transaction."""
+        rows = self.writers.pop(writer % len(self.writers))
+        tick = next(self.ticks)
+        for id_, time, message in rows:
+            if commit:
+                message.committed = tick
+                self._put(id_, time, message)
+
+    def _put(self, id_: int, time: int, message: Message) -> None:
+        assert id_ not in self.tables.outbox
+        self.tables.outbox[id_] = (time, message)
+        message.versions.append((id_, time))
+        self.by_version[id_, time] = message
+
+    def replay(self, choice: int, *, mended: bool) -> None:
+        """Put a dead row back under its id."""
+        found = [
+            (version, message, blocking)
+            for version, (message, blocking) in sorted(self.tables.dead.items())
+            if not message.not_again and version[0] not in self.tables.outbox
+        ]
+        if not found:
+            return
+        version, message, blocking = found[choice % len(found)]
+        del self.tables.dead[version]
+        if mended:
+            message.nature = GOOD
+        message.displaced |= not blocking
+        self._put(version[0], next(self.ticks), message)
+
+    def discard(self, version: Version) -> None:
+        """Somebody says that a dead row needs no sending."""
+        del self.tables.dead[version]
+
+    def restore(self, choice: int) -> None:
+        """Go back to an earlier state of the database: sessions end, and what is open in them."""
+        self.incarnation += 1
+        self.writers.clear()
+        self.orphans.clear()
+        self.tables = self.snapshots[choice % len(self.snapshots)].snapshot()
+        there = {message.number for _, message in self.tables.outbox.values()}
+        there |= {message.number for message, _ in self.tables.dead.values()}
+        for message in self.messages:
+            gone = message.committed is not None and message.number not in there
+            message.erased |= gone and not self._has_fate(message)
+            message.not_again |= len(message.versions) > 1
+
+    def truncate(self) -> None:
+        """Empty the outbox and begin with the first id again."""
+        for _, message in self.tables.outbox.values():
+            message.erased = True
+        for message, _ in self.tables.dead.values():
+            # Its id is not before its followers' any more.
+            message.not_again = True
+        self.tables.outbox.clear()
+        self.tables.next_id = 1
+
+    def take_over(self, *, ends_sessions: bool = False) -> None:
+        """A new leader writes its term."""
+        self.terms.append(f"term-{len(self.terms)}")
+        self.tables.term = self.terms[-1]
+        if ends_sessions:
+            for attempt in self.attempts:
+                attempt.session = False
+
+    # Attempts
+
+    def launch(self, term: str) -> Attempt:
+        steps = protocol(Me(outbox_id=OUTBOX_ID, term=term, shard=0), self.rules)
+        attempt = Attempt(next(self.numbers), term, steps, self.incarnation, next(steps))
+        self.attempts.append(attempt)
+        return attempt
+
+    def kill(self, attempt: Attempt, *, settles: bool) -> None:
+        """End a process for good; what its session was at may still be done."""
+        self.attempts.remove(attempt)
+        if settles and attempt.settling and attempt.session and attempt.incarnation == self.incarnation:
+            self.orphans.append((self.incarnation, attempt.settling[0]))
+
+    def step(self, attempt: Attempt, luck: random.Random) -> bool:
+        """Do the effect that an attempt has come to; return whether it got anywhere."""
+        try:
+            answer = self._doings[type(attempt.due)](self, attempt, attempt.due, luck)
+            if answer is _WAIT:
+                return False
+            attempt.due = attempt.steps.send(answer)  # type: ignore[attr-defined]
+        except (Fenced, SessionLost, Cut):
+            self.kill(attempt, settles=luck.random() < 0.5)
+        except (Superseded, StopIteration):
+            self.attempts.remove(attempt)
+        return True
+
+    def step_with_threads(self, attempt: Attempt, luck: random.Random) -> bool:
+        """Do one step, and let the attempt's reader and settler do something before it, or not."""
+        try:
+            if attempt.recovered and attempt.reading is None and attempt.ready is None and luck.random() < 0.4:
+                self.look(attempt, luck.choice((1, 2, 3, 5, 9)), luck.randrange(2))
+            if luck.random() < 0.4:
+                self.hand_over(attempt)
+            if attempt.settling and luck.random() < 0.3:
+                self.settle_one(attempt)
+        except SessionLost:
+            self.kill(attempt, settles=False)
+            return False
+        return self.step(attempt, luck)
+
+    def _session(self, attempt: Attempt) -> None:
+        if not attempt.session or attempt.incarnation != self.incarnation:
+            raise SessionLost
+
+    def _read_control(self, attempt: Attempt, *_: Any) -> Control:
+        self._session(attempt)
+        attempt.confirmed = self.tables.term == attempt.term
+        return Control(outbox_id=OUTBOX_ID, term=self.tables.term, system_id="s", incarnation=str(self.incarnation))
+
+    def _init(self, attempt: Attempt, *_: Any) -> None:
+        assert attempt.confirmed, "it fenced others before it knew that it may"
+        attempt.confirmed = False
+        attempt.epoch = self.broker.init()
+
+    def _read_progress(self, _: Attempt, effect: ReadProgress, __: random.Random) -> list[Progress]:
+        return list(self.broker.progress) if effect.whole else self.broker.progress[-1:]
+
+    def _settle(self, attempt: Attempt, effect: Settle, _: random.Random) -> None:
+        assert effect.progress in self.broker.progress, "only what is committed is settled"
+        attempt.settling.append(effect.progress)
+
+    def settle_one(self, attempt: Attempt) -> None:
+        """Let an attempt's settler finish one record."""
+        self._session(attempt)
+        progress = attempt.settling.pop(0)
+        self._execute(progress)
+        attempt.in_flight.difference_update(progress.ids)
+
+    def settle_orphan(self, choice: int) -> None:
+        """Let the server finish what a dead client had asked for."""
+        _, progress = self.orphans.pop(choice % len(self.orphans))
+        self._execute(progress)
+
+    def _execute(self, progress: Progress) -> None:
+        for id_, time, fate in zip(progress.ids, progress.create_times, progress.fates, strict=True):
+            if self._matches(id_, time):
+                found, message = self.tables.outbox.pop(id_)
+                if isinstance(fate, Dead):
+                    self.tables.dead[id_, found] = (message, fate.blocking)
+                self.settled[self.incarnation, (id_, found)] += 1
+                named = any((id_, found) in zip(p.ids, p.create_times, strict=True) for p in self.broker.progress)
+                assert named, f"I7: row {id_} was removed, and no committed record speaks of it"
+
+    def _matches(self, id_: int, time: int) -> bool:
+        return id_ in self.tables.outbox and self.tables.outbox[id_][0] == time
+
+    def _await_settled(self, attempt: Attempt, *_: Any) -> None:
+        while attempt.settling:
+            self.settle_one(attempt)
+
+    def _recovered(self, attempt: Attempt, *_: Any) -> None:
+        assert attempt.confirmed, "it goes on without having looked whether it is still its turn"
+        attempt.recovered = True
+
+    # Reading ahead
+
+    def look(self, attempt: Attempt, rows: int, turn: int) -> None:
+        """The read-ahead's thread reads the head; what it found is handed over later."""
+        self._session(attempt)
+        held = {topic for topic, until in attempt.held.items() if until > self.now}
+        blocked = self.tables.blocked
+        found: list[Row] = []
+        for bucket in ((0, 1), (1, 0))[turn % 2]:
+            found += [
+                self._row(id_, time, message)
+                for id_, (time, message) in sorted(self.tables.outbox.items())
+                if _bucket(id_, message) == bucket
+                and id_ not in attempt.in_flight
+                and message.topic not in held
+                and (message.stream is None or message.stream not in blocked)
+            ]
+        attempt.reading = ReadLot(attempt.generation, found[:rows])
+
+    def hand_over(self, attempt: Attempt) -> None:
+        """The read-ahead's thread offers what it read, unless it is forgotten by now."""
+        lot, attempt.reading = attempt.reading, None
+        if lot is not None and lot.rows and lot.generation == attempt.generation:
+            attempt.in_flight.update(row.id for row in lot.rows)
+            attempt.ready = lot
+
+    def _take(self, attempt: Attempt, _: Take, luck: random.Random) -> Any:
+        assert attempt.recovered, "nothing is read before recovery is over"
+        if attempt.stopping:
+            return None
+        if attempt.ready is None:
+            if attempt.reading is None:
+                self.look(attempt, luck.choice((1, 2, 3, 5, 9)), luck.randrange(2))
+            self.hand_over(attempt)
+        lot, attempt.ready = attempt.ready, None
+        return _WAIT if lot is None else Lot(rows=lot.rows)
+
+    def _row(self, id_: int, time: int, message: Message) -> Row:
+        plan: Record | Filtered | Dead
+        match message.nature:
+            case 3:
+                plan = FILTERED
+            case 4:
+                plan = dead(Kind.MALFORMED, "it is malformed")
+            case nature:
+                topic = "x" if nature == REROUTED else message.topic
+                partition = PARTITIONS if nature == NO_PARTITION else -1
+                plan = Record(topic, str(message.number).encode(), message.key, partition, 0, None)
+        return Row(id_, time, message.topic, message.key, plan)
+
+    def _hold(self, attempt: Attempt, effect: Hold, _: random.Random) -> None:
+        attempt.held.update(dict.fromkeys(effect.topics, self.now + HELD_SECONDS))
+
+    def _renew(self, attempt: Attempt, *_: Any) -> None:
+        attempt.generation += 1
+        attempt.in_flight.clear()
+        attempt.ready = None
+
+    # Publishing
+
+    def _survey(self, attempt: Attempt, effect: Survey, luck: random.Random) -> Surveyed:
+        for topic in effect.topics:
+            if topic not in attempt.surveyed or luck.random() < 0.6:
+                # Otherwise what was heard some time ago is believed.
+                attempt.surveyed[topic] = self._standing(topic)
+        return Surveyed(now=float(self.now), standings={topic: attempt.surveyed[topic] for topic in effect.topics})
+
+    def _standing(self, topic: str) -> Standing:
+        if self.broker.topics[topic] == "missing":
+            return Absent(kind=Kind.NO_TOPIC, why=f"{topic} is not there")
+        return Present(partitions=PARTITIONS)
+
+    def _begin(self, attempt: Attempt, *_: Any) -> None:
+        assert not attempt.queue, "a transaction is open already"
+        attempt.note = None
+
+    def _produce(self, attempt: Attempt, effect: Produce, _: random.Random) -> list[Fault]:
+        attempt.queue = [(place, row.plan) for place, row in enumerate(effect.rows) if isinstance(row.plan, Record)]
+        return []
+
+    def _flush(self, attempt: Attempt, _: Flush, luck: random.Random) -> list[Fault]:
+        transaction = self.broker.staged(attempt.epoch)
+        faults: list[Fault] = []
+        for place, record in attempt.queue:
+            fault = self._fault(place, record)
+            if fault is None:
+                transaction.records.append(record)
+            else:
+                faults.append(fault)
+        if any(fault.place is None and fault.topic is None for fault in faults) and luck.random() < 0.5:
+            # One that is not named takes the others of its batch with it.
+            faults = [Fault(kind=Kind.REJECTED, why="a batch was refused")]
+        for fault in faults:
+            if fault.topic is not None:
+                attempt.surveyed.pop(fault.topic, None)
+        attempt.queue = []
+        return faults
+
+    def _fault(self, place: int, record: Record) -> Fault | None:
+        standing = self.broker.topics[record.topic]
+        if standing != "present":
+            kind = Kind.NO_TOPIC if standing == "missing" else Kind.NOT_AUTHORISED
+            return Fault(kind=kind, why=f"{record.topic} is {standing}", topic=record.topic)
+        match self.messages[int(record.value or b"")].nature:
+            case 1:
+                return Fault(kind=Kind.REJECTED, why="it is poison", place=place)
+            case 2:
+                return Fault(kind=Kind.REJECTED, why="something is poison")
+        return None
+
+    def _note(self, attempt: Attempt, effect: Note, _: random.Random) -> None:
+        attempt.note = effect.progress
+
+    def _commit(self, attempt: Attempt, _: Commit, luck: random.Random) -> None:
+        transaction = self.broker.staged(attempt.epoch)
+        if attempt.note is not None:
+            transaction.notes.append(attempt.note)
+        chance = luck.random()
+        if chance < 0.05:
+            # It never reaches the broker, or not while its sender lives.
+            transaction.ending = luck.random() < 0.6
+            raise Cut
+        self._committed(transaction)
+        if chance < 0.12:
+            raise Cut
+
+    def late_commit(self) -> None:
+        """What a dead attempt sent last arrives."""
+        if self.broker.open is not None and self.broker.open.ending:
+            self._committed(self.broker.open)
+
+    def _abort(self, attempt: Attempt, _: Abort, luck: random.Random) -> None:
+        self.broker.abort(attempt.epoch)
+        if luck.random() < 0.03:
+            raise Cut
+
+    def _committed(self, transaction: Transaction) -> None:
+        self.broker.open = None
+        self.broker.progress += transaction.notes
+        for progress in transaction.notes:
+            for id_, time, fate in zip(progress.ids, progress.create_times, progress.fates, strict=True):
+                message = self.by_version[id_, time]
+                if isinstance(fate, Filtered):
+                    self.filtered.add(message.number)
+                elif isinstance(fate, Dead):
+                    self.condemned.add(message.number)
+        for record in transaction.records:
+            self._read(self.messages[int(record.value or b"")])
+
+    # Judgement
+
+    def _read(self, message: Message) -> None:
+        """A reader of committed records gets this one next."""
+        number = message.number
+        assert message.committed is not None, f"I2: {number} was read, and nobody committed it"
+        self.times_sent[number] += 1
+        assert self.times_sent[number] == 1, f"I3: {number} was read twice"
+        for earlier in self.sent if message.stream is not None and not message.displaced else ():
+            if earlier.stream == message.stream and not earlier.displaced:
+                assert message.committed > earlier.inserted, f"I4: {number} was read behind {earlier.number}"
+        self.sent.append(message)
+
+    def _has_fate(self, message: Message) -> bool:
+        number = message.number
+        return bool(self.times_sent[number]) or number in self.filtered or number in self.condemned
+
+    def judge(self) -> None:
+        """What holds at every moment."""
+        twice = [version for (_, version), times in self.settled.items() if times > 1]
+        assert not twice, f"I7: settled twice: {twice}"
+        waiting = {message.number for _, message in self.tables.outbox.values()}
+        waiting |= {message.number for message, _ in self.tables.dead.values()}
+        for message in self.messages:
+            if message.committed is not None and not message.erased:
+                assert message.number in waiting or self._has_fate(message), f"I1: {message.number} is gone"
+
+    def judge_at_rest(self) -> None:
+        """What holds when everything has healed and nothing is left to do."""
+        self.judge()
+        assert not self.tables.outbox, f"I5: still there: {sorted(self.tables.outbox)}"
+        dead = {message.number for message, _ in self.tables.dead.values()}
+        for message in self.messages:
+            if message.committed is not None and not message.erased:
+                number = message.number
+                fates = self.times_sent[number] + (number in self.filtered) + (number in dead)
+                discarded = number in self.condemned
+                assert fates == 1 or (not fates and discarded) or (fates and message.not_again), (
+                    f"I1: {number} has {fates} fates"
+                )
+
+    _doings: dict[type[Effect], Callable[..., Any]] = {  # noqa: RUF012
+        ReadControl: _read_control,
+        Init: _init,
+        ReadProgress: _read_progress,
+        Settle: _settle,
+        AwaitSettled: _await_settled,
+        Recovered: _recovered,
+        Take: _take,
+        Survey: _survey,
+        Begin: _begin,
+        Produce: _produce,
+        Flush: _flush,
+        Note: _note,
+        Commit: _commit,
+        Abort: _abort,
+        Hold: _hold,
+        Lift: lambda *_: None,
+        Renew: _renew,
+    }
+
+    # Rest
+
+    def drain(self, luck: random.Random) -> None:
+        """Heal everything, let a new leader work, and let every zombie take its last steps."""
+        zombies = list(self.attempts)
+        for topic in self.broker.topics:
+            self.broker.topics[topic] = "present"
+        while self.writers:
+            self.finish(0, commit=True)
+        self.take_over()
+        self._work_off(luck)
+        for zombie in zombies:
+            for _ in range(100):
+                if zombie not in self.attempts or not self.step(zombie, luck):
+                    break
+        self._work_off(luck)
+        while self.orphans:
+            self.settle_orphan(0)
+
+    def _work_off(self, luck: random.Random) -> None:
+        """Run attempts until nothing is left; whoever waits for a dead row gets it mended."""
+        for _ in range(3_000):
+            attempt = next((each for each in self.attempts if each.term == self.terms[-1]), None)
+            if attempt is None:
+                if self._rested():
+                    return
+                self.launch(self.terms[-1])
+            elif not self.step(attempt, luck):
+                self.now += HELD_SECONDS
+                attempt.stopping = self._rested() or luck.random() < 0.2
+        raise AssertionError(f"I5: no end: {sorted(self.tables.outbox)} {self.broker.progress[-1:]}")
+
+    def _rested(self) -> bool:
+        for version, (message, blocking) in sorted(self.tables.dead.items()):
+            if blocking and (message.not_again or version[0] in self.tables.outbox):
+                self.discard(version)
+            elif blocking:
+                message.nature = GOOD
+                self._put(version[0], next(self.ticks), message)
+                del self.tables.dead[version]
+        return not self.tables.outbox
+
+
+_WAIT = object()
+
+
+def _bucket(id_: int, message: Message) -> int:
+    return id_ % 2 if message.key is None else message.key[0] % 2

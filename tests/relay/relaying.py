@@ -1,0 +1,162 @@
+"""A relay of the test's own process, on the run's Spark, and what its tests look at."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import psycopg
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from tests.processes import eventually
+from thresher.db import TableName
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+from thresher.outbox import Outbox, Shape, create_schema
+from thresher.relay.relay import Relay
+from thresher.relay.settings import Limits, Settings
+from thresher.spark.policy import Policy
+from thresher.spark.snapshot import ShardSnapshot
+
+# Seen: a relay is up 1.2 s after its start, and a row is there a few milliseconds later.
+RELAYED_SECONDS = 20.0
+
+
+class Relaying:
+    """Runs a relay in a thread; leaving it stops the relay and raises what it ended with, unless that was looked at."""
+
+    def __init__(self, settings: Settings, **options: Any) -> None:
+        self.relay = Relay(settings, **options)
+        self.error: BaseException | None = None
+        self.looked_at = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.relay.run()
+        except BaseException as error:  # noqa: BLE001 - looked at by the test
+            self.error = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.relay.request_stop()
+        self._thread.join(60)
+        if self._thread.is_alive():
+            self.relay.kill()
+            self._thread.join(30)
+        if not self.looked_at and self.error is not None:
+            # It says more than whatever was missed because of it.
+            raise self.error
+
+    @property
+    def shards(self) -> tuple[ShardSnapshot, ...]:
+        snapshot = self.relay.snapshot()
+        return snapshot.shards if snapshot is not None else ()
+
+    def ended(self, seconds: float = 60) -> BaseException | None:
+        """Wait for its end and return what it ended with."""
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the relay goes on"
+        self.looked_at = True
+        return self.error
+
+    def total(self, name: str) -> float:
+        return sum(shard.counts.get(name, 0) for shard in self.shards)
+
+    def until(self, condition: Callable[[], object], seconds: float = RELAYED_SECONDS) -> None:
+        def met() -> object:
+            if self.error is not None:
+                raise self.error
+            return condition()
+
+        eventually(met, seconds, lambda: f"not met: {self.relay.snapshot()}")
+
+
+class Place:
+    """An outbox in a database of its own, and topics under a prefix of its own."""
+
+    def __init__(
+        self, stack: Stack, dsn: str, prefix: str, *, shape: Shape = Shape.THRESHER, table: str = "outbox"
+    ) -> None:
+        self.stack, self.dsn, self.prefix, self.shape = stack, dsn, prefix, shape
+        self.table = TableName(table=table)
+        self.outbox = Outbox(table, shape=shape)
+        self.topic = f"{prefix}orders"
+        self.admin = Admin(stack.kafka.bootstrap)
+        with psycopg.connect(dsn) as connection:
+            create_schema(connection, self.table, shape)
+        self.admin.create_topic(self.topic, partitions=3)
+
+    def settings(self, **changes: Any) -> Settings:
+        limits = changes.pop("limits", {})
+        values: dict[str, Any] = {
+            "name": f"{self.prefix}relay",
+            "dsn": self.dsn,
+            "outbox": self.table,
+            "shape": self.shape,
+            "kafka": {"bootstrap.servers": self.stack.kafka.bootstrap},
+            "limits": Limits(**limits),
+            **changes,
+        }
+        return Settings(**values)
+
+    def relaying(self, **changes: Any) -> Relaying:
+        options = {name: changes.pop(name) for name in ("hook", "policy", "spark") if name in changes}
+        options.setdefault("policy", Policy(back_off_most_seconds=2.0, healthy_seconds=10.0))
+        return Relaying(self.settings(**changes), **options)
+
+    def stash(self, *messages: Any) -> None:
+        with psycopg.connect(self.dsn) as connection:
+            self.outbox.stash_many(connection, messages)
+
+    def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(query.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def pending(self) -> int:
+        where = " WHERE dispatched_time IS NULL" if self.shape is Shape.THRESHER else ""
+        return int(self.sql(f"SELECT count(*) FROM {self.table}{where}")[0][0])
+
+    def dead(self) -> list[tuple[Any, ...]]:
+        return self.sql(f"SELECT id, kind, reason, attempts, blocking FROM {self.table.companion('_dead')} ORDER BY id")
+
+    def read(self, count: int, *topics: str, seconds: float = RELAYED_SECONDS) -> list[Message]:
+        """Read committed records until there are so many, and see that there are no more."""
+        return read_committed(self.stack.kafka.bootstrap, topics or (self.topic,), count, seconds)
+
+
+def read_committed(
+    bootstrap: str, topics: Sequence[str], count: int, seconds: float = RELAYED_SECONDS
+) -> list[Message]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "tests",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    try:
+        found = consumer.list_topics(timeout=15).topics
+        places = [TopicPartition(topic, partition, 0) for topic in topics for partition in found[topic].partitions]
+        consumer.assign(places)
+        messages: list[Message] = []
+        deadline = time.monotonic() + seconds
+        quiet = None
+        while time.monotonic() < deadline and (quiet is None or time.monotonic() - quiet < 0.5):
+            for message in consumer.consume(1000, 0.1):
+                if message.error() is None:
+                    messages.append(message)
+                    quiet = None
+            if len(messages) >= count and quiet is None:
+                quiet = time.monotonic()
+        assert len(messages) == count, f"{len(messages)} records, {count} were expected"
+        return messages
+    finally:
+        consumer.close()

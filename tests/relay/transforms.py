@@ -1,0 +1,42 @@
+"""Transforms for tests, found by the workers by import path."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def only_even(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Keep rows whose value ends in an even digit."""
+    return batch.filter(pa.array([int(value[-1:]) % 2 == 0 for value in batch.column("value").to_pylist()]))
+
+
+def shout(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Change the value and add a header."""
+    values = [value.upper() + b"!" for value in batch.column("value").to_pylist()]
+    names = [[*names, "shouted"] for names in batch.column("header_keys").to_pylist()]
+    contents = [[*values, b"yes"] for values in batch.column("header_values").to_pylist()]
+    batch = batch.set_column(batch.schema.get_field_index("value"), "value", pa.array(values, pa.binary()))
+    batch = batch.set_column(
+        batch.schema.get_field_index("header_keys"), "header_keys", pa.array(names, pa.list_(pa.string()))
+    )
+    return batch.set_column(
+        batch.schema.get_field_index("header_values"), "header_values", pa.array(contents, pa.list_(pa.binary()))
+    )
+
+
+def elsewhere(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Send everything to another topic, under its value as key."""
+    topics = pc.binary_join_element_wise(batch.column("topic"), pa.scalar("elsewhere"), "-")
+    batch = batch.set_column(batch.schema.get_field_index("topic"), "topic", topics)
+    return batch.set_column(batch.schema.get_field_index("key"), "key", batch.column("value"))
+
+
+def picky(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Fail on some rows."""
+    if b"bad" in batch.column("value").to_pylist():
+        raise ValueError("this one I do not like")
+    return batch
+
+
+def broken(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Fail on every row."""
+    raise RuntimeError("out of order")
