@@ -35,9 +35,10 @@ class Relayed(RuleBasedStateMachine):
         # A record of progress for everything, or for two rows at a time.
         progress_bytes=st.sampled_from([900_000, 900_000, 4_096 + 40]),
         disasters=st.booleans(),
+        stormy=st.booleans(),
     )
-    def begin(self, poison: Poison, progress_bytes: int, disasters: bool) -> None:
-        self.world = World(poison, progress_bytes)
+    def begin(self, poison: Poison, progress_bytes: int, disasters: bool, stormy: bool) -> None:
+        self.world = World(poison, progress_bytes, stormy=stormy)
         self.disasters = disasters
         self.world.launch(self.world.terms[-1])
 
@@ -90,6 +91,8 @@ class Relayed(RuleBasedStateMachine):
         """Let all that are alive go on, none of them for long."""
         draw = random.Random(luck)
         for _ in range(steps):
+            if len(self.world.attempts) < 4 and draw.random() < 0.1:
+                self.world.launch(self.world.terms[-1])
             if self.world.attempts:
                 self.world.step_with_threads(draw.choice(self.world.attempts), draw)
 

@@ -185,7 +185,9 @@ class Attempt:
 class World:
     """Everything, and what may happen to it. Whatever happens is judged: `AssertionError` where a promise is broken."""
 
-    def __init__(self, poison: Poison, progress_bytes: int) -> None:
+    def __init__(self, poison: Poison, progress_bytes: int, *, stormy: bool = False) -> None:
+        # Topics come and go while attempts go on.
+        self.stormy = stormy
         self.rules = Rules(poison=poison, grace_seconds=5.0, progress_bytes=progress_bytes)
         self.broker = Broker(topics={"a": "present", "b": "present", "x": "present"})
         self.tables = Tables()
@@ -320,10 +322,14 @@ class World:
 
     def step_with_threads(self, attempt: Attempt, luck: random.Random) -> bool:
         """Do one step, and let the attempt's reader and settler do something before it, or not."""
+        if self.stormy and luck.random() < 0.15:
+            self.now += luck.randrange(4)
+            topic = luck.choice(list(self.broker.topics))
+            self.broker.topics[topic] = luck.choice(("present", "present", "missing", "denied"))
         try:
             if attempt.recovered and attempt.reading is None and attempt.ready is None and luck.random() < 0.4:
                 self.look(attempt, luck.choice((1, 2, 3, 5, 9)), luck.randrange(2))
-            if luck.random() < 0.4:
+            if luck.random() < 0.2:
                 self.hand_over(attempt)
             if attempt.settling and luck.random() < 0.3:
                 self.settle_one(attempt)

@@ -85,7 +85,8 @@ class Tail:
         deadline = time.monotonic() + _REQUEST_SECONDS
         try:
             while True:
-                for message in self._consumer.consume(500, 0.5):
+                # It waits for so many or so long: the time is what the end of the partition costs.
+                for message in self._consumer.consume(500, 0.01):
                     if (error := message.error()) is None:
                         deadline = time.monotonic() + _REQUEST_SECONDS
                         yield message.value() or b""

@@ -1,10 +1,11 @@
 """A transactional producer whose every answer is certain or an error.
 
 1. `init` fences whoever used the transactional id before, and ends what it had open.
-2. Between `begin` and `commit` or `abort`, `produce` takes records without waiting, and `flush` waits for all of them;
-   records that were not delivered are faults, and a transaction with faults must be aborted.
-3. A `commit` or `abort` during which the client met an error, or that took long, has an unknown outcome: the client
-   may repeat its request late, and hit the next transaction. The producer must not be used again.
+2. Between `begin` and `commit`, `produce` takes records without waiting, and `flush` waits for all of them; records
+   that were not delivered are faults. Nothing is ever aborted: after a fault the producer is discarded, and the next one's
+   `init` ends the transaction. (librdkafka was seen to hang in the transaction after an aborted one.)
+3. A `commit` during which the client met an error, or that took long, has an unknown outcome: the client may repeat its
+   request late, and hit the next transaction. The producer must not be used again.
 """
 
 import logging
@@ -94,8 +95,10 @@ class TransactionalProducer:
         )
         self._produce = self._producer.produce
 
-    def init(self) -> None:
-        """Fence, and end what is open. Raises `ProducerRefused` where waiting does not help."""
+    def init(self, topic: str) -> None:
+        """Fence, and end what is open; `topic` is any that is there. Raises `ProducerRefused` where waiting is vain."""
+        # Connected first: the client looks for its coordinator every half second, and not when a connection is up.
+        self._do("connect", self._producer.list_topics, topic, _CERTAIN_SECONDS)
         self._do("init_transactions", self._producer.init_transactions, _REQUEST_SECONDS)
 
     def begin(self) -> None:
@@ -137,11 +140,26 @@ class TransactionalProducer:
 
     def commit(self) -> None:
         """Commit. Raises `CommitUnknown` where that is not certain."""
-        self._end("commit", self._producer.commit_transaction)
+        self._producer.poll(0)
+        self._errors.clear()
+        began = time.monotonic()
+        try:
+            self._producer.commit_transaction(_CERTAIN_SECONDS)
+            self._producer.poll(0)
+        except KafkaException as error:
+            self._raise_refused(error.args[0])
+            raise CommitUnknown(f"commit: {error.args[0].str()}") from error
+        took = time.monotonic() - began
+        if self._errors:
+            raise CommitUnknown(f"commit: the client met an error meanwhile: {self._errors[0].str()}")
+        if took > _CERTAIN_SECONDS:
+            raise CommitUnknown(f"commit: it took {took:.1f} s")
+        if self._undelivered:
+            raise CommitUnknown(f"commit: a record failed meanwhile: {self._undelivered[0].why}")
 
-    def abort(self) -> None:
-        """Abort. Raises `CommitUnknown` where that is not certain."""
-        self._end("abort", self._producer.abort_transaction)
+    def discard(self) -> None:
+        """Forget what is queued: another producer takes over, and its `init` ends the transaction."""
+        self._producer.purge(blocking=False)
 
     def partitions(self, topic: str) -> int | KafkaError:
         """Ask the cluster how many partitions a topic has; the topic's error where it is not there for us."""
@@ -152,24 +170,6 @@ class TransactionalProducer:
         if found is None:
             return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         return found.error if found.error is not None else len(found.partitions)
-
-    def _end(self, what: str, end: Any) -> None:
-        self._producer.poll(0)
-        self._errors.clear()
-        began = time.monotonic()
-        try:
-            end(_CERTAIN_SECONDS)
-            self._producer.poll(0)
-        except KafkaException as error:
-            self._raise_refused(error.args[0])
-            raise CommitUnknown(f"{what}: {error.args[0].str()}") from error
-        took = time.monotonic() - began
-        if self._errors:
-            raise CommitUnknown(f"{what}: the client met an error meanwhile: {self._errors[0].str()}")
-        if took > _CERTAIN_SECONDS:
-            raise CommitUnknown(f"{what}: it took {took:.1f} s")
-        if self._undelivered and what == "commit":
-            raise CommitUnknown(f"{what}: a record failed meanwhile: {self._undelivered[0].why}")
 
     def _do(self, what: str, call: Any, *arguments: Any) -> None:
         try:

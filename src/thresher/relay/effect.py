@@ -80,7 +80,7 @@ class ReadControl:
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """End and fence whatever this shard's transactional id was at."""
+    """With a new producer, end and fence whatever this shard's transactional id was at, our own producer included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +150,6 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
-    """Abort; an answer that is not certain ends the attempt."""
-
-
-@dataclass(frozen=True, slots=True)
 class Hold:
     """Leave rows of these stored topics out of reads for a while, and raise the alarm."""
 
@@ -188,7 +183,6 @@ Effect = (
     | Flush
     | Note
     | Commit
-    | Abort
     | Hold
     | Lift
     | Renew

@@ -7,8 +7,9 @@
 3. **Publish**: `Begin`, `Produce`, `Flush`; only when nothing failed, `Note` the progress; `Commit` only once the
    settling of the transaction before is durable.
 4. **Settle** the committed record's fates. Nothing else removes a row.
-5. What is rejected is aborted and tried again without the topic that is not there, without the row that was named, or
-   in halves: only a row that fails alone is poison.
+5. After a rejection the producer is not used again: recover as at the start, and read anew. Then the topic that is not
+   there is left out, the row that was named is set aside, or half as many records are tried: only a row that fails
+   alone is poison.
 6. Rows that were taken and not sent go back: everything read meanwhile is forgotten, so that nothing overtakes them.
 
 A crash between any two effects neither loses, repeats nor reorders for readers of committed records:
@@ -16,13 +17,11 @@ A crash between any two effects neither loses, repeats nor reorders for readers 
 """
 
 import enum
-from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from thresher.relay.effect import (
-    Abort,
     Absent,
     AwaitSettled,
     Begin,
@@ -55,6 +54,11 @@ from thresher.relay.row import Record, Row
 
 Steps = Generator[Effect, Any, None]
 
+# A topic that refused us is not tried again at once.
+_DENIED_SECONDS = 1.0
+# As many as a lot ever has.
+_UNNOTICED = 40_000
+
 
 class Poison(enum.StrEnum):
     """What to do about a row that can never be sent."""
@@ -83,17 +87,11 @@ class Me:
     shard: int
 
 
-class Part(NamedTuple):
-    """Some rows of a lot, and how often they have been tried."""
-
-    rows: Sequence[Row]
-    tries: int
-
-
 def protocol(me: Me, rules: Rules) -> Steps:
     """Yield what has to be done, for as long as there are lots to take."""
     shard = _Shard(me, rules)
     yield from shard.recover()
+    yield Recovered()
     while (lot := (yield Take())) is not None:
         yield from shard.carry(lot)
     yield AwaitSettled()
@@ -105,8 +103,14 @@ class _Shard:
     rules: Rules
     number: int = 0
     origin: Origin | None = None
-    # Topics that are not there for us, since when.
+    # Topics that are not there for us, since when; and those of them that only a try can tell of, until when.
     absent: dict[str, float] = field(default_factory=dict)
+    denied: dict[str, tuple[float, Absent]] = field(default_factory=dict)
+    # Rows that were found out to be poison and have not been settled as dead yet.
+    condemned: dict[tuple[int, int], Dead] = field(default_factory=dict)
+    # How many records a transaction may carry, after one with more was rejected; and how many were rejected since.
+    caution: int | None = None
+    rejections: int = 0
 
     def recover(self) -> Steps:
         self._require_mine((yield ReadControl()))
@@ -136,30 +140,23 @@ class _Shard:
             yield Begin()
             yield Note(progress_of(self.origin, 0, [], 0))
             yield Commit()
-        yield Recovered()
 
     def carry(self, lot: Lot) -> Steps:
-        """Bring every row of a lot to its fate, or back to the table."""
+        """Bring the rows of a lot to their fates, or back to the table."""
         held: set[str] = set()
         blocked: set[Any] = set()
-        parts = deque([Part(lot.rows, 0)])
-        while parts:
-            part = parts.popleft()
-            rows = self._admitted(part, held, blocked)
-            rows = yield from self._surveyed(rows, part.tries, held)
-            rows = _without(rows, held, blocked)
+        rest: Sequence[Row] = self._judged(lot.rows)
+        while rest:
+            rest = yield from self._surveyed(_without(rest, held, blocked), held)
+            rows, rest = self._cut(rest)
             if not rows:
                 continue
-            if (fit := fitting(rows, self.rules.progress_bytes)) < len(rows):
-                parts.appendleft(Part(rows[fit:], part.tries))
-                rows = rows[:fit]
             yield Begin()
             faults: list[Fault] = yield Produce(rows)
             faults = faults + (yield Flush())
             if faults:
-                yield Abort()
-                parts.extendleft(reversed((yield from self._rejected(Part(rows, part.tries + 1), faults, held))))
-                continue
+                yield from self._rejected(rows, faults)
+                return
             yield from self._delivered(rows)
             yield from self._commit(rows, lot.failures)
             blocked.update(row.stream for row in rows if isinstance(row.plan, Dead) and row.plan.blocking)
@@ -167,6 +164,15 @@ class _Shard:
             # What went back must not be overtaken by what was read behind it.
             yield AwaitSettled()
             yield Renew()
+
+    def _cut(self, rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+        """Return what one transaction may carry, and the rest."""
+        fit = fitting(rows, self.rules.progress_bytes)
+        if self.caution is not None:
+            places = [place for place, row in enumerate(rows) if isinstance(row.plan, Record)]
+            if len(places) > self.caution:
+                fit = min(fit, places[self.caution])
+        return rows[:fit], rows[fit:]
 
     def _commit(self, rows: Sequence[Row], failures: int) -> Steps:
         if self.origin is None:
@@ -178,16 +184,23 @@ class _Shard:
         self.number += 1
         yield Settle(progress)
 
-    def _admitted(self, part: Part, held: set[str], blocked: set[Any]) -> Sequence[Row]:
-        """Return the rows that may go on, with the policy applied to those that are dead already."""
-        rows = _without(part.rows, held, blocked)
-        if not any(isinstance(row[4], Dead) for row in rows):
+    def _judged(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Apply the policy to rows that are dead already, and the sentence to those that were found out."""
+        condemned = self.condemned
+        if not condemned and not any(isinstance(row[4], Dead) for row in rows):
             return rows
-        return _settled_streams(
-            [row._replace(plan=self._condemned(row, row.plan)) if isinstance(row.plan, Dead) else row for row in rows]
-        )
+        judged = []
+        for row in rows:
+            sentence = condemned.get((row.id, row.create_time))
+            if sentence is not None:
+                judged.append(row._replace(plan=sentence))
+            elif isinstance(row.plan, Dead):
+                judged.append(row._replace(plan=self._condemned(row, row.plan)))
+            else:
+                judged.append(row)
+        return _settled_streams(judged)
 
-    def _surveyed(self, rows: Sequence[Row], tries: int, held: set[str]) -> Generator[Effect, Any, Sequence[Row]]:
+    def _surveyed(self, rows: Sequence[Row], held: set[str]) -> Generator[Effect, Any, Sequence[Row]]:
         """Look at the topics; hold or condemn rows of those that are not there."""
         topics = frozenset({plan[0] for row in rows if isinstance(plan := row[4], Record)})
         if not topics:
@@ -195,18 +208,23 @@ class _Shard:
         answer: Surveyed = yield Survey(topics)
         lost: dict[str, Absent] = {}
         for topic, standing in answer.standings.items():
+            until, denial = self.denied.get(topic, (0.0, None))
             match standing:
                 case Absent():
                     lost[topic] = standing
                 case Present():
-                    if topic in self.absent:
+                    if denial is not None:
+                        # Only a try will tell, and not at once again.
+                        if answer.now < until:
+                            lost[topic] = denial
+                    elif topic in self.absent:
                         del self.absent[topic]
                         yield Lift(topic)
         if lost:
-            rows = yield from self._miss(rows, lost, answer.now, tries + 1, held)
+            rows = yield from self._miss(rows, lost, answer.now, held)
         return self._placed(rows, answer.standings)
 
-    def _placed(self, rows: Sequence[Row], standings: "Any") -> Sequence[Row]:
+    def _placed(self, rows: Sequence[Row], standings: Mapping[str, Standing]) -> Sequence[Row]:
         """Set rows aside that ask for a partition that is not there."""
         if not any(isinstance(row[4], Record) and row[4][3] >= 0 for row in rows):
             return rows
@@ -214,7 +232,7 @@ class _Shard:
         for row in rows:
             plan = row.plan
             if isinstance(plan, Record) and plan.partition >= 0:
-                standing: Standing | None = standings.get(plan.topic)
+                standing = standings.get(plan.topic)
                 if isinstance(standing, Present) and plan.partition >= standing.partitions:
                     why = f"partition {plan.partition} of {plan.topic} is not there: it has {standing.partitions}"
                     placed.append(row._replace(plan=self._condemned(row, dead(Kind.NO_PARTITION, why))))
@@ -223,10 +241,11 @@ class _Shard:
         return _settled_streams(placed)
 
     def _miss(
-        self, rows: Sequence[Row], lost: dict[str, Absent], now: float, tries: int, held: set[str]
+        self, rows: Sequence[Row], lost: Mapping[str, Absent], now: float, held: set[str]
     ) -> Generator[Effect, Any, Sequence[Row]]:
         """Hold the rows of lost topics, or condemn them when the grace is over."""
-        expired = {topic for topic in lost if now - self.absent.setdefault(topic, now) >= self.rules.grace_seconds}
+        grace = self.rules.grace_seconds
+        expired = {topic for topic in lost if now - self.absent.setdefault(topic, now) >= grace}
         kept: list[Row] = []
         why = ""
         newly: set[str] = set()
@@ -236,7 +255,7 @@ class _Shard:
                 kept.append(row)
             elif plan.topic in expired:
                 absent = lost[plan.topic]
-                fate = dead(absent.kind, f"{absent.why}, for {self.rules.grace_seconds:g} s", tries)
+                fate = dead(absent.kind, f"{absent.why}, for {grace:g} s", max(1, self.rejections))
                 kept.append(row._replace(plan=self._condemned(row, fate)))
             else:
                 newly.add(row.topic)
@@ -246,34 +265,43 @@ class _Shard:
             yield Hold(frozenset(newly), why)
         return _without(_settled_streams(kept), held, set())
 
-    def _rejected(self, part: Part, faults: Sequence[Fault], held: set[str]) -> Generator[Effect, Any, list[Part]]:
-        """Decide how the rows of an aborted transaction are tried again."""
+    def _rejected(self, rows: Sequence[Row], faults: Sequence[Fault]) -> Steps:
+        """Remember what a rejection tells, and start over: a producer that failed is not used again."""
+        self.rejections += 1
+        sent = [row for row in rows if isinstance(row.plan, Record)]
         lost = {fault.topic: Absent(kind=fault.kind, why=fault.why) for fault in faults if fault.topic is not None}
+        named = {fault.place: fault for fault in faults if fault.place is not None and fault.topic is None}
         if lost:
-            surveyed: Surveyed = yield Survey(frozenset())
-            rows = yield from self._miss(part.rows, lost, surveyed.now, part.tries, held)
-            return [Part(rows, part.tries)]
-        named = {fault.place: fault for fault in faults if fault.place is not None}
-        sent = [place for place, row in enumerate(part.rows) if isinstance(row.plan, Record)]
-        if not named and len(sent) == 1:
-            named = {sent[0]: faults[0]}
-        if named:
-            rows = [
-                row._replace(plan=self._condemned(row, dead(named[place].kind, named[place].why, part.tries)))
-                if place in named
-                else row
-                for place, row in enumerate(part.rows)
-            ]
-            return [Part(_settled_streams(rows), part.tries)]
-        middle = sent[len(sent) // 2]
-        return [Part(part.rows[:middle], part.tries), Part(part.rows[middle:], part.tries)]
+            now = (yield Survey(frozenset())).now
+            for topic, absence in lost.items():
+                self.absent.setdefault(topic, now)
+                self.denied[topic] = (now + _DENIED_SECONDS, absence)
+        elif named or len(sent) == 1:
+            for place, row in enumerate(rows):
+                fault = named.get(place) or (faults[0] if not named and row is sent[0] else None)
+                if fault is not None:
+                    fate = dead(fault.kind, fault.why, self.rejections)
+                    self.condemned[row.id, row.create_time] = self._condemned(row, fate)
+        else:
+            self.caution = len(sent) // 2
+        yield from self.recover()
+        yield Renew()
 
     def _delivered(self, rows: Sequence[Row]) -> Steps:
-        """A topic that refused us and takes records now is there again."""
-        if self.absent:
-            for topic in {row.plan.topic for row in rows if isinstance(row.plan, Record)} & set(self.absent):
-                del self.absent[topic]
-                yield Lift(topic)
+        """Forget what these rows have disproved."""
+        if self.caution is not None:
+            # Twice as many next time, until nobody would notice.
+            self.caution = None if self.caution > _UNNOTICED else 2 * self.caution
+            if self.caution is None:
+                self.rejections = 0
+        if self.condemned:
+            for row in rows:
+                self.condemned.pop((row.id, row.create_time), None)
+        if self.denied:
+            for topic in {row.plan.topic for row in rows if isinstance(row.plan, Record)} & set(self.denied):
+                del self.denied[topic]
+                if self.absent.pop(topic, None) is not None:
+                    yield Lift(topic)
 
     def _condemned(self, row: Row, fate: Dead) -> Dead:
         if self.rules.poison is Poison.HALT:

@@ -17,7 +17,6 @@ from thresher.kafka.transactional import TransactionalProducer, Undelivered
 from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.database import connect
 from thresher.relay.effect import (
-    Abort,
     Absent,
     AwaitSettled,
     Begin,
@@ -138,7 +137,6 @@ class Lane:
             Flush: self._flush,
             Note: self._note,
             Commit: self._commit,
-            Abort: lambda _: self._client.abort(),
             Hold: self._hold,
             Lift: self._lift,
             Renew: lambda _: self._ahead.renew(),
@@ -171,8 +169,10 @@ class Lane:
 
     def _init(self, _: Init) -> None:
         name = transactional_id(self._settings.name, self._shard.index)
+        if self._producer is not None:
+            self._producer.discard()
         self._producer = TransactionalProducer(name, {**self._settings.kafka, **self._settings.producer})
-        self._producer.init()
+        self._producer.init(progress_topic(self._settings.name))
         self._seam(Seam.RECOVERY_FENCED)
 
     def _read_progress(self, effect: ReadProgress) -> list[Progress]:

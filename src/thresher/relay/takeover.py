@@ -169,7 +169,8 @@ def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row:
     now = incarnation(connection)
     for shard in range(row.shards):
         name = transactional_id(settings.name, shard)
-        TransactionalProducer(name, {**settings.kafka, **settings.producer}).init()
+        producer = TransactionalProducer(name, {**settings.kafka, **settings.producer})
+        producer.init(progress_topic(settings.name))
         with Tail(progress_topic(settings.name), shard, settings.kafka) as tail:
             last = tail.last()
             if last is None:
