@@ -316,7 +316,9 @@ def read(bench: Bench, topic: str, count: int, line: Line) -> None:
             continue
         if message.error() is not None:
             raise KafkaException(message.error())
-        arrived.setdefault(dict(message.headers() or [])[IDENTITY_HEADER], now)
+        mark = dict(message.headers() or [])[IDENTITY_HEADER]
+        if isinstance(mark, bytes):
+            arrived.setdefault(mark, now)
     line.send(arrived)
     consumer.close()
 

@@ -56,6 +56,8 @@ class Relayed(RuleBasedStateMachine):
         commits=st.sampled_from([True, True, True, False]),
     )
     def write(self, rows: list[tuple[str, bytes | None, int]], commits: bool) -> None:
+        if self.disasters:
+            self.back_up()
         topic, key, nature = rows[0]
         self.world.write(topic, key, nature)
         for topic, key, nature in rows[1:]:
@@ -86,7 +88,7 @@ class Relayed(RuleBasedStateMachine):
         self.advance(choice, steps, luck)
 
     @precondition(lambda self: len(self.world.attempts) > 1)
-    @rule(steps=st.integers(5, 40), luck=lucks)
+    @rule(steps=st.integers(10, 60), luck=lucks)
     def step_in_turns(self, steps: int, luck: int) -> None:
         """Let all that are alive go on, none of them for long."""
         draw = random.Random(luck)
@@ -169,15 +171,15 @@ class Relayed(RuleBasedStateMachine):
 
     # Disasters
 
-    @precondition(lambda self: self.disasters)
-    @rule()
     def back_up(self) -> None:
         self.world.snapshots.append(self.world.tables.snapshot())
 
     @precondition(lambda self: self.world.snapshots)
-    @rule(choice=choices)
-    def restore(self, choice: int) -> None:
+    @rule(choice=choices, soon=st.booleans())
+    def restore(self, choice: int, soon: bool) -> None:
         self.world.restore(choice)
+        if soon:
+            self.world.launch(self.world.terms[-1])
 
     @precondition(lambda self: self.disasters and not self.world.attempts and not self.world.writers)
     @rule()
@@ -196,4 +198,4 @@ class Relayed(RuleBasedStateMachine):
 
 
 TestExactlyOnce = Relayed.TestCase
-TestExactlyOnce.settings = settings(max_examples=300, stateful_step_count=50, derandomize=True, deadline=None)
+TestExactlyOnce.settings = settings(max_examples=600, stateful_step_count=50, derandomize=True, deadline=None)

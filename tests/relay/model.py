@@ -1,9 +1,10 @@
 """A model of Kafka, of the outbox's database and of the shell around the protocol, in which anything may stop anywhere.
 
 1. The broker keeps one epoch per transactional id (one shard is modelled, so one id) and at most one open transaction;
-   what is staged is read only once it is committed; an older epoch is fenced. A commit may arrive after its sender died.
-2. The database keeps the outbox, the dead rows and the control row; writers get ids when they insert and commit later, in
-   any order. It can be restored to a snapshot, under a new incarnation: every session ends, ids are given again.
+   what is staged is read only once it is committed; an older epoch is fenced. A commit may arrive after its sender
+   died.
+2. The database keeps the outbox, the dead rows and the control row; writers get ids when they insert and commit later,
+   in any order. It can be restored to a snapshot, under a new incarnation: every session ends, ids are given again.
 3. An attempt is the protocol's generator, its session, its epoch and its read-ahead. It may be left for dead and go on
    at any later step.
 4. What happened is kept by message, whatever row stood for it, and judged as it happens.
@@ -17,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thresher.relay.effect import (
-    Abort,
     Absent,
     AwaitSettled,
     Begin,
@@ -144,14 +144,11 @@ class Broker:
             self.open = Transaction(epoch)
         return self.open
 
-    def abort(self, epoch: int) -> None:
-        self.staged(epoch)
-        self.open = None
-
 
 @dataclass
 class ReadLot:
     generation: int
+    epoch: int
     rows: list[Row]
 
 
@@ -321,7 +318,10 @@ class World:
         return True
 
     def step_with_threads(self, attempt: Attempt, luck: random.Random) -> bool:
-        """Do one step, and let the attempt's reader and settler do something before it, or not."""
+        """Do one step; before it a writer, the attempt's reader or its settler may have done something."""
+        if luck.random() < 0.12:
+            self.write(luck.choice("ab"), luck.choice((b"k", b"k", None)), luck.choice((GOOD, GOOD, REROUTED)))
+            self.finish(-1, commit=True)
         if self.stormy and luck.random() < 0.15:
             self.now += luck.randrange(4)
             topic = luck.choice(list(self.broker.topics))
@@ -329,7 +329,7 @@ class World:
         try:
             if attempt.recovered and attempt.reading is None and attempt.ready is None and luck.random() < 0.4:
                 self.look(attempt, luck.choice((1, 2, 3, 5, 9)), luck.randrange(2))
-            if luck.random() < 0.2:
+            if luck.random() < 0.1:
                 self.hand_over(attempt)
             if attempt.settling and luck.random() < 0.3:
                 self.settle_one(attempt)
@@ -352,7 +352,8 @@ class World:
         attempt.confirmed = False
         attempt.epoch = self.broker.init()
 
-    def _read_progress(self, _: Attempt, effect: ReadProgress, __: random.Random) -> list[Progress]:
+    def _read_progress(self, attempt: Attempt, effect: ReadProgress, _: random.Random) -> list[Progress]:
+        assert attempt.epoch > 0, "what an owner that is not fenced may still commit would be missed"
         return list(self.broker.progress) if effect.whole else self.broker.progress[-1:]
 
     def _settle(self, attempt: Attempt, effect: Settle, _: random.Random) -> None:
@@ -389,7 +390,6 @@ class World:
             self.settle_one(attempt)
 
     def _recovered(self, attempt: Attempt, *_: Any) -> None:
-        assert attempt.confirmed, "it goes on without having looked whether it is still its turn"
         attempt.recovered = True
 
     # Reading ahead
@@ -409,7 +409,7 @@ class World:
                 and message.topic not in held
                 and (message.stream is None or message.stream not in blocked)
             ]
-        attempt.reading = ReadLot(attempt.generation, found[:rows])
+        attempt.reading = ReadLot(attempt.generation, attempt.epoch, found[:rows])
 
     def hand_over(self, attempt: Attempt) -> None:
         """The read-ahead's thread offers what it read, unless it is forgotten by now."""
@@ -427,7 +427,10 @@ class World:
                 self.look(attempt, luck.choice((1, 2, 3, 5, 9)), luck.randrange(2))
             self.hand_over(attempt)
         lot, attempt.ready = attempt.ready, None
-        return _WAIT if lot is None else Lot(rows=lot.rows)
+        if lot is None:
+            return _WAIT
+        assert lot.epoch == attempt.epoch, "a row is sent only by the producer whose init precedes its read"
+        return Lot(rows=lot.rows)
 
     def _row(self, id_: int, time: int, message: Message) -> Row:
         plan: Record | Filtered | Dead
@@ -465,7 +468,7 @@ class World:
         return Present(partitions=PARTITIONS)
 
     def _begin(self, attempt: Attempt, *_: Any) -> None:
-        assert not attempt.queue, "a transaction is open already"
+        assert attempt.confirmed, "it goes on without having looked whether it is still its turn"
         attempt.note = None
 
     def _produce(self, attempt: Attempt, effect: Produce, _: random.Random) -> list[Fault]:
@@ -522,11 +525,6 @@ class World:
         """What a dead attempt sent last arrives."""
         if self.broker.open is not None and self.broker.open.ending:
             self._committed(self.broker.open)
-
-    def _abort(self, attempt: Attempt, _: Abort, luck: random.Random) -> None:
-        self.broker.abort(attempt.epoch)
-        if luck.random() < 0.03:
-            raise Cut
 
     def _committed(self, transaction: Transaction) -> None:
         self.broker.open = None
@@ -596,7 +594,6 @@ class World:
         Flush: _flush,
         Note: _note,
         Commit: _commit,
-        Abort: _abort,
         Hold: _hold,
         Lift: lambda *_: None,
         Renew: _renew,

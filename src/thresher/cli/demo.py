@@ -1,30 +1,60 @@
-"""`thresher demo`: the product on real servers, from nothing to something to look at, and away again."""
+"""`thresher demo`: an outbox relayed to Kafka before your eyes, with a `kill -9` in the middle, and a verdict."""
 
-import logging
-import os
+import contextlib
+import math
 import secrets
-import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psycopg
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
 
-from thresher.cli.output import err, fetching, out, table
-from thresher.cli.pump import run
-from thresher.cli.squares import pipeline
+from thresher.cli.output import complain, err, fetching, out, table
+from thresher.cli.status import RelayUnreachable, ask
+from thresher.core.errors import ThresherError
 from thresher.db import TableName
+from thresher.devstack.ports import free_port
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
-from thresher.outbox import Message, Outbox, create_schema
-from thresher.spark.engine import Engine
-from thresher.spark.supervision import Phase
-from thresher.testing.pump import Plan, Tally
+from thresher.outbox import create_schema
+from thresher.testing.checker import Verdict, check
+from thresher.testing.history import Outcome, read_history
+from thresher.testing.pump import Fleet, Plan, Tally
+from thresher.testing.reading import follow_topic, read_topics, rows_held
 
 _TOPIC = "demo.orders"
-_SQUARES, _NUMBERS = "demo.squares", 10_000
+_TABLE = TableName(table="outbox")
+# What is written in so many seconds, and at which share of it the relay is killed.
+_SECONDS = 30.0
+_KILL_SHARE = 0.6
+_LOOK_SECONDS = 0.25
+_DRAIN_SECONDS = 60.0
+
+
+@dataclass
+class Scene:
+    """What the demo knows at a moment."""
+
+    records: int
+    tally: Tally = field(default_factory=Tally)
+    kills: int = 0
+    # When each record was read, by its identity.
+    arrivals: dict[str, int] = field(default_factory=dict)
+    status: dict[str, Any] = field(default_factory=dict)
+    doing: str = "starting the relay on Spark"
 
 
 def show(records: int) -> bool:
-    """Bring everything up, use it, show it and clean up; False if a count is not what it should be."""
+    """Bring everything up, let it run, kill it on the way, judge, and clean up; False if the verdict is not clean."""
     with fetching() as progress, err.status("starting Postgres and Kafka"):
         stack = Stack(progress=progress)
         stack.start()
@@ -33,95 +63,210 @@ def show(records: int) -> bool:
         Admin(stack.kafka.bootstrap).create_topic(_TOPIC, partitions=4)
         dsn = stack.postgres.create_database("demo")
         with psycopg.connect(dsn) as connection:
-            create_schema(connection, TableName(table="outbox"))
-            connection.execute("CREATE TABLE orders (id BIGINT GENERATED ALWAYS AS IDENTITY, item TEXT NOT NULL)")
-        stored = _business(dsn)
-        tally = run(
-            Plan(
-                dsn=dsn,
-                records=records,
-                keys=100,
-                topic=_TOPIC,
-                writers=2,
-                rollback_share=0.1,
-                skew=0.8,
-                run=secrets.token_hex(4),
-            )
-        )
-        return _pipeline(stack) and _show(stack, dsn, tally, stored)
+            create_schema(connection, _TABLE)
+        with tempfile.TemporaryDirectory(prefix="thresher-demo-") as directory:
+            return _play(stack, dsn, records, Path(directory))
     finally:
         stack.stop()
 
 
-def _business(dsn: str) -> int:
-    """Commit an order with its message, roll another pair back; return how many of each must be there."""
-    outbox = Outbox("outbox")
-    with psycopg.connect(dsn) as connection:
-        for item, kept in (("a scythe", True), ("a flail", False)):
-            connection.execute("INSERT INTO orders (item) VALUES (%s)", [item])
-            outbox.stash(connection, Message(topic=_TOPIC, key=item, value="ordered", headers=[("from", b"demo")]))
-            if kept:
-                connection.commit()
-            else:
-                connection.rollback()
-    out.print("two orders placed with their messages: one committed, one rolled back, message and all")
-    return 1
+def _play(stack: Stack, dsn: str, records: int, directory: Path) -> bool:
+    history = directory / "history.jsonl"
+    scene = Scene(records=records)
+    relay = _Relay(dsn, stack.kafka.bootstrap, directory / "relay.log")
+    plan = Plan(
+        dsn=dsn,
+        records=records,
+        keys=200,
+        topic=_TOPIC,
+        writers=2,
+        transaction_rows=10,
+        rollback_share=0.1,
+        rate=records / _SECONDS,
+        skew=0.8,
+        run=secrets.token_hex(4),
+        history=history,
+    )
+    fleet = Fleet(plan)
+    pump = threading.Thread(target=_pump, args=(fleet, scene), daemon=True)
+    with relay, _following(stack.kafka.bootstrap, scene), Live(_panel(scene, None), console=err) as live:
+        relay.start()
+        _await_relay(relay, scene)
+        pump.start()
+        try:
+            _watch(relay, scene, pump, live, history)
+        finally:
+            fleet.stop()
+            pump.join()
+        relay.stop()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        held = rows_held(connection, _TABLE)
+    reads = read_topics(stack.kafka.bootstrap, [_TOPIC])
+    verdict = check(read_history(history), reads, dead=held.dead, pending=held.pending, filtered=set())
+    return _judge(scene, verdict, _latencies(scene, history))
 
 
-def _pipeline(stack: Stack) -> bool:
-    """Run a pipeline on Spark, kill one of its workers on the way, and see it through."""
-    Admin(stack.kafka.bootstrap).create_topic(_SQUARES, partitions=2)
-    engine = Engine(pipeline(bootstrap=stack.kafka.bootstrap, topic=_SQUARES, numbers=_NUMBERS))
-    # Its warnings are about the worker that is killed here on purpose.
-    logging.getLogger("thresher.spark").setLevel(logging.ERROR)
-    with err.status("starting Spark"):
-        engine.start()
-        while not engine.done and not all(shard.counts for shard in engine.snapshot().shards):
-            engine.wait(0.05)
-    if (victim := engine.snapshot().shards[0].pid) is not None:
-        os.kill(victim, signal.SIGKILL)
-    with err.status("squaring numbers into Kafka, after a worker was killed"):
-        ended = engine.wait()
+def _await_relay(relay: "_Relay", scene: Scene) -> None:
+    """Return when its shards are there: their first transactions lay claim to the progress topic."""
+    while not scene.status.get("shards") or not all(shard["transactions"] for shard in scene.status["shards"]):
+        time.sleep(_LOOK_SECONDS)
+        relay.require_alive()
+        with contextlib.suppress(RelayUnreachable):
+            scene.status = ask(relay.at)
+    scene.doing = "relaying"
+
+
+def _watch(relay: "_Relay", scene: Scene, pump: threading.Thread, live: Live, history: Path) -> None:
+    """Look on until everything has arrived; kill the relay once, in the middle of it."""
+    deadline = math.inf
+    while time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+        relay.require_alive()
+        with contextlib.suppress(RelayUnreachable):
+            scene.status = ask(relay.at)
+        if not scene.kills and scene.tally.rows >= _KILL_SHARE * scene.records and scene.status.get("relayed"):
+            relay.kill()
+            scene.kills += 1
+            scene.status = {}
+            scene.doing = "the relay was killed with -9, and started again"
+            relay.start()
+        elif scene.kills and scene.status.get("relayed"):
+            scene.doing = "relaying again"
+        if not pump.is_alive():
+            deadline = min(deadline, time.monotonic() + _DRAIN_SECONDS)
+            if scene.status.get("pending") == 0 and len(scene.arrivals) >= scene.tally.committed:
+                break
+        live.update(_panel(scene, _latencies(scene, history)))
+
+
+def _pump(fleet: Fleet, scene: Scene) -> None:
+    def tell(tally: Tally) -> None:
+        scene.tally = tally
+
+    scene.tally = fleet.run(tell)
+
+
+@contextlib.contextmanager
+def _following(bootstrap: str, scene: Scene) -> Iterator[None]:
+    """Read what is committed as it comes, and note when."""
+    over = threading.Event()
+
+    def follow() -> None:
+        for identity in follow_topic(bootstrap, _TOPIC, over):
+            scene.arrivals.setdefault(identity, time.monotonic_ns())
+
+    reader = threading.Thread(target=follow, daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        over.set()
+        reader.join(10.0)
+
+
+class _Relay:
+    """`thresher run` as a process of its own: something to kill. A context manager that leaves none behind."""
+
+    def __init__(self, dsn: str, bootstrap: str, log: Path) -> None:
+        self.at = f"127.0.0.1:{free_port()}"
+        self._arguments = ["--name", "demo", "--ds", dsn, "--bootstrap", bootstrap, "--status", self.at]
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, next to what is left of the one before."""
+        with self._log.open("ab") as log:
+            command = [sys.executable, "-m", "thresher", "run", *self._arguments]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def require_alive(self) -> None:
+        """Raise with its last words if it has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            last = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+            raise ThresherError(f"the relay ended with exit code {self._process.returncode}:\n{last}")
+
+    def kill(self) -> None:
+        """Kill it with -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Stop it in good order."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
+
+    def __enter__(self) -> "_Relay":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def _latencies(scene: Scene, history: Path) -> tuple[float, float] | None:
+    """Return p50 and p99 of the milliseconds from a row's commit to its reader, of what has arrived."""
+    if not history.exists():
+        return None
+    waits = sorted(
+        (scene.arrivals[identity] - transaction.end) / 1e6
+        for transaction in read_history(history)
+        if transaction.outcome is Outcome.COMMITTED and transaction.end is not None
+        for identity in transaction.identities()
+        if identity in scene.arrivals
+    )
+    return (waits[len(waits) // 2], waits[int(len(waits) * 0.99)]) if waits else None
+
+
+def _panel(scene: Scene, latencies: tuple[float, float] | None) -> Panel:
+    status = scene.status
+    grid = Table.grid(padding=(0, 3))
+    oldest = status.get("oldest_pending_seconds")
+    pairs = [
+        ("written", f"{scene.tally.committed:,}"),
+        ("rolled back", f"{scene.tally.rolled_back:,}"),
+        ("relayed", f"{len(scene.arrivals):,}"),
+        ("pending", "?" if status.get("pending") is None else f"{status['pending']:,}"),
+        ("oldest", "-" if oldest is None else f"{oldest:.2f} s"),
+        ("rec/s", f"{status.get('rows_per_s', 0):,.0f}"),
+        ("latency p50 / p99", "-" if latencies is None else f"{latencies[0]:,.0f} / {latencies[1]:,.0f} ms"),
+    ]
+    grid.add_row(*(f"[bold]{name}[/]" for name, _ in pairs))
+    grid.add_row(*(value for _, value in pairs))
+    return Panel(grid, title=f"Postgres → Spark → Kafka: {scene.doing}", title_align="left")
+
+
+def _judge(scene: Scene, verdict: Verdict, latencies: tuple[float, float] | None) -> bool:
+    p50, p99 = latencies or (math.nan, math.nan)
     table(
-        "A pipeline on Spark, one of whose workers was killed",
-        ["shard", "state", "attempts", "restarts", "squares", "last error"],
+        "What happened",
+        ["written", "rolled back", "read", "kills of the relay", "latency p50", "p99 (the kill included)"],
         [
-            [str(s.shard), s.state, str(s.attempt), str(s.restarts), str(s.counts.get("squares")), s.last_error or ""]
-            for s in ended.shards
+            [
+                f"{verdict.committed:,}",
+                f"{verdict.rolled_back:,}",
+                f"{verdict.read:,}",
+                str(scene.kills),
+                f"{p50:,.1f} ms",
+                f"{p99:,.0f} ms",
+            ]
         ],
     )
-    return all(shard.state is Phase.FINISHED for shard in ended.shards) and ended.shards[0].restarts == 1
-
-
-def _show(stack: Stack, dsn: str, tally: Tally, stored: int) -> bool:
-    with psycopg.connect(dsn) as connection:
-        (in_outbox,) = _row(connection, "SELECT count(*) FROM outbox")
-        (orders,) = _row(connection, "SELECT count(*) FROM orders")
-        newest = connection.execute(
-            "SELECT id, create_time, convert_from(kafka_key, 'UTF8'), octet_length(kafka_value), kafka_header_keys,"
-            " bucket FROM outbox ORDER BY id DESC LIMIT 5"
-        ).fetchall()
-    expected = tally.committed + stored
-    table(
-        "The last rows of the outbox",
-        ["id", "created", "key", "value bytes", "headers", "bucket"],
-        [[str(row[0]), f"{row[1]:%H:%M:%S.%f}", row[2], str(row[3]), ",".join(row[4]), str(row[5])] for row in newest],
-    )
-    topics = Admin(stack.kafka.bootstrap).topics()
-    table(
-        "On the broker",
-        ["topic", "partitions", "records"],
-        [[t.name, str(t.partitions), str(t.records)] for t in topics],
-    )
-    right = in_outbox == expected and orders == stored and tally.rolled_back > 0
-    out.print(
-        f"outbox: {in_outbox:,} rows of {expected:,} committed, waiting for a relay; "
-        f"{tally.rolled_back:,} more were rolled back and left no trace"
-    )
-    out.print("[green]as it should be[/]" if right else f"[red]not as it should be: {expected:,} rows were expected[/]")
-    return right
-
-
-def _row(connection: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
-    row = connection.execute(query.encode()).fetchone()
-    return row if row is not None else (0,)
+    for fault, examples in verdict.examples.items():
+        for example in examples:
+            complain(f"{fault}: {example}")
+    missing = [
+        what
+        for what, there in (
+            ("the relay was not killed", scene.kills > 0),
+            ("no transaction was rolled back", verdict.rolled_back > 0),
+            ("too few rows were written", verdict.committed >= 0.8 * scene.records),
+            ("rows were left in the outbox", verdict.pending == 0),
+        )
+        if not there
+    ]
+    for what in missing:
+        complain(f"{what}: this proves nothing")
+    good = verdict.ok and not missing
+    out.print(f"[{'green' if good else 'red'}]{verdict.line()}[/]")
+    return good

@@ -1,7 +1,8 @@
 """Reads the committed end of one partition, and is sure that it was the end.
 
 A `read_committed` reader from an offset to the end that was sampled when it began: the end of a partition is an event
-that the broker's answer causes, never the lack of one, so a time-out is an error and not "nothing there".
+that the broker's answer causes, never the lack of one, so a time-out is an error and not "nothing there". Empty records
+are left out.
 """
 
 import logging
@@ -17,7 +18,7 @@ _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 _REQUEST_SECONDS = 15.0
 # A transaction leaves its record and its marker; some leave only a marker.
-_FIRST_STEP = 16
+_FIRST_STEP = 24
 
 
 class TailUnread(ThresherError):  # noqa: N818
@@ -89,7 +90,8 @@ class Tail:
                 for message in self._consumer.consume(500, 0.01):
                     if (error := message.error()) is None:
                         deadline = time.monotonic() + _REQUEST_SECONDS
-                        yield message.value() or b""
+                        if value := message.value():
+                            yield value
                     elif error.code() == KafkaError._PARTITION_EOF:
                         # What a compacted or aborted end looks like too: the position is past it.
                         if (message.offset() or 0) >= end:

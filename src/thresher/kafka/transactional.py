@@ -2,8 +2,8 @@
 
 1. `init` fences whoever used the transactional id before, and ends what it had open.
 2. Between `begin` and `commit`, `produce` takes records without waiting, and `flush` waits for all of them; records
-   that were not delivered are faults. Nothing is ever aborted: after a fault the producer is discarded, and the next one's
-   `init` ends the transaction. (librdkafka was seen to hang in the transaction after an aborted one.)
+   that were not delivered are faults. Nothing is ever aborted: after a fault the producer is discarded, and the next
+   one's `init` ends the transaction. (librdkafka was seen to hang in the transaction after an aborted one.)
 3. A `commit` during which the client met an error, or that took long, has an unknown outcome: the client may repeat its
    request late, and hit the next transaction. The producer must not be used again.
 """

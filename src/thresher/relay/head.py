@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from thresher.db import statement
 from thresher.db.cursor import OwnCursor
-from thresher.outbox.shape import Shape
+from thresher.outbox.shape import BUCKETS, Shape, bucket_of
 from thresher.relay.database import connect, explain, explained, session
 from thresher.relay.lot import SCHEMA, batch_of
 from thresher.relay.settings import Settings
@@ -45,7 +45,8 @@ class Head:
         """Return up to so many rows of the head; None if there are none."""
         wanted: dict[str, Any] = {
             "buckets": self._buckets,
-            "in_flight": list(in_flight),
+            # As text: thousands of numbers are quoted in one go.
+            "in_flight": f"{{{','.join(map(str, in_flight))}}}",
             "held": list(held),
             "bytes": self._settings.limits.batch_bytes,
         }
@@ -58,11 +59,11 @@ class Head:
                 return None
             batch = batch_of(found)
             if len(found) < few or few == rows or batch.nbytes > self._settings.limits.batch_bytes // 2:
-                self._turn(len(found) >= few)
+                self._turn(batch, cut_off=len(found) >= few)
                 return batch
         batch = self._read_many({**wanted, "rows": rows})
         self._deep = batch.num_rows >= _FEW
-        self._turn(batch.num_rows >= rows)
+        self._turn(batch, cut_off=batch.num_rows >= rows)
         return batch if batch.num_rows else None
 
     def close(self) -> None:
@@ -71,10 +72,13 @@ class Head:
         if self._arrow is not None:
             self._arrow.close()
 
-    def _turn(self, cut_off: bool) -> None:
-        """Begin with another bucket next time, so that one with a long backlog does not keep the others waiting."""
-        if cut_off:
-            self._buckets.append(self._buckets.pop(0))
+    def _turn(self, batch: pa.RecordBatch, *, cut_off: bool) -> None:
+        """Begin behind the last bucket next time: one with a long backlog does not keep the others waiting."""
+        if cut_off and batch.num_rows:
+            key = batch.column("key")[-1].as_py()
+            last = batch.column("id")[-1].as_py() % BUCKETS if key is None else bucket_of(key)
+            place = self._buckets.index(last) + 1
+            self._buckets = self._buckets[place:] + self._buckets[:place]
 
     def _read_many(self, wanted: dict[str, Any]) -> pa.RecordBatch:
         query = self._bounded if self._holds_large_rows() else self._query

@@ -4,8 +4,9 @@ The functions `read` and `publish` are the ends of the pipeline that the engine 
 The last one pulls, and recovers before it pulls: nothing is read before `init_transactions`.
 """
 
+import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -79,6 +80,9 @@ def read(shard: Shard, _config: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
 def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[pa.RecordBatch]) -> None:
     """Run the protocol to its end: the chain runs dry, or something fails."""
     mandate: Mandate = config["mandate"]
+    # Rows come and go by the ten thousand and have no cycles: looking through them for some is in vain.
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
     lane = Lane(shard, mandate, batches)
     steps = protocol(
         Me(outbox_id=mandate.outbox_id, term=mandate.term, shard=shard.index),
@@ -152,9 +156,9 @@ class Lane:
             raise AssertionError("init first")
         return self._producer
 
-    def _seam(self, seam: Seam) -> None:
+    def _seam(self, seam: Seam, rows: Sequence[int] | None = None) -> None:
         if self._hook is not None:
-            self._hook(seam, self._shard.index, self._in_flight)
+            self._hook(seam, self._shard.index, self._in_flight if rows is None else list(rows))
 
     # Recovery
 
@@ -196,12 +200,12 @@ class Lane:
 
     def _settle(self, progress: Progress, recovering: bool) -> None:
         middle = Seam.RECOVERY_SETTLING if recovering else Seam.SETTLING
-        found = self._settlement.execute(progress, lambda: self._seam(middle))
+        found = self._settlement.execute(progress, lambda: self._seam(middle, progress.ids))
         self._ahead.settled(progress.ids)
         if recovering and found:
             self._shard.count("recovered", found)
         if not recovering:
-            self._seam(Seam.SETTLED)
+            self._seam(Seam.SETTLED, progress.ids)
 
     # Publishing
 
@@ -213,6 +217,7 @@ class Lane:
                 continue
             rows = rows_of(lot.batch) if lot.result is None else transformed(lot.batch, lot.result, lot.failed)
             self._taken = (len(rows), time.monotonic())
+            self._in_flight = [row.id for row in rows] if self._hook is not None else []
             return Lot(rows=rows, failures=lot.failures)
         return None
 
@@ -246,10 +251,12 @@ class Lane:
     def _begin(self, _: Begin) -> None:
         self._seam(Seam.BEFORE_BEGIN)
         self._client.begin()
+        # An empty record, which no reader takes for progress: the progress partition joins the transaction while the
+        # data is on its way, and not after it.
+        self._client.produce(0, Record(progress_topic(self._settings.name), b"", None, self._shard.index, 0, None))
 
     def _produce(self, effect: Produce) -> list[Fault]:
         produce = self._client.produce
-        self._in_flight = [row.id for row in effect.rows] if self._hook is not None else []
         half = len(effect.rows) // 2
         for place, row in enumerate(effect.rows):
             plan = row[4]
@@ -266,7 +273,7 @@ class Lane:
 
     def _fault(self, undelivered: Undelivered) -> Fault:
         kind = _KINDS.get(undelivered.refusal)
-        if kind is None:
+        if kind is None or undelivered.topic == progress_topic(self._settings.name):
             raise BrokerLost(f"a record for {undelivered.topic} was not delivered: {undelivered.why}")
         of_topic = undelivered.refusal is not Refusal.ROW
         if of_topic:

@@ -42,7 +42,7 @@ def batch_of(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
     """Return the rows of a batch that no transform has touched, each with its record or with why there is none."""
     ids, times, topics, keys = _identity(batch)
-    return [Row(*row) for row in zip(ids, times, topics, keys, _plans(batch, topics, keys), strict=True)]
+    return list(map(Row._make, zip(ids, times, topics, keys, _plans(batch, topics, keys), strict=True)))
 
 
 def transformed(batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead]) -> list[Row]:

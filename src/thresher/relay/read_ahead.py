@@ -19,7 +19,7 @@ from thresher.relay.head import Head
 _FIRST_ROWS = 1_000
 _LEAST_ROWS = 10
 # With many rows to step over, a look is not cheap: then there are fewer of them.
-_SHARE_OF_LOOKING = 0.1
+_LONG_LOOK_SECONDS, _SHARE_OF_LOOKING = 0.02, 0.1
 _HELD_SECONDS = 2.0
 
 
@@ -133,7 +133,7 @@ class ReadAhead:
         batch = head.read(self._rows, in_flight, held)
         if batch is None:
             took = time.monotonic() - now
-            self._stopped.wait(max(self._poll, took / _SHARE_OF_LOOKING))
+            self._stopped.wait(self._poll if took < _LONG_LOOK_SECONDS else took / _SHARE_OF_LOOKING)
             return
         ids = batch.column("id").to_pylist()
         with self._state:

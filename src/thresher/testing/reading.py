@@ -9,8 +9,9 @@ the snapshot counts as pending then; the other way round it would be taken for l
 """
 
 import logging
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,20 @@ def read_topics(
         return _read_to(consumer, ends, patience_seconds)
     except KafkaException as error:
         raise ReadingFailed(f"cannot read {', '.join(wanted)} from {bootstrap}: {error.args[0].str()}") from error
+    finally:
+        consumer.close()
+
+
+def follow_topic(bootstrap: str, topic: str, over: threading.Event) -> Iterator[str]:
+    """Yield the identities of committed records as they come, until it is over."""
+    consumer = _consumer(bootstrap, {"fetch.wait.max.ms": "5"})
+    try:
+        places = _places(consumer, [topic], 30.0)
+        consumer.assign([TopicPartition(name, partition, OFFSET_BEGINNING) for name, partition in places])
+        while not over.is_set():
+            message = consumer.poll(_LOOK_SECONDS)
+            if message is not None and message.error() is None:
+                yield _identity(message)
     finally:
         consumer.close()
 

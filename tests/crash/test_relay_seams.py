@@ -1,0 +1,92 @@
+"""The relay killed between any two of its steps, under a load that never ends; one verdict over all of it."""
+
+import signal
+import time
+
+import psycopg
+import pytest
+
+from tests.processes import eventually
+from tests.relay.crashing import SEAMS, VICTIMS, CrashRun, schedule
+from thresher.kafka.admin import look
+
+HITS = 5
+
+
+@pytest.mark.timeout(900)
+def test_nothing_is_lost_repeated_or_reordered_wherever_the_relay_is_killed() -> None:
+    with CrashRun() as run:
+        for victim, orders in schedule(seed=5, hits=HITS):
+            run.round(victim, orders)
+        two_relays(run)
+        servers(run)
+        verdict, tally = run.verdict()
+    assert verdict.ok, (verdict.line(), verdict.examples)
+    assert tally.committed > 5_000
+    assert tally.rolled_back > 100
+    assert not run.report.wrong, run.report.wrong
+    assert all(count >= HITS for count in (run.report.counted()[seam] for seam in SEAMS)), run.report.lines()
+    assert all(set(VICTIMS) == victims for victims in run.report.victims().values()), run.report.lines()
+    # A relay whose JVM was killed says that it may be started again.
+    assert set(run.exits) == {1}
+
+
+def two_relays(run: CrashRun) -> None:
+    """Started together: the newer term goes on, the older ends and says that it must not be started again."""
+    first = run.process or run.start()
+    second = run.start()
+    codes: dict[int, int] = {}
+
+    def one_left() -> bool:
+        for process in (first, second):
+            if process.poll() is not None:
+                codes[process.pid] = process.returncode
+        return bool(codes)
+
+    eventually(one_left, 60, run.said)
+    assert list(codes.values()) == [3], run.said()
+    run.process = second if first.pid in codes else first
+    moves(run)
+
+
+def servers(run: CrashRun) -> None:
+    """Servers that are killed and come back: the relay goes on by itself."""
+    with psycopg.connect(run.stack.postgres.dsn(), autocommit=True) as connection:
+        for _ in range(3):
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'thresher/%'"
+            )
+            time.sleep(0.3)
+    moves(run)
+    run.stack.postgres.server.kill()
+    run.stack.postgres.start()
+    moves(run)
+    run.stack.kafka.nodes[1].kill()
+    eventually(lambda: look(run.stack.kafka.bootstrap) is None, 30)
+    time.sleep(1.0)
+    run.stack.kafka.start_node(1)
+    moves(run)
+    assert run.process is not None
+    assert run.process.poll() is None, run.said()
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(60) == 0
+    run.start(hook=False)
+    moves(run)
+
+
+def moves(run: CrashRun, seconds: float = 90.0) -> None:
+    """Wait until rows that are there now are gone."""
+    with psycopg.connect(run.dsn, autocommit=True) as connection:
+
+        def newest() -> int:
+            row = connection.execute("SELECT coalesce(max(id), 0) FROM outbox").fetchone()
+            return int(row[0]) if row else 0
+
+        eventually(newest, 30)
+        last = newest()
+
+        def gone() -> bool:
+            row = connection.execute("SELECT count(*) FROM outbox WHERE id <= %s", [last]).fetchone()
+            return row is not None and row[0] == 0
+
+        eventually(gone, seconds, run.said)

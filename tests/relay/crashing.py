@@ -1,0 +1,326 @@
+"""Kills a relay at its seams under a continuous load, and judges the whole by what readers got.
+
+Every round has an order for each shard. When all have arrived at their seams, the victim is killed: each worker there,
+or the driver, or its JVM, while the workers stand where they are. A hit counts if rows were in flight, and if recovery
+then did what it must there: after a commit all of them are settled, before it none.
+"""
+
+import contextlib
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.processes import command_line, descendants, eventually, open_directory
+from tests.relay.hook import COMMIT_SENT
+from thresher.db import TableName
+from thresher.devstack import ports
+from thresher.devstack.broker import KafkaOptions, Listener
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+from thresher.outbox import create_schema
+from thresher.relay.seam import Seam
+from thresher.testing.checker import Verdict, check
+from thresher.testing.history import read_history
+from thresher.testing.proxy import Api, Cut, Frame, Hold, KafkaProxy, Rule
+from thresher.testing.pump import Fleet, Plan, Tally
+from thresher.testing.reading import read_topics, rows_held
+
+ROOT = Path(__file__).parents[2]
+SHARDS = 4
+NAME = "crash"
+TOPIC = "crash.orders"
+PLAIN = [
+    Seam.BEFORE_BEGIN, Seam.PRODUCED_SOME, Seam.FLUSHED, Seam.BEFORE_COMMIT, COMMIT_SENT, Seam.COMMITTED, Seam.SETTLING,
+]  # fmt: skip
+RECOVERING = [
+    Seam.RECOVERY_FENCED, Seam.RECOVERY_CHECKED, Seam.RECOVERY_READ, Seam.RECOVERY_SETTLING, Seam.RECOVERED,
+]  # fmt: skip
+SEAMS = [str(seam) for seam in (*PLAIN, *RECOVERING)]
+BEFORE_COMMIT = {Seam.BEFORE_BEGIN, Seam.PRODUCED_SOME, Seam.FLUSHED, Seam.BEFORE_COMMIT}
+VICTIMS = ("worker", "driver", "jvm")
+# Seen: 3 s until all stand at their seams, 9 s with a driver that has to start first.
+ARRIVAL_SECONDS = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A kill at a seam with rows in flight."""
+
+    number: int
+    seam: str
+    victim: str
+    rows: int
+
+
+@dataclass
+class Report:
+    """What was hit, and what recovery made of it."""
+
+    hits: list[Hit] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def counted(self) -> Counter[str]:
+        return Counter(hit.seam for hit in self.hits)
+
+    def victims(self) -> dict[str, set[str]]:
+        return {seam: {hit.victim for hit in self.hits if hit.seam == seam} for seam in SEAMS}
+
+    def lines(self) -> list[str]:
+        counted, victims = self.counted(), self.victims()
+        return [f"{seam:20} {counted[seam]:4} hits   {', '.join(sorted(victims[seam]))}" for seam in SEAMS]
+
+
+class CrashRun:
+    """A stack, a load and a relay that is killed and started again. A context manager."""
+
+    def __init__(self, *, rate: float = 400.0) -> None:
+        self.report = Report()
+        self._directory = open_directory()
+        self._rate = rate
+        self._number = 0
+        self._expected: dict[int, Hit] = {}
+        self._tally: Tally | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.exits: list[int] = []
+
+    def __enter__(self) -> "CrashRun":
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
+            port = ports.free_port()
+            options = KafkaOptions(
+                listeners=(Listener(name="PROXIED", advertised_ports=(port,)),),
+                properties={"auto.create.topics.enable": "false"},
+            )
+            self.stack = stack.enter_context(Stack(kafka=options))
+            self.proxy = stack.enter_context(KafkaProxy(self.stack.kafka.bootstrap_of("PROXIED"), port=port))
+            self.dsn = self.stack.postgres.create_database("crash")
+            with psycopg.connect(self.dsn) as connection:
+                create_schema(connection, TableName(table="outbox"))
+            Admin(self.stack.kafka.bootstrap).create_topic(TOPIC, partitions=4)
+            self.seams = self._directory / "seams"
+            self.seams.mkdir()
+            self.history = self._directory / "history.jsonl"
+            self._commits: dict[tuple[int, int], int] = {}
+            self.proxy.on_request(Api.END_TXN, self._note_commit)
+            self._begin_load()
+            stack.callback(self._end_load)
+            stack.callback(self.stop)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # The load
+
+    def _begin_load(self) -> None:
+        plan = Plan(
+            dsn=self.dsn, records=10_000_000, keys=50, topic=TOPIC, writers=3, transaction_rows=5, rollback_share=0.1,
+            rate=self._rate, skew=0.5, run=secrets.token_hex(4), history=self.history, patience_seconds=120.0,
+        )  # fmt: skip
+        self._fleet = Fleet(plan)
+        self._load = threading.Thread(target=self._pump, daemon=True)
+        self._load.start()
+
+    def _pump(self) -> None:
+        self._tally = self._fleet.run()
+
+    def _end_load(self) -> Tally:
+        self._fleet.stop()
+        self._load.join(60)
+        if self._tally is None:
+            raise AssertionError("the load ended with an error")
+        return self._tally
+
+    # The relay
+
+    def start(self, *, hook: bool = True) -> "subprocess.Popen[bytes]":
+        """Start a relay; the one before it, if it lives, is left alone."""
+        given = {
+            "name": NAME, "dsn": self.dsn, "bootstrap": self.proxy.address, "shards": SHARDS, "hook": hook,
+            "batch_rows": 200,
+        }  # fmt: skip
+        variables = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "THRESHER_SEAMS": str(self.seams),
+            "THRESHER_SEAMS_DSN": self.dsn,
+        }
+        log = (self._directory / "relay.log").open("ab")
+        with log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.relay.program", json.dumps(given)],
+                cwd=ROOT, env=variables, stdout=log, stderr=log,
+            )  # fmt: skip
+        return self.process
+
+    def stop(self) -> int | None:
+        """Stop the relay in good order; return its exit code."""
+        if self.process is None:
+            return None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def said(self) -> str:
+        return (self._directory / "relay.log").read_text(errors="replace")[-4000:]
+
+    # Rounds
+
+    def round(self, victim: str, orders: dict[int, str]) -> None:
+        """Have every shard stop at its seam, kill, and see what recovery did."""
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+        recovering = {shard: seam for shard, seam in orders.items() if seam in RECOVERING}
+        plain = {shard: seam for shard, seam in orders.items() if seam not in RECOVERING}
+        arrivals = self._into_recovery(recovering)
+        held = {shard: self._hold_answer(shard) for shard, seam in plain.items() if seam == COMMIT_SENT}
+        for shard, seam in plain.items():
+            self._order(shard, seam)
+        for rule in held.values():
+            rule.wait(timeout_seconds=ARRIVAL_SECONDS)
+        for shard, seam in plain.items():
+            arrivals[shard] = self._arrived(shard, seam)
+        for shard, arrival in arrivals.items():
+            self._number += 1
+            hit = Hit(number=self._number, seam=str(orders[shard]), victim=victim, rows=len(arrival["rows"]))
+            self._expected[self._number] = hit
+            self._write_hit(shard, arrival["rows"], self._number)
+        self._kill(victim, [arrival["pid"] for arrival in arrivals.values()])
+        for rule in held.values():
+            rule.release(Cut())
+        self._await_recovery(orders)
+
+    def _into_recovery(self, seams: dict[int, str]) -> dict[int, dict[str, Any]]:
+        """Kill workers after a commit, so that there is something to recover, and have their successors stop."""
+        rows = {}
+        for shard in seams:
+            self._order(shard, Seam.COMMITTED)
+        for shard, seam in seams.items():
+            arrival = self._arrived(shard, Seam.COMMITTED)
+            rows[shard] = arrival["rows"]
+            self._write_hit(shard, rows[shard], 0)
+            self._order(shard, seam)
+            os.kill(arrival["pid"], signal.SIGKILL)
+        return {shard: self._arrived(shard, seam) | {"rows": rows[shard]} for shard, seam in seams.items()}
+
+    def _order(self, shard: int, seam: str) -> None:
+        draft = self.seams / f"draft-{shard}"
+        draft.write_text(str(seam))
+        draft.rename(self.seams / f"order-{shard}")
+
+    def _arrived(self, shard: int, seam: str) -> dict[str, Any]:
+        path = self.seams / f"arrived-{shard}"
+        eventually(path.exists, ARRIVAL_SECONDS, lambda: f"nobody came to {seam} on shard {shard}: {self.said()}")
+        found: dict[str, Any] = json.loads(path.read_text())
+        path.unlink()
+        assert found["seam"] == seam
+        return found
+
+    def _write_hit(self, shard: int, rows: list[int], number: int) -> None:
+        draft = self.seams / f"hit-draft-{shard}"
+        draft.write_text(json.dumps({"rows": rows, "number": number}))
+        draft.rename(self.seams / f"hit-{shard}")
+
+    def _kill(self, victim: str, workers: list[int]) -> None:
+        assert self.process is not None
+        if victim == "worker":
+            for pid in workers:
+                os.kill(pid, signal.SIGKILL)
+            return
+        if victim == "driver":
+            self.process.kill()
+            self.process.wait()
+        else:
+            (java,) = [pid for pid in descendants(self.process.pid) if b"java" in command_line(pid).split(b"\0")[0]]
+            os.kill(java, signal.SIGKILL)
+            # It says that Spark is gone, and that it may be started again.
+            self.exits.append(self.process.wait(60))
+        self.start()
+
+    def _await_recovery(self, orders: dict[int, str]) -> None:
+        waiting = set(self._expected)
+
+        def recovered() -> bool:
+            for line in self._recovered_lines():
+                number = line["number"]
+                if number in self._expected:
+                    self._judge(self._expected.pop(number), line)
+            return not waiting & set(self._expected)
+
+        eventually(recovered, ARRIVAL_SECONDS, lambda: f"no recovery after {orders}: {self.said()}")
+
+    def _recovered_lines(self) -> list[dict[str, Any]]:
+        path = self.seams / "recovered"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def _judge(self, hit: Hit, line: dict[str, Any]) -> None:
+        left = 0 if hit.seam not in BEFORE_COMMIT else line["of"]
+        if line["left"] != left or not line["of"]:
+            self.report.wrong.append(f"{hit}: {line['left']} of {line['of']} rows were left after recovery")
+        else:
+            self.report.hits.append(hit)
+
+    # The wire
+
+    def _note_commit(self, frame: Frame) -> None:
+        """Remember whose commit a request is: the transactional id is in it."""
+        for shard in range(SHARDS):
+            if f"{NAME}-{shard}".encode() in frame.raw:
+                self._commits[frame.connection, frame.correlation] = shard
+
+    def _hold_answer(self, shard: int) -> Rule:
+        def armed(frame: Frame) -> Hold | None:
+            mine = self._commits.get((frame.connection, frame.correlation)) == shard
+            return Hold() if mine and (self.seams / f"arrived-{shard}").exists() else None
+
+        return self.proxy.on_answer(Api.END_TXN, armed, times=1)
+
+    # The end
+
+    def verdict(self, seconds: float = 120.0) -> tuple[Verdict, Tally]:
+        """End the load, let everything arrive, stop the relay, and judge."""
+        tally = self._end_load()
+        if self.process is None or self.process.poll() is not None:
+            self.start(hook=False)
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+
+            def drained() -> bool:
+                row = connection.execute("SELECT count(*) FROM outbox").fetchone()
+                return row is not None and row[0] == 0
+
+            eventually(drained, seconds, lambda: f"rows are left: {self.said()}")
+            code = self.stop()
+            assert code == 0, f"exit code {code}: {self.said()}"
+            held = rows_held(connection, TableName(table="outbox"))
+        reads = read_topics(self.stack.kafka.bootstrap, [TOPIC])
+        transactions = read_history(self.history)
+        return check(transactions, reads, dead=held.dead, pending=held.pending, filtered=set()), tally
+
+
+def schedule(seed: int, hits: int) -> Iterator[tuple[str, dict[int, str]]]:
+    """Yield rounds that hit every seam so often, every victim at every seam among them."""
+    draw = random.Random(seed)
+    for victim in VICTIMS:
+        count = 1 if victim != "worker" else hits - 2
+        seams = SEAMS * max(1, count)
+        draw.shuffle(seams)
+        while seams:
+            orders = {shard: seams.pop() for shard in range(min(SHARDS, len(seams)))}
+            yield victim, orders

@@ -1,0 +1,44 @@
+"""A relay as a program of its own, with the hook of the crash tests. Takes its settings as JSON."""
+
+import json
+import logging
+import sys
+from typing import Any
+
+from thresher.core.errors import ThresherError
+from thresher.db import TableName
+from thresher.relay.relay import Relay
+from thresher.relay.settings import Limits, Settings
+from thresher.spark import Policy
+from thresher.spark.signals import stopped_by_signals
+
+
+def main() -> int:
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(message)s")
+    for name in ("py4j", "root"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    settings = Settings(
+        name=given["name"],
+        dsn=given["dsn"],
+        outbox=TableName(table="outbox"),
+        kafka={"bootstrap.servers": given["bootstrap"]},
+        shards=given["shards"],
+        limits=Limits(batch_rows=given.get("batch_rows", 500)),
+    )
+    relay = Relay(
+        settings,
+        hook="tests.relay.hook:reached" if given.get("hook") else None,
+        policy=Policy(back_off_seconds=0.1, back_off_most_seconds=1.0, healthy_seconds=5.0),
+    )
+    try:
+        with stopped_by_signals(relay):
+            relay.run()
+    except ThresherError as error:
+        logging.getLogger("thresher").error("ended: %s: %s", type(error).__name__, error)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

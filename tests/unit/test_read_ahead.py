@@ -1,0 +1,224 @@
+"""The reader ahead, over a head that is played by hand: it reads when it is let, and gives what it is told."""
+
+import queue
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from thresher.relay.lot import batch_of
+from thresher.relay.read_ahead import ReadAhead
+
+# Only how long a failing test waits.
+PATIENCE = 10.0
+
+
+class Played:
+    """A head whose every read waits for an answer."""
+
+    def __init__(self) -> None:
+        self.asked: queue.SimpleQueue[tuple[int, set[int], set[str]]] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.closed = False
+
+    def read(self, rows: int, in_flight: Collection[int], held: Collection[str]) -> pa.RecordBatch | None:
+        self.asked.put((rows, set(in_flight), set(held)))
+        answer = self.answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.closed = True
+
+    def next_read(self) -> tuple[int, set[int], set[str]]:
+        """Wait until a read is under way, and return what it asked for."""
+        return self.asked.get(timeout=PATIENCE)
+
+    def find(self, *ids: int) -> None:
+        """End the read that is under way."""
+        rows: list[tuple[Any, ...]] = [(id_, None, "t", b"k", b"v", [], [], None, None) for id_ in ids]
+        self.answers.put(batch_of(rows) if ids else None)
+
+
+@pytest.fixture
+def head() -> Played:
+    return Played()
+
+
+@pytest.fixture
+def ahead(head: Played) -> Iterator[ReadAhead]:
+    made = ReadAhead(lambda: head, most_rows=4_000, poll_seconds=0.0)  # type: ignore[arg-type, return-value]
+    made.start()
+    yield made
+    made._stopped.set()
+    # Whatever it waits for, it gets.
+    for _ in range(3):
+        head.answers.put(None)
+    made.close()
+    assert not made._thread.is_alive()
+    assert head.closed
+
+
+def taken(ahead: ReadAhead) -> list[int]:
+    batch = ahead.take(PATIENCE)
+    assert batch is not None
+    return batch.column("id").to_pylist()  # type: ignore[no-any-return]
+
+
+def test_what_was_read_is_taken_with_its_lots_number(ahead: ReadAhead, head: Played) -> None:
+    head.find(1, 2)
+    batch = ahead.take(PATIENCE)
+    assert batch is not None
+    lot = ahead.lots[batch.schema.metadata[b"lot"]]
+    assert lot.batch.column("id").to_pylist() == [1, 2]
+    assert ahead.current(lot)
+
+
+def test_nothing_within_the_time_is_none(ahead: ReadAhead) -> None:
+    assert ahead.take(0.0) is None
+
+
+def test_an_empty_head_is_read_again(ahead: ReadAhead, head: Played) -> None:
+    head.find()
+    head.find(1)
+    assert taken(ahead) == [1]
+
+
+def test_rows_in_flight_are_left_out_until_they_are_settled(ahead: ReadAhead, head: Played) -> None:
+    assert head.next_read()[1] == set()
+    head.find(1, 2)
+    taken(ahead)
+    assert head.next_read()[1] == {1, 2}
+    head.find(3)
+    ahead.settled([1])
+    taken(ahead)
+    assert head.next_read()[1] == {2, 3}
+
+
+def test_only_one_lot_is_read_ahead(ahead: ReadAhead, head: Played) -> None:
+    head.next_read()
+    head.find(1)
+    assert taken(ahead) == [1]
+    head.next_read()
+    head.find(2)
+    head.find(3)
+    assert taken(ahead) == [2]
+    assert head.next_read()[1] == {1, 2}
+
+
+def test_renewing_forgets_a_lot_that_is_ready(ahead: ReadAhead, head: Played) -> None:
+    head.next_read()
+    head.find(1)
+    with ahead._state:
+        assert ahead._state.wait_for(lambda: ahead._ready is not None, PATIENCE)
+    ahead.renew()
+    assert head.next_read()[1] == set()
+    head.find(5)
+    assert taken(ahead) == [5]
+
+
+def test_renewing_forgets_a_read_that_is_under_way(ahead: ReadAhead, head: Played) -> None:
+    head.next_read()
+    ahead.renew()
+    head.find(1)
+    assert head.next_read()[1] == set(), "it is not in flight either"
+    head.find(5)
+    assert taken(ahead) == [5]
+
+
+def test_a_lot_that_was_taken_before_a_renewal_is_not_current_after_it(ahead: ReadAhead, head: Played) -> None:
+    head.find(1)
+    taken(ahead)
+    (lot,) = ahead.lots.values()
+    ahead.renew()
+    assert not ahead.current(lot)
+
+
+def test_renewing_forgets_what_is_in_flight(ahead: ReadAhead, head: Played) -> None:
+    head.next_read()
+    head.find(1)
+    taken(ahead)
+    head.next_read()
+    ahead.renew()
+    head.find()
+    assert head.next_read()[1] == set()
+
+
+def test_an_error_is_raised_where_a_lot_is_taken_every_time(ahead: ReadAhead, head: Played) -> None:
+    head.answers.put(RuntimeError("the database hung up"))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="hung up"):
+            ahead.take(PATIENCE)
+
+
+def test_a_head_that_cannot_be_opened_is_an_error_too() -> None:
+    def refuse() -> Any:
+        raise RuntimeError("no such table")
+
+    ahead = ReadAhead(refuse, most_rows=10, poll_seconds=0.0)
+    ahead.start()
+    with pytest.raises(RuntimeError, match="no such table"):
+        ahead.take(PATIENCE)
+    ahead.close()
+
+
+def test_nothing_is_read_before_the_start(head: Played) -> None:
+    ahead = ReadAhead(lambda: head, most_rows=10, poll_seconds=0.0)  # type: ignore[arg-type, return-value]
+    assert ahead.take(0.0) is None
+    assert head.asked.empty()
+    ahead.close()
+
+
+def test_a_held_topic_is_left_out_for_a_while(ahead: ReadAhead, head: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    head.next_read()
+    monkeypatch.setattr("thresher.relay.read_ahead.time.monotonic", lambda: now[0])
+    ahead.hold(["t", "u"])
+    for seconds, expected in ((0.0, {"t", "u"}), (1.9, {"t", "u"}), (0.2, set())):
+        now[0] += seconds
+        head.find(1)
+        taken(ahead)
+        assert head.next_read()[2] == expected
+
+
+# Pace
+
+
+def pace(most_rows: int = 4_000) -> ReadAhead:
+    return ReadAhead(lambda: None, most_rows=most_rows, poll_seconds=0.0)  # type: ignore[arg-type, return-value]
+
+
+def test_a_quick_and_full_lot_doubles_the_next_up_to_the_most() -> None:
+    ahead = pace()
+    sizes = []
+    for _ in range(3):
+        ahead.pace(ahead._rows, 0.1, 1.0)
+        sizes.append(ahead._rows)
+    assert sizes == [2_000, 4_000, 4_000]
+
+
+def test_a_slow_lot_halves_the_next_down_to_the_least() -> None:
+    ahead = pace()
+    ahead.pace(1_000, 1.1, 1.0)
+    assert ahead._rows == 500
+    ahead.pace(100, 1.1, 1.0)
+    assert ahead._rows == 50, "half of what was slow"
+    for _ in range(9):
+        ahead.pace(ahead._rows, 1.1, 1.0)
+    assert ahead._rows == 10
+
+
+@pytest.mark.parametrize(("rows", "seconds"), [(999, 0.1), (1_000, 0.6), (1_000, 1.0)])
+def test_a_lot_that_is_neither_slow_nor_quick_and_full_changes_nothing(rows: int, seconds: float) -> None:
+    ahead = pace()
+    ahead.pace(rows, seconds, 1.0)
+    assert ahead._rows == 1_000
+
+
+@pytest.mark.xfail(reason="the least is taken without a look at the most")
+def test_no_more_is_read_than_the_most() -> None:
+    ahead = pace(most_rows=5)
+    ahead.pace(5, 1.1, 1.0)
+    assert ahead._rows <= 5
