@@ -35,7 +35,7 @@ def main() -> int:
         with stopped_by_signals(relay):
             relay.run()
     except ThresherError as error:
-        logging.getLogger("thresher").error("ended: %s: %s", type(error).__name__, error)
+        logging.getLogger("thresher").critical("ended: %s: %s", type(error).__name__, error)
         return error.exit_code
     return 0
 

@@ -294,7 +294,6 @@ def test_several_poison_rows_are_each_found() -> None:
     assert fates(done) == {id_: Kind.REJECTED if id_ in {1, 4, 5} else Sent for id_ in range(1, 7)}
 
 
-@pytest.mark.xfail(reason="what is read before a poison row doubles the caution again: it is never tried alone")
 def test_a_poison_row_is_found_while_rows_keep_arriving_before_and_behind_it() -> None:
     run = Run().refuses(1)
     for arrival in range(100, 160, 2):
@@ -391,7 +390,6 @@ def test_a_topic_that_is_there_and_keeps_refusing_records_is_condemned_after_the
     assert fates(run.work_off(row(1))) == {1: Kind.NOT_AUTHORISED}
 
 
-@pytest.mark.xfail(reason="the denial is timed before the recovery that follows it, which may take longer")
 def test_a_topic_that_refuses_records_is_held_however_long_starting_over_takes() -> None:
     run = denying()
 
@@ -477,7 +475,6 @@ def test_halt_commits_nothing_of_a_rejected_transaction() -> None:
     assert Commit not in kinds(run.seen)
 
 
-@pytest.mark.xfail(reason="readers wait behind what was produced until the broker times it out")
 def test_halt_ends_the_rejected_transaction() -> None:
     run = Run(poison=Poison.HALT).flushes([Fault(kind=Kind.REJECTED, why="no", place=1)])
     with pytest.raises(Halted):

@@ -217,7 +217,6 @@ def test_a_lot_that_is_neither_slow_nor_quick_and_full_changes_nothing(rows: int
     assert ahead._rows == 1_000
 
 
-@pytest.mark.xfail(reason="the least is taken without a look at the most")
 def test_no_more_is_read_than_the_most() -> None:
     ahead = pace(most_rows=5)
     ahead.pace(5, 1.1, 1.0)

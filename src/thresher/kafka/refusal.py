@@ -9,7 +9,10 @@ class Refusal(enum.Enum):
     """Who has to change for it to work."""
 
     ROW = "row"
-    """The record: it is too large, or not what the topic takes."""
+    """The record: it is not what the topic takes."""
+
+    SIZE = "size"
+    """The record: it is too large, by itself or together with others."""
 
     TOPIC = "topic"
     """The topic: it is not there."""
@@ -29,10 +32,10 @@ class Refusal(enum.Enum):
 
 _KINDS: dict[int, Refusal] = {
     **dict.fromkeys(
+        (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE), Refusal.SIZE
+    ),
+    **dict.fromkeys(
         (
-            KafkaError.MSG_SIZE_TOO_LARGE,
-            KafkaError.INVALID_MSG_SIZE,
-            KafkaError.RECORD_LIST_TOO_LARGE,
             KafkaError.INVALID_TIMESTAMP,
             KafkaError.INVALID_RECORD,
             KafkaError.TOPIC_EXCEPTION,

@@ -139,8 +139,10 @@ class TransactionalProducer:
         return causes or list(self._undelivered)
 
     def commit(self) -> None:
-        """Commit. Raises `CommitUnknown` where that is not certain."""
+        """Commit. Raises `CommitUnknown` where that is not certain, and nothing is committed that lacks a record."""
         self._producer.poll(0)
+        if self._undelivered:
+            raise ProducerProblem(f"a record of the transaction was refused: {self._undelivered[0].why}")
         self._errors.clear()
         began = time.monotonic()
         try:

@@ -115,9 +115,10 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """How these topics stand → `Surveyed`."""
+    """How these topics stand, as far as is known or asked anew → `Surveyed`."""
 
     topics: frozenset[str]
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

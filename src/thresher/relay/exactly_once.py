@@ -8,8 +8,8 @@
    settling of the transaction before is durable.
 4. **Settle** the committed record's fates. Nothing else removes a row.
 5. After a rejection the producer is not used again: recover as at the start, and read anew. Then the topic that is not
-   there is left out, the row that was named is set aside, or half as many records are tried: only a row that fails
-   alone is poison.
+   there is left out, the row that was named is set aside, or the rows are tried by halves: only one that fails alone is
+   poison.
 6. Rows that were taken and not sent go back: everything read meanwhile is forgotten, so that nothing overtakes them.
 
 A crash between any two effects neither loses, repeats nor reorders for readers of committed records:
@@ -56,8 +56,6 @@ Steps = Generator[Effect, Any, None]
 
 # A topic that refused us is not tried again at once.
 _DENIED_SECONDS = 1.0
-# As many as a lot ever has.
-_UNNOTICED = 40_000
 
 
 class Poison(enum.StrEnum):
@@ -108,8 +106,8 @@ class _Shard:
     denied: dict[str, tuple[float, Absent]] = field(default_factory=dict)
     # Rows that were found out to be poison and have not been settled as dead yet.
     condemned: dict[tuple[int, int], Dead] = field(default_factory=dict)
-    # How many records a transaction may carry, after one with more was rejected; and how many were rejected since.
-    caution: int | None = None
+    # Rows of the transaction that was rejected last: one of them is poison. And how many were rejected on the way.
+    suspects: set[tuple[int, int]] = field(default_factory=set)
     rejections: int = 0
 
     def recover(self) -> Steps:
@@ -144,10 +142,13 @@ class _Shard:
     def carry(self, lot: Lot) -> Steps:
         """Bring the rows of a lot to their fates, or back to the table."""
         held: set[str] = set()
-        blocked: set[Any] = set()
         rest: Sequence[Row] = self._judged(lot.rows)
+        # Rows are left for later: they went back to the table, or wait in it behind one that blocks their key.
+        left = len(rest) < len(lot.rows)
         while rest:
-            rest = yield from self._surveyed(_without(rest, held, blocked), held)
+            before = len(rest)
+            rest = yield from self._surveyed(rest, held)
+            left |= len(rest) < before
             rows, rest = self._cut(rest)
             if not rows:
                 continue
@@ -159,19 +160,25 @@ class _Shard:
                 return
             yield from self._delivered(rows)
             yield from self._commit(rows, lot.failures)
-            blocked.update(row.stream for row in rows if isinstance(row.plan, Dead) and row.plan.blocking)
-        if held or blocked:
-            # What went back must not be overtaken by what was read behind it.
+            left |= any(isinstance(row[4], Dead) and row[4].blocking for row in rows)
+        if left:
+            # They must not be overtaken by what was read behind them.
             yield AwaitSettled()
             yield Renew()
 
     def _cut(self, rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
-        """Return what one transaction may carry, and the rest."""
+        """Return what one transaction may carry, and the rest: suspects go by themselves, half of them at most."""
         fit = fitting(rows, self.rules.progress_bytes)
-        if self.caution is not None:
-            places = [place for place, row in enumerate(rows) if isinstance(row.plan, Record)]
-            if len(places) > self.caution:
-                fit = min(fit, places[self.caution])
+        if self.suspects:
+            count, suspect = 0, None
+            for place, row in enumerate(rows[:fit]):
+                if not isinstance(row.plan, Record):
+                    continue
+                among = (row.id, row.create_time) in self.suspects
+                if suspect not in {None, among} or (among and 2 * count >= len(self.suspects)):
+                    fit = place
+                    break
+                suspect, count = among, count + 1
         return rows[:fit], rows[fit:]
 
     def _commit(self, rows: Sequence[Row], failures: int) -> Steps:
@@ -222,22 +229,26 @@ class _Shard:
                         yield Lift(topic)
         if lost:
             rows = yield from self._miss(rows, lost, answer.now, held)
-        return self._placed(rows, answer.standings)
+        return (yield from self._placed(rows, answer.standings))
 
-    def _placed(self, rows: Sequence[Row], standings: Mapping[str, Standing]) -> Sequence[Row]:
+    def _placed(self, rows: Sequence[Row], standings: Mapping[str, Standing]) -> Generator[Effect, Any, Sequence[Row]]:
         """Set rows aside that ask for a partition that is not there."""
-        if not any(isinstance(row[4], Record) and row[4][3] >= 0 for row in rows):
+        doubtful = {
+            row.plan.topic for row in rows if isinstance(row.plan, Record) and _beyond(row.plan, standings) is not None
+        }
+        if not doubtful:
             return rows
+        # Partitions may have been added since we last looked.
+        answer: Surveyed = yield Survey(frozenset(doubtful), fresh=True)
         placed = []
         for row in rows:
             plan = row.plan
-            if isinstance(plan, Record) and plan.partition >= 0:
-                standing = standings.get(plan.topic)
-                if isinstance(standing, Present) and plan.partition >= standing.partitions:
-                    why = f"partition {plan.partition} of {plan.topic} is not there: it has {standing.partitions}"
-                    placed.append(row._replace(plan=self._condemned(row, dead(Kind.NO_PARTITION, why))))
-                    continue
-            placed.append(row)
+            there = _beyond(plan, answer.standings) if isinstance(plan, Record) else None
+            if isinstance(plan, Record) and there is not None:
+                why = f"partition {plan.partition} of {plan.topic} is not there: it has {there}"
+                placed.append(row._replace(plan=self._condemned(row, dead(Kind.NO_PARTITION, why))))
+            else:
+                placed.append(row)
         return _settled_streams(placed)
 
     def _miss(
@@ -263,10 +274,11 @@ class _Shard:
         if newly:
             held |= newly
             yield Hold(frozenset(newly), why)
-        return _without(_settled_streams(kept), held, set())
+        return [row for row in _settled_streams(kept) if row.topic not in held]
 
     def _rejected(self, rows: Sequence[Row], faults: Sequence[Fault]) -> Steps:
-        """Remember what a rejection tells, and start over: a producer that failed is not used again."""
+        """Start over, since a producer that failed is not used again, and remember what the rejection tells."""
+        yield from self.recover()
         self.rejections += 1
         sent = [row for row in rows if isinstance(row.plan, Record)]
         lost = {fault.topic: Absent(kind=fault.kind, why=fault.why) for fault in faults if fault.topic is not None}
@@ -282,26 +294,24 @@ class _Shard:
                 if fault is not None:
                     fate = dead(fault.kind, fault.why, self.rejections)
                     self.condemned[row.id, row.create_time] = self._condemned(row, fate)
+                    self.suspects.discard((row.id, row.create_time))
         else:
-            self.caution = len(sent) // 2
-        yield from self.recover()
+            self.suspects = {(row.id, row.create_time) for row in sent}
         yield Renew()
 
     def _delivered(self, rows: Sequence[Row]) -> Steps:
         """Forget what these rows have disproved."""
-        if self.caution is not None:
-            # Twice as many next time, until nobody would notice.
-            self.caution = None if self.caution > _UNNOTICED else 2 * self.caution
-            if self.caution is None:
-                self.rejections = 0
-        if self.condemned:
+        if self.suspects or self.condemned:
             for row in rows:
+                self.suspects.discard((row.id, row.create_time))
                 self.condemned.pop((row.id, row.create_time), None)
         if self.denied:
             for topic in {row.plan.topic for row in rows if isinstance(row.plan, Record)} & set(self.denied):
                 del self.denied[topic]
                 if self.absent.pop(topic, None) is not None:
                     yield Lift(topic)
+        if not self.suspects and not self.condemned and not self.denied:
+            self.rejections = 0
 
     def _condemned(self, row: Row, fate: Dead) -> Dead:
         if self.rules.poison is Poison.HALT:
@@ -326,12 +336,12 @@ class _Shard:
                 )
 
 
-def _without(rows: Sequence[Row], held: set[str], blocked: set[Any]) -> Sequence[Row]:
-    if held:
-        rows = [row for row in rows if row.topic not in held]
-    if blocked:
-        rows = [row for row in rows if row.stream not in blocked]
-    return rows
+def _beyond(record: Record, standings: Mapping[str, Standing]) -> int | None:
+    """Return how many partitions there are, if the record asks for one beyond them."""
+    standing = standings.get(record.topic)
+    if record.partition < 0 or not isinstance(standing, Present) or record.partition < standing.partitions:
+        return None
+    return standing.partitions
 
 
 def _settled_streams(rows: Sequence[Row]) -> Sequence[Row]:

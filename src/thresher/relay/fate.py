@@ -1,6 +1,7 @@
 """What becomes of a row: the three fates that a progress record can hold."""
 
 import enum
+from dataclasses import dataclass
 from typing import NamedTuple
 
 # A reason is for a person to read; the row itself is kept whole.
@@ -19,11 +20,13 @@ class Kind(enum.StrEnum):
     TRANSFORM = "transform"
 
 
-class Sent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Sent:
     """It is part of the transaction that carries the progress record."""
 
 
-class Filtered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Filtered:
     """A transform left it out: it is settled without being sent."""
 
 

@@ -15,8 +15,10 @@ import pyarrow as pa
 from thresher.db import statement
 from thresher.db.cursor import OwnCursor
 from thresher.outbox.shape import BUCKETS, Shape, bucket_of
+from thresher.relay.control import incarnation
 from thresher.relay.database import connect, explain, explained, session
 from thresher.relay.lot import SCHEMA, batch_of
+from thresher.relay.problem import DatabaseLost
 from thresher.relay.settings import Settings
 
 # Up to here, a query that returns Python's values is quicker.
@@ -26,7 +28,7 @@ _FEW = 200
 class Head:
     """The head of one shard, over its own connections. For one thread."""
 
-    def __init__(self, settings: Settings, application: str, buckets: Collection[int]) -> None:
+    def __init__(self, settings: Settings, application: str, buckets: Collection[int], since: str) -> None:
         self._settings = settings
         self._application = application
         self._buckets = list(buckets)
@@ -34,7 +36,9 @@ class Head:
         self._query = statement(f"{prefix}_head", settings.outbox)
         self._bounded = statement(f"{prefix}_head_bounded", settings.outbox)
         self._large = statement("relay_large")
+        self._since = since
         self._connection = connect(settings.dsn, application)
+        self._require_same(incarnation(self._connection).since)
         self._cursor = OwnCursor(self._connection)
         self._cursor.format = psycopg.pq.Format.BINARY
         self._arrow: Any = None
@@ -89,6 +93,9 @@ class Head:
                 self._arrow = adbc_driver_postgresql.dbapi.connect(
                     session(self._settings.dsn, self._application), autocommit=True
                 )
+                with self._arrow.cursor() as cursor:
+                    cursor.execute(statement("incarnation"))
+                    self._require_same(cursor.fetchone()[1])
             with self._arrow.cursor() as cursor:
                 cursor.execute(text)
                 table = cursor.fetch_arrow_table()
@@ -96,6 +103,11 @@ class Head:
             raise explain(error.sqlstate, str(error)) from error
         batches = table.cast(SCHEMA).combine_chunks().to_batches()
         return batches[0] if batches else batch_of([])
+
+    def _require_same(self, since: str) -> None:
+        """See that it is the database that recovery settled: in one restored since, sent rows are back."""
+        if since != self._since:
+            raise DatabaseLost("the database was restarted or replaced: the shard recovers first")
 
     def _holds_large_rows(self) -> bool:
         with explained():

@@ -63,6 +63,7 @@ _PRESENT_SECONDS, _ABSENT_SECONDS = 30.0, 1.0
 _LOOK_SECONDS = 0.05
 _KINDS = {
     Refusal.ROW: Kind.REJECTED,
+    Refusal.SIZE: Kind.TOO_LARGE,
     Refusal.TOPIC: Kind.NO_TOPIC,
     Refusal.TOPIC_DENIED: Kind.NOT_AUTHORISED,
 }
@@ -115,7 +116,7 @@ class Lane:
         self._settler = Settler(self._settle)
         shard.enter(closing(self._settler))
         self._ahead = ReadAhead(
-            lambda: Head(settings, self._application, buckets_of(shard.index, shard.shards)),
+            lambda: Head(settings, self._application, buckets_of(shard.index, shard.shards), self._since),
             most_rows=settings.limits.batch_rows,
             poll_seconds=settings.limits.poll_seconds,
         )
@@ -127,6 +128,7 @@ class Lane:
         self._in_flight: list[int] = []
         self._taken: tuple[int, float] | None = None
         self._noted: Progress | None = None
+        self._since = ""
         self._doings: dict[type[Effect], Callable[[Any], Any]] = {
             ReadControl: self._read_control,
             Init: self._init,
@@ -165,6 +167,7 @@ class Lane:
     def _read_control(self, _: ReadControl) -> Control | None:
         row = self._control.read(self._settings.name)
         now = incarnation(self._connection)
+        self._since = now.since
         if row is None:
             return None
         if self._producer is not None:
@@ -232,7 +235,7 @@ class Lane:
         standings: dict[str, Standing] = {}
         for topic in effect.topics:
             until, standing = self._topics.get(topic, (0.0, None))
-            if standing is None or until < now:
+            if standing is None or until < now or effect.fresh:
                 standing = self._standing(topic)
                 keep = _PRESENT_SECONDS if isinstance(standing, Present) else _ABSENT_SECONDS
                 self._topics[topic] = (now + keep, standing)
@@ -275,7 +278,7 @@ class Lane:
         kind = _KINDS.get(undelivered.refusal)
         if kind is None or undelivered.topic == progress_topic(self._settings.name):
             raise BrokerLost(f"a record for {undelivered.topic} was not delivered: {undelivered.why}")
-        of_topic = undelivered.refusal is not Refusal.ROW
+        of_topic = undelivered.refusal in {Refusal.TOPIC, Refusal.TOPIC_DENIED}
         if of_topic:
             self._topics.pop(undelivered.topic, None)
         return Fault(

@@ -91,6 +91,7 @@ def _plans(batch: pa.RecordBatch, topics: list[Any], keys: list[bytes | None]) -
         elif moment is not None and not 0 <= moment < _LATEST:
             add(dead(Kind.MALFORMED, "its timestamp is before 1970 or after 9999, which Kafka cannot hold"))
         else:
-            at = 0 if moment is None else moment // 1000
+            # 0 means the time of sending, so the first millisecond of 1970 is the second.
+            at = 0 if moment is None else max(1, moment // 1000)
             add(Record(topic, value, key, -1 if partition is None else partition, at, headers))
     return plans

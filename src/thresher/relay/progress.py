@@ -5,12 +5,13 @@ incarnation, the term, the shard, and the transaction's number. Nothing but a co
 On the wire it is one Arrow batch, so that ten thousand rows cost one call.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from thresher.relay.fate import FILTERED, SENT, Dead, Fate, Filtered, Kind
+from thresher.relay.fate import FILTERED, SENT, Dead, Fate, Filtered, Kind, Sent
 from thresher.relay.problem import ForeignProgress
 from thresher.relay.row import Row
 
@@ -20,15 +21,6 @@ _SCHEMA = pa.schema(
         ("id", pa.int64()),
         ("create_time", pa.int64()),
         ("fate", pa.int8()),
-    ]
-)
-_DEAD_SCHEMA = pa.schema(
-    [
-        ("place", pa.int32()),
-        ("kind", pa.string()),
-        ("reason", pa.string()),
-        ("attempts", pa.int32()),
-        ("blocking", pa.bool_()),
     ]
 )
 _SENT, _FILTERED, _DEAD = range(3)
@@ -85,7 +77,7 @@ def fitting(rows: Sequence[Row], limit: int) -> int:
     for place, row in enumerate(rows):
         room -= _ROW_BYTES
         if isinstance(row.plan, Dead):
-            room -= _DEAD_BYTES + 4 * len(row.plan.reason)
+            room -= _DEAD_BYTES + len(json.dumps(row.plan.reason))
         if room < 0:
             return max(place, 1)
     return len(rows)
@@ -104,7 +96,10 @@ def encode(progress: Progress) -> bytes:
         "number": str(progress.number),
         "failures": str(progress.failures),
     }
-    codes = [_SENT if f is SENT else _DEAD if isinstance(f, Dead) else _FILTERED for f in progress.fates]
+    codes = [_SENT if isinstance(f, Sent) else _DEAD if isinstance(f, Dead) else _FILTERED for f in progress.fates]
+    if _DEAD in codes:
+        dead = [(place, *fate) for place, fate in enumerate(progress.fates) if isinstance(fate, Dead)]
+        metadata["dead"] = json.dumps(dead)
     rows = pa.record_batch(
         [
             pa.array(progress.ids, pa.int64()),
@@ -116,15 +111,6 @@ def encode(progress: Progress) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
         writer.write_batch(rows)
-    if _DEAD in codes:
-        dead = [(place, *fate) for place, fate in enumerate(progress.fates) if isinstance(fate, Dead)]
-        columns = [list(column) for column in zip(*dead, strict=True)]
-        columns[1] = [str(kind) for kind in columns[1]]
-        second = pa.record_batch(
-            [pa.array(c, f.type) for c, f in zip(columns, _DEAD_SCHEMA, strict=True)], schema=_DEAD_SCHEMA
-        )
-        with pa.ipc.new_stream(sink, _DEAD_SCHEMA, options=_OPTIONS) as writer:
-            writer.write_batch(second)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
@@ -132,8 +118,7 @@ def encode(progress: Progress) -> bytes:
 def decode(data: bytes) -> Progress:
     """Return the record; raises `ForeignProgress` where it is not one of ours."""
     try:
-        source = pa.BufferReader(data)
-        with pa.ipc.open_stream(source) as reader:
+        with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
             metadata = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}
             if metadata.get("version") != _VERSION:
                 raise ForeignProgress(
@@ -141,12 +126,9 @@ def decode(data: bytes) -> Progress:
                     "a newer Thresher wrote it, so use that one"
                 )
             batch = reader.read_next_batch()
-        codes = batch.column(2).to_pylist()
-        fates: list[Fate] = [FILTERED if code == _FILTERED else SENT for code in codes]
-        if _DEAD in codes:
-            with pa.ipc.open_stream(source) as reader:
-                for row in reader.read_next_batch().to_pylist():
-                    fates[row["place"]] = Dead(Kind(row["kind"]), row["reason"], row["attempts"], row["blocking"])
+        fates: list[Fate] = [FILTERED if code == _FILTERED else SENT for code in batch.column(2).to_pylist()]
+        for place, kind, reason, attempts, blocking in json.loads(metadata.get("dead", "[]")):
+            fates[place] = Dead(Kind(kind), reason, attempts, blocking)
         return Progress(
             origin=Origin(
                 outbox_id=metadata["outbox_id"],
@@ -161,7 +143,7 @@ def decode(data: bytes) -> Progress:
             fates=fates,
             failures=int(metadata["failures"]),
         )
-    except (pa.ArrowInvalid, KeyError, ValueError, IndexError, UnicodeError, StopIteration) as error:
+    except (pa.ArrowInvalid, KeyError, OSError, ValueError, IndexError, TypeError, StopIteration) as error:
         raise ForeignProgress(
             f"a record on the progress topic is not one of ours ({type(error).__name__}): the topic must be the "
             "relay's alone"

@@ -97,7 +97,7 @@ class ReadAhead:
     def pace(self, rows: int, seconds: float, most_seconds: float) -> None:
         """Learn from a lot: after a slow one the next are half as large, after a quick and full one twice as large."""
         if seconds > most_seconds:
-            self._rows = max(_LEAST_ROWS, min(self._rows, rows) // 2)
+            self._rows = min(self._most_rows, max(_LEAST_ROWS, min(self._rows, rows) // 2))
         elif rows >= self._rows and seconds < most_seconds / 2:
             self._rows = min(self._most_rows, self._rows * 2)
 

@@ -37,8 +37,9 @@ logger = logging.getLogger(__name__)
 
 # Not compacted, kept until it is trimmed: after a restore all of the horizon is settled again.
 _TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-# What a client's own default allows in one record, less some framing.
+# Less than what a client's own default allows in one record.
 _MOST_PROGRESS_BYTES = 900_000
+_LEAST_PROGRESS_BYTES, _FRAMING_BYTES = 16_384, 2_048
 # How long a cluster may take to agree on which topics there are.
 _SETTLING_SECONDS = 5.0
 
@@ -70,13 +71,12 @@ def take_over(settings: Settings, term: str | None = None) -> Mandate:
         )
         if not laid_out:
             raise Superseded("a newer relay of the same name has taken over while this one was starting")
-        with _explained():
-            limit = admin.record_limit(progress_topic(settings.name))
+        limit = _progress_limit(admin, settings)
     return Mandate(
         settings=settings,
         outbox_id=row.outbox_id,
         term=term,
-        progress_bytes=min(_MOST_PROGRESS_BYTES, limit - 2_048),
+        progress_bytes=limit,
     )
 
 
@@ -160,6 +160,20 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
                 "on one broker need different names"
             )
     return found
+
+
+def _progress_limit(admin: Admin, settings: Settings) -> int:
+    """Return how large a progress record may be, by the broker's word and by the client's."""
+    with _explained():
+        limit = admin.record_limit(progress_topic(settings.name))
+    client = {**settings.kafka, **settings.producer}.get("message.max.bytes", _MOST_PROGRESS_BYTES)
+    limit = min(_MOST_PROGRESS_BYTES, limit, int(client)) - _FRAMING_BYTES
+    if limit < _LEAST_PROGRESS_BYTES:
+        raise BrokerRefused(
+            f"a progress record may have {limit} bytes, {_LEAST_PROGRESS_BYTES} are needed: raise max.message.bytes of "
+            f"{progress_topic(settings.name)}, or message.max.bytes of the client"
+        )
+    return limit
 
 
 def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row: ControlRow) -> None:

@@ -113,7 +113,7 @@ def _result(path: str, batch: pa.RecordBatch, given: object) -> pa.RecordBatch:
     try:
         result = given.select(SCHEMA.names).cast(SCHEMA)
         result.validate()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, ValueError) as error:
         raise _Failure(path, f"its result has another schema: {error}") from error
     ids = result.column("id").to_pylist()
     unknown = set(ids) - set(batch.column("id").to_pylist())
