@@ -4,7 +4,9 @@ import re
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,8 +14,12 @@ import pytest
 from tests.processes import environment
 from thresher.db import TableName
 from thresher.outbox import create_schema
+from thresher.relay.configuration import load
+from thresher.relay.lot import batch_of
+from thresher.relay.transform import run
 
 ROOT = Path(__file__).parents[2]
+AT = datetime(2026, 11, 15, tzinfo=UTC)
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -25,7 +31,7 @@ def blocks(language: str) -> list[str]:
 def test_the_python_example_runs(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         create_schema(connection, TableName(table="outbox"))
-    example, _ = blocks("python")
+    example, _, _ = blocks("python")
     subprocess.run([sys.executable, "-c", example], env=environment(THRESHER_DS=dsn), check=True, timeout=60)
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (1001,)
@@ -33,7 +39,7 @@ def test_the_python_example_runs(dsn: str) -> None:
 
 
 def test_the_pipeline_example_runs(tmp_path: Path) -> None:
-    _, example = blocks("python")
+    _, _, example = blocks("python")
     program = tmp_path / "squares.py"
     program.write_text(example)
     answer = subprocess.run(
@@ -42,6 +48,26 @@ def test_the_pipeline_example_runs(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.splitlines() == [str(sum(number**2 for number in range(100)))]
     assert not answer.stderr, "a run in which nothing is wrong is quiet"
+
+
+def test_the_relays_configuration_is_one(tmp_path: Path) -> None:
+    (example,) = blocks("yaml")
+    path = tmp_path / "relay.yaml"
+    path.write_text(example)
+    settings = load(path, {}).settings
+    assert (settings.name, settings.transforms) == ("orders", ("orders_relay:no_drafts",))
+
+
+def test_the_transform_example_filters() -> None:
+    _, example, _ = blocks("python")
+    found: dict[str, Any] = {}
+    exec(example, found)  # noqa: S102 - it is our own
+    rows: list[tuple[Any, ...]] = [
+        (n, AT, topic, b"k", b"v", [], [], None, None) for n, topic in enumerate(("drafts", "orders"))
+    ]
+    done = run([("orders_relay:no_drafts", found["no_drafts"])], batch_of(rows))
+    assert done.batch.column("topic").to_pylist() == ["orders"]
+    assert done.failed == {}
 
 
 def test_the_commands_run(state: Path) -> None:

@@ -5,6 +5,7 @@ Bounds are five times what was seen, plus 5 s.
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +15,12 @@ import pytest
 
 from tests.engine.cluster import Cluster, cluster, executor_of
 from tests.engine.driver import Driver, Shot, driven, running
-from tests.processes import alive, descendants, eventually
+from tests.processes import alive, descendants, environment, eventually
+from tests.relay.relaying import Place
+from thresher.cli.status import ask
+from thresher.devstack.ports import free_port
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message
 from thresher.spark.environment import pack
 
 SHARDS = 4
@@ -25,7 +31,9 @@ RESTART_SECONDS = 60.0
 @pytest.fixture(scope="module")
 def environment_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = tmp_path_factory.mktemp("environment") / "environment.tar.gz"
-    pack(archive, only=["thresher", "pyarrow"])
+    pack(
+        archive, only=["thresher", "pyarrow", "adbc-driver-postgresql", "confluent-kafka", "psycopg", "psycopg-binary"]
+    )
     return archive
 
 
@@ -174,3 +182,31 @@ def test_executors_without_our_environment_are_a_clear_error(spark_cluster: Clus
     with driven(shards=1, spark=bare) as hopeless:
         assert hopeless.end(UP_SECONDS) == 1
         assert "the workers' Python lacks thresher" in hopeless.shot["error"]
+
+
+def test_a_relays_rows_are_published_by_both_executors_and_not_by_the_driver(
+    spark_cluster: Cluster, environment_archive: Path, stack: Stack, dsn: str, topic_prefix: str
+) -> None:
+    at = Place(stack, dsn, topic_prefix)
+    options = spark_cluster.options(environment_archive)
+    where = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "thresher", "run", "--name", f"{topic_prefix}relay", "--ds", dsn]
+    command += ["--bootstrap", stack.kafka.bootstrap, "--status", where, "--spark-master", spark_cluster.url]
+    command += ["--spark-archives", options["archives"][0], "--spark-python", options["python"]]
+    command += [word for name, value in options["conf"].items() for word in ("--spark", f"{name}={value}")]
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(500)))
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment()) as relay:
+        try:
+            at.read(500, seconds=UP_SECONDS)
+
+            def both() -> bool:
+                return all(shard["relayed"] for shard in ask(where)["shards"])
+
+            eventually(both, 10)
+            shards = ask(where)["shards"]
+            assert len({executor_of(shard["pid"]) for shard in shards}) == 2
+            assert relay.pid not in {shard["pid"] for shard in shards}
+            assert all(spark_cluster.worker_of(shard["pid"]) for shard in shards)
+        finally:
+            relay.terminate()
+            assert relay.wait(60) == 0, relay.stderr and relay.stderr.read()

@@ -33,8 +33,8 @@ from thresher.testing.reading import follow_topic, read_topics, rows_held
 
 _TOPIC = "demo.orders"
 _TABLE = TableName(table="outbox")
-# What is written in so many seconds, and at which share of it the relay is killed.
-_SECONDS = 30.0
+# How fast and for how long it is written at most, and at which share of it the relay is killed.
+_RATE, _SECONDS = 650.0, 30.0
 _KILL_SHARE = 0.6
 _LOOK_SECONDS = 0.25
 _DRAIN_SECONDS = 60.0
@@ -82,7 +82,7 @@ def _play(stack: Stack, dsn: str, records: int, directory: Path) -> bool:
         writers=2,
         transaction_rows=10,
         rollback_share=0.1,
-        rate=records / _SECONDS,
+        rate=max(_RATE, records / _SECONDS),
         skew=0.8,
         run=secrets.token_hex(4),
         history=history,

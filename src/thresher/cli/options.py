@@ -8,6 +8,7 @@ import typer
 from thresher.cli.output import note
 from thresher.core.errors import InvalidInput, ThresherError
 from thresher.db import TableName
+from thresher.db.dsn import check_dsn
 from thresher.devstack.kept import KeptStack
 from thresher.outbox import Shape
 
@@ -36,13 +37,9 @@ def resolve_dsn(given: str | None) -> str:
     """Return the connection string that was given, or that of the local stack; never guess further."""
     if given:
         try:
-            parts = psycopg.conninfo.conninfo_to_dict(given)
-        except (psycopg.ProgrammingError, UnicodeError):
-            # The driver's text may repeat what it could not read, password and all.
-            raise InvalidInput("--ds: not a Postgres connection string (host=… dbname=… or postgresql://…)") from None
-        if "@" in str(parts.get("host", "")) or not str(parts.get("port", "1")).replace(",", "").isdigit():
-            # A password with an unescaped @ or / in a URL ends up here in part, and must not be printed.
-            raise InvalidInput("--ds: host or port cannot be right; in a URL, write @ as %40, / as %2F and : as %3A")
+            check_dsn(given)
+        except InvalidInput as error:
+            raise InvalidInput(f"--ds: {error}") from None
         return given
     endpoints = KeptStack().endpoints()
     if endpoints is None:

@@ -81,6 +81,16 @@ def run(
     spark_master: Annotated[
         str | None, typer.Option(envvar="THRESHER_SPARK_MASTER", help="A Spark master. [local threads]")
     ] = None,
+    spark_python: Annotated[
+        str | None, typer.Option(envvar="THRESHER_SPARK_PYTHON", help="The Python of executors elsewhere.")
+    ] = None,
+    spark_archives: Annotated[
+        list[str] | None,
+        typer.Option(envvar="THRESHER_SPARK_ARCHIVES", help="What 'thresher spark pack' made, as FILE#directory."),
+    ] = None,
+    spark_py_files: Annotated[
+        list[str] | None, typer.Option(envvar="THRESHER_SPARK_PY_FILES", help="Files with transforms to ship.")
+    ] = None,
     spark: Annotated[
         list[str] | None, typer.Option(envvar="THRESHER_SPARK", help="A Spark setting, as key=value; may be repeated.")
     ] = None,
@@ -97,7 +107,8 @@ def run(
         "settle": settle, "poison": poison, "transform": transform or None, "batch_rows": batch_rows,
         "batch_bytes": batch_bytes, "batch_seconds": batch_seconds, "poll_seconds": poll_seconds,
         "grace_seconds": grace_seconds, "horizon_seconds": horizon_seconds, "status": status,
-        "spark_master": spark_master, "kafka": _properties(kafka, "--kafka"),
+        "spark_master": spark_master, "spark_python": spark_python, "spark_archives": spark_archives or None,
+        "spark_py_files": spark_py_files or None, "kafka": _properties(kafka, "--kafka"),
         "producer": _properties(producer, "--producer"), "spark": _properties(spark, "--spark"),
     }  # fmt: skip
     if bootstrap is not None:
@@ -110,13 +121,13 @@ def run(
     from thresher.relay.configuration import Configuration, load  # noqa: PLC0415
     from thresher.relay.relay import Relay  # noqa: PLC0415
     from thresher.relay.status import Status  # noqa: PLC0415
-    from thresher.spark import SparkOptions  # noqa: PLC0415
     from thresher.spark.signals import stopped_by_signals  # noqa: PLC0415
 
+    # A transform in the directory where it was started is found by the workers too.
+    sys.path.insert(0, str(Path.cwd()))
     loaded = load(config, overrides)
     _log(verbose)
-    options = SparkOptions(master=loaded.spark_master, conf=dict(loaded.spark))
-    relay = Relay(loaded.settings, spark=options)
+    relay = Relay(loaded.settings, spark=loaded.spark)
 
     @contextlib.contextmanager
     def shown(loaded: Configuration) -> Iterator[None]:

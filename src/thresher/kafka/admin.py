@@ -4,9 +4,10 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 _log = logging.getLogger(__name__)
@@ -49,8 +50,22 @@ class Cluster:
 class Admin:
     """A cluster's administration. Every call is one request, answered within its time-out or an error."""
 
-    def __init__(self, bootstrap: str, config: Mapping[str, str] | None = None) -> None:
-        self._client = AdminClient({"bootstrap.servers": bootstrap, **(config or {})}, logger=_log)
+    def __init__(self, bootstrap: str, config: Mapping[str, Any] | None = None) -> None:
+        self._errors: list[KafkaError] = []
+        self._client = AdminClient(
+            {**(config or {}), "bootstrap.servers": bootstrap, "error_cb": self._errors.append}, logger=_log
+        )
+
+    def greet(self) -> None:
+        """See that the cluster answers us. Raises `KafkaException` with what the client met, not just a time-out."""
+        try:
+            self._client.describe_cluster(request_timeout=_REQUEST_SECONDS).result()
+        except KafkaException as error:
+            self._client.poll(0)
+            met = [each for each in self._errors if each.code() != KafkaError._ALL_BROKERS_DOWN]
+            if met:
+                raise KafkaException(met[-1]) from error
+            raise
 
     def cluster(self, timeout_seconds: float = _REQUEST_SECONDS) -> Cluster:
         """Return the cluster as one of its brokers sees it."""
@@ -73,6 +88,15 @@ class Admin:
                 return None
             raise
         return TopicFacts(topic_id=str(found.topic_id), partitions=len(found.partitions))
+
+    def may_write(self, topic: str) -> bool:
+        """Whether the cluster says that we may write to a topic; a cluster that says nothing of rights lets us."""
+        asked = self._client.describe_topics(
+            TopicCollection([topic]), include_authorized_operations=True, request_timeout=_REQUEST_SECONDS
+        )
+        (future,) = asked.values()
+        allowed = future.result().authorized_operations
+        return not allowed or AclOperation.WRITE in allowed or AclOperation.ALL in allowed
 
     def widen_topic(self, name: str, partitions: int) -> None:
         """Raise a topic's number of partitions."""

@@ -55,6 +55,7 @@ _KINDS: dict[int, Refusal] = {
             KafkaError.GROUP_AUTHORIZATION_FAILED,
             KafkaError.UNSUPPORTED_SASL_MECHANISM,
             KafkaError.SASL_AUTHENTICATION_FAILED,
+            KafkaError._AUTHENTICATION,
             KafkaError.UNSUPPORTED_VERSION,
             KafkaError._UNSUPPORTED_FEATURE,
         ),

@@ -5,23 +5,24 @@ Every problem is named in one message, with its key and the reason, and no value
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 from confluent_kafka import KafkaException, Producer
-from psycopg import ProgrammingError, conninfo
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
+from thresher.db.dsn import check_dsn
 from thresher.kafka.transactional import GUARDED
 from thresher.outbox.shape import BUCKETS, Shape
 from thresher.relay.exactly_once import Poison
 from thresher.relay.names import valid_name
 from thresher.relay.problem import ConfigurationInvalid
 from thresher.relay.settings import Limits, Settings, Settling
+from thresher.spark.settings import SparkOptions
 
 _OWN_CLIENT = frozenset({"group.id", "isolation.level", "enable.auto.commit", "enable.partition.eof", "error_cb"})
 STATUS = "127.0.0.1:8640"
@@ -57,6 +58,9 @@ class Form(BaseModel):
     horizon_seconds: float = Field(default=_LIMITS.horizon_seconds, ge=60)
     status: str = STATUS
     spark_master: str | None = None
+    spark_python: str | None = None
+    spark_archives: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    spark_py_files: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     spark: dict[str, str] = {}
 
     @field_validator("name")
@@ -69,11 +73,7 @@ class Form(BaseModel):
     @field_validator("data_source")
     @classmethod
     def _data_source(cls, dsn: str) -> str:
-        try:
-            conninfo.conninfo_to_dict(dsn)
-        except (ProgrammingError, UnicodeError):
-            # The driver's text may repeat what it could not read, password and all.
-            raise ValueError("not a Postgres connection string (host=… dbname=… or postgresql://…)") from None
+        check_dsn(dsn)
         return dsn
 
     @field_validator("kafka", "producer")
@@ -124,8 +124,7 @@ class Configuration:
     status: tuple[str, int] | None
     # The port was not chosen by anybody: another one will do.
     status_by_default: bool
-    spark_master: str | None = None
-    spark: Mapping[str, str] = field(default_factory=dict)
+    spark: SparkOptions
 
 
 def load(path: Path | None, overrides: Mapping[str, Any]) -> Configuration:
@@ -164,8 +163,13 @@ def _configuration(form: Form, given: Mapping[str, Any]) -> Configuration:
         ),
         status=None if form.status == "off" else (host, int(port)),
         status_by_default="status" not in given,
-        spark_master=form.spark_master,
-        spark=form.spark,
+        spark=SparkOptions(
+            master=form.spark_master,
+            conf=dict(form.spark),
+            python=form.spark_python,
+            py_files=form.spark_py_files,
+            archives=form.spark_archives,
+        ),
     )
 
 

@@ -11,7 +11,9 @@ from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import KafkaException
 
+from thresher.kafka.admin import Admin
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.kafka.tail import Tail
 from thresher.kafka.transactional import TransactionalProducer, Undelivered
@@ -124,6 +126,7 @@ class Lane:
         shard.shared["ahead"], shard.shared["failures"] = self._ahead, 0
         self._producer: TransactionalProducer | None = None
         self._topics: dict[str, tuple[float, Standing]] = {}
+        self._admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), settings.kafka)
         self._hook = hook_of(mandate.hook)
         self._in_flight: list[int] = []
         self._taken: tuple[int, float] | None = None
@@ -245,11 +248,20 @@ class Lane:
     def _standing(self, topic: str) -> Standing:
         found = self._client.partitions(topic)
         if isinstance(found, int):
-            return Present(partitions=found)
+            return self._allowed(topic, found)
         refusal = refusal_of(found)
         if refusal not in _KINDS:
             raise BrokerLost(f"the cluster did not say how {topic} stands: {found.str()}")
         return Absent(kind=_KINDS[refusal], why=f"{topic}: {found.str()}")
+
+    def _allowed(self, topic: str, partitions: int) -> Standing:
+        """Ask before we try: a topic that may not be written to would fail every record of a transaction."""
+        try:
+            if self._admin.may_write(topic):
+                return Present(partitions=partitions)
+        except KafkaException as error:
+            raise BrokerLost(f"the cluster did not say how {topic} stands: {error.args[0].str()}") from error
+        return Absent(kind=Kind.NOT_AUTHORISED, why=f"{topic}: we may not write to it")
 
     def _begin(self, _: Begin) -> None:
         self._seam(Seam.BEFORE_BEGIN)
@@ -270,8 +282,24 @@ class Lane:
         return []
 
     def _flush(self, _: Flush) -> list[Fault]:
-        faults = [self._fault(undelivered) for undelivered in self._client.flush()]
+        undelivered = self._client.flush()
         self._seam(Seam.FLUSHED)
+        if undelivered and all(each.refusal is Refusal.NEIGHBOUR for each in undelivered):
+            # The client failed the transaction as a whole, and does not say for which topic.
+            return self._lost_topics(undelivered)
+        return [self._fault(each) for each in undelivered]
+
+    def _lost_topics(self, undelivered: Sequence[Undelivered]) -> list[Fault]:
+        topics = {each.topic for each in undelivered} - {progress_topic(self._settings.name)}
+        standings = {topic: self._standing(topic) for topic in topics}
+        self._topics.clear()
+        faults = [
+            Fault(kind=standing.kind, why=standing.why, topic=topic)
+            for topic, standing in standings.items()
+            if isinstance(standing, Absent)
+        ]
+        if not faults:
+            raise BrokerLost(f"the transaction failed: {undelivered[0].why}")
         return faults
 
     def _fault(self, undelivered: Undelivered) -> Fault:

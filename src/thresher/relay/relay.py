@@ -166,7 +166,7 @@ class Relay:
         settings = mandate.settings
         before = int((time.time() - settings.limits.horizon_seconds) * 1000)
         try:
-            admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), {**settings.kafka})
+            admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), settings.kafka)
             admin.trim(progress_topic(settings.name), settings.shards, before)
         except KafkaException as error:
             logger.debug("old progress was not trimmed: %s", error.args[0].str())

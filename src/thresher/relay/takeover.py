@@ -53,7 +53,9 @@ def take_over(settings: Settings, term: str | None = None) -> Mandate:
         _prepare(connection, settings)
         control = ControlTable(connection, settings.outbox)
         row = _own_row(connection, control, settings, term)
-        admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), {**settings.kafka})
+        admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), settings.kafka)
+        with _explained():
+            admin.greet()
         topic = _progress_topic(admin, settings, row)
         if not control.run("take", name=settings.name, term=term):
             raise Superseded("the control row was removed while this relay was starting")
@@ -213,7 +215,7 @@ class _explained:  # noqa: N801 - reads as a statement
             reason = error.args[0]
             if refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
                 raise BrokerRefused(
-                    f"the broker refused: {reason.str()}; the relay needs Create, Describe, Read, Write and Delete on "
-                    "its progress topic"
+                    f"the broker refused: {reason.str()}; mend the relay's credentials, or grant it Create, Describe, "
+                    "Read, Write and Delete on its progress topic"
                 ) from error
             raise BrokerLost(f"the broker failed: {reason.str()}") from error

@@ -1,0 +1,54 @@
+"""Kills the relay at every seam, again and again, under a load that never ends; then one verdict over all of it.
+
+    ./run soak relay [--hits 100] [--seed 5] [--from ROUND]
+
+The seed gives the schedule: the same one again, or, with --from, the rest of one that was broken off.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import time
+
+from tests.relay.crashing import SEAMS, CrashRun, schedule
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hits", type=int, default=100, help="hits per seam")
+    parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the round to begin with")
+    options = parser.parse_args()
+    rounds = list(schedule(options.seed, options.hits))
+    began = time.monotonic()
+    with CrashRun() as run:
+        for number, (victim, orders) in itertools.islice(enumerate(rounds), options.first, None):
+            run.round(victim, orders)
+            print(
+                f"seed {options.seed}, round {number + 1} of {len(rounds)}: {victim} at "
+                f"{', '.join(sorted(orders.values()))}; {time.monotonic() - began:.0f} s, wrong so far: "
+                f"{len(run.report.wrong)}",
+                flush=True,
+            )
+        verdict, tally = run.verdict()
+    print("\n".join([*run.report.lines(), *run.report.wrong, verdict.line()]))
+    never = [seam for seam in SEAMS if not run.report.counted()[seam]]
+    good = verdict.ok and not run.report.wrong and not never
+    print(
+        json.dumps(
+            {
+                "ok": good,
+                "hits": dict(run.report.counted()),
+                "never": never,
+                "rows": tally.committed,
+                "seconds": round(time.monotonic() - began, 1),
+                "seed": options.seed,
+            }
+        )
+    )
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

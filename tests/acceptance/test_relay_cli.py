@@ -1,0 +1,177 @@
+"""The relay as a program: `thresher run`, `status`, `dead` and `verify`, as an operator has them."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.processes import environment, eventually
+from tests.relay.relaying import Place
+from thresher.cli.status import RelayUnreachable, ask
+from thresher.devstack.ports import free_port
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message
+
+# Seen: 6 s until its shards are up.
+UP_SECONDS = 60.0
+
+
+def thresher(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "thresher", *arguments], capture_output=True, text=True, timeout=100, check=False,
+        env=environment(**variables),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def at(stack: Stack, dsn: str, topic_prefix: str) -> Place:
+    return Place(stack, dsn, topic_prefix)
+
+
+class Running:
+    """`thresher run` in a directory of its own, with its log."""
+
+    def __init__(self, at: Place, directory: Path, **keys: Any) -> None:
+        self.status = f"127.0.0.1:{free_port()}"
+        config = {
+            "name": f"{at.prefix}relay", "data_source": at.dsn, "status": self.status,
+            "kafka": {"bootstrap.servers": at.stack.kafka.bootstrap}, **keys,
+        }  # fmt: skip
+        path = directory / "relay.yaml"
+        path.write_text(json.dumps(config))  # which is YAML too
+        self.log = directory / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "thresher", "run", "-c", str(path)],
+                cwd=directory, env=environment(), stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def ask(self) -> dict[str, Any]:
+        with contextlib.suppress(RelayUnreachable):
+            return ask(self.status)
+        return {}
+
+    def until(self, key: str, value: object, seconds: float = UP_SECONDS) -> dict[str, Any]:
+        def there() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            return self.ask().get(key) == value
+
+        eventually(there, seconds, lambda: f"{self.ask()} {self.log.read_text()}")
+        return self.ask()
+
+
+@contextlib.contextmanager
+def running(at: Place, directory: Path, **keys: Any) -> Iterator[Running]:
+    relay = Running(at, directory, **keys)
+    try:
+        yield relay
+    finally:
+        relay.process.kill()
+        relay.process.wait()
+
+
+def test_an_operators_day(at: Place, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def same(batch):\n    return batch\n")
+    at.stash(*(Message(topic=at.topic, key=f"k{n % 3}", value=str(n)) for n in range(100)))
+    at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES ('not a topic', 'k', 'v')")
+    with running(at, tmp_path, transform="mine:same") as relay:
+        at.read(100, seconds=UP_SECONDS)
+        picture = relay.until("relayed", 100)
+        relay.until("pending", 0)
+        relay.until("dead_rows", 1)
+        assert (picture["state"], picture["pending_exact"], len(picture["shards"])) == ("running", True, 2)
+        assert [shard["state"] for shard in picture["shards"]] == ["running"] * 2
+        shown = thresher("status", "--at", relay.status)
+        assert shown.returncode == 0, shown.stderr
+        assert "relayed 100" in shown.stdout
+        assert json.loads(thresher("status", "--at", relay.status, "--json").stdout)["name"] == f"{at.prefix}relay"
+        dead(at)
+        relay.until("dead_rows", 0)
+        relay.process.send_signal(signal.SIGTERM)
+        assert relay.process.wait(60) == 0
+        log = relay.log.read_text()
+    assert "Traceback" not in log
+    assert "101 rows relayed" in log
+    nobody = thresher("status", "--at", relay.status)
+    assert (nobody.returncode, "no relay answers" in nobody.stderr) == (1, True)
+
+
+def dead(at: Place) -> None:
+    """List, show, mend, put back, and drop."""
+    listed = json.loads(thresher("dead", "list", "--ds", at.dsn, "--json").stdout)
+    (row,) = listed["rows"]
+    assert (row["topic"], row["kind"], row["attempts"]) == ("not a topic", "malformed", 1)
+    assert "cannot be a topic" in thresher("dead", "list", "--ds", at.dsn, COLUMNS="300").stdout
+    shown = thresher("dead", "show", str(row["id"]), "--ds", at.dsn, "--json")
+    assert json.loads(shown.stdout)["value"] == "v"
+    nothing = thresher("dead", "replay", "--ds", at.dsn)
+    assert (nothing.returncode, "which rows?" in nothing.stderr) == (2, True)
+    unknown = thresher("dead", "drop", "12345", "--ds", at.dsn)
+    assert (unknown.returncode, "not set aside: 12345" in unknown.stderr) == (2, True)
+    again = thresher("dead", "replay", str(row["id"]), "--ds", at.dsn)
+    assert "1 rows were put back" in again.stdout
+    # It cannot be sent this time either.
+    eventually(lambda: [found[1] for found in at.dead()] == ["malformed"], 20)
+    at.sql("UPDATE outbox_dead SET kafka_topic = %s", at.topic)
+    thresher("dead", "replay", "--all", "--ds", at.dsn)
+    assert at.read(101)[-1].value() is not None
+    at.sql("INSERT INTO outbox (kafka_topic) VALUES ('not a topic')")
+    eventually(lambda: len(at.dead()) == 1, 20)
+    assert "1 rows were dropped" in thresher("dead", "drop", "--kind", "malformed", "--ds", at.dsn).stdout
+
+
+def test_a_history_is_verified_end_to_end(at: Place, tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    with running(at, tmp_path) as relay:
+        pumped = thresher(
+            "pump", "--records", "2000", "--keys", "20", "--topic", at.topic, "--rollback", "0.2", "--history",
+            str(history), "--ds", at.dsn,
+        )  # fmt: skip
+        assert pumped.returncode == 0, pumped.stderr
+        asked = ["verify", "--history", str(history), "--bootstrap", at.stack.kafka.bootstrap, "--ds", at.dsn]
+        verified = thresher(*asked, "--wait", "60")
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+        assert verified.stdout.splitlines()[-1] == "lost 0, phantom 0, duplicated 0, out of order 0"
+        relay.process.send_signal(signal.SIGINT)
+        assert relay.process.wait(60) == 0
+    with psycopg.connect(at.dsn) as connection:
+        at.outbox.stash(connection, Message(topic=at.topic, key="k", value="not the pump's"))
+    with running(at, tmp_path):
+        at.read(json.loads(thresher(*asked, "--json").stdout)["read"] + 1)
+    found = thresher(*asked)
+    assert found.returncode == 1
+    assert "phantom 1" in found.stdout
+
+
+def test_what_cannot_work_is_said_before_anything_starts() -> None:
+    answer = thresher("run", "--name", "a b", "--shards", "0", THRESHER_DS="host=x password=hunter2")
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    for part in ("name:", "shards:", "kafka: it is missing"):
+        assert part in answer.stderr
+    assert "hunter2" not in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_refusal_has_its_exit_code(at: Place) -> None:
+    name, bootstrap = f"{at.prefix}relay", at.stack.kafka.bootstrap
+    given = ["run", "--name", name, "--ds", at.dsn, "--bootstrap", bootstrap, "--status", "off"]
+    answer = thresher(*given, "--outbox", "nowhere")
+    assert (answer.returncode, "there is no table" in answer.stderr) == (4, True)
+
+
+def test_a_stop_while_it_starts_is_a_stop(at: Place, tmp_path: Path) -> None:
+    for line in ("status at", "has taken over"):
+        with running(at, tmp_path) as relay:
+            eventually(lambda line=line, log=relay.log: line in log.read_text(), 30)  # type: ignore[misc]
+            os.kill(relay.process.pid, signal.SIGTERM)
+            assert relay.process.wait(60) == 0, relay.log.read_text()
+            assert "Traceback" not in relay.log.read_text()
