@@ -23,6 +23,7 @@ from tests.relay.relaying import Place, Relaying
 from thresher.devstack.broker import CLIENTS, KafkaOptions
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
+from thresher.relay import takeover
 from thresher.relay.exactly_once import Poison
 from thresher.relay.problem import (
     BrokerRefused,
@@ -226,12 +227,26 @@ def test_rows_that_cannot_be_records_are_set_aside_with_their_reason(place: Plac
     at.sql(f"{insert}, kafka_partition) VALUES (%s, 'k', '{{}}', '{{}}', 99)", at.topic)
     at.sql(f"{insert}, kafka_partition) VALUES (%s, 'k', '{{}}', '{{}}', -5)", at.topic)
     at.sql(f"{insert}, kafka_timestamp) VALUES (%s, 'k', '{{}}', '{{}}', '1950-01-01')", at.topic)
+    at.sql(f"{insert}, kafka_timestamp) VALUES (%s, 'k', '{{}}', '{{}}', 'infinity')", at.topic)
+    at.sql(f"{insert}) VALUES (%s, 'k', '{{{{a,b}},{{c,d}}}}', '{{{{x,y}},{{z,z}}}}')", at.topic)
+    at.sql("INSERT INTO outbox (kafka_topic, kafka_value) VALUES (%s, repeat('x', 17000000)::bytea)", at.topic)
     at.stash(Message(topic=at.topic, key="k", value="after"))
+    # A strange creation time is no reason not to be sent.
+    at.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, create_time) VALUES (%s, 'k', 'x', 'infinity')",
+        at.topic,
+    )
+    at.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, create_time) VALUES (%s, 'k', 'y', '0044-03-15 BC')",
+        at.topic,
+    )
     with at.relaying() as relaying:
-        assert values(at.read(2)) == [b"before", b"after"]
+        assert values(at.read(4)) == [b"before", b"after", b"x", b"y"]
         relaying.until(lambda: at.pending() == 0)
     found = [(kind, reason) for _, kind, reason, _, _ in at.dead()]
-    assert [kind for kind, _ in found] == ["malformed"] * 3 + ["no-partition"] + ["malformed"] * 2
+    kinds = ["malformed"] * 3 + ["no-partition"] + ["malformed"] * 4 + ["too-large"]
+    assert [kind for kind, _ in found] == kinds
+    assert at.sql("SELECT octet_length(kafka_value) FROM outbox_dead ORDER BY id DESC LIMIT 1") == [(17_000_000,)]
     assert ["unequal" in found[0][1], "no name" in found[1][1], "not a topic" in found[2][1]] == [True] * 3
     assert "it has 3" in found[3][1]
 
@@ -528,3 +543,97 @@ def filter_of(binding: AclBinding) -> tuple[Any, ...]:
         binding.restype, binding.name, binding.resource_pattern_type, binding.principal, binding.host,
         binding.operation, binding.permission_type,
     )  # fmt: skip
+
+
+def test_rows_that_something_keeps_from_being_removed_end_the_relay(place: Places) -> None:
+    at = place()
+    at.sql("CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    at.sql("CREATE TRIGGER keep BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION keep()")
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    with at.relaying() as relaying:
+        error = relaying.ended()
+    assert isinstance(error, DatabaseRefused)
+    assert "could not be removed" in str(error)
+    at.read(1)
+
+
+def test_the_empty_key_is_a_key_with_one_partition(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key=b"", value=str(n)) for n in range(50)))
+    with at.relaying():
+        found = at.read(50)
+    assert len({message.partition() for message in found}) == 1
+    in_order(found)
+
+
+def test_a_layout_with_more_shards_that_never_ran_is_left_behind(place: Places) -> None:
+    at = place()
+    with at.relaying() as relaying:
+        relaying.until(lambda: relaying.total("transactions") >= 2)
+    at.sql("UPDATE thresher_relay SET shards = 5")
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    with at.relaying() as relaying:
+        at.read(1)
+    assert at.sql("SELECT shards FROM thresher_relay") == [(2,)]
+
+
+def test_the_layout_is_the_one_found_with_the_term_not_one_read_before_it(
+    place: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = place()
+    with at.relaying(shards=2) as relaying:
+        relaying.until(lambda: relaying.total("transactions") >= 2)
+    fenced: list[int] = []
+    real = takeover._settle_layout
+
+    def settle(*given: Any) -> None:
+        fenced.append(given[2].shards)
+        real(*given)
+
+    monkeypatch.setattr(takeover, "_settle_layout", settle)
+    check = takeover._progress_topic
+
+    def meanwhile(*given: Any) -> Any:
+        # Another leader, with another layout, between our look and our term.
+        monkeypatch.setattr(takeover, "_progress_topic", check)
+        at.sql("UPDATE thresher_relay SET shards = 4")
+        return check(*given)
+
+    monkeypatch.setattr(takeover, "_progress_topic", meanwhile)
+    takeover.take_over(at.settings(shards=2))
+    assert fenced == [4]
+
+
+def test_rows_that_a_restored_database_brings_back_are_not_sent_again(place: Places, stack: Stack) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(60)))
+    at.sql("CREATE TABLE backup AS SELECT id, create_time, kafka_topic, kafka_key, kafka_value FROM outbox")
+    with at.relaying(shards=3, limits={"batch_rows": 5}) as relaying:
+        at.read(60)
+        relaying.until(lambda: at.pending() == 0)
+    at.sql("INSERT INTO outbox (id, create_time, kafka_topic, kafka_key, kafka_value) SELECT * FROM backup")
+    stack.postgres.server.stop()
+    stack.postgres.start()
+    at.stash(Message(topic=at.topic, key="k1", value="60"))
+    with at.relaying(shards=2) as relaying:
+        relaying.until(lambda: at.pending() == 0)
+        found = at.read(61)
+    in_order(found)
+
+
+@pytest.mark.parametrize("settling", list(Settling))
+def test_settling_does_not_slow_down_on_a_table_whose_statistics_are_those_of_an_empty_one(
+    place: Places, settling: Settling
+) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(5)))
+    with at.relaying(settling=settling) as relaying:
+        at.read(5)
+        relaying.until(lambda: at.pending() == 0)
+    at.sql("DELETE FROM outbox")
+    at.sql("VACUUM ANALYZE outbox")
+    with at.relaying(settling=settling) as relaying:
+        relaying.until(lambda: relaying.relay.term)
+        at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(30_000)))
+        # Seen: 2 s. With a join that is planned for an empty table it takes minutes.
+        relaying.until(lambda: at.pending() == 0, 20)

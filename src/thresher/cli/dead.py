@@ -105,12 +105,16 @@ def replay(
     topic: Topic = None,
     kind: Kind = None,
     every: All = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Put rows back into the outbox under their own ids: a running relay tries them again."""
+    """Put rows back into the outbox under their own ids: a running relay tries them again.
+
+    They are new rows then: their creation time is now, and attempts are counted from the start.
+    """
     with connect(resolve_dsn(ds)) as connection:
         dead = _dead(connection, outbox, schema, shape)
         count = dead.replay(_chosen(dead, ids, topic, kind, every=every))
-    out.print(f"{count:,} rows were put back into the outbox")
+    _tell(count, "rows were put back into the outbox", as_json)
 
 
 @app.command()
@@ -123,12 +127,20 @@ def drop(
     topic: Topic = None,
     kind: Kind = None,
     every: All = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove rows for good: they were never sent, and never will be. What they block goes on."""
     with connect(resolve_dsn(ds)) as connection:
         dead = _dead(connection, outbox, schema, shape)
         count = dead.drop(_chosen(dead, ids, topic, kind, every=every))
-    out.print(f"{count:,} rows were dropped")
+    _tell(count, "rows were dropped", as_json)
+
+
+def _tell(count: int, what: str, as_json: bool) -> None:
+    if as_json:
+        emit_json({"rows": count})
+    else:
+        out.print(f"{count:,} {what}")
 
 
 def _dead(connection: psycopg.Connection[Any], outbox: str, schema: str | None, shape: Shape) -> DeadRows:

@@ -135,7 +135,7 @@ def _watch(relay: "_Relay", scene: Scene, pump: threading.Thread, live: Live, hi
         if not pump.is_alive():
             deadline = min(deadline, time.monotonic() + _DRAIN_SECONDS)
             if scene.status.get("pending") == 0 and len(scene.arrivals) >= scene.tally.committed:
-                break
+                deadline = 0.0
         live.update(_panel(scene, _latencies(scene, history)))
 
 

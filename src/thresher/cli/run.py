@@ -38,9 +38,13 @@ def run(
         str | None,
         typer.Option("--ds", "--data-source", envvar="THRESHER_DS", help="Postgres connection string or URL."),
     ] = None,
-    outbox: Annotated[str | None, typer.Option(envvar="THRESHER_OUTBOX", help="The outbox table. [outbox]")] = None,
-    schema: Annotated[str | None, typer.Option(envvar="THRESHER_SCHEMA", help="Its schema. [search_path]")] = None,
-    shape: Annotated[Shape | None, typer.Option(envvar="THRESHER_SHAPE", help="Its shape. [thresher]")] = None,
+    outbox: Annotated[
+        str | None, typer.Option(envvar="THRESHER_OUTBOX", help="The outbox table. (default: outbox)")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(envvar="THRESHER_SCHEMA", help="Its schema. (default: search_path)")
+    ] = None,
+    shape: Annotated[Shape | None, typer.Option(envvar="THRESHER_SHAPE", help="Its shape. (default: thresher)")] = None,
     bootstrap: Annotated[
         str | None, typer.Option(envvar="THRESHER_BOOTSTRAP", help="Kafka, as HOST:PORT[,HOST:PORT…].")
     ] = None,
@@ -52,34 +56,54 @@ def run(
         list[str] | None,
         typer.Option(envvar="THRESHER_PRODUCER", help="A producer property, as property=value; may be repeated."),
     ] = None,
-    shards: Annotated[int | None, typer.Option(envvar="THRESHER_SHARDS", help="Shards, 1 to 64. [2]")] = None,
-    settle: Annotated[str | None, typer.Option(envvar="THRESHER_SETTLE", help="delete or stamp. [delete]")] = None,
+    shards: Annotated[int | None, typer.Option(envvar="THRESHER_SHARDS", help="Shards, 1 to 64. (default: 2)")] = None,
+    settle: Annotated[
+        str | None, typer.Option(envvar="THRESHER_SETTLE", help="delete or stamp. (default: delete)")
+    ] = None,
     poison: Annotated[
         str | None,
-        typer.Option(envvar="THRESHER_POISON", help="dead-letter, block-key or halt. [dead-letter]"),
+        typer.Option(envvar="THRESHER_POISON", help="dead-letter, block-key or halt. (default: dead-letter)"),
     ] = None,
     transform: Annotated[
         list[str] | None,
         typer.Option(envvar="THRESHER_TRANSFORM", help="package.module:function; repeated, they run in this order."),
     ] = None,
-    batch_rows: Annotated[int | None, typer.Option(envvar="THRESHER_BATCH_ROWS", help="[10000]")] = None,
-    batch_bytes: Annotated[int | None, typer.Option(envvar="THRESHER_BATCH_BYTES", help="[16000000]")] = None,
-    batch_seconds: Annotated[float | None, typer.Option(envvar="THRESHER_BATCH_SECONDS", help="[2]")] = None,
-    poll_seconds: Annotated[float | None, typer.Option(envvar="THRESHER_POLL_SECONDS", help="[0.002]")] = None,
+    batch_rows: Annotated[
+        int | None, typer.Option(envvar="THRESHER_BATCH_ROWS", help="Rows in a transaction at most. (default: 10000)")
+    ] = None,
+    batch_bytes: Annotated[
+        int | None,
+        typer.Option(envvar="THRESHER_BATCH_BYTES", help="Bytes in a transaction at most. (default: 16000000)"),
+    ] = None,
+    batch_seconds: Annotated[
+        float | None,
+        typer.Option(
+            envvar="THRESHER_BATCH_SECONDS",
+            help="What a batch should take at most; smaller ones follow a slow one. (default: 2)",
+        ),
+    ] = None,
+    poll_seconds: Annotated[
+        float | None,
+        typer.Option(envvar="THRESHER_POLL_SECONDS", help="How often an idle shard looks. (default: 0.002)"),
+    ] = None,
     grace_seconds: Annotated[
         float | None,
-        typer.Option(envvar="THRESHER_GRACE_SECONDS", help="How long a missing topic is waited for. [60]"),
+        typer.Option(envvar="THRESHER_GRACE_SECONDS", help="How long a missing topic is waited for. (default: 60)"),
     ] = None,
     horizon_seconds: Annotated[
         float | None,
-        typer.Option(envvar="THRESHER_HORIZON_SECONDS", help="How much progress is kept for a restore. [3600]"),
+        typer.Option(
+            envvar="THRESHER_HORIZON_SECONDS", help="How much progress is kept for a restore. (default: 3600)"
+        ),
     ] = None,
     status: Annotated[
         str | None,
-        typer.Option(envvar="THRESHER_STATUS", help="Where 'thresher status' asks, HOST:PORT or off. [127.0.0.1:8640]"),
+        typer.Option(
+            envvar="THRESHER_STATUS", help="Where 'thresher status' asks, HOST:PORT or off. (default: 127.0.0.1:8640)"
+        ),
     ] = None,
     spark_master: Annotated[
-        str | None, typer.Option(envvar="THRESHER_SPARK_MASTER", help="A Spark master. [local threads]")
+        str | None, typer.Option(envvar="THRESHER_SPARK_MASTER", help="A Spark master. (default: local threads)")
     ] = None,
     spark_python: Annotated[
         str | None, typer.Option(envvar="THRESHER_SPARK_PYTHON", help="The Python of executors elsewhere.")
@@ -156,6 +180,9 @@ def _server(host: str, port: int, by_default: bool, board: Any) -> Any:
         if not by_default:
             raise InvalidInput(f"status: {host}:{port} cannot be listened on: {error}") from error
         server = Server(host, 0, {"/status": board.picture})
+        logging.getLogger("thresher").warning(
+            "%s:%d is taken: ask with 'thresher status --at %s:%d'", host, port, host, server.port
+        )
     logging.getLogger("thresher").info("status at http://%s:%d/status", host, server.port)
     return server
 

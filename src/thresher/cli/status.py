@@ -31,12 +31,14 @@ def status(
         return
     pending = picture["pending"]
     about = "" if picture["pending_exact"] in {True, None} else "about "
-    oldest = picture["oldest_pending_seconds"]
+    oldest = "unknown" if pending is None else "none"
+    if picture["oldest_pending_seconds"] is not None:
+        oldest = f"{picture['oldest_pending_seconds']:.1f} s"
+    dead = "unknown" if picture["dead_rows"] is None else f"{picture['dead_rows']}, blocking {picture['blocking_rows']}"
     out.print(f"relay {picture['name']} of {picture['outbox']}: {picture['state']}", markup=False)
     out.print(
-        f"pending {'unknown' if pending is None else f'{about}{pending:,}'}, oldest "
-        f"{'none' if oldest is None else f'{oldest:.1f} s'}, relayed {picture['relayed']:,} at "
-        f"{picture['rows_per_s']:,.0f} rows/s, dead {picture['dead_rows']}, of them blocking {picture['blocking_rows']}"
+        f"pending {'unknown' if pending is None else f'{about}{pending:,}'}, oldest {oldest}, "
+        f"relayed {picture['relayed']:,} at {picture['rows_per_s']:,.0f} rows/s, dead {dead}"
     )
     table(
         "Shards",
@@ -57,6 +59,8 @@ def status(
     )
     for topic, why in picture["alarms"].items():
         note(f"alarm: rows of topic {topic} wait: {why}")
+    if picture["waiting_for"]:
+        note(f"it waits to take over: {picture['waiting_for']}")
     if picture["database_trouble"]:
         note(f"alarm: {picture['database_trouble']}")
 

@@ -52,9 +52,12 @@ class Admin:
 
     def __init__(self, bootstrap: str, config: Mapping[str, Any] | None = None) -> None:
         self._errors: list[KafkaError] = []
-        self._client = AdminClient(
-            {**(config or {}), "bootstrap.servers": bootstrap, "error_cb": self._errors.append}, logger=_log
-        )
+        properties: dict[str, Any] = {
+            **(config or {}),
+            "bootstrap.servers": bootstrap,
+            "error_cb": self._errors.append,
+        }
+        self._client = AdminClient(properties, logger=_log)
 
     def greet(self) -> None:
         """See that the cluster answers us. Raises `KafkaException` with what the client met, not just a time-out."""
@@ -110,13 +113,13 @@ class Admin:
         (future,) = self._client.describe_configs([resource], request_timeout=_REQUEST_SECONDS).values()
         return int(future.result()["max.message.bytes"].value)
 
-    def trim(self, topic: str, partitions: int, before_ms: int) -> None:
-        """Remove records that are older, except where that would leave none."""
-        places = [TopicPartition(topic, partition) for partition in range(partitions)]
+    def trim(self, topic: str, keep: Mapping[int, int], before_ms: int) -> None:
+        """Remove records that are older, but none from the offset on that is to be kept in its partition."""
+        places = [TopicPartition(topic, partition) for partition in keep]
         asked = dict.fromkeys(places, OffsetSpec.for_timestamp(before_ms))
         ends = []
         for place, future in self._client.list_offsets(asked, request_timeout=_REQUEST_SECONDS).items():
-            offset = future.result().offset
+            offset = min(future.result().offset, keep[place.partition])
             if offset > 0:
                 ends.append(TopicPartition(topic, place.partition, offset))
         if ends:

@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from thresher.core.errors import ThresherError
+from thresher.kafka.refusal import Refusal, refusal_of
 
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
@@ -27,11 +29,21 @@ class TailUnread(ThresherError):  # noqa: N818
     retryable: ClassVar[bool] = True
 
 
+class TailRefused(ThresherError):  # noqa: N818
+    """The broker does not let us read the partition. Somebody has to act."""
+
+    exit_code: ClassVar[int] = 4
+
+
 class Tail:
     """One partition's committed records. A context manager."""
 
-    def __init__(self, topic: str, partition: int, config: Mapping[str, Any]) -> None:
-        self._topic, self._partition = topic, partition
+    def __init__(self, topic: str, partition: int, config: Mapping[str, Any], *, fenced: bool = True) -> None:
+        """`fenced` says that nobody else can have a transaction open there: one that is still open is an error then."""
+        self._topic, self._partition, self._fenced = topic, partition, fenced
+        self._config = config
+        # Where the last record that was read lies.
+        self.offset = -1
         self._consumer = Consumer(
             {
                 "log_level": 2,
@@ -76,10 +88,23 @@ class Tail:
         try:
             found = self._consumer.get_watermark_offsets(place, timeout=_REQUEST_SECONDS, cached=False)
         except KafkaException as error:
-            raise TailUnread(f"{self._where} has no known end: {error.args[0].str()}") from error
+            raise self._problem(f"{self._where} has no known end", error.args[0]) from error
         if found is None:
             raise TailUnread(f"{self._where} has no known end: no answer in {_REQUEST_SECONDS:g} s")
-        return found
+        return (found[0], self._end(place)) if self._fenced else found
+
+    def _end(self, place: TopicPartition) -> int:
+        """Return the end behind everything, open transactions included: the watermark of this reader stops at them."""
+        client = AdminClient({"log_level": 2, **self._config}, logger=_logger)
+        asked = client.list_offsets(
+            {place: OffsetSpec.latest()},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=_REQUEST_SECONDS,
+        )
+        try:
+            return int(asked[place].result().offset)
+        except KafkaException as error:
+            raise self._problem(f"{self._where} has no known end", error.args[0]) from error
 
     def _read(self, start: int, end: int) -> Iterator[bytes]:
         self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
@@ -91,19 +116,28 @@ class Tail:
                     if (error := message.error()) is None:
                         deadline = time.monotonic() + _REQUEST_SECONDS
                         if value := message.value():
+                            self.offset = message.offset() or 0
                             yield value
+                            # What the one who asked did with it is not the broker's time.
+                            deadline = time.monotonic() + _REQUEST_SECONDS
                     elif error.code() == KafkaError._PARTITION_EOF:
                         # What a compacted or aborted end looks like too: the position is past it.
                         if (message.offset() or 0) >= end:
                             return
-                    else:
-                        raise TailUnread(f"{self._where} cannot be read: {error.str()}")
+                    elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                        # A group is what the client wants to have, not what this reader needs.
+                        raise self._problem(f"{self._where} cannot be read", error)
                 if time.monotonic() > deadline:
                     raise TailUnread(f"{self._where}: its end was not reached in {_REQUEST_SECONDS:g} s")
         except KafkaException as error:
-            raise TailUnread(f"{self._where} cannot be read: {error.args[0].str()}") from error
+            raise self._problem(f"{self._where} cannot be read", error.args[0]) from error
         finally:
             self._consumer.unassign()
+
+    def _problem(self, what: str, error: KafkaError) -> ThresherError:
+        if refusal_of(error) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
+            return TailRefused(f"{what}: {error.str()}; grant Read and Describe on the topic, or mend the credentials")
+        return TailUnread(f"{what}: {error.str()}")
 
     @property
     def _where(self) -> str:

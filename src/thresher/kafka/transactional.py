@@ -25,7 +25,9 @@ _logger.setLevel(logging.CRITICAL)
 _REQUEST_SECONDS = 30.0
 # Below socket.timeout.ms: within it the client has not repeated a request behind our back.
 _CERTAIN_SECONDS = 8.0
-_FLUSH_SECONDS = 10.0
+_FLUSH_SECONDS, _LOOK_SECONDS = 10.0, 0.2
+# How long the cause of a failure may come behind what it took along.
+_CAUSE_SECONDS = 1.0
 # What the guarantee rests on.
 _OURS: dict[str, Any] = {
     "enable.idempotence": True,
@@ -39,6 +41,8 @@ _OURS: dict[str, Any] = {
 _DEFAULTS: dict[str, Any] = {
     "linger.ms": 0,
     "compression.type": "lz4",
+    # As the Java client does it: a key's partition is the same whoever writes, and the empty key has one too.
+    "partitioner": "murmur2_random",
     "queue.buffering.max.messages": 1_000_000,
     "queue.buffering.max.kbytes": 1_048_576,
     "sticky.partitioning.linger.ms": 0,
@@ -79,21 +83,19 @@ class TransactionalProducer:
     """One producer with one transactional id, for one thread."""
 
     def __init__(self, transactional_id: str, config: Mapping[str, Any]) -> None:
-        self._undelivered: list[Undelivered] = []
+        undelivered: list[Undelivered] = []
+        self._undelivered = undelivered
         self._errors: list[KafkaError] = []
         self._id = transactional_id
-        self._producer = Producer(
-            {
-                **_DEFAULTS,
-                **config,
-                **_OURS,
-                "transactional.id": transactional_id,
-                "on_delivery": self._on_delivery,
-                "error_cb": self._errors.append,
-            },
-            logger=_logger,
-        )
-        self._produce = self._producer.produce
+
+        # Not a method: a cycle through the client would keep it, its threads and its connections.
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                fault = Undelivered(refusal=refusal_of(error), why=error.str(), topic=message.topic() or "")
+                undelivered.append(fault)
+
+        callbacks = {"on_delivery": on_delivery, "error_cb": self._errors.append}
+        self._producer = Producer({**properties(transactional_id, config), **callbacks}, logger=_logger)
 
     def init(self, topic: str) -> None:
         """Fence, and end what is open; `topic` is any that is there. Raises `ProducerRefused` where waiting is vain."""
@@ -111,32 +113,51 @@ class TransactionalProducer:
         topic, value, key, partition, timestamp, headers = record
         try:
             if headers:
-                self._produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
+                self._producer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
             else:
-                self._produce(topic, value, key, partition, timestamp=timestamp)
+                self._producer.produce(topic, value, key, partition, timestamp=timestamp)
         except BufferError:
-            # The client's queue is full: it empties as the broker answers.
-            self._producer.poll(0.05)
-            self.produce(place, record)
+            self._make_room(place, record)
         except KafkaException as error:
-            self._take_fault(error.args[0], topic, place)
+            reason = error.args[0]
+            fault = Undelivered(refusal=refusal_of(reason), why=reason.str(), topic=topic, place=place)
+            self._undelivered.append(fault)
         except (TypeError, ValueError, UnicodeError, OverflowError) as error:
             fault = Undelivered(refusal=Refusal.ROW, why=f"it cannot be a record: {error}", topic=topic, place=place)
             self._undelivered.append(fault)
+
+    def _make_room(self, place: int, record: Any) -> None:
+        """Wait for the client's full queue to empty, and try again. What does not fit an empty one is too large."""
+        if len(self._producer) == 0:
+            fault = Undelivered(
+                refusal=Refusal.SIZE, why="it does not fit into the client's queue", topic=record[0], place=place
+            )
+            self._undelivered.append(fault)
+            return
+        self.flush()
+        self.produce(place, record)
 
     def flush(self) -> list[Undelivered]:
         """Wait until the broker has answered for every record, and return what was not delivered."""
         deadline = time.monotonic() + _FLUSH_SECONDS
         while len(self._producer):
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if time.monotonic() >= deadline:
+                if self._undelivered:
+                    break
                 raise ProducerProblem(
                     f"{len(self._producer)} records were not answered for in {_FLUSH_SECONDS:g} s{self._last_error()}"
                 )
-            self._producer.flush(left)
+            self._producer.flush(_LOOK_SECONDS)
+            if self._causes():
+                # All is lost already, and the client may keep the others for long.
+                break
+            if self._undelivered:
+                deadline = min(deadline, time.monotonic() + _CAUSE_SECONDS)
         self._producer.poll(0)
-        causes = [fault for fault in self._undelivered if fault.refusal is not Refusal.NEIGHBOUR]
-        return causes or list(self._undelivered)
+        return self._causes() or list(self._undelivered)
+
+    def _causes(self) -> list[Undelivered]:
+        return [fault for fault in self._undelivered if fault.refusal is not Refusal.NEIGHBOUR]
 
     def commit(self) -> None:
         """Commit. Raises `CommitUnknown` where that is not certain, and nothing is committed that lacks a record."""
@@ -162,6 +183,7 @@ class TransactionalProducer:
     def discard(self) -> None:
         """Forget what is queued: another producer takes over, and its `init` ends the transaction."""
         self._producer.purge(blocking=False)
+        del self._producer
 
     def partitions(self, topic: str) -> int | KafkaError:
         """Ask the cluster how many partitions a topic has; the topic's error where it is not there for us."""
@@ -190,10 +212,7 @@ class TransactionalProducer:
     def _last_error(self) -> str:
         return f"; last error: {self._errors[-1].str()}" if self._errors else ""
 
-    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._take_fault(error, message.topic() or "", None)
 
-    def _take_fault(self, error: KafkaError, topic: str, place: int | None) -> None:
-        refusal = refusal_of(error)
-        self._undelivered.append(Undelivered(refusal=refusal, why=error.str(), topic=topic, place=place))
+def properties(transactional_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the client's properties: what was asked for, and over it what the guarantee rests on."""
+    return {**_DEFAULTS, **config, **_OURS, "transactional.id": transactional_id}

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.db.dsn import check_dsn
-from thresher.kafka.transactional import GUARDED
+from thresher.kafka.transactional import GUARDED, properties
 from thresher.outbox.shape import BUCKETS, Shape
 from thresher.relay.exactly_once import Poison
 from thresher.relay.names import valid_name
@@ -61,7 +61,7 @@ class Form(BaseModel):
     spark_python: str | None = None
     spark_archives: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     spark_py_files: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
-    spark: dict[str, str] = {}
+    spark: dict[str, str | int | float | bool] = {}
 
     @field_validator("name")
     @classmethod
@@ -108,7 +108,7 @@ class Form(BaseModel):
             raise ValueError("settle: goharvest's table has no column for a dispatched time; use 'delete'")
         TableName(table=self.outbox, schema=self.schema_)
         try:
-            Producer({**self.kafka, **self.producer, "log_level": 0})
+            Producer({**properties("trial", {**self.kafka, **self.producer}), "log_level": 0})
         except KafkaException as error:
             raise ValueError(f"kafka: {error.args[0].str()}") from None
         except (TypeError, ValueError) as error:
@@ -165,7 +165,7 @@ def _configuration(form: Form, given: Mapping[str, Any]) -> Configuration:
         status_by_default="status" not in given,
         spark=SparkOptions(
             master=form.spark_master,
-            conf=dict(form.spark),
+            conf={name: str(value) for name, value in form.spark.items()},
             python=form.spark_python,
             py_files=form.spark_py_files,
             archives=form.spark_archives,

@@ -42,8 +42,15 @@ class ControlTable:
 
     def read(self, name: str) -> ControlRow | None:
         """Return a relay's row; None if it never ran here."""
+        return self._row("control_read", [name])
+
+    def take(self, name: str, term: str) -> ControlRow | None:
+        """Write a new leader's term, and return the row as it is from then on; None if there is none."""
+        return self._row("control_take", {"name": name, "term": term})
+
+    def _row(self, what: str, values: Any) -> ControlRow | None:
         with explained():
-            row = OwnCursor(self._connection).execute(statement("control_read", self._table), [name]).fetchone()
+            row = OwnCursor(self._connection).execute(statement(what, self._table), values).fetchone()
         if row is None:
             return None
         outbox, outbox_id, system_id, term, mode, shards, topic_id = row

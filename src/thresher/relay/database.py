@@ -13,10 +13,10 @@ from psycopg import conninfo, errors
 
 from thresher.relay.problem import DatabaseLost, DatabaseRefused, RelayProblem
 
-# The head is found by its index, one bucket after another, and rows are settled by theirs, one after another; every
-# other plan is worse, whatever the statistics say, and one plan does for all.
+# The head is found by its index, one bucket after another; every other plan is worse, whatever the statistics say, and
+# one plan does for all.
 _OPTIONS = (
-    "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_mergejoin=off -c enable_hashjoin=off -c jit=off "
+    "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off "
     "-c plan_cache_mode=force_generic_plan -c max_parallel_workers_per_gather=0 "
     "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off "
     "-c idle_in_transaction_session_timeout=15s -c synchronous_commit=on -c TimeZone=UTC -c client_encoding=UTF8"
@@ -39,7 +39,6 @@ _REFUSED = (
     errors.UndefinedFunction,
     errors.InvalidSchemaName,
     errors.DatatypeMismatch,
-    errors.FeatureNotSupported,
 )
 _REFUSED_STATES = frozenset(str(error.sqlstate) for error in _REFUSED)
 # libpq gives no SQLSTATE for what happens while connecting.
@@ -66,7 +65,8 @@ def explained() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise explain(error.sqlstate, str(error.diag.message_primary or error).strip()) from error
+        text = str(error.diag.message_primary or error).strip()
+        raise explain(error.sqlstate, " ".join(text.split())) from error
 
 
 def explain(state: str | None, text: str) -> RelayProblem:

@@ -85,7 +85,7 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """The committed progress, to an end sampled now: the last record, or the whole horizon → list of `Progress`."""
+    """The committed progress, to an end sampled now: our last record → list, or all partitions' horizon → iterator."""
 
     whole: bool = False
 

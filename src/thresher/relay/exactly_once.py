@@ -56,6 +56,8 @@ Steps = Generator[Effect, Any, None]
 
 # A topic that refused us is not tried again at once.
 _DENIED_SECONDS = 1.0
+# Rows of a topic that is held are looked at every few seconds.
+_FORGOTTEN_SECONDS = 30.0
 
 
 class Poison(enum.StrEnum):
@@ -101,8 +103,8 @@ class _Shard:
     rules: Rules
     number: int = 0
     origin: Origin | None = None
-    # Topics that are not there for us, since when; and those of them that only a try can tell of, until when.
-    absent: dict[str, float] = field(default_factory=dict)
+    # Topics that are not there for us, since when and when last seen so; those that only a try can tell of, until when.
+    absent: dict[str, tuple[float, float]] = field(default_factory=dict)
     denied: dict[str, tuple[float, Absent]] = field(default_factory=dict)
     # Rows that were found out to be poison and have not been settled as dead yet.
     condemned: dict[tuple[int, int], Dead] = field(default_factory=dict)
@@ -124,13 +126,14 @@ class _Shard:
         )
         records: list[Progress] = yield ReadProgress()
         self._require_ours(records)
+        horizon: Iterable[Progress] = records
         if records and records[-1].origin.incarnation != control.incarnation:
-            # A restart may have taken more than the last settling back.
-            records = yield ReadProgress(whole=True)
-            self._require_ours(records)
-        for record in records:
+            # A restart may have taken more than the last settling back, of any layout.
+            horizon = yield ReadProgress(whole=True)
+        for record in horizon:
+            self._require_ours([record])
             yield Settle(record, recovering=True)
-        yield AwaitSettled()
+            yield AwaitSettled()
         if records:
             self.number = records[-1].number
         else:
@@ -256,7 +259,7 @@ class _Shard:
     ) -> Generator[Effect, Any, Sequence[Row]]:
         """Hold the rows of lost topics, or condemn them when the grace is over."""
         grace = self.rules.grace_seconds
-        expired = {topic for topic in lost if now - self.absent.setdefault(topic, now) >= grace}
+        expired = {topic for topic in lost if now - self._missed(topic, now) >= grace}
         kept: list[Row] = []
         why = ""
         newly: set[str] = set()
@@ -276,6 +279,14 @@ class _Shard:
             yield Hold(frozenset(newly), why)
         return [row for row in _settled_streams(kept) if row.topic not in held]
 
+    def _missed(self, topic: str, now: float) -> float:
+        """Note that a topic is not there, and return since when; who was not looked for meanwhile gets a new grace."""
+        since, last = self.absent.get(topic, (now, now))
+        if now - last > max(_FORGOTTEN_SECONDS, self.rules.grace_seconds):
+            since = now
+        self.absent[topic] = (since, now)
+        return since
+
     def _rejected(self, rows: Sequence[Row], faults: Sequence[Fault]) -> Steps:
         """Start over, since a producer that failed is not used again, and remember what the rejection tells."""
         yield from self.recover()
@@ -286,7 +297,7 @@ class _Shard:
         if lost:
             now = (yield Survey(frozenset())).now
             for topic, absence in lost.items():
-                self.absent.setdefault(topic, now)
+                self._missed(topic, now)
                 self.denied[topic] = (now + _DENIED_SECONDS, absence)
         elif named or len(sent) == 1:
             for place, row in enumerate(rows):

@@ -17,7 +17,7 @@ from thresher.db.cursor import OwnCursor
 from thresher.outbox.shape import BUCKETS, Shape, bucket_of
 from thresher.relay.control import incarnation
 from thresher.relay.database import connect, explain, explained, session
-from thresher.relay.lot import SCHEMA, batch_of
+from thresher.relay.lot import READ_SCHEMA, batch_of
 from thresher.relay.problem import DatabaseLost
 from thresher.relay.settings import Settings
 
@@ -37,6 +37,9 @@ class Head:
         self._bounded = statement(f"{prefix}_head_bounded", settings.outbox)
         self._large = statement("relay_large")
         self._since = since
+        # A row larger than this is not even looked at: it can never be sent.
+        largest = {**settings.kafka, **settings.producer}.get("message.max.bytes", 1_000_000)
+        self._largest = max(int(largest), settings.limits.batch_bytes)
         self._connection = connect(settings.dsn, application)
         self._require_same(incarnation(self._connection).since)
         self._cursor = OwnCursor(self._connection)
@@ -45,14 +48,15 @@ class Head:
         # The last query was cut off by its limit: there is more.
         self._deep = False
 
-    def read(self, rows: int, in_flight: Collection[int], held: Collection[str]) -> pa.RecordBatch | None:
-        """Return up to so many rows of the head; None if there are none."""
+    def read(self, rows: int, size: int, in_flight: Collection[int], held: Collection[str]) -> pa.RecordBatch | None:
+        """Return up to so many rows and, where rows are large, bytes of the head; None if there are none."""
         wanted: dict[str, Any] = {
             "buckets": self._buckets,
             # As text: thousands of numbers are quoted in one go.
             "in_flight": f"{{{','.join(map(str, in_flight))}}}",
             "held": list(held),
-            "bytes": self._settings.limits.batch_bytes,
+            "bytes": size,
+            "largest": self._largest,
         }
         if not self._deep:
             few = min(_FEW, rows)
@@ -62,12 +66,13 @@ class Head:
             if not found:
                 return None
             batch = batch_of(found)
-            if len(found) < few or few == rows or batch.nbytes > self._settings.limits.batch_bytes // 2:
-                self._turn(batch, cut_off=len(found) >= few)
+            full = batch.nbytes > size // 2
+            if len(found) < few or few == rows or full:
+                self._turn(batch, cut_off=len(found) >= few or full)
                 return batch
         batch = self._read_many({**wanted, "rows": rows})
         self._deep = batch.num_rows >= _FEW
-        self._turn(batch, cut_off=batch.num_rows >= rows)
+        self._turn(batch, cut_off=batch.num_rows >= rows or batch.nbytes > size // 2)
         return batch if batch.num_rows else None
 
     def close(self) -> None:
@@ -101,7 +106,7 @@ class Head:
                 table = cursor.fetch_arrow_table()
         except adbc_driver_manager.Error as error:
             raise explain(error.sqlstate, str(error)) from error
-        batches = table.cast(SCHEMA).combine_chunks().to_batches()
+        batches = table.cast(READ_SCHEMA).combine_chunks().to_batches()
         return batches[0] if batches else batch_of([])
 
     def _require_same(self, since: str) -> None:

@@ -6,7 +6,7 @@ The last one pulls, and recovers before it pulls: nothing is read before `init_t
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -51,7 +51,7 @@ from thresher.relay.head import Head
 from thresher.relay.lot import rows_of, transformed
 from thresher.relay.names import buckets_of, progress_topic, sessions, transactional_id
 from thresher.relay.problem import BrokerLost
-from thresher.relay.progress import Progress, decode, encode
+from thresher.relay.progress import Progress, decode, encode, merged
 from thresher.relay.read_ahead import ReadAhead
 from thresher.relay.row import Record
 from thresher.relay.seam import Seam, hook_of
@@ -63,6 +63,10 @@ from thresher.spark.shard import Shard
 # How long what the cluster said about a topic is believed: present for longer than absent.
 _PRESENT_SECONDS, _ABSENT_SECONDS = 30.0, 1.0
 _LOOK_SECONDS = 0.05
+# An event has to fit into a frame.
+_TOLD = 50
+# The least that makes sense for a batch of the client's, and what it is without another word.
+_LEAST_BATCH_BYTES, _BATCH_BYTES = 16_000, 1_000_000
 _KINDS = {
     Refusal.ROW: Kind.REJECTED,
     Refusal.SIZE: Kind.TOO_LARGE,
@@ -120,6 +124,7 @@ class Lane:
         self._ahead = ReadAhead(
             lambda: Head(settings, self._application, buckets_of(shard.index, shard.shards), self._since),
             most_rows=settings.limits.batch_rows,
+            most_bytes=settings.limits.batch_bytes,
             poll_seconds=settings.limits.poll_seconds,
         )
         shard.enter(closing(self._ahead))
@@ -132,6 +137,8 @@ class Lane:
         self._taken: tuple[int, float] | None = None
         self._noted: Progress | None = None
         self._since = ""
+        # Smaller after a batch that was too large for its topic, though perhaps none of its records was.
+        self._batch_bytes: int | None = None
         self._doings: dict[type[Effect], Callable[[Any], Any]] = {
             ReadControl: self._read_control,
             Init: self._init,
@@ -181,21 +188,34 @@ class Lane:
         name = transactional_id(self._settings.name, self._shard.index)
         if self._producer is not None:
             self._producer.discard()
-        self._producer = TransactionalProducer(name, {**self._settings.kafka, **self._settings.producer})
+        asked = {**self._settings.kafka, **self._settings.producer}
+        if self._batch_bytes is not None:
+            asked["batch.size"] = self._batch_bytes
+        self._producer = TransactionalProducer(name, asked)
         self._producer.init(progress_topic(self._settings.name))
         self._seam(Seam.RECOVERY_FENCED)
 
-    def _read_progress(self, effect: ReadProgress) -> list[Progress]:
+    def _read_progress(self, effect: ReadProgress) -> Iterable[Progress]:
+        if effect.whole:
+            return merged(self._read_horizon())
         with Tail(progress_topic(self._settings.name), self._shard.index, self._settings.kafka) as tail:
-            if effect.whole:
-                records = [decode(data) for data in tail.whole()]
-            else:
-                last = tail.last()
-                records = [] if last is None else [decode(last)]
+            last = tail.last()
+        records = [] if last is None else [decode(last)]
         if records:
             self._shard.shared["failures"] = records[-1].failures
         self._seam(Seam.RECOVERY_READ)
         return records
+
+    def _read_horizon(self) -> Iterator[Progress]:
+        """Yield all progress of all partitions: a bucket may have been another shard's within the horizon."""
+        topic = progress_topic(self._settings.name)
+        partitions = self._client.partitions(topic)
+        if not isinstance(partitions, int):
+            raise BrokerLost(f"the cluster did not say how {topic} stands: {partitions.str()}")
+        for partition in range(partitions):
+            mine = partition == self._shard.index
+            with Tail(topic, partition, self._settings.kafka, fenced=mine) as tail:
+                yield from map(decode, tail.whole())
 
     def _recovered(self, _: Recovered) -> None:
         self._seam(Seam.RECOVERED)
@@ -210,6 +230,8 @@ class Lane:
         self._ahead.settled(progress.ids)
         if recovering and found:
             self._shard.count("recovered", found)
+        if not recovering and found < len(progress.ids):
+            self._settlement.require_gone(progress)
         if not recovering:
             self._seam(Seam.SETTLED, progress.ids)
 
@@ -221,6 +243,8 @@ class Lane:
             lot = self._ahead.lots[batch.schema.metadata[b"lot"]]
             if not self._ahead.current(lot):
                 continue
+            if lot.result is not None:
+                self._shard.shared["failures"] = lot.failures
             rows = rows_of(lot.batch) if lot.result is None else transformed(lot.batch, lot.result, lot.failed)
             self._taken = (len(rows), time.monotonic())
             self._in_flight = [row.id for row in rows] if self._hook is not None else []
@@ -287,6 +311,9 @@ class Lane:
         if undelivered and all(each.refusal is Refusal.NEIGHBOUR for each in undelivered):
             # The client failed the transaction as a whole, and does not say for which topic.
             return self._lost_topics(undelivered)
+        if len(undelivered) > 1 and any(each.refusal is Refusal.SIZE for each in undelivered):
+            now = self._batch_bytes or int(self._settings.producer.get("batch.size", _BATCH_BYTES))
+            self._batch_bytes = max(_LEAST_BATCH_BYTES, now // 2)
         return [self._fault(each) for each in undelivered]
 
     def _lost_topics(self, undelivered: Sequence[Undelivered]) -> list[Fault]:
@@ -331,7 +358,8 @@ class Lane:
     def _tell(self) -> None:
         """Count what the committed transaction carried."""
         fates = self._noted.fates if self._noted is not None else ()
-        dead = [fate for fate in fates if isinstance(fate, Dead)]
+        ids = self._noted.ids if self._noted is not None else ()
+        dead = [(id_, fate) for id_, fate in zip(ids, fates, strict=True) if isinstance(fate, Dead)]
         filtered = sum(isinstance(fate, Filtered) for fate in fates)
         self._shard.count("transactions")
         self._shard.count("relayed", len(fates) - len(dead) - filtered)
@@ -339,11 +367,11 @@ class Lane:
             self._shard.count("filtered", filtered)
         if dead:
             self._shard.count("dead", len(dead))
-            self._shard.event("dead", rows=len(dead), why=dead[0].reason)
+            self._shard.event("dead", rows=len(dead), first=dead[0][0], why=dead[0][1].reason)
 
     def _hold(self, effect: Hold) -> None:
         self._ahead.hold(effect.topics)
-        self._shard.event("held", topics=sorted(effect.topics), why=effect.why)
+        self._shard.event("held", topics=sorted(effect.topics)[:_TOLD], more=len(effect.topics), why=effect.why)
 
     def _lift(self, effect: Lift) -> None:
         self._shard.event("lifted", topic=effect.topic)

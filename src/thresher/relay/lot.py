@@ -27,22 +27,48 @@ SCHEMA = pa.schema(
         ("timestamp", _MOMENT),
     ]
 )
+# As read: with what is wrong with a row that the database can tell without handing it over.
+READ_SCHEMA = SCHEMA.append(pa.field("flaw", pa.string()))
+_FLAWS = {
+    "too-large": (Kind.TOO_LARGE, "its value is larger than any record can be"),
+    "headers": (Kind.MALFORMED, "its headers are arrays of arrays"),
+    "timestamp": (Kind.MALFORMED, "its timestamp is before 1970 or after 9999, which Kafka cannot hold"),
+}
 # A year that Kafka's clients can still show, in microseconds: what is beyond it is a mistake.
 _LATEST = 253_402_300_800_000_000
 
 
 def batch_of(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     """Return rows, as a query gives them, as a batch."""
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMA)
+    schema = READ_SCHEMA if rows and len(rows[0]) == len(READ_SCHEMA) else SCHEMA
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return pa.record_batch(
-        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )
+
+
+def flawless(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows that a transform may see, without the column for what is wrong with the others."""
+    if "flaw" not in batch.schema.names:
+        return batch
+    return batch.filter(batch.column("flaw").is_null()).select(SCHEMA.names)
+
+
+def _flawed(batch: pa.RecordBatch) -> dict[int, Dead]:
+    """Return the rows that the database found a flaw in, by id."""
+    if "flaw" not in batch.schema.names or batch.column("flaw").null_count == batch.num_rows:
+        return {}
+    pairs = zip(batch.column("id").to_pylist(), batch.column("flaw").to_pylist(), strict=True)
+    return {id_: dead(*_FLAWS[flaw]) for id_, flaw in pairs if flaw is not None}
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
     """Return the rows of a batch that no transform has touched, each with its record or with why there is none."""
     ids, times, topics, keys = _identity(batch)
-    return list(map(Row._make, zip(ids, times, topics, keys, _plans(batch, topics, keys), strict=True)))
+    plans = _plans(batch, topics, keys)
+    if flawed := _flawed(batch):
+        plans = [flawed.get(id_, plan) for id_, plan in zip(ids, plans, strict=True)]
+    return list(map(Row._make, zip(ids, times, topics, keys, plans, strict=True)))
 
 
 def transformed(batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead]) -> list[Row]:
@@ -52,6 +78,7 @@ def transformed(batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[i
         zip(result.column("id").to_pylist(), _plans(result, topics, keys), strict=True)
     )
     plans.update(failed)
+    plans.update(_flawed(batch))
     return [Row(*row, plans.get(row[0], FILTERED)) for row in zip(*_identity(batch), strict=True)]
 
 

@@ -6,8 +6,8 @@ On the wire it is one Arrow batch, so that ten thousand rows cost one call.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -26,6 +26,8 @@ _SCHEMA = pa.schema(
 _SENT, _FILTERED, _DEAD = range(3)
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4"))
 # What a record takes at most: schemas and metadata, then each row, then each dead row beside its reason.
+# As many as a transaction of the database settles at ease.
+_MERGED_ROWS = 20_000
 _FRAME_BYTES, _ROW_BYTES, _DEAD_BYTES = 4_096, 20, 64
 
 
@@ -52,12 +54,6 @@ class Progress:
     # Rows that transforms failed on in a row, up to and including this transaction.
     failures: int = 0
 
-    def settled(self, kind: type[Fate]) -> Iterator[tuple[int, int, Fate]]:
-        """Yield id, create time and fate of the rows of one kind."""
-        for id_, time, fate in zip(self.ids, self.create_times, self.fates, strict=True):
-            if isinstance(fate, kind):
-                yield id_, time, fate
-
 
 def progress_of(origin: Origin, number: int, rows: Sequence[Row], failures: int) -> Progress:
     """Return the record of a transaction that carries these rows."""
@@ -68,6 +64,32 @@ def progress_of(origin: Origin, number: int, rows: Sequence[Row], failures: int)
         create_times=[row[1] for row in rows],
         fates=[plan if isinstance(plan := row[4], Dead | Filtered) else SENT for row in rows],
         failures=failures,
+    )
+
+
+def merged(records: Iterable[Progress]) -> Iterator[Progress]:
+    """Yield the same fates in fewer records: an hour of small transactions is settled in a few large ones."""
+    waiting: list[Progress] = []
+    rows = 0
+    for record in records:
+        if waiting and (
+            rows + len(record.ids) > _MERGED_ROWS or record.origin.outbox_id != waiting[0].origin.outbox_id
+        ):
+            yield _together(waiting)
+            waiting, rows = [], 0
+        waiting.append(record)
+        rows += len(record.ids)
+    if waiting:
+        yield _together(waiting)
+
+
+def _together(records: Sequence[Progress]) -> Progress:
+    last = records[-1]
+    return replace(
+        last,
+        ids=[each for record in records for each in record.ids],
+        create_times=[each for record in records for each in record.create_times],
+        fates=[each for record in records for each in record.fates],
     )
 
 

@@ -16,10 +16,10 @@ from thresher.relay.fate import Dead
 from thresher.relay.head import Head
 
 # The first lots are small, and grow as they turn out to be quick: a broker that cannot take many gets few.
-_FIRST_ROWS = 1_000
-_LEAST_ROWS = 10
+_FIRST_ROWS, _FIRST_BYTES = 1_000, 1_000_000
+_LEAST_ROWS, _LEAST_BYTES = 10, 100_000
 # With many rows to step over, a look is not cheap: then there are fewer of them.
-_LONG_LOOK_SECONDS, _SHARE_OF_LOOKING = 0.02, 0.1
+_LONG_LOOK_SECONDS, _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS = 0.02, 0.1, 1.0
 _HELD_SECONDS = 2.0
 
 
@@ -37,10 +37,14 @@ class ReadLot:
 class ReadAhead:
     """One lot ahead, read in a thread of its own. All methods are for the task's main thread."""
 
-    def __init__(self, open_head: Callable[[], Head], *, most_rows: int, poll_seconds: float) -> None:
+    def __init__(
+        self, open_head: Callable[[], Head], *, most_rows: int, poll_seconds: float, most_bytes: int = 16_000_000
+    ) -> None:
         self._open_head = open_head
         self._most_rows = most_rows
         self._rows = min(_FIRST_ROWS, most_rows)
+        self._most_bytes = most_bytes
+        self._bytes = min(_FIRST_BYTES, most_bytes)
         self._poll = poll_seconds
         self._state = threading.Condition()
         self._generation = 0
@@ -98,8 +102,11 @@ class ReadAhead:
         """Learn from a lot: after a slow one the next are half as large, after a quick and full one twice as large."""
         if seconds > most_seconds:
             self._rows = min(self._most_rows, max(_LEAST_ROWS, min(self._rows, rows) // 2))
-        elif rows >= self._rows and seconds < most_seconds / 2:
-            self._rows = min(self._most_rows, self._rows * 2)
+            self._bytes = max(_LEAST_BYTES, self._bytes // 2)
+        elif seconds < most_seconds / 2:
+            self._bytes = min(self._most_bytes, self._bytes * 2)
+            if rows >= self._rows:
+                self._rows = min(self._most_rows, self._rows * 2)
 
     def close(self) -> None:
         """Stop reading."""
@@ -130,10 +137,11 @@ class ReadAhead:
             generation, in_flight, held = self._generation, list(self._in_flight), list(self._held)
         if self._stopped.is_set():
             return
-        batch = head.read(self._rows, in_flight, held)
+        batch = head.read(self._rows, self._bytes, in_flight, held)
         if batch is None:
             took = time.monotonic() - now
-            self._stopped.wait(self._poll if took < _LONG_LOOK_SECONDS else took / _SHARE_OF_LOOKING)
+            wait = self._poll if took < _LONG_LOOK_SECONDS else min(took / _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS)
+            self._stopped.wait(wait)
             return
         ids = batch.column("id").to_pylist()
         with self._state:

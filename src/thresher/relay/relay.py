@@ -8,6 +8,7 @@
 
 import contextlib
 import logging
+import queue
 import random
 import threading
 import time
@@ -20,12 +21,14 @@ from confluent_kafka import KafkaException
 
 from thresher.core.errors import ThresherError
 from thresher.kafka.admin import Admin
+from thresher.kafka.tail import Tail
 from thresher.relay.control import ControlTable
 from thresher.relay.database import connect
 from thresher.relay.names import progress_topic, sessions
 from thresher.relay.problem import RelayProblem, Superseded, Trouble
 from thresher.relay.settings import Mandate, Settings
 from thresher.relay.takeover import take_over
+from thresher.relay.transform import load
 from thresher.spark.engine import Engine
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
@@ -38,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 1.0
 _TRIM_SECONDS = 60.0
-_LONGEST_WAIT_SECONDS = 10.0
+_LONGEST_WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 _POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
 
 Observer = Callable[[int, str, dict[str, Any]], None]
@@ -62,13 +65,14 @@ class Relay:
         self._policy = policy or _POLICY
         self._draw = draw
         self._asked = threading.Event()
-        self._killed = threading.Event()
         self._engine: Engine | None = None
         self._error: ThresherError | None = None
         # Topics whose rows wait, and why.
         self.alarms: dict[str, str] = {}
         self._told: dict[int, str | None] = {}
         self.term: str | None = None
+        # What keeps it from taking over.
+        self.waiting_for: str | None = None
 
     def request_stop(self) -> None:
         """Ask for a stop in good order. Safe in a signal handler, harmless when repeated."""
@@ -77,16 +81,19 @@ class Relay:
             self._engine.request_stop()
 
     def kill(self) -> None:
-        """End at once. Safe in a signal handler."""
-        self._killed.set()
+        """End at once. Safe in a signal handler; before there is an engine to end, it interrupts."""
         self._asked.set()
-        if self._engine is not None:
-            self._engine.kill()
+        if self._engine is None:
+            raise KeyboardInterrupt
+        self._engine.kill()
 
     def run(self) -> Snapshot | None:
         """Take over and relay until told to stop. Raises what ended it; None if it was stopped before it began."""
+        if self._spark is None or self._spark.master is None:
+            # A mistake in a name must not displace a relay that works.
+            load(self.settings.transforms)
         mandate = self._take_over()
-        if mandate is None:
+        if mandate is None or self._asked.is_set():
             return None
         self.term = mandate.term
         engine = Engine(self._pipeline(mandate), spark=self._spark, observer=self._observe, draw=self._draw)
@@ -123,22 +130,43 @@ class Relay:
         )
 
     def _take_over(self) -> Mandate | None:
-        """Take over, and wait for what time may mend; said once for each reason."""
-        said, wait = "", 0.2
+        """Take over, and wait for what time may mend; said once for each reason. None when it is not wanted."""
+        wait = 0.2
         while not self._asked.is_set():
             try:
-                mandate = take_over(self.settings)
+                mandate = self._try()
             except ThresherError as error:
                 if not error.retryable:
                     raise
-                if str(error) != said:
+                if str(error) != self.waiting_for:
                     logger.warning("the relay waits to take over: %s", error)
-                    said = str(error)
+                    self.waiting_for = str(error)
                 self._asked.wait(wait * (0.5 + 0.5 * self._draw()))
                 wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
             else:
-                logger.info("the relay %s has taken over, with term %s", self.settings.name, mandate.term)
-                return mandate
+                if mandate is not None:
+                    self.waiting_for = None
+                    logger.info("the relay %s has taken over, with term %s", self.settings.name, mandate.term)
+                    return mandate
+        return None
+
+    def _try(self) -> Mandate | None:
+        """Take over in a thread that may hang in a client: whoever asks for a stop meanwhile does not wait for it."""
+        outcome: queue.SimpleQueue[Mandate | BaseException | None] = queue.SimpleQueue()
+
+        def attempt() -> None:
+            try:
+                outcome.put(take_over(self.settings, wanted=lambda: not self._asked.is_set()))
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                outcome.put(error)
+
+        threading.Thread(target=attempt, name="take-over", daemon=True).start()
+        while not self._asked.is_set():
+            with contextlib.suppress(queue.Empty):
+                found = outcome.get(timeout=_LOOK_SECONDS)
+                if isinstance(found, BaseException):
+                    raise found
+                return found
         return None
 
     def _watch(self, mandate: Mandate, engine: Engine) -> None:
@@ -167,9 +195,17 @@ class Relay:
         before = int((time.time() - settings.limits.horizon_seconds) * 1000)
         try:
             admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), settings.kafka)
-            admin.trim(progress_topic(settings.name), settings.shards, before)
-        except KafkaException as error:
-            logger.debug("old progress was not trimmed: %s", error.args[0].str())
+            topic = progress_topic(settings.name)
+            facts = admin.topic(topic)
+            keep = {}
+            for partition in range(facts.partitions if facts is not None else 0):
+                # The last one that is committed stays, however old: it may not be settled yet.
+                with Tail(topic, partition, settings.kafka, fenced=False) as tail:
+                    if tail.last() is not None:
+                        keep[partition] = tail.offset
+            admin.trim(topic, keep, before)
+        except (KafkaException, ThresherError) as error:
+            logger.debug("old progress was not trimmed: %s", error)
 
     def _observe(self, shard: int, name: str, fields: dict[str, Any]) -> None:
         match name:
@@ -180,9 +216,11 @@ class Relay:
                     self.alarms[topic] = str(fields["why"])
             case "lifted":
                 if self.alarms.pop(fields["topic"], None) is not None:
-                    logger.info("topic %s is there again", fields["topic"])
+                    logger.info("rows of topic %s go on", fields["topic"])
             case "dead":
-                logger.warning("%d rows were set aside: %s", fields["rows"], fields["why"])
+                logger.warning(
+                    "rows set aside: %d, the first is %d: %s", fields["rows"], fields["first"], fields["why"]
+                )
             case "relaying":
                 engine = self._engine
                 trouble = engine.snapshot().shards[shard].last_error if engine is not None else None

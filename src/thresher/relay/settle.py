@@ -16,6 +16,7 @@ from thresher.db.cursor import BigintArray, OwnCursor, TimestampArray
 from thresher.outbox.shape import Shape
 from thresher.relay.database import explained
 from thresher.relay.fate import Dead
+from thresher.relay.problem import DatabaseRefused
 from thresher.relay.progress import Progress
 from thresher.relay.settings import Settling
 
@@ -32,6 +33,8 @@ class Settlement:
         prefix = "outbox" if shape is Shape.THRESHER else "goharvest"
         self._connection = connection
         self._sent = statement(f"relay_settle_{settling}", outbox)
+        self._left = statement(f"relay_left_{settling}", outbox)
+        self._outbox = outbox
         self._dead = statement(f"{prefix}_settle_dead", outbox)
 
     def execute(self, progress: Progress, middle: Callable[[], None] = lambda: None) -> int:
@@ -59,6 +62,20 @@ class Settlement:
                     self._dead, [_ids(columns[0]), _times(columns[1]), kinds, *columns[3:]]
                 ).rowcount
         return found
+
+    def require_gone(self, progress: Progress) -> None:
+        """Raise `DatabaseRefused` if rows that were settled are still pending: they would be sent for ever."""
+        with explained():
+            row = (
+                OwnCursor(self._connection)
+                .execute(self._left, [_ids(progress.ids), _times(progress.create_times)])
+                .fetchone()
+            )
+        if row is not None and row[0]:
+            raise DatabaseRefused(
+                f"{row[0]} rows of {self._outbox} were sent and could not be removed: is there a trigger, a rule or a "
+                "policy that keeps them?"
+            )
 
 
 def _ids(values: Sequence[int]) -> BigintArray:

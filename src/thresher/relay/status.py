@@ -87,6 +87,7 @@ class Status:
             "relayed": sum(int(shard["relayed"]) for shard in shards),
             "rows_per_s": round(sum(rates), 1),
             "alarms": dict(self._relay.alarms),
+            "waiting_for": self._relay.waiting_for,
             "database_trouble": trouble,
             "shards": shards,
         }

@@ -11,6 +11,7 @@
 import logging
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from thresher.relay.control import ControlRow, ControlTable, exists, incarnation
 from thresher.relay.database import connect, explained
 from thresher.relay.names import progress_topic, sessions, transactional_id
 from thresher.relay.problem import BrokerLost, BrokerRefused, DatabaseRefused, ForeignProgress, Superseded
-from thresher.relay.progress import Progress, decode
+from thresher.relay.progress import decode, merged
 from thresher.relay.settings import MODE, Mandate, Settings
 from thresher.relay.settle import Settlement
 
@@ -44,8 +45,13 @@ _LEAST_PROGRESS_BYTES, _FRAMING_BYTES = 16_384, 2_048
 _SETTLING_SECONDS = 5.0
 
 
-def take_over(settings: Settings, term: str | None = None) -> Mandate:
-    """Become the leader, and return what the shards are to be told. Raises what keeps it from that."""
+def take_over(
+    settings: Settings, term: str | None = None, *, wanted: Callable[[], bool] = lambda: True
+) -> Mandate | None:
+    """Become the leader, and return what the shards are to be told. Raises what keeps it from that.
+
+    None if it is not wanted any more when it is about to displace whoever leads now.
+    """
     term = term or str(uuid.uuid4())
     connection = connect(settings.dsn, f"{sessions(settings.name, term)}/d")
     with connection:
@@ -56,18 +62,22 @@ def take_over(settings: Settings, term: str | None = None) -> Mandate:
         admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), settings.kafka)
         with _explained():
             admin.greet()
-        topic = _progress_topic(admin, settings, row)
-        if not control.run("take", name=settings.name, term=term):
+        _progress_topic(admin, settings, row)
+        if not wanted():
+            return None
+        taken = control.take(settings.name, term)
+        if taken is None:
             raise Superseded("the control row was removed while this relay was starting")
-        with explained():
-            OwnCursor(connection).execute(
-                statement("sessions_end"), [sessions(settings.name), sessions(settings.name, term)]
-            )
-        if (row.mode, row.shards) != (MODE, settings.shards):
-            _settle_layout(connection, settings, row)
-        if topic.partitions < settings.shards:
+        # What was read before the term may have changed since: only from here on it stays.
+        row = taken
+        topic = _progress_topic(admin, settings, row)
+        _end_sessions(connection, settings, term)
+        needed = max(settings.shards, row.shards)
+        if topic.partitions < needed:
             with _explained():
-                admin.widen_topic(progress_topic(settings.name), settings.shards)
+                admin.widen_topic(progress_topic(settings.name), needed)
+        if (row.mode, row.shards) != (MODE, settings.shards):
+            _settle_layout(connection, settings, row, max(needed, topic.partitions))
         laid_out = control.run(
             "lay_out", name=settings.name, term=term, mode=MODE, shards=settings.shards, topic_id=topic.topic_id
         )
@@ -140,7 +150,7 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
     with _explained():
         found = admin.topic(name)
         if found is None and row.progress_topic_id is None:
-            admin.create_topic(name, partitions=settings.shards, config=_TOPIC_CONFIG)
+            admin.create_topic(name, partitions=max(settings.shards, row.shards), config=_TOPIC_CONFIG)
         deadline = time.monotonic() + _SETTLING_SECONDS
         while found is None and time.monotonic() < deadline:
             # A topic just made, or a broker just started: the next answer may know it.
@@ -154,7 +164,7 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
         )
     for partition in range(found.partitions):
         # Before anything is fenced: the rightful owner must not notice.
-        with Tail(name, partition, settings.kafka) as tail:
+        with Tail(name, partition, settings.kafka, fenced=False) as tail:
             last = tail.last()
         if last is not None and (owner := decode(last).origin.outbox_id) != row.outbox_id:
             raise ForeignProgress(
@@ -178,12 +188,23 @@ def _progress_limit(admin: Admin, settings: Settings) -> int:
     return limit
 
 
-def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row: ControlRow) -> None:
-    """Fence every shard of the recorded layout, and settle what it published last."""
+def _end_sessions(connection: psycopg.Connection[Any], settings: Settings, term: str) -> None:
+    try:
+        with explained():
+            OwnCursor(connection).execute(
+                statement("sessions_end"), [sessions(settings.name), sessions(settings.name, term)]
+            )
+    except DatabaseRefused as error:
+        # They belong to another role: what they hold is freed when they have been idle for long enough.
+        logger.warning("sessions of an older term were not ended: %s", error)
+
+
+def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row: ControlRow, shards: int) -> None:
+    """Fence every shard that any layout so far had, and settle what it published last."""
     logger.info("the layout changes from %d shards (%s) to %d (%s)", row.shards, row.mode, settings.shards, MODE)
     settlement = Settlement(connection, settings.outbox, settings.shape, settings.settling)
     now = incarnation(connection)
-    for shard in range(row.shards):
+    for shard in range(shards):
         name = transactional_id(settings.name, shard)
         producer = TransactionalProducer(name, {**settings.kafka, **settings.producer})
         producer.init(progress_topic(settings.name))
@@ -191,17 +212,13 @@ def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row:
             last = tail.last()
             if last is None:
                 continue
-            records = [decode(last)]
-            if records[-1].origin.incarnation != now.since:
-                records = [decode(data) for data in tail.whole()]
-        _settle(settlement, records, row)
-
-
-def _settle(settlement: Settlement, records: list[Progress], row: ControlRow) -> None:
-    for record in records:
-        if record.origin.outbox_id != row.outbox_id:
-            raise ForeignProgress("the progress topic holds records of another outbox")
-        settlement.execute(record)
+            record = decode(last)
+            whole = record.origin.incarnation != now.since
+            for each in merged(decode(data) for data in tail.whole()) if whole else [record]:
+                if each.origin.outbox_id != row.outbox_id:
+                    raise ForeignProgress("the progress topic holds records of another outbox")
+                settlement.execute(each)
+        producer.discard()
 
 
 class _explained:  # noqa: N801 - reads as a statement

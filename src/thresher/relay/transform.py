@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from thresher.relay.fate import Dead, Kind, dead
-from thresher.relay.lot import SCHEMA
+from thresher.relay.lot import SCHEMA, flawless
 from thresher.relay.problem import TransformKeepsFailing, TransformUnusable
 from thresher.relay.read_ahead import ReadAhead
 from thresher.spark.chain import resolve
@@ -40,8 +40,8 @@ def apply(shard: Shard, config: Mapping[str, Any], batches: Iterator[pa.RecordBa
     transforms = load(config["mandate"].settings.transforms)
     ahead: ReadAhead = shard.shared["ahead"]
     for batch in batches:
-        done = run(transforms, batch, shard.shared["failures"])
-        shard.shared["failures"] = done.failures
+        # What cannot be sent as it is stored is none of theirs.
+        done = run(transforms, flawless(batch), shard.shared["failures"])
         lot = ahead.lots[batch.schema.metadata[b"lot"]]
         lot.result, lot.failed, lot.failures = done.batch, done.failed, done.failures
         yield done.batch.replace_schema_metadata(batch.schema.metadata)

@@ -1,2 +1,4 @@
--- The planner's estimate of the rows, from the table's size as it is.
-EXPLAIN (FORMAT JSON) SELECT FROM {table}
+-- Rows by bucket among a sample of the table's pages. Parameter: the sample, in percent.
+SELECT get_byte(sha256(convert_to(kafka_key, 'UTF8')), 0) & 63, count(*)
+  FROM {table} TABLESAMPLE SYSTEM (%s)
+ GROUP BY 1

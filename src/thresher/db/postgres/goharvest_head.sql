@@ -1,10 +1,15 @@
 -- The head of a shard in goharvest's shape: by id, the bucket computed for each row that is looked at.
 -- Index: the primary key; rows of other shards are stepped over. Left out and fenced as in outbox_head.
-SELECT i.id, i.create_time, i.kafka_topic AS topic, convert_to(i.kafka_key, 'UTF8') AS key,
-       convert_to(i.kafka_value, 'UTF8') AS value, i.kafka_header_keys AS header_keys,
+SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS create_time,
+       i.kafka_topic AS topic, convert_to(i.kafka_key, 'UTF8') AS key,
+       CASE WHEN octet_length(i.kafka_value) <= %(largest)s THEN convert_to(i.kafka_value, 'UTF8') END AS value,
+       CASE WHEN array_ndims(i.kafka_header_keys) = 1 THEN i.kafka_header_keys ELSE '{}' END AS header_keys,
        ARRAY(SELECT convert_to(v.value, 'UTF8') FROM unnest(i.kafka_header_values) WITH ORDINALITY AS v(value, place)
               ORDER BY v.place) AS header_values,
-       NULL::integer AS partition, NULL::timestamptz AS timestamp
+       NULL::integer AS partition, NULL::timestamptz AS timestamp,
+       CASE WHEN octet_length(i.kafka_value) > %(largest)s THEN 'too-large'
+            WHEN array_ndims(i.kafka_header_keys) > 1 OR array_ndims(i.kafka_header_values) > 1 THEN 'headers'
+            END AS flaw
   FROM {table} i
  WHERE (get_byte(sha256(convert_to(i.kafka_key, 'UTF8')), 0) & 63) = ANY (%(buckets)s::smallint[])
    AND i.id NOT IN (SELECT unnest(%(in_flight)s::bigint[]))

@@ -1,2 +1,2 @@
--- The planner's estimate of the pending rows, from the table's size as it is.
-EXPLAIN (FORMAT JSON) SELECT FROM {table} WHERE dispatched_time IS NULL
+-- Pending rows by bucket among a sample of the table's pages. Parameter: the sample, in percent.
+SELECT bucket, count(*) FROM {table} TABLESAMPLE SYSTEM (%s) WHERE dispatched_time IS NULL GROUP BY bucket

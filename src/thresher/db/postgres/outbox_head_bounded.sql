@@ -1,17 +1,26 @@
 -- outbox_head for a table with large rows: also bounded by bytes, and never less than one row. Sizes are read without
 -- fetching what is stored out of line.
-SELECT id, create_time, topic, key, value, header_keys, header_values, partition, timestamp
+SELECT id, create_time, topic, key, value, header_keys, header_values, partition, timestamp, flaw
   FROM (SELECT h.*, row_number() OVER (ROWS UNBOUNDED PRECEDING) AS place,
                sum(coalesce(octet_length(h.key), 0)::bigint + coalesce(octet_length(h.value), 0)
                    + coalesce(pg_column_size(h.header_values), 0))
                  OVER (ROWS UNBOUNDED PRECEDING) AS running
           FROM (
-SELECT h.id, h.create_time, h.topic, h.key, h.value, h.header_keys, h.header_values, h.partition, h.timestamp
+SELECT h.id, h.create_time, h.topic, h.key, h.value, h.header_keys, h.header_values, h.partition, h.timestamp, h.flaw
   FROM unnest(%(buckets)s::smallint[]) WITH ORDINALITY AS b(bucket, place)
  CROSS JOIN LATERAL (
-SELECT i.id, i.create_time, i.kafka_topic AS topic, i.kafka_key AS key, i.kafka_value AS value,
-       i.kafka_header_keys AS header_keys, i.kafka_header_values AS header_values,
-       i.kafka_partition AS partition, i.kafka_timestamp AS timestamp
+SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS create_time,
+       i.kafka_topic AS topic, i.kafka_key AS key,
+       CASE WHEN octet_length(i.kafka_value) <= %(largest)s THEN i.kafka_value END AS value,
+       CASE WHEN array_ndims(i.kafka_header_keys) = 1 THEN i.kafka_header_keys ELSE '{}' END AS header_keys,
+       CASE WHEN array_ndims(i.kafka_header_values) = 1 THEN i.kafka_header_values ELSE '{}' END AS header_values,
+       i.kafka_partition AS partition,
+       CASE WHEN i.kafka_timestamp >= '1970-01-01' AND i.kafka_timestamp < '9999-12-30' THEN i.kafka_timestamp END
+         AS timestamp,
+       CASE WHEN octet_length(i.kafka_value) > %(largest)s THEN 'too-large'
+            WHEN array_ndims(i.kafka_header_keys) > 1 OR array_ndims(i.kafka_header_values) > 1 THEN 'headers'
+            WHEN NOT (i.kafka_timestamp >= '1970-01-01' AND i.kafka_timestamp < '9999-12-30') THEN 'timestamp'
+            END AS flaw
   FROM {table} i
  WHERE i.bucket = b.bucket AND i.dispatched_time IS NULL
    AND i.id NOT IN (SELECT unnest(%(in_flight)s::bigint[]))

@@ -1,16 +1,25 @@
 -- Moves rows that can never be sent to where they can be looked at and replayed, as a committed progress record says.
--- Index: the primary key. In one statement: a row is in one of the two tables. Repeating it changes nothing.
-WITH gone AS (
+-- In one statement: a row is in one of the two tables. Index and matching as in relay_settle_delete. A row that is there
+-- already was put back by hand, and takes the newer reason.
+WITH f AS (
+  SELECT * FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::text[], %s::integer[], %s::boolean[])
+           AS f(id, create_time, kind, reason, attempts, blocking)
+), gone AS (
   DELETE FROM {table} o
-   USING unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::text[], %s::integer[], %s::boolean[])
-         AS f(id, create_time, kind, reason, attempts, blocking)
-   WHERE o.id = f.id AND o.create_time = f.create_time
+   WHERE o.ctid = ANY (ARRAY(
+           SELECT (SELECT i.ctid FROM {table} i WHERE i.id = f.id AND greatest('0001-01-02', least('9999-12-30', i.create_time)) = f.create_time)
+             FROM f))
   RETURNING o.id, o.create_time,
-            o.kafka_topic, o.kafka_key, o.kafka_value, o.kafka_header_keys, o.kafka_header_values, o.kafka_partition, o.kafka_timestamp,
-            f.kind, f.reason, f.attempts, f.blocking
+            o.kafka_topic, o.kafka_key, o.kafka_value, o.kafka_header_keys, o.kafka_header_values, o.kafka_partition, o.kafka_timestamp
 )
 INSERT INTO {dead}
   (id, create_time,
    kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition, kafka_timestamp,
    kind, reason, attempts, blocking)
-SELECT * FROM gone
+SELECT g.id, g.create_time,
+       g.kafka_topic, g.kafka_key, g.kafka_value, g.kafka_header_keys, g.kafka_header_values, g.kafka_partition, g.kafka_timestamp,
+       f.kind, f.reason, f.attempts, f.blocking
+  FROM gone g JOIN f ON f.id = g.id
+ON CONFLICT (id, create_time) DO UPDATE
+   SET kind = excluded.kind, reason = excluded.reason, attempts = excluded.attempts, blocking = excluded.blocking,
+       dead_time = pg_catalog.clock_timestamp()

@@ -1,0 +1,109 @@
+"""The committed end of a partition, and what may be cut off before it."""
+
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from thresher.devstack.stack import Stack
+from thresher.kafka import tail as module
+from thresher.kafka.admin import Admin
+from thresher.kafka.tail import Tail, TailUnread
+from thresher.kafka.transactional import ProducerProblem, TransactionalProducer
+
+
+@pytest.fixture
+def topic(stack: Stack, topic_prefix: str) -> str:
+    Admin(stack.kafka.bootstrap).create_topic(f"{topic_prefix}tail")
+    return f"{topic_prefix}tail"
+
+
+def config(stack: Stack) -> dict[str, Any]:
+    return {"bootstrap.servers": stack.kafka.bootstrap}
+
+
+def opened(stack: Stack, topic: str, name: str) -> TransactionalProducer:
+    producer = TransactionalProducer(f"{topic}-{name}", config(stack))
+    producer.init(topic)
+    return producer
+
+
+def commit(producer: TransactionalProducer, topic: str, *values: bytes) -> None:
+    producer.begin()
+    for value in values:
+        producer.produce(0, (topic, value, None, 0, 0, None))
+    assert producer.flush() == []
+    producer.commit()
+
+
+def test_the_last_committed_record_is_found_behind_empty_and_aborted_ones(stack: Stack, topic: str) -> None:
+    with Tail(topic, 0, config(stack)) as tail:
+        assert tail.last() is None
+    producer = opened(stack, topic, "a")
+    commit(producer, topic, b"first")
+    commit(producer, topic, b"", b"second")
+    for _ in range(20):
+        commit(producer, topic, b"")
+    bare = Producer({**config(stack), "transactional.id": f"{topic}-bare"})
+    bare.init_transactions(15)
+    bare.begin_transaction()
+    bare.produce(topic, b"aborted", partition=0)
+    bare.flush()
+    bare.abort_transaction(15)
+    with Tail(topic, 0, config(stack)) as tail:
+        assert tail.last() == b"second"
+        assert list(tail.whole()) == [b"first", b"second"]
+
+
+def test_an_open_transaction_is_an_error_where_nobody_can_have_one(
+    stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_REQUEST_SECONDS", 2.0)
+    commit(opened(stack, topic, "a"), topic, b"first")
+    other = opened(stack, topic, "b")
+    other.begin()
+    other.produce(0, (topic, b"open", None, 0, 0, None))
+    other.flush()
+    commit(opened(stack, topic, "c"), topic, b"behind it")
+    with Tail(topic, 0, config(stack)) as tail, pytest.raises(TailUnread):
+        tail.last()
+    with Tail(topic, 0, config(stack), fenced=False) as tail:
+        assert tail.last() == b"first"
+    other.commit()
+    with Tail(topic, 0, config(stack)) as tail:
+        assert tail.last() == b"behind it"
+
+
+def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> None:
+    producer = opened(stack, topic, "a")
+    for number in range(5):
+        commit(producer, topic, str(number).encode())
+    with Tail(topic, 0, config(stack)) as tail:
+        assert tail.last() == b"4"
+        keep = tail.offset
+    time.sleep(0.05)
+    moment = int(time.time() * 1000)
+    # Newer than the moment, and never committed.
+    late = opened(stack, topic, "b")
+    late.begin()
+    late.produce(0, (topic, b"never", None, 0, 0, None))
+    late.flush()
+    opened(stack, topic, "b")
+    Admin(stack.kafka.bootstrap).trim(topic, {0: keep}, moment)
+    with Tail(topic, 0, config(stack)) as tail:
+        assert list(tail.whole()) == [b"4"]
+
+
+def test_a_record_that_was_refused_stops_the_commit(stack: Stack, topic: str) -> None:
+    producer = TransactionalProducer(f"{topic}-small", {**config(stack), "message.max.bytes": 2000})
+    producer.init(topic)
+    producer.begin()
+    producer.produce(0, (topic, b"fits", None, 0, 0, None))
+    assert producer.flush() == []
+    producer.produce(1, (topic, b"x" * 5000, None, 0, 0, None))
+    with pytest.raises(ProducerProblem, match="refused"):
+        producer.commit()
+    opened(stack, topic, "small")
+    with Tail(topic, 0, config(stack)) as tail:
+        assert tail.last() is None
