@@ -152,10 +152,11 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Leave rows of these stored topics out of reads for a while, and raise the alarm."""
+    """Leave rows of these stored topics out of reads for a while, and raise the alarm about those that are missing."""
 
     topics: frozenset[str]
     why: str
+    missing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,7 +276,7 @@ class _Shard:
                 why = lost[plan.topic].why
         if newly:
             held |= newly
-            yield Hold(frozenset(newly), why)
+            yield Hold(frozenset(newly), why, frozenset(lost) - expired)
         return [row for row in _settled_streams(kept) if row.topic not in held]
 
     def _missed(self, topic: str, now: float) -> float:

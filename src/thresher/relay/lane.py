@@ -371,7 +371,7 @@ class Lane:
 
     def _hold(self, effect: Hold) -> None:
         self._ahead.hold(effect.topics)
-        self._shard.event("held", topics=sorted(effect.topics)[:_TOLD], more=len(effect.topics), why=effect.why)
+        self._shard.event("held", topics=sorted(effect.missing)[:_TOLD], of=len(effect.missing), why=effect.why)
 
     def _lift(self, effect: Lift) -> None:
         self._shard.event("lifted", topic=effect.topic)
