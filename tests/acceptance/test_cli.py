@@ -260,12 +260,3 @@ def test_a_port_that_is_taken_is_named(state: Path) -> None:
     assert answer.returncode == 1
     assert f"port {port} for Postgres is taken" in answer.stderr
     assert json.loads(thresher("stack", "status", "--json", THRESHER_STATE=str(state)).stdout)["running"] is False
-
-
-def test_the_demo_shows_what_it_promises_and_leaves_nothing() -> None:
-    answer = thresher("demo", "--records", "3000")
-    assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.splitlines()[-1] == "lost 0, phantom 0, duplicated 0, out of order 0"
-    assert "kills of the" in answer.stdout
-    for figure in ("written", "relayed", "pending", "oldest", "rec/s", "latency p50"):
-        assert figure in answer.stderr

@@ -60,7 +60,10 @@ def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path,
     assert (again.returncode, again.stdout, again.stderr) == (0, "thresher 0.1.0\n", "")
     demo = run(copy, "demo", "--records", "1000", cwd=tmp_path, **NO_NETWORK)
     assert demo.returncode == 0, demo.stderr
-    assert "lost 0, phantom 0, duplicated 0, out of order 0" in demo.stdout
+    assert demo.stdout.splitlines()[-1] == "lost 0, phantom 0, duplicated 0, out of order 0"
+    assert "kills of the" in demo.stdout
+    for figure in ("written", "relayed", "pending", "oldest", "rec/s", "latency p50"):
+        assert figure in demo.stderr
     bench = run(copy, "bench", "nonsense", cwd=tmp_path)
     assert (bench.returncode, "one of: engine relay writer" in bench.stderr) == (1, True)
 

@@ -325,12 +325,12 @@ def test_rows_of_a_topic_that_stays_missing_are_set_aside_after_the_grace(place:
 def test_a_change_of_shards_sends_nothing_twice_and_nothing_out_of_order(place: Places) -> None:
     at = place()
     sent = 0
-    for shards in (1, 5, 2, 3):
+    for shards in (1, 3):
         with at.relaying(shards=shards) as relaying:
             at.stash(*(Message(topic=at.topic, key=f"k{n % 9}", value=str(n)) for n in range(sent, sent + 300)))
             sent += 300
             relaying.until(lambda: relaying.total("relayed") > 0)
-    with at.relaying(shards=4):
+    with at.relaying(shards=2):
         found = at.read(sent)
     in_order(found)
 
