@@ -340,7 +340,9 @@ def test_rows_of_a_missing_topic_are_held_back_and_the_others_sent() -> None:
     run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Present(partitions=1)}))
     done = run.carry(row(1), row(2, topic="u"), row(3))
     assert fates(done) == {2: Sent}
-    assert [effect for effect in done if isinstance(effect, Hold)] == [Hold(frozenset({"t"}), MISSING.why)]
+    assert [effect for effect in done if isinstance(effect, Hold)] == [
+        Hold(frozenset({"t"}), MISSING.why, missing=frozenset({"t"}))
+    ]
     assert kinds(done)[-2:] == [AwaitSettled, Renew], "what went back is not overtaken"
 
 
@@ -382,7 +384,7 @@ def test_a_topic_that_refuses_records_is_held_and_the_others_are_sent() -> None:
     run = denying()
     assert Hold not in kinds(run.carry(row(1), row(2, topic="u")))
     done = run.carry(row(1), row(2, topic="u"))
-    assert Hold(frozenset({"t"}), "not ours") in done
+    assert Hold(frozenset({"t"}), "not ours", missing=frozenset({"t"})) in done
     assert fates(done) == {2: Sent}
     assert kinds(done)[-1] is Renew
 
