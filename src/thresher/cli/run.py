@@ -9,21 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from thresher.cli.options import properties
 from thresher.cli.output import note, out
 from thresher.core.errors import InvalidInput
 from thresher.devstack.kept import KeptStack
 from thresher.outbox import Shape
-
-
-def _properties(given: list[str] | None, flag: str) -> dict[str, str]:
-    pairs = {}
-    for text in given or []:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            # Not shown: it may be a password with a typing mistake before it.
-            raise InvalidInput(f"{flag}: each is of the form property=value")
-        pairs[name] = value
-    return pairs
 
 
 def run(
@@ -132,8 +122,8 @@ def run(
         "batch_bytes": batch_bytes, "batch_seconds": batch_seconds, "poll_seconds": poll_seconds,
         "grace_seconds": grace_seconds, "horizon_seconds": horizon_seconds, "status": status,
         "spark_master": spark_master, "spark_python": spark_python, "spark_archives": spark_archives or None,
-        "spark_py_files": spark_py_files or None, "kafka": _properties(kafka, "--kafka"),
-        "producer": _properties(producer, "--producer"), "spark": _properties(spark, "--spark"),
+        "spark_py_files": spark_py_files or None, "kafka": properties(kafka, "--kafka"),
+        "producer": properties(producer, "--producer"), "spark": properties(spark, "--spark"),
     }  # fmt: skip
     if bootstrap is not None:
         overrides["kafka"]["bootstrap.servers"] = bootstrap

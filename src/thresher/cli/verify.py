@@ -15,11 +15,12 @@ from thresher.cli.options import (
     SchemaName,
     TableShape,
     connect,
+    properties,
     resolve_dsn,
     table_name,
 )
 from thresher.cli.output import emit_json, emit_text, note, table
-from thresher.core.errors import InvalidInput, shorten
+from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.devstack.kept import KeptStack
 from thresher.outbox import Shape
@@ -98,7 +99,7 @@ def verify(
         raise InvalidInput(f"{history} names no topic: give --topic")
     reached, dsn = _servers(bootstrap, ds)
     sources = Sources(
-        bootstrap=reached, topics=topics, kafka=_properties(kafka or []), dsn=dsn, table=table_name(outbox, schema),
+        bootstrap=reached, topics=topics, kafka=properties(kafka, "--kafka"), dsn=dsn, table=table_name(outbox, schema),
         shape=shape,
     )  # fmt: skip
     verdict = judge(transactions, sources, wait_seconds=wait, repeats_allowed=at_least_once, examples=examples)
@@ -169,14 +170,6 @@ def _servers(bootstrap: str | None, ds: str | None) -> tuple[str, str | None]:
         raise InvalidInput("no Kafka: give --bootstrap, or start a local stack with 'thresher stack up'")
     note("using Kafka and the database of the local stack")
     return endpoints.bootstrap, endpoints.dsn
-
-
-def _properties(given: Sequence[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
-    # A value may be a secret: only what stands before the sign is repeated, and nothing where there is none.
-    if wrong := [shorten(name) if sign else "one without =" for name, sign, _ in pairs if not (name and sign)]:
-        raise InvalidInput(f"--kafka: key=value is expected, not {', '.join(wrong)}")
-    return {name.strip(): value for name, _, value in pairs}
 
 
 def _show(verdict: Verdict) -> None:

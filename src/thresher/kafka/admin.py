@@ -59,6 +59,11 @@ class Admin:
         }
         self._client = AdminClient(properties, logger=_log)
 
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Admin":
+        """Return one for a client's properties, which say where the cluster is."""
+        return cls(str(config.get("bootstrap.servers", "")), config)
+
     def greet(self) -> None:
         """See that the cluster answers us. Raises `KafkaException` with what the client met, not just a time-out."""
         try:

@@ -19,7 +19,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from thresher.core.errors import ThresherError
 from thresher.kafka.refusal import Refusal, refusal_of
 
-_log = logging.getLogger(__name__)
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 _REQUEST_SECONDS = 30.0

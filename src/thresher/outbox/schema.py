@@ -96,7 +96,7 @@ _NEXT_ID = re.compile(r"nextval\('.*'::regclass\)")
 
 def ddl(name: TableName, shape: Shape = Shape.THRESHER) -> LiteralString:
     """Return the statements that create the table."""
-    return statement("outbox_create" if shape is Shape.THRESHER else "goharvest_create", name)
+    return statement(f"{shape.prefix}_create", name)
 
 
 def create_schema(connection: Connection[Any], name: TableName, shape: Shape = Shape.THRESHER) -> bool:

@@ -15,6 +15,11 @@ class Shape(enum.Enum):
     GOHARVEST = "goharvest"
     """As goharvest's users have it: text only, a key is required, no partition and no timestamp."""
 
+    @property
+    def prefix(self) -> str:
+        """How the names of the statements begin that differ between the shapes."""
+        return "outbox" if self is Shape.THRESHER else "goharvest"
+
 
 def bucket_of(key: bytes) -> int:
     """Return the bucket of a key, exactly as the table's generated column computes it."""

@@ -58,9 +58,8 @@ class Outbox:
         self.shape = Shape(shape)
         self._admission = Admission(self.shape, limits or Limits())
         self._require_transaction = require_transaction
-        prefix = "outbox" if self.shape is Shape.THRESHER else "goharvest"
-        self._insert: LiteralString = statement(f"{prefix}_insert", self.name)
-        self._copy: LiteralString = statement(f"{prefix}_copy", self.name)
+        self._insert: LiteralString = statement(f"{self.shape.prefix}_insert", self.name)
+        self._copy: LiteralString = statement(f"{self.shape.prefix}_copy", self.name)
 
     def __repr__(self) -> str:
         return f"Outbox({self.name.quoted()}, shape={self.shape.value})"

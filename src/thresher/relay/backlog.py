@@ -28,21 +28,20 @@ class Backlog:
 
 def read_backlog(connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, shards: int) -> Backlog:
     """Look at the outbox and its dead rows."""
-    prefix = "outbox" if shape is Shape.THRESHER else "goharvest"
     cursor = OwnCursor(connection)
     with explained():
-        counts = cursor.execute(statement(f"{prefix}_pending", outbox)).fetchall()
+        counts = cursor.execute(statement(f"{shape.prefix}_pending", outbox)).fetchall()
         pending = sum(count for _, count in counts)
         exact = pending <= MOST_COUNTED
         if not exact:
             # Statistics are those of a table that is mostly empty: look at some of its pages instead.
             pages = cursor.execute(statement("relay_pages"), [outbox.quoted()]).fetchone()
             share = min(1.0, _SAMPLED_PAGES / max(1, pages[0] if pages else 1))
-            sample = cursor.execute(statement(f"{prefix}_estimate", outbox), [100 * share]).fetchall()
+            sample = cursor.execute(statement(f"{shape.prefix}_estimate", outbox), [100 * share]).fetchall()
             counts = [(bucket, round(count / share)) for bucket, count in sample]
             pending = max(MOST_COUNTED + 1, sum(count for _, count in counts))
         by_shard = [sum(count for bucket, count in counts if bucket % shards == shard) for shard in range(shards)]
-        oldest = cursor.execute(statement(f"{prefix}_oldest", outbox)).fetchone()
+        oldest = cursor.execute(statement(f"{shape.prefix}_oldest", outbox)).fetchone()
         dead = cursor.execute(statement("dead_count", outbox)).fetchone()
     return Backlog(
         pending=pending,

@@ -45,7 +45,7 @@ class DeadRows:
     def __init__(self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape) -> None:
         self._cursor = OwnCursor(connection)
         self._outbox = outbox
-        self._prefix = "outbox" if shape is Shape.THRESHER else "goharvest"
+        self._shape = shape
 
     def find(
         self,
@@ -79,7 +79,7 @@ class DeadRows:
     def replay(self, ids: Sequence[int]) -> int:
         """Put rows back into the outbox, under their own ids; return how many."""
         try:
-            return self._execute(statement(f"{self._prefix}_dead_replay", self._outbox), [list(ids)]).rowcount
+            return self._execute(statement(f"{self._shape.prefix}_dead_replay", self._outbox), [list(ids)]).rowcount
         except errors.UniqueViolation as error:
             raise InvalidInput(
                 f"a row with the same id is in the outbox: {error.diag.message_detail}; nothing was put back"

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from thresher.db import statement
 from thresher.db.cursor import OwnCursor
-from thresher.outbox.shape import BUCKETS, Shape, bucket_of
+from thresher.outbox.shape import BUCKETS, bucket_of
 from thresher.relay.control import incarnation
 from thresher.relay.database import connect, explain, explained, session
 from thresher.relay.lot import READ_SCHEMA, batch_of
@@ -32,9 +32,8 @@ class Head:
         self._settings = settings
         self._application = application
         self._buckets = list(buckets)
-        prefix = "outbox" if settings.shape is Shape.THRESHER else "goharvest"
-        self._query = statement(f"{prefix}_head", settings.outbox)
-        self._bounded = statement(f"{prefix}_head_bounded", settings.outbox)
+        self._query = statement(f"{settings.shape.prefix}_head", settings.outbox)
+        self._bounded = statement("relay_head_bounded").replace("{head}", self._query)
         self._large = statement("relay_large")
         self._since = since
         # A row larger than this is not even looked at: it can never be sent.

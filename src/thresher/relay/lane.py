@@ -131,7 +131,7 @@ class Lane:
         shard.shared["ahead"], shard.shared["failures"] = self._ahead, 0
         self._producer: TransactionalProducer | None = None
         self._topics: dict[str, tuple[float, Standing]] = {}
-        self._admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), settings.kafka)
+        self._admin = Admin.of(settings.kafka)
         self._hook = hook_of(mandate.hook)
         self._in_flight: list[int] = []
         self._taken: tuple[int, float] | None = None

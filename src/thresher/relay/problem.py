@@ -61,9 +61,5 @@ class BrokerLost(Trouble):
     """The broker does not answer, or the producer was fenced."""
 
 
-class OutcomeUnknown(Trouble):
-    """Whether a transaction was committed is not known: the progress record will tell."""
-
-
 class TransformKeepsFailing(Trouble):
     """A transform fails on row after row: the relay waits, rather than set all of them aside."""

@@ -44,11 +44,9 @@ _TRIM_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 _POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
 
-Observer = Callable[[int, str, dict[str, Any]], None]
-
 
 class Relay:
-    """One leadership of one relay: from `start` to its end, which `wait` tells."""
+    """One leadership of one relay: `run` lasts as long as it does."""
 
     def __init__(
         self,
@@ -194,7 +192,7 @@ class Relay:
         settings = mandate.settings
         before = int((time.time() - settings.limits.horizon_seconds) * 1000)
         try:
-            admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), settings.kafka)
+            admin = Admin.of(settings.kafka)
             topic = progress_topic(settings.name)
             facts = admin.topic(topic)
             keep = {}

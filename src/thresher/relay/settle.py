@@ -30,12 +30,11 @@ class Settlement:
     def __init__(
         self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, settling: Settling
     ) -> None:
-        prefix = "outbox" if shape is Shape.THRESHER else "goharvest"
         self._connection = connection
         self._sent = statement(f"relay_settle_{settling}", outbox)
         self._left = statement(f"relay_left_{settling}", outbox)
         self._outbox = outbox
-        self._dead = statement(f"{prefix}_settle_dead", outbox)
+        self._dead = statement(f"{shape.prefix}_settle_dead", outbox)
 
     def execute(self, progress: Progress, middle: Callable[[], None] = lambda: None) -> int:
         """Settle one record in one transaction; return how many rows it still found, durably.

@@ -8,10 +8,11 @@
    published is settled, before ours is written. Same layout: the shards recover themselves.
 """
 
+import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,6 @@ from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.kafka.tail import Tail
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.outbox.schema import check_schema
-from thresher.outbox.shape import Shape
 from thresher.relay.control import ControlRow, ControlTable, exists, incarnation
 from thresher.relay.database import connect, explained
 from thresher.relay.names import progress_topic, sessions, transactional_id
@@ -45,21 +45,19 @@ _LEAST_PROGRESS_BYTES, _FRAMING_BYTES = 16_384, 2_048
 _SETTLING_SECONDS = 5.0
 
 
-def take_over(
-    settings: Settings, term: str | None = None, *, wanted: Callable[[], bool] = lambda: True
-) -> Mandate | None:
+def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) -> Mandate | None:
     """Become the leader, and return what the shards are to be told. Raises what keeps it from that.
 
     None if it is not wanted any more when it is about to displace whoever leads now.
     """
-    term = term or str(uuid.uuid4())
+    term = str(uuid.uuid4())
     connection = connect(settings.dsn, f"{sessions(settings.name, term)}/d")
     with connection:
         settings = replace(settings, outbox=_located(connection, settings))
         _prepare(connection, settings)
         control = ControlTable(connection, settings.outbox)
         row = _own_row(connection, control, settings, term)
-        admin = Admin(str(settings.kafka.get("bootstrap.servers", "")), settings.kafka)
+        admin = Admin.of(settings.kafka)
         with _explained():
             admin.greet()
         _progress_topic(admin, settings, row)
@@ -95,7 +93,7 @@ def take_over(
 def _located(connection: psycopg.Connection[Any], settings: Settings) -> TableName:
     """Return the outbox with its schema, so that what belongs to it is looked for in the same place."""
     with explained():
-        row = OwnCursor(connection).execute(statement("relay_schema"), [settings.outbox.quoted()]).fetchone()
+        row = OwnCursor(connection).execute(statement("table_schema"), [settings.outbox.quoted()]).fetchone()
     if row is None:
         raise DatabaseRefused(
             f"there is no table {settings.outbox}: 'thresher schema create' makes one, or name another with --outbox"
@@ -110,11 +108,10 @@ def _prepare(connection: psycopg.Connection[Any], settings: Settings) -> None:
             reasons = "; ".join(str(finding) for finding in check.findings if finding.severity == "breaks")
             raise DatabaseRefused(f"{settings.outbox} cannot serve as an outbox: {reasons}")
     ControlTable(connection, settings.outbox).create()
-    prefix = "outbox" if settings.shape is Shape.THRESHER else "goharvest"
     with explained(), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_relay'))")
         if not exists(connection, settings.outbox.companion("_dead")):
-            OwnCursor(connection).execute(statement(f"{prefix}_dead_create", settings.outbox))
+            OwnCursor(connection).execute(statement(f"{settings.shape.prefix}_dead_create", settings.outbox))
 
 
 def _own_row(connection: psycopg.Connection[Any], control: ControlTable, settings: Settings, term: str) -> ControlRow:
@@ -221,18 +218,16 @@ def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row:
         producer.discard()
 
 
-class _explained:  # noqa: N801 - reads as a statement
-    """Turns the admin client's errors into ours."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, KafkaException):
-            reason = error.args[0]
-            if refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
-                raise BrokerRefused(
-                    f"the broker refused: {reason.str()}; mend the relay's credentials, or grant it Create, Describe, "
-                    "Read, Write and Delete on its progress topic"
-                ) from error
-            raise BrokerLost(f"the broker failed: {reason.str()}") from error
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turn the admin client's errors into ours."""
+    try:
+        yield
+    except KafkaException as error:
+        reason = error.args[0]
+        if refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
+            raise BrokerRefused(
+                f"the broker refused: {reason.str()}; mend the relay's credentials, or grant it Create, Describe, "
+                "Read, Write and Delete on its progress topic"
+            ) from error
+        raise BrokerLost(f"the broker failed: {reason.str()}") from error

@@ -100,7 +100,7 @@ def rows_held(connection: Connection[Any], table: TableName, shape: Shape = Shap
     with connection.transaction():
         cursor = OwnCursor(connection)
         cursor.execute(statement("verify_snapshot"))
-        found = cursor.execute(statement("verify_schema"), [table.quoted()]).fetchone()
+        found = cursor.execute(statement("table_schema"), [table.quoted()]).fetchone()
         if found is None:
             raise InvalidInput(f"there is no outbox {table} in the database")
         pending = _identities(
@@ -108,7 +108,7 @@ def rows_held(connection: Connection[Any], table: TableName, shape: Shape = Shap
         )
         # Beside its outbox, wherever the search_path found that. Too long for a `TableName`, which leaves room for it.
         dead = sql.Identifier(str(found[0]), f"{table.table}_dead")
-        there = cursor.execute(statement("verify_schema"), [dead.as_string(None)]).fetchone() is not None
+        there = cursor.execute(statement("table_schema"), [dead.as_string(None)]).fetchone() is not None
         return Held(pending=pending, dead=_identities(cursor, "verify_rows", dead) if there else frozenset())
 
 
