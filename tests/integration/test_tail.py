@@ -32,7 +32,7 @@ def opened(stack: Stack, topic: str, name: str) -> TransactionalProducer:
 def commit(producer: TransactionalProducer, topic: str, *values: bytes) -> None:
     producer.begin()
     for value in values:
-        producer.produce(0, (topic, value, None, 0, 0, None))
+        producer.produce([(0, (topic, value, None, 0, 0, None))])
     assert producer.flush() == []
     producer.commit()
 
@@ -63,7 +63,7 @@ def test_an_open_transaction_is_an_error_where_nobody_can_have_one(
     commit(opened(stack, topic, "a"), topic, b"first")
     other = opened(stack, topic, "b")
     other.begin()
-    other.produce(0, (topic, b"open", None, 0, 0, None))
+    other.produce([(0, (topic, b"open", None, 0, 0, None))])
     other.flush()
     commit(opened(stack, topic, "c"), topic, b"behind it")
     with Tail(topic, 0, config(stack)) as tail, pytest.raises(TailUnread):
@@ -87,7 +87,7 @@ def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> 
     # Newer than the moment, and never committed.
     late = opened(stack, topic, "b")
     late.begin()
-    late.produce(0, (topic, b"never", None, 0, 0, None))
+    late.produce([(0, (topic, b"never", None, 0, 0, None))])
     late.flush()
     opened(stack, topic, "b")
     Admin(stack.kafka.bootstrap).trim(topic, {0: keep}, moment)
@@ -99,9 +99,9 @@ def test_a_record_that_was_refused_stops_the_commit(stack: Stack, topic: str) ->
     producer = TransactionalProducer(f"{topic}-small", {**config(stack), "message.max.bytes": 2000})
     producer.init(topic)
     producer.begin()
-    producer.produce(0, (topic, b"fits", None, 0, 0, None))
+    producer.produce([(0, (topic, b"fits", None, 0, 0, None))])
     assert producer.flush() == []
-    producer.produce(1, (topic, b"x" * 5000, None, 0, 0, None))
+    producer.produce([(1, (topic, b"x" * 5000, None, 0, 0, None))])
     with pytest.raises(ProducerProblem, match="refused"):
         producer.commit()
     opened(stack, topic, "small")

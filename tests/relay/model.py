@@ -12,8 +12,9 @@
 
 import itertools
 import random
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +48,7 @@ from thresher.relay.exactly_once import Me, Poison, Rules, protocol
 from thresher.relay.fate import FILTERED, Dead, Filtered, Kind, dead
 from thresher.relay.problem import Superseded
 from thresher.relay.progress import Progress
-from thresher.relay.row import Record, Row
+from thresher.relay.row import Record, Row, Sendable, topics_of
 
 OUTBOX_ID = "outbox"
 PARTITIONS = 3
@@ -56,6 +57,21 @@ HELD_SECONDS = 2
 GOOD, NAMED_POISON, POISON, FILTERED_OUT, MALFORMED, NO_PARTITION, REROUTED = range(7)
 
 Version = tuple[int, int]
+
+
+def bundled(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return rows as columns if they are all to be sent as they are stored, as a real lot does."""
+    if not all(isinstance(row.plan, Record) and (row.plan.topic, row.plan.key) == (row.topic, row.key) for row in rows):
+        return rows
+    return Sendable(
+        ids=array("q", [row.id for row in rows]),
+        create_times=array("q", [row.create_time for row in rows]),
+        records=[tuple(row.plan) for row in rows if isinstance(row.plan, Record)],
+        topics=topics_of(rows),
+        placed=any(row.plan.partition >= 0 for row in rows if isinstance(row.plan, Record)),
+    )
+
+
 Stream = tuple[str, bytes]
 
 
@@ -430,7 +446,7 @@ class World:
         if lot is None:
             return _WAIT
         assert lot.epoch == attempt.epoch, "a row is sent only by the producer whose init precedes its read"
-        return Lot(rows=lot.rows)
+        return Lot(rows=bundled(lot.rows))
 
     def _row(self, id_: int, time: int, message: Message) -> Row:
         plan: Record | Filtered | Dead

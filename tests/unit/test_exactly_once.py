@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.relay.model import bundled
 from thresher.relay.effect import (
     Absent,
     AwaitSettled,
@@ -116,7 +117,7 @@ class Run:
         self.until(Take)
         begun = len(self.seen)
         self.seen.append(self.due)
-        self.due = self.steps.send(Lot(rows=rows))
+        self.due = self.steps.send(Lot(rows=bundled(rows)))
         self.until(Take)
         return self.seen[begun + 1 :]
 
@@ -228,7 +229,7 @@ def test_a_transaction_is_flushed_then_noted_then_committed_once_the_one_before_
     done = Run().carry(row(1), row(2))
     assert kinds(done) == [Survey, Begin, Produce, Flush, Note, AwaitSettled, Commit, Settle]
     (note,) = notes(done)
-    assert (note.number, note.ids, note.create_times, note.fates) == (8, [1, 2], [10, 20], [SENT, SENT])
+    assert (note.number, list(note.ids), list(note.create_times), note.fates) == (8, [1, 2], [10, 20], [SENT, SENT])
     assert done[-1] == Settle(note)
 
 

@@ -10,7 +10,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -49,6 +49,8 @@ _DEFAULTS: dict[str, Any] = {
     "log_level": 2,
 }
 # What a configuration may not change, and why.
+# Topic, value, key, partition or -1, milliseconds or 0 for the time of sending, headers.
+Produced = tuple[str, bytes | None, bytes | None, int, int, Any]
 GUARDED = frozenset({*_OURS, "transactional.id", "request.required.acks", "delivery.timeout.ms"})
 
 
@@ -107,25 +109,25 @@ class TransactionalProducer:
         self._undelivered.clear()
         self._do("begin_transaction", self._producer.begin_transaction)
 
-    def produce(self, place: int, record: tuple[str, bytes | None, bytes | None, int, int, Any]) -> None:
-        """Hand over one record; what is wrong with it at once is a fault of the coming flush."""
-        topic, value, key, partition, timestamp, headers = record
-        try:
-            if headers:
-                self._producer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
-            else:
-                self._producer.produce(topic, value, key, partition, timestamp=timestamp)
-        except BufferError:
-            self._make_room(place, record)
-        except KafkaException as error:
-            reason = error.args[0]
-            fault = Undelivered(refusal=refusal_of(reason), why=reason.str(), topic=topic, place=place)
-            self._undelivered.append(fault)
-        except (TypeError, ValueError, UnicodeError, OverflowError) as error:
-            fault = Undelivered(refusal=Refusal.ROW, why=f"it cannot be a record: {error}", topic=topic, place=place)
-            self._undelivered.append(fault)
+    def produce(self, records: Iterable[tuple[int, Produced]]) -> None:
+        """Hand over records, each with its place; what is wrong with one at once is a fault of the coming flush."""
+        produce = self._producer.produce
+        for place, record in records:
+            topic, value, key, partition, timestamp, headers = record
+            try:
+                # By position, which is quicker; no callback of its own.
+                produce(topic, value, key, partition, None, None, timestamp, headers)
+            except BufferError:
+                self._make_room(place, record)
+            except KafkaException as error:
+                reason = error.args[0]
+                fault = Undelivered(refusal=refusal_of(reason), why=reason.str(), topic=topic, place=place)
+                self._undelivered.append(fault)
+            except (TypeError, ValueError, UnicodeError, OverflowError) as error:
+                why = f"it cannot be a record: {error}"
+                self._undelivered.append(Undelivered(refusal=Refusal.ROW, why=why, topic=topic, place=place))
 
-    def _make_room(self, place: int, record: Any) -> None:
+    def _make_room(self, place: int, record: Produced) -> None:
         """Wait for the client's full queue to empty, and try again. What does not fit an empty one is too large."""
         if len(self._producer) == 0:
             fault = Undelivered(
@@ -134,7 +136,7 @@ class TransactionalProducer:
             self._undelivered.append(fault)
             return
         self.flush()
-        self.produce(place, record)
+        self.produce([(place, record)])
 
     def flush(self) -> list[Undelivered]:
         """Wait until the broker has answered for every record, and return what was not delivered."""

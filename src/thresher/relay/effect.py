@@ -135,7 +135,10 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Wait until the broker has answered for every record → list of `Fault`."""
+    """Wait until the broker has answered for every record → list of `Fault`. What will be noted can be written down
+    meanwhile, and goes nowhere yet."""
+
+    draft: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)

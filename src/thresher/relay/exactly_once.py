@@ -50,7 +50,7 @@ from thresher.relay.effect import (
 from thresher.relay.fate import Dead, Kind, dead
 from thresher.relay.problem import ForeignProgress, Halted, Superseded
 from thresher.relay.progress import Origin, Progress, fitting, progress_of
-from thresher.relay.row import Record, Row
+from thresher.relay.row import Record, Row, Sendable, records_of, topics_of
 
 Steps = Generator[Effect, Any, None]
 
@@ -157,13 +157,19 @@ class _Shard:
                 continue
             yield Begin()
             faults: list[Fault] = yield Produce(rows)
-            faults = faults + (yield Flush())
+            progress = progress_of(self._origin(), self.number + 1, rows, lot.failures)
+            faults = faults + (yield Flush(progress))
             if faults:
                 yield from self._rejected(rows, faults)
                 return
             yield from self._delivered(rows)
-            yield from self._commit(rows, lot.failures)
-            left |= any(isinstance(row[4], Dead) and row[4].blocking for row in rows)
+            yield Note(progress)
+            yield AwaitSettled()
+            yield Commit()
+            self.number += 1
+            yield Settle(progress)
+            if not isinstance(rows, Sendable):
+                left |= any(isinstance(row[4], Dead) and row[4].blocking for row in rows)
         if left:
             # They must not be overtaken by what was read behind them.
             yield AwaitSettled()
@@ -184,20 +190,15 @@ class _Shard:
                 suspect, count = among, count + 1
         return rows[:fit], rows[fit:]
 
-    def _commit(self, rows: Sequence[Row], failures: int) -> Steps:
+    def _origin(self) -> Origin:
         if self.origin is None:
             raise AssertionError("recover first")
-        progress = progress_of(self.origin, self.number + 1, rows, failures)
-        yield Note(progress)
-        yield AwaitSettled()
-        yield Commit()
-        self.number += 1
-        yield Settle(progress)
+        return self.origin
 
     def _judged(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Apply the policy to rows that are dead already, and the sentence to those that were found out."""
         condemned = self.condemned
-        if not condemned and not any(isinstance(row[4], Dead) for row in rows):
+        if not condemned and (isinstance(rows, Sendable) or not any(isinstance(row[4], Dead) for row in rows)):
             return rows
         judged = []
         for row in rows:
@@ -212,7 +213,7 @@ class _Shard:
 
     def _surveyed(self, rows: Sequence[Row], held: set[str]) -> Generator[Effect, Any, Sequence[Row]]:
         """Look at the topics; hold or condemn rows of those that are not there."""
-        topics = frozenset({plan[0] for row in rows if isinstance(plan := row[4], Record)})
+        topics = topics_of(rows)
         if not topics:
             return rows
         answer: Surveyed = yield Survey(topics)
@@ -236,6 +237,8 @@ class _Shard:
 
     def _placed(self, rows: Sequence[Row], standings: Mapping[str, Standing]) -> Generator[Effect, Any, Sequence[Row]]:
         """Set rows aside that ask for a partition that is not there."""
+        if isinstance(rows, Sendable) and not rows.placed:
+            return rows
         doubtful = {
             row.plan.topic for row in rows if isinstance(row.plan, Record) and _beyond(row.plan, standings) is not None
         }
@@ -291,7 +294,7 @@ class _Shard:
         """Start over, since a producer that failed is not used again, and remember what the rejection tells."""
         yield from self.recover()
         self.rejections += 1
-        sent = [row for row in rows if isinstance(row.plan, Record)]
+        sent = [place for place, _ in records_of(rows)]
         lost = {fault.topic: Absent(kind=fault.kind, why=fault.why) for fault in faults if fault.topic is not None}
         named = {fault.place: fault for fault in faults if fault.place is not None and fault.topic is None}
         if lost:
@@ -300,14 +303,13 @@ class _Shard:
                 self._missed(topic, now)
                 self.denied[topic] = (now + _DENIED_SECONDS, absence)
         elif named or len(sent) == 1:
-            for place, row in enumerate(rows):
-                fault = named.get(place) or (faults[0] if not named and row is sent[0] else None)
-                if fault is not None:
-                    fate = dead(fault.kind, fault.why, self.rejections)
-                    self.condemned[row.id, row.create_time] = self._condemned(row, fate)
-                    self.suspects.discard((row.id, row.create_time))
+            for place, fault in (named or {sent[0]: faults[0]}).items():
+                row = rows[place]
+                fate = dead(fault.kind, fault.why, self.rejections)
+                self.condemned[row.id, row.create_time] = self._condemned(row, fate)
+                self.suspects.discard((row.id, row.create_time))
         else:
-            self.suspects = {(row.id, row.create_time) for row in sent}
+            self.suspects = {(rows[place].id, rows[place].create_time) for place in sent}
         yield Renew()
 
     def _delivered(self, rows: Sequence[Row]) -> Steps:

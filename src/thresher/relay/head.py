@@ -1,7 +1,7 @@
 """Reads the head of a shard: the oldest pending rows of its buckets that are not in flight.
 
-A few rows cost one prepared query; many come as Arrow through ADBC. Read committed, on the primary, in autocommit, and
-nothing is written to claim rows.
+An idle look costs a bare probe; a few rows one prepared query; many come as Arrow through ADBC. Read committed, on the
+primary, in autocommit, and nothing is written to claim rows.
 """
 
 from collections.abc import Collection
@@ -11,6 +11,8 @@ import adbc_driver_manager
 import adbc_driver_postgresql.dbapi
 import psycopg
 import pyarrow as pa
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 
 from thresher.db import statement
 from thresher.db.cursor import OwnCursor
@@ -23,6 +25,28 @@ from thresher.relay.settings import Settings
 
 # Up to here, a query that returns Python's values is quicker.
 _FEW = 200
+
+
+class _Probe:
+    """Asks whether there is anything, with as little as the driver and the server can do: idle shards ask all day."""
+
+    _NAME = b"thresher_probe"
+
+    def __init__(self, connection: psycopg.Connection[Any], query: str, buckets: Collection[int]) -> None:
+        self._connection = connection
+        self._buckets = f"{{{','.join(map(str, buckets))}}}".encode()
+        with explained():
+            self._require(connection.pgconn.prepare(self._NAME, query.encode()))
+
+    def finds(self) -> bool:
+        with explained():
+            result = self._connection.pgconn.exec_prepared(self._NAME, [self._buckets])
+            self._require(result)
+        return result.ntuples > 0
+
+    def _require(self, result: PGresult) -> None:
+        if result.status not in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}:
+            raise psycopg.errors.error_from_result(result)
 
 
 class Head:
@@ -43,6 +67,7 @@ class Head:
         self._require_same(incarnation(self._connection).since)
         self._cursor = OwnCursor(self._connection)
         self._cursor.format = psycopg.pq.Format.BINARY
+        self._probe = _Probe(self._connection, statement(f"{settings.shape.prefix}_probe", settings.outbox), buckets)
         self._arrow: Any = None
         # The last query was cut off by its limit: there is more.
         self._deep = False
@@ -57,6 +82,8 @@ class Head:
             "bytes": size,
             "largest": self._largest,
         }
+        if not in_flight and not self._deep and not self._probe.finds():
+            return None
         if not self._deep:
             few = min(_FEW, rows)
             with explained():

@@ -5,6 +5,7 @@ The last one pulls, and recovers before it pulls: nothing is read before `init_t
 """
 
 import gc
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -53,7 +54,7 @@ from thresher.relay.names import buckets_of, progress_topic, sessions, transacti
 from thresher.relay.problem import BrokerLost
 from thresher.relay.progress import Progress, decode, encode, merged
 from thresher.relay.read_ahead import ReadAhead
-from thresher.relay.row import Record
+from thresher.relay.row import Record, records_of
 from thresher.relay.seam import Seam, hook_of
 from thresher.relay.settings import Mandate
 from thresher.relay.settle import Settlement
@@ -133,9 +134,11 @@ class Lane:
         self._topics: dict[str, tuple[float, Standing]] = {}
         self._admin = Admin.of(settings.kafka)
         self._hook = hook_of(mandate.hook)
+        self._progress = progress_topic(settings.name)
         self._in_flight: list[int] = []
         self._taken: tuple[int, float] | None = None
         self._noted: Progress | None = None
+        self._draft: tuple[Progress, bytes] | None = None
         self._since = ""
         # Smaller after a batch that was too large for its topic, though perhaps none of its records was.
         self._batch_bytes: int | None = None
@@ -192,13 +195,13 @@ class Lane:
         if self._batch_bytes is not None:
             asked["batch.size"] = self._batch_bytes
         self._producer = TransactionalProducer(name, asked)
-        self._producer.init(progress_topic(self._settings.name))
+        self._producer.init(self._progress)
         self._seam(Seam.RECOVERY_FENCED)
 
     def _read_progress(self, effect: ReadProgress) -> Iterable[Progress]:
         if effect.whole:
             return merged(self._read_horizon())
-        with Tail(progress_topic(self._settings.name), self._shard.index, self._settings.kafka) as tail:
+        with Tail(self._progress, self._shard.index, self._settings.kafka) as tail:
             last = tail.last()
         records = [] if last is None else [decode(last)]
         if records:
@@ -208,7 +211,7 @@ class Lane:
 
     def _read_horizon(self) -> Iterator[Progress]:
         """Yield all progress of all partitions: a bucket may have been another shard's within the horizon."""
-        topic = progress_topic(self._settings.name)
+        topic = self._progress
         partitions = self._client.partitions(topic)
         if not isinstance(partitions, int):
             raise BrokerLost(f"the cluster did not say how {topic} stands: {partitions.str()}")
@@ -292,20 +295,20 @@ class Lane:
         self._client.begin()
         # An empty record, which no reader takes for progress: the progress partition joins the transaction while the
         # data is on its way, and not after it.
-        self._client.produce(0, Record(progress_topic(self._settings.name), b"", None, self._shard.index, 0, None))
+        self._client.produce([(0, Record(self._progress, b"", None, self._shard.index, 0, None))])
 
     def _produce(self, effect: Produce) -> list[Fault]:
-        produce = self._client.produce
-        half = len(effect.rows) // 2
-        for place, row in enumerate(effect.rows):
-            plan = row[4]
-            if place == half:
-                self._seam(Seam.PRODUCED_SOME)
-            if isinstance(plan, Record):
-                produce(place, plan)
+        records = iter(records_of(effect.rows))
+        if self._hook is not None:
+            self._client.produce(itertools.islice(records, len(effect.rows) // 2))
+            self._seam(Seam.PRODUCED_SOME)
+        self._client.produce(records)
         return []
 
-    def _flush(self, _: Flush) -> list[Fault]:
+    def _flush(self, effect: Flush) -> list[Fault]:
+        if effect.draft is not None:
+            # While the data is on its way.
+            self._draft = (effect.draft, encode(effect.draft))
         undelivered = self._client.flush()
         self._seam(Seam.FLUSHED)
         if undelivered and all(each.refusal is Refusal.NEIGHBOUR for each in undelivered):
@@ -317,7 +320,7 @@ class Lane:
         return [self._fault(each) for each in undelivered]
 
     def _lost_topics(self, undelivered: Sequence[Undelivered]) -> list[Fault]:
-        topics = {each.topic for each in undelivered} - {progress_topic(self._settings.name)}
+        topics = {each.topic for each in undelivered} - {self._progress}
         standings = {topic: self._standing(topic) for topic in topics}
         self._topics.clear()
         faults = [
@@ -331,7 +334,7 @@ class Lane:
 
     def _fault(self, undelivered: Undelivered) -> Fault:
         kind = _KINDS.get(undelivered.refusal)
-        if kind is None or undelivered.topic == progress_topic(self._settings.name):
+        if kind is None or undelivered.topic == self._progress:
             raise BrokerLost(f"a record for {undelivered.topic} was not delivered: {undelivered.why}")
         of_topic = undelivered.refusal in {Refusal.TOPIC, Refusal.TOPIC_DENIED}
         if of_topic:
@@ -344,10 +347,10 @@ class Lane:
         )
 
     def _note(self, effect: Note) -> None:
-        progress = effect.progress
-        record = Record(progress_topic(self._settings.name), encode(progress), None, self._shard.index, 0, None)
-        self._client.produce(0, record)
-        self._noted = progress
+        drafted, text = self._draft or (None, b"")
+        value = text if drafted is effect.progress else encode(effect.progress)
+        self._client.produce([(0, Record(self._progress, value, None, self._shard.index, 0, None))])
+        self._noted, self._draft = effect.progress, None
 
     def _commit(self, _: Commit) -> None:
         self._seam(Seam.BEFORE_COMMIT)
@@ -357,11 +360,15 @@ class Lane:
 
     def _tell(self) -> None:
         """Count what the committed transaction carried."""
-        fates = self._noted.fates if self._noted is not None else ()
-        ids = self._noted.ids if self._noted is not None else ()
+        if self._noted is None:
+            return
+        ids, fates = self._noted.ids, self._noted.fates
+        self._shard.count("transactions")
+        if self._noted.all_sent:
+            self._shard.count("relayed", len(fates))
+            return
         dead = [(id_, fate) for id_, fate in zip(ids, fates, strict=True) if isinstance(fate, Dead)]
         filtered = sum(isinstance(fate, Filtered) for fate in fates)
-        self._shard.count("transactions")
         self._shard.count("relayed", len(fates) - len(dead) - filtered)
         if filtered:
             self._shard.count("filtered", filtered)

@@ -6,6 +6,7 @@ On the wire it is one Arrow batch, so that ten thousand rows cost one call.
 """
 
 import json
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from thresher.relay.fate import FILTERED, SENT, Dead, Fate, Filtered, Kind, Sent
 from thresher.relay.problem import ForeignProgress
-from thresher.relay.row import Row
+from thresher.relay.row import Row, Sendable
 
 _VERSION = "1"
 _SCHEMA = pa.schema(
@@ -54,9 +55,19 @@ class Progress:
     # Rows that transforms failed on in a row, up to and including this transaction.
     failures: int = 0
 
+    @property
+    def all_sent(self) -> bool:
+        """Whether every row was sent, as most are. Costs no more than one look through the list."""
+        return self.fates.count(SENT) == len(self.fates)
+
 
 def progress_of(origin: Origin, number: int, rows: Sequence[Row], failures: int) -> Progress:
     """Return the record of a transaction that carries these rows."""
+    if isinstance(rows, Sendable):
+        sent = [SENT] * len(rows)
+        return Progress(
+            origin=origin, number=number, ids=rows.ids, create_times=rows.create_times, fates=sent, failures=failures
+        )
     return Progress(
         origin=origin,
         number=number,
@@ -96,6 +107,8 @@ def _together(records: Sequence[Progress]) -> Progress:
 def fitting(rows: Sequence[Row], limit: int) -> int:
     """Return how many of the rows, from the first, fit into one record of at most so many bytes: one at least."""
     room = limit - _FRAME_BYTES
+    if isinstance(rows, Sendable):
+        return min(len(rows), max(room // _ROW_BYTES, 1))
     for place, row in enumerate(rows):
         room -= _ROW_BYTES
         if isinstance(row.plan, Dead):
@@ -118,15 +131,15 @@ def encode(progress: Progress) -> bytes:
         "number": str(progress.number),
         "failures": str(progress.failures),
     }
-    codes = [_SENT if isinstance(f, Sent) else _DEAD if isinstance(f, Dead) else _FILTERED for f in progress.fates]
+    codes = _codes(progress)
     if _DEAD in codes:
         dead = [(place, *fate) for place, fate in enumerate(progress.fates) if isinstance(fate, Dead)]
         metadata["dead"] = json.dumps(dead)
     rows = pa.record_batch(
         [
-            pa.array(progress.ids, pa.int64()),
-            pa.array(progress.create_times, pa.int64()),
-            pa.array(codes, pa.int8()),
+            _numbers(pa.int64(), "q", progress.ids),
+            _numbers(pa.int64(), "q", progress.create_times),
+            _numbers(pa.int8(), "b", codes),
         ],
         schema=_SCHEMA.with_metadata(metadata),
     )
@@ -135,6 +148,17 @@ def encode(progress: Progress) -> bytes:
         writer.write_batch(rows)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def _codes(progress: Progress) -> bytes:
+    if progress.all_sent:
+        return bytes([_SENT]) * len(progress.fates)
+    return bytes(_SENT if isinstance(f, Sent) else _DEAD if isinstance(f, Dead) else _FILTERED for f in progress.fates)
+
+
+def _numbers(kind: pa.DataType, code: str, values: Sequence[int]) -> pa.Array:
+    """Return numbers as a column, without a look at each of them."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(code, values))])
 
 
 def decode(data: bytes) -> Progress:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from thresher.relay.columns import integers
 from thresher.relay.fate import Dead
 from thresher.relay.head import Head
 
@@ -83,6 +84,7 @@ class ReadAhead:
         """These rows are durably gone: a read that begins from now on does not find them. For any thread."""
         with self._state:
             self._in_flight.difference_update(ids)
+            self._state.notify_all()
 
     def hold(self, topics: Iterable[str]) -> None:
         """Leave these topics out for a while."""
@@ -129,9 +131,13 @@ class ReadAhead:
                 self._error = error
                 self._state.notify_all()
 
+    def _is_time(self) -> bool:
+        """Whether to read: a lot is wanted, and no more than one is in flight, since a read steps over all of them."""
+        return self._ready is None and len(self._in_flight) <= max(_FIRST_ROWS, self._rows)
+
     def _look(self, head: Head) -> None:
         with self._state:
-            self._state.wait_for(lambda: self._ready is None or self._stopped.is_set())
+            self._state.wait_for(lambda: self._is_time() or self._stopped.is_set())
             now = time.monotonic()
             self._held = {topic: until for topic, until in self._held.items() if until > now}
             generation, in_flight, held = self._generation, list(self._in_flight), list(self._held)
@@ -143,7 +149,7 @@ class ReadAhead:
             wait = self._poll if took < _LONG_LOOK_SECONDS else min(took / _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS)
             self._stopped.wait(wait)
             return
-        ids = batch.column("id").to_pylist()
+        ids = integers(batch.column("id"))
         with self._state:
             if generation == self._generation:
                 self._in_flight.update(ids)

@@ -1,6 +1,9 @@
 """A row of the outbox on its way: what it was when it was read, and the record to send."""
 
-from typing import Any, NamedTuple
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
 
 from thresher.relay.fate import Dead, Filtered
 
@@ -32,3 +35,50 @@ class Row(NamedTuple):
     def stream(self) -> Any:
         """What order is promised within; None where there is no order to keep."""
         return None if self.key is None else (self.topic, self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sendable(Sequence[Row]):
+    """Rows that are all to be sent as they are stored, as columns: a row is made when somebody looks at it.
+
+    `records` holds what each `Record` does. `topics` are all theirs. `placed`: some ask for a partition.
+    """
+
+    ids: "array[int]"
+    create_times: "array[int]"
+    records: Sequence[tuple[Any, ...]]
+    topics: frozenset[str]
+    placed: bool
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Sendable": ...
+    def __getitem__(self, place: int | slice) -> "Row | Sendable":
+        if not isinstance(place, slice):
+            return _row(self.ids[place], self.create_times[place], self.records[place])
+        ids, create_times, records = self.ids[place], self.create_times[place], self.records[place]
+        topics = self.topics if len(self.topics) == 1 else frozenset({record[0] for record in records})
+        return Sendable(ids=ids, create_times=create_times, records=records, topics=topics, placed=self.placed)
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(_row, self.ids, self.create_times, self.records)
+
+
+def _row(id_: int, create_time: int, record: Any) -> Row:
+    return Row(id_, create_time, record[0], record[2], Record._make(record))
+
+
+def records_of(rows: Sequence[Row]) -> Iterable[tuple[int, Any]]:
+    """Return what is to be sent of the rows, each with its place among them."""
+    if isinstance(rows, Sendable):
+        return enumerate(rows.records)
+    return ((place, row[4]) for place, row in enumerate(rows) if isinstance(row[4], Record))
+
+
+def topics_of(rows: Sequence[Row]) -> frozenset[str]:
+    """Return the topics that the rows are to be sent to."""
+    return rows.topics if isinstance(rows, Sendable) else frozenset({record[0] for _, record in records_of(rows)})

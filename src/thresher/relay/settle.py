@@ -41,18 +41,12 @@ class Settlement:
 
         `middle` is called when some of it is done and none of it is durable.
         """
-        ids, times, dead = [], [], []
-        for id_, time, fate in zip(progress.ids, progress.create_times, progress.fates, strict=True):
-            if isinstance(fate, Dead):
-                dead.append((id_, time, *fate))
-            else:
-                ids.append(id_)
-                times.append(time)
+        ids, times, dead = _split(progress)
         found = 0
         with explained(), self._connection.transaction():
             cursor = OwnCursor(self._connection)
             if ids:
-                found += cursor.execute(self._sent, [_ids(ids), _times(times)], prepare=True).rowcount
+                found += cursor.execute(self._sent, _pairs(ids, times), prepare=True).rowcount
             middle()
             if dead:
                 columns = [list(column) for column in zip(*dead, strict=True)]
@@ -66,15 +60,31 @@ class Settlement:
         """Raise `DatabaseRefused` if rows that were settled are still pending: they would be sent for ever."""
         with explained():
             row = (
-                OwnCursor(self._connection)
-                .execute(self._left, [_ids(progress.ids), _times(progress.create_times)])
-                .fetchone()
+                OwnCursor(self._connection).execute(self._left, _pairs(progress.ids, progress.create_times)).fetchone()
             )
         if row is not None and row[0]:
             raise DatabaseRefused(
                 f"{row[0]} rows of {self._outbox} were sent and could not be removed: is there a trigger, a rule or a "
                 "policy that keeps them?"
             )
+
+
+def _split(progress: Progress) -> tuple[Sequence[int], Sequence[int], list[tuple[Any, ...]]]:
+    """Return ids and create times of rows that just go, and what is to be known of the dead."""
+    if progress.all_sent:
+        return progress.ids, progress.create_times, []
+    ids, times, dead = [], [], []
+    for id_, time, fate in zip(progress.ids, progress.create_times, progress.fates, strict=True):
+        if isinstance(fate, Dead):
+            dead.append((id_, time, *fate))
+        else:
+            ids.append(id_)
+            times.append(time)
+    return ids, times, dead
+
+
+def _pairs(ids: Sequence[int], times: Sequence[int]) -> dict[str, Any]:
+    return {"ids": _ids(ids), "create_times": _times(times)}
 
 
 def _ids(values: Sequence[int]) -> BigintArray:

@@ -1,0 +1,1 @@
+"""What `bench/relay.py` measures, one part a module."""

@@ -1,0 +1,151 @@
+"""The ceiling: a plain program that copies rows from the table to the topic with no guarantee, as fast as it can.
+
+One process a shard. Reading, sending and deleting overlap, each in a thread of its own, a batch apart; it reads behind
+the last row it read, never looks back for rows that commit late, and a crash would repeat rows. Its batch size and the
+number of its processes are tuned, by trying neighbours of the best until none is better.
+"""
+
+import multiprocessing
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import adbc_driver_postgresql.dbapi
+import psycopg
+from confluent_kafka import Producer
+
+from bench.relays.place import COLUMNS, PATIENCE_SECONDS, Place
+from thresher.db.arrays import bigint_array
+from thresher.db.cursor import BigintArray, OwnCursor
+from thresher.relay.names import buckets_of
+
+CONTEXT = multiprocessing.get_context("spawn")
+_OPTIONS = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off -c max_parallel_workers_per_gather=0"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How the copiers work."""
+
+    processes: int = 2
+    batch_rows: int = 10_000
+    overlapped: bool = True
+
+    def __str__(self) -> str:
+        how = "overlapped" if self.overlapped else "one step after another"
+        return f"{self.processes} processes, {self.batch_rows:,} rows a batch, {how}"
+
+    def neighbours(self) -> list["Tuning"]:
+        """Return what differs in one thing."""
+        return [
+            replace(self, batch_rows=self.batch_rows * 2),
+            replace(self, batch_rows=self.batch_rows // 2),
+            replace(self, processes=self.processes % 2 + 1),
+            replace(self, overlapped=not self.overlapped),
+        ]
+
+
+def tuned(measure: Callable[[Tuning], float], say: Callable[[str], None]) -> Tuning:
+    """Return the best, from the usual one on, and print every figure on the way."""
+    best = Tuning()
+    rates = {best: measure(best)}
+    say(f"ceiling: {best}: {rates[best]:,.0f} rec/s")
+    better = True
+    while better:
+        better = False
+        for other in best.neighbours():
+            if other in rates:
+                continue
+            rates[other] = measure(other)
+            say(f"ceiling: {other}: {rates[other]:,.0f} rec/s")
+            if rates[other] > rates[best]:
+                best, better = other, True
+                break
+    say(f"ceiling: the best is {best}")
+    return best
+
+
+@contextmanager
+def copying(place: Place, topic: str, tuning: Tuning) -> Iterator[None]:
+    """Run the copiers meanwhile."""
+    copiers = [
+        CONTEXT.Process(
+            target=copy, args=(place.bare(), topic, buckets_of(shard, tuning.processes), tuning), daemon=True
+        )
+        for shard in range(tuning.processes)
+    ]
+    for copier in copiers:
+        copier.start()
+    try:
+        yield
+    finally:
+        for copier in copiers:
+            copier.join(10)
+            if copier.is_alive():
+                copier.kill()
+
+
+def copy(place: Place, topic: str, buckets: list[int], tuning: Tuning) -> None:
+    """Copy the rows of some buckets until none is left."""
+    copier = _Copier(place, topic, buckets, tuning)
+    threads = [threading.Thread(target=each) for each in (copier.read, copier.delete)]
+    for thread in threads:
+        thread.start()
+    copier.send()
+    for thread in threads:
+        thread.join()
+
+
+class _Copier:
+    """Three steps, and what passes between them; nothing more comes behind None."""
+
+    def __init__(self, place: Place, topic: str, buckets: list[int], tuning: Tuning) -> None:
+        self._dsn = psycopg.conninfo.make_conninfo(place.dsn, options=_OPTIONS)
+        self._producer = Producer({**place.client(), "queue.buffering.max.messages": 1_000_000})
+        self._topic, self._buckets, self._tuning = topic, buckets, tuning
+        self._tables: queue.Queue[Any] = queue.Queue(1)
+        self._sent: queue.Queue[Any] = queue.Queue(1)
+        self._deleted: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def read(self) -> None:
+        behind = (-1, -1)
+        with adbc_driver_postgresql.dbapi.connect(self._dsn, autocommit=True) as arrow, arrow.cursor() as cursor:
+            while True:
+                cursor.execute(_head(self._buckets, behind, self._tuning.batch_rows))
+                table = cursor.fetch_arrow_table()
+                if not table.num_rows:
+                    self._tables.put(None)
+                    return
+                behind = (table["bucket"][-1].as_py(), table["id"][-1].as_py())
+                self._tables.put(table)
+                if not self._tuning.overlapped:
+                    self._deleted.get()
+
+    def send(self) -> None:
+        while (table := self._tables.get()) is not None:
+            _, ids, _, *fields = (column.to_pylist() for column in table.columns)
+            for key, value, names, values in zip(*fields, strict=True):
+                self._producer.produce(self._topic, value, key, headers=list(zip(names, values, strict=True)))
+            if self._producer.flush(PATIENCE_SECONDS):
+                raise TimeoutError("the broker did not take the records")
+            self._sent.put(ids)
+        self._sent.put(None)
+
+    def delete(self) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            cursor = OwnCursor(connection)
+            while (ids := self._sent.get()) is not None:
+                array = BigintArray(bigint_array(ids))
+                cursor.execute("DELETE FROM outbox WHERE id = ANY (%s)", [array], prepare=True)
+                self._deleted.put(None)
+
+
+def _head(buckets: list[int], behind: tuple[int, int], rows: int) -> str:
+    array = "{" + ",".join(map(str, buckets)) + "}"
+    return (
+        f"SELECT bucket, id, {COLUMNS} FROM outbox WHERE bucket = ANY ('{array}'::smallint[]) "  # noqa: S608
+        f"AND dispatched_time IS NULL AND (bucket, id) > ({behind[0]}, {behind[1]}) ORDER BY bucket, id LIMIT {rows}"
+    )

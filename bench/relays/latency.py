@@ -1,0 +1,168 @@
+"""How long a row takes from its commit to a reader of committed records, when rows come at random times, one by one.
+
+The floor is one plain loop that looks every millisecond, publishes what is there in a transaction of Kafka, and deletes
+it. All on one machine and one monotonic clock.
+"""
+
+import multiprocessing
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import psycopg
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+
+from bench.relays.place import COLUMNS, KEYS, PARTITIONS, PATIENCE_SECONDS, VALUE_BYTES, Place
+from thresher.db.arrays import bigint_array
+from thresher.db.cursor import BigintArray, OwnCursor
+from thresher.outbox import Outbox
+from thresher.testing.history import IDENTITY_HEADER, identity
+from thresher.testing.pump import Plan
+
+PER_SECOND, WARM_SECONDS = 20, 3.0
+CONTEXT = multiprocessing.get_context("spawn")
+Line = Any
+Side = Callable[[str], AbstractContextManager[Any]]
+
+
+def latencies(place: Place, side: Side, seconds: float) -> list[float]:
+    """Return the milliseconds from commit to arrival, of rows committed after the warm-up."""
+    (topic,) = place.new_topics()
+    place.execute("TRUNCATE outbox RESTART IDENTITY")
+    rows = arrivals(WARM_SECONDS + seconds)
+    bare = place.bare()
+    with (
+        running(read, bare, topic, len(rows) + 1) as reader,
+        running(write, bare, topic, 0, [(0.0, "first")]) as first,
+        running(write, bare, topic, 1, rows) as writer,
+        side(topic),
+    ):
+        first.send("go")
+        first.recv()
+        place.drained()  # it is up
+        writer.send("go")
+        committed = received(writer, WARM_SECONDS + seconds)
+        arrived = received(reader, 0)
+    start = min(committed.values())
+    return [(arrived[mark] - at) / 1e6 for mark, at in committed.items() if at - start >= WARM_SECONDS * 1e9]
+
+
+def cuts(milliseconds: Sequence[float]) -> tuple[float, float, float]:
+    """Return the 50th, 95th and 99th percentile."""
+    found = statistics.quantiles(milliseconds, n=100, method="inclusive")
+    return found[49], found[94], found[98]
+
+
+@contextmanager
+def polling(place: Place, topic: str) -> Iterator[None]:
+    """Run the floor meanwhile."""
+    with running(poll, place.bare(), topic):
+        yield
+
+
+def poll(place: Place, topic: str, line: Line) -> None:
+    """Look every millisecond; publish what is there in a transaction of Kafka, then delete it."""
+    producer = Producer({**place.client(), "transactional.id": f"floor-{topic}"})
+    producer.init_transactions()
+    head = f"SELECT id, {COLUMNS} FROM outbox WHERE dispatched_time IS NULL ORDER BY id LIMIT 100"  # noqa: S608
+    with psycopg.connect(place.dsn, autocommit=True) as connection:
+        cursor = OwnCursor(connection)
+        cursor.format = psycopg.pq.Format.BINARY
+        line.send("ready")
+        while not line.poll(0.001):
+            rows = cursor.execute(head, prepare=True).fetchall()
+            if not rows:
+                continue
+            producer.begin_transaction()
+            for _, _, key, value, names, values in rows:
+                producer.produce(topic, value, key, headers=list(zip(names, values, strict=True)))
+            producer.commit_transaction()
+            ids = BigintArray(bigint_array([row[0] for row in rows]))
+            cursor.execute("DELETE FROM outbox WHERE id = ANY (%s)", [ids], prepare=True)
+
+
+@contextmanager
+def running(target: Callable[..., None], *arguments: Any) -> Iterator[Line]:
+    """Run a function in a process of its own, and wait until it is ready; it ends when its line is closed."""
+    ours, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=target, args=(*arguments, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        ours.recv()
+        yield ours
+    finally:
+        ours.close()
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+
+
+def arrivals(seconds: float) -> list[tuple[float, str]]:
+    """Return when to commit a row, from the start, and its key: the same each time."""
+    draw = random.Random(1)
+    times: list[tuple[float, str]] = []
+    moment = draw.expovariate(PER_SECOND)
+    while moment < seconds:
+        times.append((moment, f"key-{draw.randrange(KEYS):x}"))
+        moment += draw.expovariate(PER_SECOND)
+    return times
+
+
+def write(place: Place, topic: str, writer: int, rows: Sequence[tuple[float, str]], line: Line) -> None:
+    """Commit each row at its time; tell when each commit returned."""
+    plan = Plan(
+        dsn=place.dsn, records=1, keys=KEYS, topic=topic, value_bytes=VALUE_BYTES, run="latency", shape=place.shape
+    )
+    outbox = Outbox("outbox", shape=place.shape)
+    committed: dict[bytes, int] = {}
+    with psycopg.connect(place.dsn) as connection:
+        line.send("ready")
+        line.recv()
+        start = time.monotonic()
+        for number, (moment, key) in enumerate(rows):
+            mark = identity("latency", writer, number).encode()
+            time.sleep(max(0.0, start + moment - time.monotonic()))
+            outbox.stash(connection, plan.message(mark, key))
+            connection.commit()
+            committed[mark] = time.monotonic_ns()
+        line.send(committed)
+
+
+def read(place: Place, topic: str, count: int, line: Line) -> None:
+    """Note when each record arrives at a reader of committed records; tell when all have."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": place.bootstrap,
+            "group.id": f"bench-{topic}",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 5,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
+    consumer.poll(1.0)
+    line.send("ready")
+    arrived: dict[bytes, int] = {}
+    while len(arrived) < count and not line.poll():
+        message = consumer.poll(0.5)
+        now = time.monotonic_ns()
+        if message is None:
+            continue
+        if message.error() is not None:
+            raise KafkaException(message.error())
+        mark = dict(message.headers() or [])[IDENTITY_HEADER]
+        if isinstance(mark, bytes):
+            arrived.setdefault(mark, now)
+    line.send(arrived)
+    consumer.close()
+
+
+def received(line: Line, seconds: float) -> dict[bytes, int]:
+    if not line.poll(seconds + PATIENCE_SECONDS):
+        raise TimeoutError("the rows did not arrive")
+    answer: dict[bytes, int] = line.recv()
+    return answer

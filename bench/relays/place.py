@@ -1,0 +1,140 @@
+"""Where a bench runs: servers, backlogs of rows, and what a reader of committed records could have read of them."""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from thresher.db import TableName
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+from thresher.outbox import Shape, create_schema
+from thresher.testing.pump import Fleet, Plan
+
+OUTBOX = TableName(table="outbox")
+PARTITIONS, KEYS, VALUE_BYTES = 4, 1000, 100
+WARM_SHARE = 0.2
+SAMPLE_SECONDS, PATIENCE_SECONDS = 0.02, 300.0
+COLUMNS = "kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One database and one broker, and what all sides are told."""
+
+    stack: Stack
+    dsn: str
+    bootstrap: str
+    producer: dict[str, Any]
+    shape: Shape = Shape.THRESHER
+
+    @staticmethod
+    def of(stack: Stack, producer: dict[str, Any], shape: Shape = Shape.THRESHER) -> "Place":
+        """Return a place with a database of its own, and its empty outbox."""
+        dsn = stack.postgres.create_database(f"bench_{secrets.token_hex(4)}")
+        with psycopg.connect(dsn) as connection:
+            create_schema(connection, OUTBOX, shape)
+        return Place(stack=stack, dsn=dsn, bootstrap=stack.kafka.bootstrap, producer=producer, shape=shape)
+
+    def client(self) -> dict[str, Any]:
+        """Return what a plain producer is told: as safe as the relay's on the wire, without transactions."""
+        return {"bootstrap.servers": self.bootstrap, "acks": "all", "enable.idempotence": True, **self.producer}
+
+    def bare(self) -> "Place":
+        """Return the same for another process, which has no use for the stack."""
+        return replace(self, stack=None)  # type: ignore[arg-type]
+
+    def execute(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
+        """Run one statement."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(query, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def new_topics(self, count: int = 1) -> list[str]:
+        """Make topics that nobody has written to."""
+        names = [f"bench-{secrets.token_hex(4)}" for _ in range(count)]
+        for name in names:
+            Admin(self.bootstrap).create_topic(name, partitions=PARTITIONS)
+        return names
+
+    def prepare(self, rows: int, value_bytes: int = VALUE_BYTES) -> str:
+        """Have the pump write rows, and put them aside; return the table they are in."""
+        aside = f"rows_{value_bytes}"
+        self.execute("TRUNCATE outbox RESTART IDENTITY")
+        plan = Plan(
+            dsn=self.dsn, records=rows, keys=KEYS, value_bytes=value_bytes, writers=2, transaction_rows=1000,
+            run=secrets.token_hex(4), shape=self.shape,
+        )  # fmt: skip
+        Fleet(plan).run()
+        self.execute(f"DROP TABLE IF EXISTS {aside}")
+        self.execute(f"CREATE TABLE {aside} AS SELECT id, {COLUMNS} FROM outbox")  # noqa: S608 - our own names
+        return aside
+
+    def fill(self, aside: str, topics: Sequence[str], *, rows: int, key: str | None = None, empty: bool = True) -> None:
+        """Make the outbox a fresh backlog of rows put aside, as if long written; with a key, all have that one."""
+        if empty:
+            self.execute("TRUNCATE outbox RESTART IDENTITY")
+        ((count,),) = self.execute(f"SELECT count(*) FROM {aside}")  # noqa: S608
+        own_key = "kafka_key" if key is None else "%(key)s::bytea" if self.shape is Shape.THRESHER else "%(key)s"
+        self.execute(
+            f"INSERT INTO outbox ({COLUMNS}) SELECT (%(topics)s::text[])[1 + id %% %(many)s], {own_key}, kafka_value, "  # noqa: S608
+            f"kafka_header_keys, kafka_header_values FROM {aside}, generate_series(1, %(times)s) time "
+            f"ORDER BY time, id LIMIT %(rows)s",
+            {"topics": list(topics), "many": len(topics), "key": key, "times": -(-rows // count), "rows": rows},
+        )
+        self.execute("VACUUM ANALYZE outbox")
+        self.execute("CHECKPOINT")
+
+    def drained(self) -> None:
+        """Wait until the table is empty: what was published last is settled."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.execute("SELECT FROM outbox LIMIT 1"):
+            if time.monotonic() > deadline:
+                raise TimeoutError("rows were left in the table")
+            time.sleep(0.1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """How many rows a second became readable, and what was sampled at both ends of that time."""
+
+    per_second: float
+    rows: int
+    first: Any
+    last: Any
+
+
+def watch(
+    place: Place,
+    topics: Sequence[str],
+    rows: int,
+    *,
+    warm_share: float = WARM_SHARE,
+    committed: bool = True,
+    sample: Callable[[], Any] = lambda: None,
+) -> Watched:
+    """Watch rows become readable, from the end of the warm-up to the last one.
+
+    Offsets also count the markers that end transactions, a few for each ten thousand rows.
+    """
+    client = AdminClient({"bootstrap.servers": place.bootstrap})
+    places = {TopicPartition(topic, part): OffsetSpec.latest() for topic in topics for part in range(PARTITIONS)}
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    began: tuple[float, int, Any] | None = None
+    while time.monotonic() < deadline:
+        answers = client.list_offsets(places, isolation_level=level, request_timeout=10)
+        readable = sum(answer.result().offset for answer in answers.values())
+        now = time.monotonic()
+        if began is None and readable >= max(1, warm_share * rows):
+            began = (now, readable, sample())
+        elif began is not None and readable >= rows:
+            count = readable - began[1]
+            return Watched(per_second=count / (now - began[0]), rows=count, first=began[2], last=sample())
+        time.sleep(SAMPLE_SECONDS)
+    raise TimeoutError(f"the rows did not arrive in {PATIENCE_SECONDS:g} s")

@@ -1,0 +1,46 @@
+"""What processes cost, as the kernel counts it."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def tree(root: int) -> list[int]:
+    """Return a process and everything below it."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        fields = _stat(int(path.name))
+        if fields:
+            children.setdefault(int(fields[1]), []).append(int(path.name))
+    found = [root]
+    for process in found:
+        found.extend(children.get(process, []))
+    return found
+
+
+def cpu_seconds(processes: Iterable[int]) -> float:
+    """Return the time that they have run so far; one that is gone counts nothing."""
+    return sum((int(fields[11]) + int(fields[12])) / _TICKS for each in processes if (fields := _stat(each)))
+
+
+def most_resident_mb(processes: Iterable[int]) -> float:
+    """Return the most memory that one of them ever held, of those that run a shard."""
+    peaks = [0.0]
+    for each in processes:
+        try:
+            command = Path(f"/proc/{each}/cmdline").read_bytes()
+            status = Path(f"/proc/{each}/status").read_text()
+        except OSError:
+            continue
+        if b"pyspark.daemon" in command:
+            peaks.append(int(status.split("VmHWM:")[1].split()[0]) / 1024)
+    return max(peaks)
+
+
+def _stat(process: int) -> list[str]:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return []

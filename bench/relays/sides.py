@@ -1,0 +1,70 @@
+"""The programs that are measured: the relay, as a user starts it, and goharvest's `reaper` where there is one."""
+
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import yaml
+
+from bench.relays.place import Place
+from thresher.kafka.admin import Admin
+
+SHARDS = 2
+
+
+@contextmanager
+def relay(place: Place, *, shards: int = SHARDS) -> Iterator[int]:
+    """Run a relay meanwhile, under a new name, which has neither progress nor a term; yield its process."""
+    command = [
+        sys.executable, "-m", "thresher", "run", "--name", f"bench-{secrets.token_hex(4)}", "--ds", place.dsn,
+        "--bootstrap", place.bootstrap, "--shards", str(shards), "--shape", place.shape.value,
+    ]  # fmt: skip
+    for name, value in place.producer.items():
+        command += ["--producer", f"{name}={value}"]
+    with _running(command, signal.SIGTERM) as process:
+        yield process
+
+
+@contextmanager
+def reaper(place: Place, program: Path) -> Iterator[int]:
+    """Run goharvest meanwhile, with its defaults."""
+    source = psycopg.conninfo.conninfo_to_dict(place.dsn)
+    name = f"bench-{secrets.token_hex(4)}"
+    Admin(place.bootstrap).create_topic(name)
+    harvest: dict[str, Any] = {
+        "baseKafkaConfig": {"bootstrap.servers": place.bootstrap},
+        "leaderTopic": name,
+        "leaderGroupID": name,
+        "dataSource": " ".join(f"{key}={value}" for key, value in {**source, "sslmode": "disable"}.items()),
+        "outboxTable": "outbox",
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump({"harvest": harvest, "logging": {"level": "Warn"}}, file)
+        file.flush()
+        # It handles no signal.
+        with _running([str(program), "-f", file.name], signal.SIGKILL) as process:
+            yield process
+
+
+@contextmanager
+def _running(command: list[str], ending: signal.Signals) -> Iterator[int]:
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+        try:
+            yield process.pid
+        finally:
+            early = process.poll()
+            process.send_signal(ending)
+            process.wait(60)
+            if early is not None:
+                said.seek(0)
+                raise RuntimeError(
+                    f"{command[0]} ended early ({early}): {said.read()[-2000:].decode(errors='replace')}"
+                )
