@@ -93,7 +93,7 @@ class Place:
     def drained(self) -> None:
         """Wait until the table is empty: what was published last is settled."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while self.execute("SELECT FROM outbox LIMIT 1"):
+        while self.execute("SELECT 1 FROM outbox LIMIT 1"):
             if time.monotonic() > deadline:
                 raise TimeoutError("rows were left in the table")
             time.sleep(0.1)

@@ -21,6 +21,8 @@ _FIRST_ROWS, _FIRST_BYTES = 1_000, 1_000_000
 _LEAST_ROWS, _LEAST_BYTES = 10, 100_000
 # With many rows to step over, a look is not cheap: then there are fewer of them.
 _LONG_LOOK_SECONDS, _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS = 0.02, 0.1, 1.0
+# A shard that had nothing for seconds looks ten times less often than one that is in use.
+_SHARE_OF_IDLENESS, _SLOWEST = 0.002, 10
 _HELD_SECONDS = 2.0
 
 
@@ -47,6 +49,7 @@ class ReadAhead:
         self._most_bytes = most_bytes
         self._bytes = min(_FIRST_BYTES, most_bytes)
         self._poll = poll_seconds
+        self._last = 0.0
         self._state = threading.Condition()
         self._generation = 0
         self._in_flight: set[int] = set()
@@ -135,6 +138,13 @@ class ReadAhead:
         """Whether to read: a lot is wanted, and no more than one is in flight, since a read steps over all of them."""
         return self._ready is None and len(self._in_flight) <= max(_FIRST_ROWS, self._rows)
 
+    def _pause(self, began: float) -> float:
+        """Return how long to wait after a look in vain: longer after a slow one, and the longer nothing has come."""
+        now = time.monotonic()
+        if now - began >= _LONG_LOOK_SECONDS:
+            return min((now - began) / _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS)
+        return max(self._poll, min((now - self._last) * _SHARE_OF_IDLENESS, _SLOWEST * self._poll))
+
     def _look(self, head: Head) -> None:
         with self._state:
             self._state.wait_for(lambda: self._is_time() or self._stopped.is_set())
@@ -145,10 +155,9 @@ class ReadAhead:
             return
         batch = head.read(self._rows, self._bytes, in_flight, held)
         if batch is None:
-            took = time.monotonic() - now
-            wait = self._poll if took < _LONG_LOOK_SECONDS else min(took / _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS)
-            self._stopped.wait(wait)
+            self._stopped.wait(self._pause(now))
             return
+        self._last = now
         ids = integers(batch.column("id"))
         with self._state:
             if generation == self._generation:

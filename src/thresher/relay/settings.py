@@ -27,7 +27,7 @@ class Limits:
     batch_bytes: int = 16_000_000
     # What one batch may take to be read and published: the next ones are made smaller when one takes longer.
     batch_seconds: float = 2.0
-    poll_seconds: float = 0.002
+    poll_seconds: float = 0.001
     grace_seconds: float = 60.0
     horizon_seconds: float = 3600.0
 
