@@ -211,6 +211,24 @@ def test_a_held_request_reaches_the_broker_after_its_client_is_gone(proxy: Kafka
     eventually(lambda: read_committed(direct, topic) == [b"x"], 20)
 
 
+def test_a_held_request_hits_the_next_transaction_of_a_client_that_was_hung_up_on(
+    proxy: KafkaProxy, topic: str, direct: str
+) -> None:
+    producer = transactional(proxy, topic)
+    rule = proxy.on_request(Api.END_TXN, Hold(hang_up=True), times=1)
+    producer.begin_transaction()
+    deliver(producer, topic, b"x")
+    producer.commit_transaction(30)
+    assert proxy.requests[Api.END_TXN] == 2
+    producer.begin_transaction()
+    deliver(producer, topic, b"y")
+    answered = proxy.answers[Api.END_TXN]
+    rule.release()
+    eventually(lambda: proxy.answers[Api.END_TXN] == answered + 1, 20)
+    # Nobody asked for this commit: the one before is meant, and the broker cannot tell.
+    eventually(lambda: read_committed(direct, topic) == [b"x", b"y"], 20)
+
+
 def test_a_cut_in_the_middle_of_producing_is_survived_by_the_client(proxy: KafkaProxy, topic: str, direct: str) -> None:
     request = proxy.on_request(Api.PRODUCE, Cut(), times=1)
     # Behind the first cut the broker has the record, and the client sends it again.

@@ -33,6 +33,7 @@ from thresher.core.errors import ThresherError
 
 _HOST = "127.0.0.1"
 _CALL_SECONDS = 10.0
+_LOOK_SECONDS = 0.01
 # A broker takes no larger request by default; what claims to be larger is not Kafka's framing.
 _LARGEST_FRAME = 100 * 1024 * 1024
 _READ_AHEAD = 1024 * 1024
@@ -97,8 +98,12 @@ class Delay:
 class Hold:
     """Keep the frame until its rule is released.
 
-    A held request outlives a client that hangs up: released, it still reaches the broker. A held answer does not.
+    A held request outlives a client that hangs up: released, it still reaches the broker. A held answer does not. With
+    `hang_up` the client's side of the connection is closed at once: it knows that it has to ask again. Answers to what
+    it asked before are still seen by rules.
     """
+
+    hang_up: bool = False
 
 
 Verdict = Pass | Drop | Cut | Delay | Hold
@@ -171,12 +176,18 @@ class _Connection:
     ends: list[asyncio.StreamWriter]
     asked: dict[int, tuple[int, int]] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
+    # We hung up on the client, and something of it is still to be brought to the broker.
+    left: bool = False
 
     def cut(self) -> None:
         for end in self.ends:
             end.transport.abort()
         if self.task is not None:
             self.task.cancel()
+
+    def hang_up(self) -> None:
+        self.left = True
+        self.ends[0].transport.abort()
 
     def frame(self, raw: bytes, *, is_answer: bool) -> Frame:
         if is_answer:
@@ -364,8 +375,12 @@ class KafkaProxy:
             # An end that closes or resets is the client's or the broker's business.
             with contextlib.suppress(asyncio.IncompleteReadError, OSError):
                 while (raw := await self._pass_rules(connection, source, is_answer=is_answer)) is not None:
+                    if is_answer and connection.left:
+                        continue
                     sink.write(raw)
                     await sink.drain()
+                    while connection.left and connection.asked:
+                        await asyncio.sleep(_LOOK_SECONDS)
         except Exception as error:  # noqa: BLE001 - kept for the test's own thread, which raises it
             self._failures.append(error)
 
@@ -377,7 +392,7 @@ class KafkaProxy:
         await self._flowing.wait()
         frame = connection.frame(raw, is_answer=is_answer)
         (self._answers if is_answer else self._requests)[frame.api] += 1
-        verdict = await self._judge(frame)
+        verdict = await self._judge(frame, connection)
         if isinstance(verdict, Cut):
             return None
         if isinstance(verdict, Delay):
@@ -385,13 +400,15 @@ class KafkaProxy:
         await self._flowing.wait()
         return b"" if isinstance(verdict, Drop) else raw
 
-    async def _judge(self, frame: Frame) -> Verdict:
+    async def _judge(self, frame: Frame, connection: _Connection) -> Verdict:
         """Return what finally becomes of a frame: where it is held, what its release says."""
         for rule in tuple(self._rules):
             match rule._decide(frame):
                 case None:
                     continue
-                case Hold():
+                case Hold(hang_up=hang_up):
+                    if hang_up:
+                        connection.hang_up()
                     return await rule._hold()
                 case verdict:
                     return verdict
