@@ -4,8 +4,8 @@
 2. Between `begin` and `commit`, `produce` takes records without waiting, and `flush` waits for all of them; records
    that were not delivered are faults. Nothing is ever aborted: after a fault the producer is discarded, and the next
    one's `init` ends the transaction. (librdkafka was seen to hang in the transaction after an aborted one.)
-3. A `commit` during which the client met an error, or that took long, has an unknown outcome: the client may repeat its
-   request late, and hit the next transaction. The producer must not be used again.
+3. A `commit` during which the client met an error, or that took long, has an unknown outcome: the client may have sent
+   its request twice, and the one that comes late hits the next transaction. The producer must not be used again.
 """
 
 import logging
@@ -22,8 +22,12 @@ from thresher.kafka.refusal import Refusal, refusal_of
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 _REQUEST_SECONDS = 30.0
-# Below socket.timeout.ms: within it the client has not repeated a request behind our back.
-_CERTAIN_SECONDS = 8.0
+# Below socket.timeout.ms: what is asked for has not been given up by then.
+_ANSWER_SECONDS = 8.0
+# A connection that breaks makes the client repeat its request, and it need not say so; but not before its back-off, give
+# or take a fifth. Within less, what was answered was asked for once.
+_REPEAT_SECONDS = 2.0
+_CERTAIN_SECONDS = 0.75 * _REPEAT_SECONDS
 _FLUSH_SECONDS, _LOOK_SECONDS = 10.0, 0.2
 # How long the cause of a failure may come behind what it took along.
 _CAUSE_SECONDS = 1.0
@@ -36,6 +40,8 @@ _OURS: dict[str, Any] = {
     "transaction.timeout.ms": 15_000,
     "message.timeout.ms": 12_000,
     "socket.timeout.ms": 10_000,
+    "retry.backoff.ms": int(_REPEAT_SECONDS * 1000),
+    "retry.backoff.max.ms": int(_REPEAT_SECONDS * 1000),
 }
 _DEFAULTS: dict[str, Any] = {
     "linger.ms": 0,
@@ -101,7 +107,7 @@ class TransactionalProducer:
     def init(self, topic: str) -> None:
         """Fence, and end what is open; `topic` is any that is there. Raises `ProducerRefused` where waiting is vain."""
         # Connected first: the client looks for its coordinator every half second, and not when a connection is up.
-        self._do("connect", self._producer.list_topics, topic, _CERTAIN_SECONDS)
+        self._do("connect", self._producer.list_topics, topic, _ANSWER_SECONDS)
         self._do("init_transactions", self._producer.init_transactions, _REQUEST_SECONDS)
 
     def begin(self) -> None:
@@ -168,7 +174,7 @@ class TransactionalProducer:
         self._errors.clear()
         began = time.monotonic()
         try:
-            self._producer.commit_transaction(_CERTAIN_SECONDS)
+            self._producer.commit_transaction(_ANSWER_SECONDS)
             self._producer.poll(0)
         except KafkaException as error:
             self._raise_refused(error.args[0])
@@ -189,7 +195,7 @@ class TransactionalProducer:
     def partitions(self, topic: str) -> int | KafkaError:
         """Ask the cluster how many partitions a topic has; the topic's error where it is not there for us."""
         try:
-            found = self._producer.list_topics(topic, timeout=_CERTAIN_SECONDS).topics.get(topic)
+            found = self._producer.list_topics(topic, timeout=_ANSWER_SECONDS).topics.get(topic)
         except KafkaException as error:
             raise ProducerProblem(f"the cluster did not say how {topic} stands: {error.args[0].str()}") from error
         if found is None:
