@@ -89,9 +89,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """Let the frame go on after a while."""
+    """Let the frame go on after a while; `hang_up` as with `Hold`."""
 
     seconds: float
+    hang_up: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,12 +407,10 @@ class KafkaProxy:
             match rule._decide(frame):
                 case None:
                     continue
-                case Hold(hang_up=hang_up):
-                    if hang_up:
-                        connection.hang_up()
-                    return await rule._hold()
                 case verdict:
-                    return verdict
+                    if isinstance(verdict, Hold | Delay) and verdict.hang_up:
+                        connection.hang_up()
+                    return await rule._hold() if isinstance(verdict, Hold) else verdict
         return Pass()
 
 

@@ -1,0 +1,166 @@
+"""Requests and answers that are late or lost between the relay and the broker: the outcome is found out, not guessed.
+
+Bounds are five times what was seen, plus 5 s. A frame that is dropped costs the client's time-outs, 8 to 10 s: shards
+that have to wait for them do it side by side.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.processes import eventually
+from tests.relay.load import Load
+from tests.relay.relaying import Place, Relaying
+from tests.relay.wire import QUICK, Storm, Wire
+from thresher.devstack import ports
+from thresher.devstack.broker import KafkaOptions, Listener
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message
+from thresher.spark.session import Session
+from thresher.testing.proxy import Api, Cut, Delay, Drop, Frame, Hold, KafkaProxy, Rule, Verdict
+
+PROXIED = "PROXIED"
+FENCED = {47, 90}
+QUICK_GAP = 20
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[tuple[Stack, int]]:
+    port = ports.free_port()
+    options = KafkaOptions(
+        listeners=(Listener(name=PROXIED, advertised_ports=(port,)),),
+        properties={"auto.create.topics.enable": "false"},
+    )
+    with Stack(kafka=options) as running:
+        yield running, port
+
+
+@pytest.fixture
+def proxy(proxied: tuple[Stack, int]) -> Iterator[KafkaProxy]:
+    stack, port = proxied
+    with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=port) as listening:
+        yield listening
+
+
+@pytest.fixture
+def place(proxied: tuple[Stack, int], proxy: KafkaProxy, spark: Session, request: pytest.FixtureRequest) -> Place:
+    name = f"wire{abs(hash(request.node.name)) % 10**6}"
+    return Place(proxied[0], proxied[0].postgres.create_database(name), f"{name}-")
+
+
+@pytest.fixture
+def wire(place: Place, proxy: KafkaProxy) -> Wire:
+    return Wire(proxy, place.settings().name)
+
+
+def relaying(place: Place, proxy: KafkaProxy, shards: int) -> Relaying:
+    return place.relaying(shards=shards, kafka={"bootstrap.servers": proxy.address})
+
+
+def stash(place: Place, word: str, rows: int) -> None:
+    place.stash(*(Message(topic=place.topic, key=f"k{n % 7}", value=f"{word}{n}") for n in range(rows)))
+
+
+def relayed(relay: Relaying, *shards: int) -> bool:
+    """Whether each of the shards has sent something."""
+    return bool(relay.shards) and all(relay.shards[shard].counts.get("relayed") for shard in shards)
+
+
+def error_of(end_txn: Frame) -> int:
+    """Return the error code of an answer to EndTxn, in versions before tagged fields."""
+    assert end_txn.version < 3
+    return int.from_bytes(end_txn.raw[12:14], signed=True)
+
+
+def test_a_commit_that_comes_late_does_not_touch_the_next_transaction(
+    place: Place, proxy: KafkaProxy, wire: Wire
+) -> None:
+    answers: list[int] = []
+    with relaying(place, proxy, shards=1) as relay:
+        stash(place, "a", 100)
+        relay.until(lambda: place.pending() == 0)
+        late = wire.request(Api.END_TXN, 0, Hold(hang_up=True), times=1)
+        stash(place, "b", 100)
+        late.wait()
+        # The client asks again by itself and is told that all is well: the relay does not rely on it.
+        relay.until(lambda: place.pending() == 0)
+        written = wire.answer(Api.PRODUCE, 0, Hold())
+        stash(place, "c", 100)
+        written.wait(timeout_seconds=20)
+        wire.answer(Api.END_TXN, 0, lambda frame: answers.append(error_of(frame)))
+        late.release()
+        eventually(lambda: answers, 20)
+        assert answers[0] in FENCED
+        place.read(200)
+        written.release()
+        relay.until(lambda: place.pending() == 0)
+        assert "commit" in str(relay.shards[0].last_error)
+        assert relay.shards[0].restarts == 1
+    wanted = {f"{word}{n}".encode() for word in "abc" for n in range(100)}
+    assert {message.value() for message in place.read(300)} == wanted
+
+
+@dataclass
+class Faults:
+    """What befalls each shard, and how one sees that it did."""
+
+    rules: dict[str, Rule] = field(default_factory=dict)
+
+    def left(self) -> list[str]:
+        return [what for what, rule in self.rules.items() if not rule.matched]
+
+
+def test_an_answer_that_never_comes_is_found_out_and_not_guessed(
+    place: Place, proxy: KafkaProxy, wire: Wire, tmp_path: Path
+) -> None:
+    faults = Faults()
+
+    def lose(shard: int, api: Api) -> None:
+        """Lose an answer and keep the connection; then lose one with its connection."""
+        for action in (Drop(), Cut()):
+            faults.rules[f"{shard}: {api.name} {action}"] = wire.answer(api, shard, action, times=1)
+
+    # A shard that cannot even begin: slow, then unanswered, then cut off.
+    faults.rules["3: slow init"] = wire.request(Api.INIT_PRODUCER_ID, 3, Delay(seconds=3.0), times=1)
+    lose(3, Api.INIT_PRODUCER_ID)
+    with relaying(place, proxy, shards=6) as relay, Load(place, tmp_path) as load:
+        relay.until(lambda: relayed(relay, 0, 1, 2, 4, 5), 60)
+        # A commit that the client gives up, and that comes when the next transaction is under way.
+        held = wire.request(Api.END_TXN, 0, Hold(), times=1)
+        faults.rules["0: late commit"] = held
+        inits: list[Frame] = []
+        wire.request(Api.INIT_PRODUCER_ID, 0, inits.append)
+
+        def under_way(_: Frame) -> Verdict | None:
+            if inits:
+                held.release()
+            return None
+
+        wire.request(Api.PRODUCE, 0, under_way)
+        lose(1, Api.END_TXN)
+        lose(2, Api.PRODUCE)
+        lose(4, Api.ADD_PARTITIONS_TO_TXN)
+        relay.until(lambda: relayed(relay, 3), 60)
+        faults.rules["3: commit never sent"] = wire.request(Api.END_TXN, 3, Drop(), times=1)
+        relay.until(lambda: not faults.left(), 90)
+        load.end()
+        restarts = [shard.restarts for shard in relay.shards]
+    load.require_clean(500)
+    # The neighbours of those that wait notice nothing.
+    assert restarts[5] == 0
+    # A commit is never taken for what it looks like; what else is lost, the client may mend by itself.
+    assert all(restarts[shard] for shard in (0, 1, 3)), restarts
+
+
+def test_a_wire_that_loses_and_delays_at_random_loses_repeats_and_reorders_nothing(
+    place: Place, proxy: KafkaProxy, wire: Wire, tmp_path: Path
+) -> None:
+    with relaying(place, proxy, shards=4) as relay, Load(place, tmp_path) as load:
+        relay.until(lambda: relayed(relay, 0, 1, 2, 3), 60)
+        storm = Storm(wire, seed=6, gap=QUICK_GAP, faults=QUICK)
+        relay.until(lambda: len(storm.met) >= 20 and len({(fault.api, fault.what) for fault in storm.met}) >= 8, 90)
+        storm.end()
+        load.end()
+    load.require_clean(500)

@@ -1,0 +1,70 @@
+"""Writers on an outbox while a relay is at work, and the verdict on what became of their rows."""
+
+import secrets
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+
+from tests.processes import eventually
+from tests.relay.relaying import Place
+from thresher.testing.checker import Verdict, check
+from thresher.testing.history import read_history
+from thresher.testing.pump import Fleet, Plan, Tally
+from thresher.testing.reading import read_topics, rows_held
+
+
+class Load:
+    """A load until it is ended. A context manager: leaving it ends it."""
+
+    def __init__(self, place: Place, directory: Path, **plan: Any) -> None:
+        run = secrets.token_hex(4)
+        self._place = place
+        self._history = directory / f"history-{run}.jsonl"
+        settings: dict[str, Any] = {
+            "records": 10_000_000, "keys": 60, "writers": 2, "transaction_rows": 5, "rollback_share": 0.1,
+            "rate": 200.0, "skew": 0.3, "patience_seconds": 120.0,
+        }  # fmt: skip
+        self._fleet = Fleet(
+            Plan(
+                dsn=place.dsn,
+                table=place.table.table,
+                topic=place.topic,
+                run=run,
+                history=self._history,
+                **{**settings, **plan},
+            )
+        )
+        self._tally: Tally | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._fleet.stop()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        self._tally = self._fleet.run()
+
+    def end(self, seconds: float = 120.0) -> None:
+        """Stop writing, and wait until nothing is left in the outbox."""
+        self._fleet.stop()
+        self._thread.join(60)
+        eventually(lambda: self._place.pending() == 0, seconds, lambda: f"{self._place.pending()} rows are left")
+
+    def require_clean(self, least: int = 1) -> Tally:
+        """See that every row arrived once, in order, and that so many were written at least."""
+        if self._tally is None:
+            raise AssertionError("the load has not ended, or ended with an error")
+        with psycopg.connect(self._place.dsn, autocommit=True) as connection:
+            held = rows_held(connection, self._place.table)
+        reads = read_topics(self._place.stack.kafka.bootstrap, [self._place.topic])
+        verdict: Verdict = check(read_history(self._history), reads, dead=held.dead, pending=held.pending)
+        assert verdict.ok, (verdict.line(), verdict.examples)
+        assert not held.dead
+        assert self._tally.committed >= least, self._tally
+        return self._tally
