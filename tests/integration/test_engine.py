@@ -3,6 +3,7 @@
 Bounds are five times what was seen, plus 5 s: a restart took 0.6 s, the end of a silent task 3.7 s.
 """
 
+import contextlib
 import importlib
 import time
 from types import MappingProxyType
@@ -327,3 +328,9 @@ def test_an_engine_does_not_take_the_spark_of_another_engine(engines: Engines) -
     told = "an engine of this process has a Spark of its own already"
     with _only_one, engines(TICKS, TALLY) as engine, pytest.raises(SparkUnfit, match=told):
         engine.wait(30)
+
+
+def test_engines_that_share_the_programs_spark_may_start_together(engines: Engines) -> None:
+    with contextlib.ExitStack() as together:
+        made = [together.enter_context(engines(("some", {"rows": 3}), TALLY, shards=1)) for _ in range(5)]
+        assert [engine.wait(60).shards[0].counts for engine in made] == [{"rows": 3}] * 5

@@ -34,6 +34,8 @@ _FORGET_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 # Held by the session that made this process's context, from its opening to its end.
 _only_one = threading.Lock()
+# Held while a session is looked for: engines that start together must not take each other's look for a session.
+_opening = threading.Lock()
 
 
 class Session:
@@ -97,19 +99,20 @@ def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) 
             )
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise SparkUnfit("PYSPARK_PIN_THREAD is false: shards could not be cancelled one by one; unset it")
-    if not _only_one.acquire(blocking=False):
-        raise SparkUnfit(
-            "an engine of this process has a Spark of its own already, and a process can have one: "
-            "make a SparkContext in the program, and all its engines will use that"
-        )
-    try:
-        session = _find_or_make(options, name, shards, abort)
-    except BaseException:
-        _only_one.release()
-        raise
-    if session.adopted:
-        _only_one.release()
-    return session
+    with _opening:
+        if not _only_one.acquire(blocking=False):
+            raise SparkUnfit(
+                "an engine of this process has a Spark of its own already, and a process can have one: "
+                "make a SparkContext in the program, and all its engines will use that"
+            )
+        try:
+            session = _find_or_make(options, name, shards, abort)
+        except BaseException:
+            _only_one.release()
+            raise
+        if session.adopted:
+            _only_one.release()
+        return session
 
 
 def has_context() -> bool:
