@@ -1,8 +1,9 @@
 """What runs in a worker at the seams: stops exactly there when it was told to, and looks what recovery has done.
 
 A directory (in the environment) carries the orders: `order-<shard>` names the seam to stop at. Who gets there leaves
-`arrived-<shard>` with its process and the rows in flight, and stays until it is killed. After each recovery,
-`hit-<shard>` says which rows were in flight at the last kill, and how many of them are left is noted in `recovered`.
+`arrived-<shard>` with its process and the rows in flight, and stays until it is killed, or until `go-<shard>` is there.
+After each recovery, `hit-<shard>` says which rows were in flight at the last kill, and how many of them are left is
+noted in `recovered`.
 """
 
 import json
@@ -34,8 +35,8 @@ def reached(seam: Seam, shard: int, rows: list[int]) -> None:
         return  # nothing to recover from
     order.unlink()
     _write(where / f"arrived-{shard}", {"seam": wanted, "pid": os.getpid(), "rows": rows})
-    while wanted != COMMIT_SENT:
-        time.sleep(1.0)
+    while wanted != COMMIT_SENT and not (where / f"go-{shard}").exists():
+        time.sleep(0.1)
 
 
 def _look(where: Path, shard: int) -> None:

@@ -29,7 +29,9 @@ def main() -> int:
     relay = Relay(
         settings,
         hook="tests.relay.hook:reached" if given.get("hook") else None,
-        policy=Policy(back_off_seconds=0.1, back_off_most_seconds=1.0, healthy_seconds=5.0),
+        policy=Policy(
+            **{"back_off_seconds": 0.1, "back_off_most_seconds": 1.0, "healthy_seconds": 5.0, **given.get("policy", {})}
+        ),
     )
     try:
         with stopped_by_signals(relay):

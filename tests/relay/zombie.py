@@ -1,0 +1,92 @@
+"""A relay as a program that is stopped in the middle of its work, superseded, and goes on as if nothing had been."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from tests.processes import alive, command_line, descendants, eventually
+from tests.relay.relaying import Place
+from thresher.relay.seam import Seam
+
+ROOT = Path(__file__).parents[2]
+# Seen: 6 s until four programs stand at their seams on a quiet machine.
+ARRIVAL_SECONDS = 90.0
+# Nobody is ended for being silent: what was stopped is to go on.
+PATIENT = {"silence_seconds": 120.0, "deaf_seconds": 120.0}
+
+
+class Zombie:
+    """One program. Leaving its context kills whatever is left of it."""
+
+    def __init__(self, place: Place, directory: Path, *, victim: str, seams: dict[int, Seam]) -> None:
+        self.place, self.victim, self._seams = place, victim, seams
+        self._directory = directory / f"zombie-{victim}"
+        self._directory.mkdir()
+        self._workers: list[int] = []
+        self._stopped: list[int] = []
+
+    def __enter__(self) -> Self:
+        settings = self.place.settings()
+        given = {
+            "name": settings.name, "dsn": settings.dsn, "bootstrap": self.place.stack.kafka.bootstrap,
+            "shards": len(self._seams), "hook": True, "batch_rows": 50, "policy": PATIENT,
+        }  # fmt: skip
+        variables = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "THRESHER_SEAMS": str(self._directory),
+            "THRESHER_SEAMS_DSN": settings.dsn,
+        }
+        for shard, seam in self._seams.items():
+            (self._directory / f"order-{shard}").write_text(str(seam))
+        with (self._directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.relay.program", json.dumps(given)],
+                cwd=ROOT, env=variables, stdout=log, stderr=log,
+            )  # fmt: skip
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        family = [self.process.pid, *descendants(self.process.pid), *self._workers]
+        for pid in family:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    def arrive(self) -> dict[int, dict[str, Any]]:
+        """Wait until every shard stands at its seam, with rows in its hands."""
+        found = {}
+        for shard in self._seams:
+            path = self._directory / f"arrived-{shard}"
+            eventually(path.exists, ARRIVAL_SECONDS, lambda: f"{self.victim}: nobody came: {self.said()}")
+            found[shard] = json.loads(path.read_text())
+        self._workers = [arrival["pid"] for arrival in found.values()]
+        return found
+
+    def stop(self) -> None:
+        """Stop the victim: its workers, its JVM, its driver, or the whole."""
+        below = descendants(self.process.pid)
+        java = [pid for pid in below if b"java" in command_line(pid).split(b"\0")[0]]
+        self._stopped = {
+            "worker": self._workers,
+            "jvm": java,
+            "driver": [self.process.pid],
+            "whole": [self.process.pid, *below],
+        }[self.victim]
+        for pid in self._stopped:
+            os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let the victim go on, and its shards beyond their seams."""
+        for shard in self._seams:
+            (self._directory / f"go-{shard}").touch()
+        for pid in self._stopped:
+            if alive(pid):
+                os.kill(pid, signal.SIGCONT)
+
+    def said(self) -> str:
+        return (self._directory / "log").read_text(errors="replace")[-3000:]
