@@ -1,0 +1,138 @@
+"""A relay on a cluster whose nodes come and go: coordinators out of reach, leaders that move, a node that is killed."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.processes import eventually
+from tests.relay.load import Load
+from tests.relay.relaying import Place, Relaying
+from tests.relay.wire import Wire
+from thresher.devstack import ports
+from thresher.devstack.broker import KafkaOptions, Listener
+from thresher.devstack.stack import Stack
+from thresher.spark.session import Session
+from thresher.testing.proxy import Api, Cut, Frame, KafkaProxy, Verdict
+
+PROXIED = "PROXIED"
+SHARDS = 4
+# Seen: 8 s from the kill of a node until all shards moved again.
+MOVED_SECONDS = 90.0
+COORDINATING = (Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Three nodes, each behind a proxy of its own."""
+
+    stack: Stack
+    proxies: dict[int, KafkaProxy]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(proxy.address for proxy in self.proxies.values())
+
+    def leaders(self, *topics: str) -> dict[tuple[str, int], int]:
+        """Return the node that leads each partition, internal topics too; -1 where none does."""
+        found = AdminClient({"bootstrap.servers": self.stack.kafka.bootstrap}).list_topics(timeout=15).topics
+        return {
+            (topic, number): partition.leader
+            for topic in topics
+            for number, partition in found[topic].partitions.items()
+        }
+
+    def elect(self, *topics: str) -> None:
+        """Move every partition back to the node that leads it by preference."""
+        places = [TopicPartition(topic, number) for topic, number in self.leaders(*topics)]
+        client = AdminClient({"bootstrap.servers": self.stack.kafka.bootstrap})
+        client.elect_leaders(ElectionType.PREFERRED, places, request_timeout=15).result()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    ways = tuple(ports.free_port() for _ in range(3))
+    options = KafkaOptions(
+        nodes=3,
+        listeners=(Listener(name=PROXIED, advertised_ports=ways),),
+        properties={"auto.create.topics.enable": "false"},
+    )
+    with Stack(kafka=options) as stack, contextlib.ExitStack() as scene:
+        proxies = {
+            node: scene.enter_context(KafkaProxy(f"127.0.0.1:{stack.kafka.port(PROXIED, node)}", port=port))
+            for node, port in zip(stack.kafka.nodes, ways, strict=True)
+        }
+        yield Cluster(stack=stack, proxies=proxies)
+
+
+def relayed(relay: Relaying) -> list[float]:
+    return [shard.counts.get("relayed", 0) for shard in relay.shards]
+
+
+def all_move(relay: Relaying, *shards: int) -> None:
+    """Wait until each of the shards has sent more than now."""
+    before = relayed(relay)
+    relay.until(
+        lambda: all(after > before[shard] for shard, after in enumerate(relayed(relay)) if shard in shards),
+        MOVED_SECONDS,
+    )
+
+
+@pytest.mark.timeout(400)
+def test_coordinators_and_leaders_that_vanish_and_move_cost_time_and_nothing_else(
+    cluster: Cluster, spark: Session, tmp_path: Path
+) -> None:
+    place = Place(cluster.stack, cluster.stack.postgres.create_database("nodes"), "nodes-")
+    name = place.settings().name
+    wires = {node: Wire(proxy, name) for node, proxy in cluster.proxies.items()}
+    coordinators: dict[int, int] = {}
+    for node, wire in wires.items():
+        for shard in range(SHARDS):
+
+            def note(_: Frame, node: int = node, shard: int = shard) -> Verdict | None:
+                coordinators[shard] = node
+                return None
+
+            wire.request(Api.END_TXN, shard, note)
+    everybody = range(SHARDS)
+    with (
+        place.relaying(shards=SHARDS, kafka={"bootstrap.servers": cluster.bootstrap}) as relay,
+        Load(place, tmp_path) as load,
+    ):
+        relay.until(lambda: len(relayed(relay)) == SHARDS and all(relayed(relay)), MOVED_SECONDS)
+        # A coordinator that nobody gets through to, on a node that takes records as ever.
+        victim = coordinators[0]
+        cut_off = [shard for shard in everybody if coordinators[shard] == victim]
+        others = [shard for shard in everybody if shard not in cut_off]
+        assert others, coordinators
+        rules = [cluster.proxies[victim].on_request(api, Cut()) for api in COORDINATING]
+        relay.until(lambda: all(relay.shards[shard].restarts for shard in cut_off), MOVED_SECONDS)
+        all_move(relay, *others)
+        stuck = [relayed(relay)[shard] for shard in cut_off]
+        all_move(relay, *others)
+        assert [relayed(relay)[shard] for shard in cut_off] == stuck
+        for rule in rules:
+            rule.release()
+        all_move(relay, *everybody)
+        # The node is gone: leaders and coordinators are elsewhere.
+        cluster.stack.kafka.nodes[victim].kill()
+        topics = (place.topic, f"{name}.progress", "__transaction_state")
+        eventually(lambda: victim not in cluster.leaders(*topics).values(), 60)
+        all_move(relay, *everybody)
+        assert victim not in coordinators.values()
+        # It comes back, and they with it, while the relay is at work.
+        cluster.stack.kafka.start_node(victim)
+        eventually(lambda: returned(cluster, victim, *topics), 60)
+        all_move(relay, *everybody)
+        load.end()
+    load.require_clean(500)
+
+
+def returned(cluster: Cluster, node: int, *topics: str) -> bool:
+    """Whether a node leads again, after it was asked to."""
+    cluster.elect(*topics)
+    return node in cluster.leaders(*topics).values()
