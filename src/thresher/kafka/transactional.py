@@ -24,8 +24,8 @@ _logger.setLevel(logging.CRITICAL)
 _REQUEST_SECONDS = 30.0
 # Below socket.timeout.ms: what is asked for has not been given up by then.
 _ANSWER_SECONDS = 8.0
-# A connection that breaks makes the client repeat its request, and it need not say so; but not before its back-off, give
-# or take a fifth. Within less, what was answered was asked for once.
+# A connection that breaks makes the client repeat its request without a word; but not before its back-off, give or take
+# a fifth. Within less, what was answered was asked for once.
 _REPEAT_SECONDS = 2.0
 _CERTAIN_SECONDS = 0.75 * _REPEAT_SECONDS
 _FLUSH_SECONDS, _LOOK_SECONDS = 10.0, 0.2
