@@ -71,6 +71,8 @@ def explained() -> Iterator[None]:
 
 def explain(state: str | None, text: str) -> RelayProblem:
     """Decide whether somebody has to act, or time may mend it."""
+    # A driver may add all of its query, with all of its values.
+    text = " ".join(text.partition("Query was:")[0].split())
     if state in _REFUSED_STATES or (state is None and any(part in text for part in _REFUSED_TEXTS)):
         return DatabaseRefused(f"the database refused: {text}")
     return DatabaseLost(f"the database failed: {text}")
