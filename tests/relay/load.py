@@ -56,15 +56,23 @@ class Load:
         self._thread.join(60)
         eventually(lambda: self._place.pending() == 0, seconds, lambda: f"{self._place.pending()} rows are left")
 
-    def require_clean(self, least: int = 1) -> Tally:
-        """See that every row arrived once, in order, and that so many were written at least."""
+    @property
+    def tally(self) -> Tally:
+        """What was written, once the load has ended."""
         if self._tally is None:
             raise AssertionError("the load has not ended, or ended with an error")
+        return self._tally
+
+    def verdict(self) -> Verdict:
+        """Hold what readers of committed records get, and what the database still has, against what was written."""
         with psycopg.connect(self._place.dsn, autocommit=True) as connection:
             held = rows_held(connection, self._place.table)
         reads = read_topics(self._place.stack.kafka.bootstrap, [self._place.topic])
-        verdict: Verdict = check(read_history(self._history), reads, dead=held.dead, pending=held.pending)
+        return check(read_history(self._history), reads, dead=held.dead, pending=held.pending)
+
+    def require_clean(self, least: int) -> None:
+        """See that every row arrived once, in order, that none is dead, and that so many were written at least."""
+        verdict = self.verdict()
         assert verdict.ok, (verdict.line(), verdict.examples)
-        assert not held.dead
-        assert self._tally.committed >= least, self._tally
-        return self._tally
+        assert not verdict.dead
+        assert self.tally.committed >= least, self.tally
