@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from thresher.relay.lot import batch_of
-from thresher.relay.read_ahead import ReadAhead
+from thresher.relay.read_ahead import ReadAhead, pause
 
 # Only how long a failing test waits.
 PATIENCE = 10.0
@@ -221,3 +221,41 @@ def test_no_more_is_read_than_the_most() -> None:
     ahead = pace(most_rows=5)
     ahead.pace(5, 1.1, 1.0)
     assert ahead._rows <= 5
+
+
+def test_with_two_lots_in_flight_nothing_is_read_until_one_is_settled(ahead: ReadAhead, head: Played) -> None:
+    head.next_read()
+    head.find(*range(1_000))
+    taken(ahead)
+    head.next_read()
+    head.find(*range(1_000, 2_000))
+    taken(ahead)
+    # A read would step over all of them.
+    assert head.asked.empty()
+    ahead.settled(range(1_000))
+    _, in_flight, _ = head.next_read()
+    assert in_flight == set(range(1_000, 2_000))
+
+
+def test_two_lots_in_flight_that_go_back_are_read_again(ahead: ReadAhead, head: Played) -> None:
+    for start in (0, 1_000):
+        head.next_read()
+        head.find(*range(start, start + 1_000))
+        taken(ahead)
+    ahead.renew()
+    assert head.next_read()[1] == set()
+
+
+def test_a_shard_in_use_looks_as_often_as_it_is_told() -> None:
+    assert pause(0.0, 0.4, 0.001) == 0.001
+
+
+def test_the_longer_nothing_has_come_the_less_often_it_looks_down_to_a_tenth() -> None:
+    assert pause(0.0, 2.5, 0.001) == pytest.approx(0.005)
+    assert pause(0.0, 3600.0, 0.001) == pytest.approx(0.01)
+    assert pause(0.0, 3600.0, 2.0) == 7.2
+
+
+def test_after_a_long_look_it_waits_ten_times_as_long_up_to_a_second() -> None:
+    assert pause(0.05, 0.0, 0.001) == pytest.approx(0.5)
+    assert pause(5.0, 0.0, 0.001) == 1.0

@@ -26,6 +26,13 @@ _SHARE_OF_IDLENESS, _SLOWEST = 0.002, 10
 _HELD_SECONDS = 2.0
 
 
+def pause(looked_seconds: float, idle_seconds: float, poll_seconds: float) -> float:
+    """Return how long to wait after a look in vain: longer after a slow one, and the longer nothing has come."""
+    if looked_seconds >= _LONG_LOOK_SECONDS:
+        return min(looked_seconds / _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS)
+    return max(poll_seconds, min(idle_seconds * _SHARE_OF_IDLENESS, _SLOWEST * poll_seconds))
+
+
 @dataclass(slots=True)
 class ReadLot:
     """A batch as it was read, and what transforms made of it."""
@@ -138,13 +145,6 @@ class ReadAhead:
         """Whether to read: a lot is wanted, and no more than one is in flight, since a read steps over all of them."""
         return self._ready is None and len(self._in_flight) <= max(_FIRST_ROWS, self._rows)
 
-    def _pause(self, began: float) -> float:
-        """Return how long to wait after a look in vain: longer after a slow one, and the longer nothing has come."""
-        now = time.monotonic()
-        if now - began >= _LONG_LOOK_SECONDS:
-            return min((now - began) / _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS)
-        return max(self._poll, min((now - self._last) * _SHARE_OF_IDLENESS, _SLOWEST * self._poll))
-
     def _look(self, head: Head) -> None:
         with self._state:
             self._state.wait_for(lambda: self._is_time() or self._stopped.is_set())
@@ -155,7 +155,8 @@ class ReadAhead:
             return
         batch = head.read(self._rows, self._bytes, in_flight, held)
         if batch is None:
-            self._stopped.wait(self._pause(now))
+            done = time.monotonic()
+            self._stopped.wait(pause(done - now, done - self._last, self._poll))
             return
         self._last = now
         ids = integers(batch.column("id"))
