@@ -10,7 +10,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from thresher.core.errors import ThresherError
@@ -44,6 +51,8 @@ class Tail:
         self._config = config
         # Where the last record that was read lies.
         self.offset = -1
+        # When it was written, by the broker's clock; None where its writer said so, which may be wrong by any time.
+        self.appended_ms: int | None = None
         self._consumer = Consumer(
             {
                 "log_level": 2,
@@ -117,6 +126,8 @@ class Tail:
                         deadline = time.monotonic() + _REQUEST_SECONDS
                         if value := message.value():
                             self.offset = message.offset() or 0
+                            kind, at = message.timestamp()
+                            self.appended_ms = at if kind == TIMESTAMP_LOG_APPEND_TIME else None
                             yield value
                             # What the one who asked did with it is not the broker's time.
                             deadline = time.monotonic() + _REQUEST_SECONDS

@@ -94,6 +94,8 @@ class TransactionalProducer:
         self._undelivered = undelivered
         self._errors: list[KafkaError] = []
         self._id = transactional_id
+        # What a record without a time of its own gets; 0 leaves it to this machine's clock, which a broker may refuse.
+        self.now_ms = 0
 
         # Not a method: a cycle through the client would keep it, its threads and its connections.
         def on_delivery(error: KafkaError | None, message: Message) -> None:
@@ -117,12 +119,12 @@ class TransactionalProducer:
 
     def produce(self, records: Iterable[tuple[int, Produced]]) -> None:
         """Hand over records, each with its place; what is wrong with one at once is a fault of the coming flush."""
-        produce = self._producer.produce
+        produce, now = self._producer.produce, self.now_ms
         for place, record in records:
             topic, value, key, partition, timestamp, headers = record
             try:
                 # By position, which is quicker; no callback of its own.
-                produce(topic, value, key, partition, None, None, timestamp, headers)
+                produce(topic, value, key, partition, None, None, timestamp or now, headers)
             except BufferError:
                 self._make_room(place, record)
             except KafkaException as error:

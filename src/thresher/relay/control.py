@@ -27,10 +27,11 @@ class ControlRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incarnation:
-    """Which database system it is, and since when it has been running."""
+    """Which database system it is, and since when it has been running; and what time it is there, in seconds."""
 
     system_id: str
     since: str
+    now: float
 
 
 class ControlTable:
@@ -85,7 +86,7 @@ def incarnation(connection: psycopg.Connection[Any]) -> Incarnation:
         row = OwnCursor(connection).execute(statement("incarnation")).fetchone()
     if row is None:
         raise DatabaseLost("the database did not say which it is")
-    system_id, since, standby = row
+    system_id, since, standby, now = row
     if standby:
         raise DatabaseLost("the database is a standby: the relay waits for the primary")
-    return Incarnation(system_id=system_id, since=since)
+    return Incarnation(system_id=system_id, since=since, now=now)

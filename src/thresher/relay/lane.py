@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import KafkaException
 
+from thresher.core.clock import ServerClock
 from thresher.kafka.admin import Admin
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.kafka.tail import Tail
@@ -140,6 +141,7 @@ class Lane:
         self._noted: Progress | None = None
         self._draft: tuple[Progress, bytes] | None = None
         self._since = ""
+        self._clock: ServerClock | None = None
         # Smaller after a batch that was too large for its topic, though perhaps none of its records was.
         self._batch_bytes: int | None = None
         self._doings: dict[type[Effect], Callable[[Any], Any]] = {
@@ -181,6 +183,7 @@ class Lane:
         row = self._control.read(self._settings.name)
         now = incarnation(self._connection)
         self._since = now.since
+        self._clock = ServerClock(now.now)
         if row is None:
             return None
         if self._producer is not None:
@@ -298,6 +301,8 @@ class Lane:
         self._client.produce([(0, Record(self._progress, b"", None, self._shard.index, 0, None))])
 
     def _produce(self, effect: Produce) -> list[Fault]:
+        if self._clock is not None:
+            self._client.now_ms = self._clock.now_ms()
         records = iter(records_of(effect.rows))
         if self._hook is not None:
             self._client.produce(itertools.islice(records, len(effect.rows) // 2))

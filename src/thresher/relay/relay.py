@@ -3,7 +3,8 @@
 1. What time may mend while starting is waited for; what somebody has to act on ends it at once.
 2. The engine restarts shards that meet trouble. A shard that fails for good ends the relay, with its error.
 3. The control row is looked at now and then: a relay that was superseded ends, even when it has nothing to do.
-4. Progress older than the horizon is trimmed.
+4. Progress older than the horizon is trimmed, by the broker's clock alone: by a wrong one, what a restored database
+   needs would go.
 """
 
 import contextlib
@@ -68,6 +69,7 @@ class Relay:
         # Topics whose rows wait, and why.
         self.alarms: dict[str, str] = {}
         self._told: dict[int, str | None] = {}
+        self._warned = False
         self.term: str | None = None
         # What keeps it from taking over.
         self.waiting_for: str | None = None
@@ -189,19 +191,27 @@ class Relay:
                     self._trim(mandate)
 
     def _trim(self, mandate: Mandate) -> None:
+        """Remove progress that is older than the newest of its partition by the horizon."""
         settings = mandate.settings
-        before = int((time.time() - settings.limits.horizon_seconds) * 1000)
+        topic = progress_topic(settings.name)
+        horizon = int(settings.limits.horizon_seconds * 1000)
         try:
             admin = Admin.of(settings.kafka)
-            topic = progress_topic(settings.name)
             facts = admin.topic(topic)
-            keep = {}
             for partition in range(facts.partitions if facts is not None else 0):
                 # The last one that is committed stays, however old: it may not be settled yet.
                 with Tail(topic, partition, settings.kafka, fenced=False) as tail:
-                    if tail.last() is not None:
-                        keep[partition] = tail.offset
-            admin.trim(topic, keep, before)
+                    if tail.last() is None:
+                        continue
+                if tail.appended_ms is not None:
+                    admin.trim(topic, {partition: tail.offset}, tail.appended_ms - horizon)
+                elif not self._warned:
+                    self._warned = True
+                    logger.warning(
+                        "%s grows, since its records do not carry the broker's time: set its message.timestamp.type "
+                        "to LogAppendTime",
+                        topic,
+                    )
         except (KafkaException, ThresherError) as error:
             logger.debug("old progress was not trimmed: %s", error)
 

@@ -11,7 +11,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """A record as the producer takes it; `timestamp` in milliseconds, 0 for the time of sending."""
+    """A record as the producer takes it; `timestamp` in milliseconds, 0 for the time of sending by a server's clock."""
 
     topic: str
     value: bytes | None

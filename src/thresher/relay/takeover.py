@@ -36,8 +36,14 @@ from thresher.relay.settle import Settlement
 
 logger = logging.getLogger(__name__)
 
-# Not compacted, kept until it is trimmed: after a restore all of the horizon is settled again.
-_TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+# Not compacted, kept until it is trimmed: after a restore all of the horizon is settled again. Its age is the broker's
+# word: the clock of a relay may be wrong.
+_TOPIC_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "LogAppendTime",
+}
 # Less than what a client's own default allows in one record.
 _MOST_PROGRESS_BYTES = 900_000
 _LEAST_PROGRESS_BYTES, _FRAMING_BYTES = 16_384, 2_048

@@ -1,0 +1,16 @@
+"""A server's clock, carried on by monotonic time: this machine's own may be wrong, and may jump."""
+
+import time
+from collections.abc import Callable
+
+
+class ServerClock:
+    """Tells the time that a server told once, and what has passed since. Never reads wall time."""
+
+    def __init__(self, epoch_seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._offset_seconds = epoch_seconds - monotonic()
+
+    def now_ms(self) -> int:
+        """Return the milliseconds since 1970."""
+        return int((self._offset_seconds + self._monotonic()) * 1000)
