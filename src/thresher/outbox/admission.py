@@ -17,6 +17,10 @@ from thresher.outbox.shape import Shape
 Row = tuple[Any, ...]
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+# Reserved, or the broker's own: it lets no client write there, and fails a whole transaction that tries.
+_NOT_TOPICS = frozenset(
+    {".", "..", "__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"}
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What a record adds to its content on the wire, at most: lengths, offsets, and the header of a batch of one.
 _RECORD_BYTES = 70
@@ -146,7 +150,10 @@ class Admission:
         if not isinstance(topic, str):
             raise InvalidMessage("topic", shorten(topic), f"a string is needed, not {_type(topic)}")
         if not is_topic(topic):
-            rule = "Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..' alone"
+            rule = (
+                "Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..' alone, nor what it "
+                "calls topics of its own"
+            )
             raise InvalidMessage("topic", shorten(topic), rule)
         if len(self._topics) >= _REMEMBERED:
             self._topics.clear()
@@ -171,8 +178,8 @@ class Admission:
 
 
 def is_topic(name: str) -> bool:
-    """Whether Kafka allows a topic to be named so."""
-    return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
+    """Whether Kafka allows a topic to be named so, and clients to write to it."""
+    return _TOPIC.fullmatch(name) is not None and name not in _NOT_TOPICS
 
 
 def _admit_message(message: object) -> None:

@@ -251,7 +251,12 @@ class Lane:
                 continue
             if lot.result is not None:
                 self._shard.shared["failures"] = lot.failures
-            rows = rows_of(lot.batch) if lot.result is None else transformed(lot.batch, lot.result, lot.failed)
+            # A row there would be taken for progress, and nobody could recover from it.
+            reserved = progress_topic(self._settings.name)
+            if lot.result is None:
+                rows = rows_of(lot.batch, reserved)
+            else:
+                rows = transformed(lot.batch, lot.result, lot.failed, reserved)
             self._taken = (len(rows), time.monotonic())
             self._in_flight = [row.id for row in rows] if self._hook is not None else []
             return Lot(rows=rows, failures=lot.failures)

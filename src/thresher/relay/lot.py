@@ -67,13 +67,16 @@ def _flawed(batch: pa.RecordBatch) -> dict[int, Dead]:
     return {id_: dead(*_FLAWS[flaw]) for id_, flaw in pairs if flaw is not None}
 
 
-def rows_of(batch: pa.RecordBatch) -> Sequence[Row]:
-    """Return the rows of a batch that no transform has touched, each with its record or with why there is none."""
-    found = sendable(batch) if batch.num_rows > _FEW else None
-    return _each(batch) if found is None else found
+def rows_of(batch: pa.RecordBatch, reserved: str = "") -> Sequence[Row]:
+    """Return the rows of a batch that no transform has touched, each with its record or with why there is none.
+
+    Nobody may write to the topic that is reserved.
+    """
+    found = sendable(batch, reserved) if batch.num_rows > _FEW else None
+    return _each(batch, reserved) if found is None else found
 
 
-def sendable(batch: pa.RecordBatch) -> Sendable | None:
+def sendable(batch: pa.RecordBatch, reserved: str = "") -> Sendable | None:
     """Return the rows of a batch if all of them can be sent, and nothing about them is out of the ordinary."""
     if "flaw" in batch.schema.names and batch.column("flaw").null_count < batch.num_rows:
         return None
@@ -85,7 +88,9 @@ def sendable(batch: pa.RecordBatch) -> Sendable | None:
     distinct = frozenset(topics)
     headers = _headers(names, values)
     placed = partitions.null_count < batch.num_rows
-    if headers is None or not all(map(is_topic, distinct)) or (placed and pc.min(partitions).as_py() < 0):
+    if headers is None or reserved in distinct or not all(map(is_topic, distinct)):
+        return None
+    if placed and pc.min(partitions).as_py() < 0:
         return None
     records = zip(
         topics,
@@ -116,19 +121,21 @@ def _headers(names: pa.Array, values: pa.Array) -> Iterable[Headers | None] | No
     return [each or None for each in columns.lists(names, pairs)]
 
 
-def _each(batch: pa.RecordBatch) -> list[Row]:
+def _each(batch: pa.RecordBatch, reserved: str) -> list[Row]:
     ids, times, topics, keys = _identity(batch)
-    plans = _plans(batch, topics, keys)
+    plans = _plans(batch, topics, keys, reserved)
     if flawed := _flawed(batch):
         plans = [flawed.get(id_, plan) for id_, plan in zip(ids, plans, strict=True)]
     return list(map(Row._make, zip(ids, times, topics, keys, plans, strict=True)))
 
 
-def transformed(batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead]) -> list[Row]:
+def transformed(
+    batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead], reserved: str = ""
+) -> list[Row]:
     """Return the rows of a batch with the plans that transforms made of them."""
     topics, keys = result.column("topic").to_pylist(), result.column("key").to_pylist()
     plans: dict[int, Record | Dead | Filtered] = dict(
-        zip(result.column("id").to_pylist(), _plans(result, topics, keys), strict=True)
+        zip(result.column("id").to_pylist(), _plans(result, topics, keys, reserved), strict=True)
     )
     plans.update(failed)
     plans.update(_flawed(batch))
@@ -144,12 +151,12 @@ def _identity(batch: pa.RecordBatch) -> tuple[list[int], list[int], list[str], l
     )
 
 
-def _plans(batch: pa.RecordBatch, topics: list[Any], keys: list[bytes | None]) -> list[Record | Dead]:
+def _plans(batch: pa.RecordBatch, topics: list[Any], keys: list[bytes | None], reserved: str) -> list[Record | Dead]:
     names, values = batch.column("header_keys").to_pylist(), batch.column("header_values").to_pylist()
     partitions = batch.column("partition").to_pylist()
     moments = batch.column("timestamp").cast(pa.int64()).to_pylist()
     contents = batch.column("value").to_pylist()
-    good = {topic for topic in set(topics) if topic is not None and is_topic(topic)}
+    good = {topic for topic in set(topics) if topic is not None and is_topic(topic)} - {reserved}
     plans: list[Record | Dead] = []
     add = plans.append
     for topic, key, value, header_names, header_values, partition, moment in zip(
@@ -165,7 +172,8 @@ def _plans(batch: pa.RecordBatch, topics: list[Any], keys: list[bytes | None]) -
                 continue
             headers = list(zip(header_names, header_values, strict=True))
         if topic not in good:
-            add(dead(Kind.MALFORMED, f"{topic!r} cannot be a topic's name"))
+            why = "is the relay's own topic" if topic == reserved else "cannot be a topic's name"
+            add(dead(Kind.MALFORMED, f"{topic!r} {why}"))
         elif partition is not None and partition < 0:
             add(dead(Kind.MALFORMED, f"{partition} cannot be a partition"))
         elif moment is not None and not 0 <= moment < _LATEST:

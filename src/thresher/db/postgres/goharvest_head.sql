@@ -3,7 +3,7 @@
 SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS create_time,
        i.kafka_topic AS topic, convert_to(i.kafka_key, 'UTF8') AS key,
        CASE WHEN octet_length(i.kafka_value) <= %(largest)s THEN convert_to(i.kafka_value, 'UTF8') END AS value,
-       CASE WHEN array_ndims(i.kafka_header_keys) = 1 THEN i.kafka_header_keys ELSE '{}' END AS header_keys,
+       CASE WHEN array_ndims(i.kafka_header_keys) = 1 THEN i.kafka_header_keys[:] ELSE '{}' END AS header_keys,
        ARRAY(SELECT convert_to(v.value, 'UTF8') FROM unnest(i.kafka_header_values) WITH ORDINALITY AS v(value, place)
               ORDER BY v.place) AS header_values,
        NULL::integer AS partition, NULL::timestamptz AS timestamp,

@@ -1,9 +1,12 @@
 -- Moves rows that can never be sent to where they can be looked at and replayed, as a committed progress record says.
 -- In one statement: a row is in one of the two tables. Index and matching as in relay_settle_delete. A row that is there
--- already was put back by hand, and takes the newer reason.
+-- already was put back by hand, and takes the newer reason. After a restore the record speaks of a whole horizon: of
+-- several rows that had an id one after another, and of a row more than once, where the last word counts.
 WITH f AS (
-  SELECT * FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::text[], %s::integer[], %s::boolean[])
-           AS f(id, create_time, kind, reason, attempts, blocking)
+  SELECT DISTINCT ON (id, create_time) *
+    FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::text[], %s::integer[], %s::boolean[]) WITH ORDINALITY
+           AS f(id, create_time, kind, reason, attempts, blocking, place)
+   ORDER BY id, create_time, place DESC
 ), gone AS (
   DELETE FROM {table} o
    WHERE o.ctid = ANY (ARRAY(
@@ -19,7 +22,8 @@ INSERT INTO {dead}
 SELECT g.id, g.create_time,
        g.kafka_topic, g.kafka_key, g.kafka_value, g.kafka_header_keys, g.kafka_header_values,
        f.kind, f.reason, f.attempts, f.blocking
-  FROM gone g JOIN f ON f.id = g.id
+  FROM gone g
+  JOIN f ON f.id = g.id AND f.create_time = greatest('0001-01-02', least('9999-12-30', g.create_time))
 ON CONFLICT (id, create_time) DO UPDATE
    SET kind = excluded.kind, reason = excluded.reason, attempts = excluded.attempts, blocking = excluded.blocking,
        dead_time = pg_catalog.clock_timestamp()

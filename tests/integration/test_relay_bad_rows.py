@@ -1,0 +1,195 @@
+"""Bad rows at random places among good ones, most of them written by other hands than ours: each is set aside with its
+reason, and every other row arrives once and in order."""
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.relay.relaying import Place
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message
+from thresher.relay.exactly_once import Poison
+from thresher.spark.session import Session
+
+ROWS = 20_000
+SEED = 6
+# What the client lets pass, key and value together; and what a batch of one record takes beside its value, with a key
+# of two bytes, in a topic that allows 20,000 bytes.
+CLIENT_BYTES = 1_000_000 - 36
+NARROW_BYTES = 20_000
+NARROW_VALUE_BYTES = NARROW_BYTES - 61 - 13
+
+
+@dataclass
+class Stored:
+    """A row as SQL has it, and what must become of it: None for a good one, else the kind of its death."""
+
+    kind: str | None
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    header_keys: str = "{}"
+    header_values: str = "{}"
+    partition: int | None = None
+    timestamp: str | None = None
+    id: int = field(default=0, compare=False)
+
+    def columns(self) -> tuple[Any, ...]:
+        return (
+            self.topic, self.key, self.value, self.header_keys, self.header_values, self.partition, self.timestamp,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def at(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
+    return Place(stack, dsn, topic_prefix)
+
+
+def test_bad_rows_among_good_ones_are_set_aside_and_all_others_arrive_once_in_order(at: Place) -> None:
+    draw = random.Random(SEED)
+    narrow, long = f"{at.prefix}narrow", at.prefix.ljust(249, "x")
+    at.admin.create_topic(narrow, config={"max.message.bytes": str(NARROW_BYTES)})
+    at.admin.create_topic(long)
+    # Somebody widened the column: rows with longer names than a topic can have are possible.
+    at.sql("ALTER TABLE outbox ALTER COLUMN kafka_topic TYPE text")
+    rows = [Stored(None, at.topic, b"k%d" % (n % 60), b"%d" % n) for n in range(ROWS)]
+    for odd in [*odd_rows(at.topic, narrow, long), *bad_rows(at, narrow)]:
+        rows.insert(draw.randrange(len(rows)), odd)
+    insert(at, rows)
+    with at.relaying(producer={"compression.type": "none"}, transforms=("tests.relay.transforms:picky",)) as relaying:
+        good = [row for row in rows if row.kind is None]
+        relaying.until(lambda: at.pending() == 0, 60)
+        assert arrived(at, narrow, long, count=len(good)) == streams(good)
+        bad = [row for row in rows if row.kind is not None]
+        assert {row[0]: row[1] for row in at.dead()} == {row.id: row.kind for row in bad}
+        assert all(shard.restarts == 0 for shard in relaying.shards), relaying.shards
+        # Mended and replayed, they arrive too.
+        at.sql(
+            "UPDATE outbox_dead SET kafka_topic = %s, kafka_key = 'm', kafka_value = 'mended', kafka_header_keys = '{}',"
+            " kafka_header_values = '{}', kafka_partition = NULL, kafka_timestamp = NULL",
+            at.topic,
+        )
+        replay_all(at)
+        assert arrived(at, narrow, long, count=len(rows))[at.topic, b"m"] == [b"mended"] * len(bad)
+        relaying.until(lambda: at.pending() == 0)
+        assert at.dead() == []
+
+
+def odd_rows(topic: str, narrow: str, long: str) -> list[Stored]:
+    """Good ones that look bad."""
+    every_byte = [Stored(None, topic, bytes([n]), bytes([n])) for n in range(256)]
+    return [
+        *every_byte,
+        *(Stored(None, narrow, b"%02d" % (n % 7), b"n%d" % n) for n in range(50)),
+        Stored(None, narrow, b"xx", b"x" * NARROW_VALUE_BYTES),
+        Stored(None, topic, b"kk", b"x" * (CLIENT_BYTES - 2)),
+        Stored(None, topic, bytes(range(256)), bytes(range(256)) * 3),
+        Stored(None, long, b"long", b"249 letters"),
+        Stored(None, topic, b"", b"an empty key"),
+        Stored(None, topic, b"tombstone", None),
+        Stored(None, topic, b"headers", b"none of them", "{a,a}", "{x,NULL}"),
+        Stored(None, topic, b"bounds", b"arrays need not begin with 1", "[7:8]={a,b}", "[0:1]={x,y}"),
+        Stored(None, topic, b"placed", b"last partition", partition=2),
+        Stored(None, topic, b"early", b"the first moment", timestamp="1970-01-01 00:00+00"),
+    ]
+
+
+def bad_rows(at: Place, narrow: str) -> list[Stored]:
+    """Rows that can never be sent, under keys that others have too."""
+    topic, one = at.topic, "too-large"
+    names = ["", ".", "..", "a b", "ü", "a/b", "a\nb", "x" * 250, "x" * 5000]
+    headers = [
+        ("{a,b}", "{x}"), ("{a}", "{}"), ("{}", "{x}"), ("{NULL}", "{x}"), ("{a,NULL}", "{x,y}"),
+        ("{{a,b},{c,d}}", "{{x,y},{z,z}}"), ("{a}", "{{x}}"), ("{{a}}", "{x}"),
+    ]  # fmt: skip
+    moments = ["-infinity", "infinity", "1969-12-31 23:59:59+00", "9999-12-31+00", "4713-01-01 BC", "294276-12-31"]
+    return [
+        *(Stored("malformed", name, b"k1", b"bad name") for name in names),
+        *(Stored("malformed", topic, b"k2", b"bad headers", *pair) for pair in headers),
+        *(Stored("malformed", topic, b"k3", b"bad moment", timestamp=moment) for moment in moments),
+        *(Stored("malformed", topic, b"k4", b"bad place", partition=place) for place in (-1, -5, -(2**31))),
+        *(Stored("no-partition", topic, b"k5", b"no such place", partition=place) for place in (3, 99, 2**31 - 1)),
+        Stored("rejected", topic, b"k6", b"too far ahead", timestamp="2500-01-01"),
+        Stored("malformed", "__transaction_state", b"k7", b"the broker's own topic"),
+        Stored("malformed", f"{at.settings().name}.progress", b"k8", b"the relay's own topic"),
+        Stored(one, topic, b"kk", b"x" * (CLIENT_BYTES - 1)),
+        Stored(one, topic, b"kk", b"x" * 17_000_000),
+        Stored(one, topic, b"kk", b"", "{a}", f"{{{'x' * 1_000_000}}}"),
+        Stored(one, topic, b"y" * 1_000_000, b""),
+        Stored(one, narrow, b"xx", b"x" * (NARROW_VALUE_BYTES + 1)),
+        Stored("transform", topic, b"k9", b"bad"),
+    ]
+
+
+def insert(at: Place, rows: list[Stored]) -> None:
+    """Write rows as a program without our writer would, and note their ids."""
+    query = b"""
+      INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition,
+                          kafka_timestamp)
+      VALUES (%s, %s, %s, %s::text[], %s::bytea[], %s, %s::timestamptz)"""
+    with psycopg.connect(at.dsn) as connection:
+        connection.cursor().executemany(query, [row.columns() for row in rows])
+    ids = [id_ for (id_,) in at.sql("SELECT id FROM outbox ORDER BY id")]
+    for row, id_ in zip(rows, ids, strict=True):
+        row.id = id_
+
+
+def streams(rows: list[Stored]) -> dict[tuple[str, bytes | None], list[bytes | None]]:
+    found = defaultdict(list)
+    for row in rows:
+        found[row.topic, row.key].append(row.value)
+    return dict(found)
+
+
+def arrived(at: Place, *topics: str, count: int) -> dict[tuple[str, bytes | None], list[bytes | None]]:
+    found = defaultdict(list)
+    for message in at.read(count, at.topic, *topics, seconds=60):
+        found[str(message.topic()), message.key()].append(message.value())
+    return dict(found)
+
+
+def replay_all(at: Place) -> None:
+    from thresher.cli.dead import replay
+
+    replay(ds=at.dsn, every=True)
+
+
+def test_a_row_with_a_key_of_any_length_can_block_it(at: Place) -> None:
+    key = random.Random(SEED).randbytes(9_000)
+    at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys) VALUES (%s, %s, '{a}')", at.topic, key)
+    at.stash(*(Message(topic=at.topic, key=key, value=str(n)) for n in range(3)))
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value="free") for n in range(300)))
+    with at.relaying(poison=Poison.BLOCK_KEY, shards=1) as relaying:
+        relaying.until(lambda: at.pending() == 3)
+        assert [(row[1], row[4]) for row in at.dead()] == [("malformed", True)]
+        at.read(300)
+        at.sql("DELETE FROM outbox_dead")
+        at.read(303)
+        relaying.until(lambda: at.pending() == 0)
+
+
+def test_a_row_that_was_set_aside_twice_is_set_aside_once_when_a_restore_brings_it_back(
+    at: Place, stack: Stack
+) -> None:
+    at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys) VALUES (%s, 'k', '{a}')", at.topic)
+    at.sql("CREATE TABLE backup AS SELECT id, create_time, kafka_topic, kafka_key, kafka_header_keys FROM outbox")
+    with at.relaying(shards=1) as relaying:
+        for _ in range(2):
+            relaying.until(lambda: at.pending() == 0 and at.dead())
+            replay_all(at)
+        relaying.until(lambda: at.pending() == 0 and at.dead())
+    at.sql("DELETE FROM outbox_dead")
+    at.sql("INSERT INTO outbox (id, create_time, kafka_topic, kafka_key, kafka_header_keys) SELECT * FROM backup")
+    stack.postgres.server.stop()
+    stack.postgres.start()
+    at.stash(Message(topic=at.topic, key="k", value="next"))
+    with at.relaying(shards=1) as relaying:
+        at.read(1)
+        relaying.until(lambda: at.pending() == 0)
+    assert [row[1] for row in at.dead()] == ["malformed"]
+    assert at.sql("SELECT create_time < %s FROM outbox_dead", datetime.now(UTC)) == [(True,)]
