@@ -1,6 +1,7 @@
 """The control row: which relay this is, whose turn it is, and how its shards are laid out."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -23,6 +24,7 @@ class ControlRow:
     mode: str
     shards: int
     progress_topic_id: str | None
+    term_time: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +56,10 @@ class ControlTable:
             row = OwnCursor(self._connection).execute(statement(what, self._table), values).fetchone()
         if row is None:
             return None
-        outbox, outbox_id, system_id, term, mode, shards, topic_id = row
+        outbox, outbox_id, system_id, term, mode, shards, topic_id, term_time = row
         return ControlRow(
             outbox=outbox, outbox_id=outbox_id, system_id=system_id, term=term, mode=mode, shards=shards,
-            progress_topic_id=topic_id,
+            progress_topic_id=topic_id, term_time=term_time,
         )  # fmt: skip
 
     def run(self, what: str, **values: Any) -> int:

@@ -2,7 +2,8 @@
 
 1. What time may mend while starting is waited for; what somebody has to act on ends it at once.
 2. The engine restarts shards that meet trouble. A shard that fails for good ends the relay, with its error.
-3. The control row is looked at now and then: a relay that was superseded ends, even when it has nothing to do.
+3. The control row is looked at now and then: a relay that was superseded ends, even when it has nothing to do. One
+   whose term is gone because the database was restored to before it takes over again: there is no other.
 4. Progress older than the horizon is trimmed, by the broker's clock alone: by a wrong one, what a restored database
    needs would go.
 """
@@ -23,7 +24,7 @@ from confluent_kafka import KafkaException
 from thresher.core.errors import ThresherError
 from thresher.kafka.admin import Admin
 from thresher.kafka.tail import Tail
-from thresher.relay.control import ControlTable
+from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.database import connect
 from thresher.relay.names import progress_topic, sessions
 from thresher.relay.problem import RelayProblem, Superseded, Trouble
@@ -92,16 +93,28 @@ class Relay:
         if self._spark is None or self._spark.master is None:
             # A mistake in a name must not displace a relay that works.
             load(self.settings.transforms)
-        mandate = self._take_over()
-        if mandate is None or self._asked.is_set():
-            return None
+        while True:
+            mandate = self._take_over()
+            if mandate is None or self._asked.is_set():
+                return None
+            try:
+                return self._lead(mandate)
+            except Superseded:
+                if not self._taken_back(mandate):
+                    raise
+                self._error = None
+                logger.warning("the database was restored to before this relay took over: it takes over again")
+
+    def _lead(self, mandate: Mandate) -> Snapshot:
+        """Relay for as long as the leadership lasts."""
         self.term = mandate.term
+        over = threading.Event()
         engine = Engine(self._pipeline(mandate), spark=self._spark, observer=self._observe, draw=self._draw)
         self._engine = engine
         engine.start()
         if self._asked.is_set():
             engine.request_stop()
-        watcher = threading.Thread(target=self._watch, args=(mandate, engine), name="relay-watch", daemon=True)
+        watcher = threading.Thread(target=self._watch, args=(mandate, engine, over), name="relay-watch", daemon=True)
         watcher.start()
         try:
             snapshot = engine.wait()
@@ -109,11 +122,25 @@ class Relay:
             cause = error.__cause__
             raise self._error or (cause if isinstance(cause, ThresherError) else error) from None
         finally:
-            self._asked.set()
+            over.set()
             watcher.join(5.0)
         if self._error is not None:
             raise self._error
         return snapshot
+
+    def _taken_back(self, mandate: Mandate) -> bool:
+        """Whether our term went with a restore of the database, rather than with a newer relay's take-over."""
+        settings = mandate.settings
+        while not self._asked.is_set():
+            try:
+                with connect(settings.dsn, f"{sessions(settings.name, mandate.term)}/r") as connection:
+                    since = incarnation(connection).since
+                    row = ControlTable(connection, settings.outbox).read(settings.name)
+            except Trouble:
+                self._asked.wait(_LOOK_SECONDS)
+            else:
+                return since != mandate.since and row is not None and row.term_time < mandate.term_time
+        return False
 
     def snapshot(self) -> Snapshot | None:
         """Return how the shards stand; None before they were started."""
@@ -169,11 +196,11 @@ class Relay:
                 return found
         return None
 
-    def _watch(self, mandate: Mandate, engine: Engine) -> None:
+    def _watch(self, mandate: Mandate, engine: Engine, over: threading.Event) -> None:
         """Look at the shards, at the control row and at the progress topic until the end."""
         trimmed = time.monotonic()
         with contextlib.closing(_Watch(mandate)) as watch:
-            while not self._asked.wait(_WATCH_SECONDS) and not engine.done:
+            while not over.wait(_WATCH_SECONDS) and not self._asked.is_set() and not engine.done:
                 if any(shard.state is Phase.FAILED for shard in engine.snapshot().shards):
                     # One shard alone is no relay: whoever started it has to know.
                     engine.request_stop()

@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from thresher.db import TableName
@@ -57,6 +58,9 @@ class Mandate:
     settings: Settings
     outbox_id: str
     term: str
+    # When it was written, and on which incarnation of the database.
+    term_time: datetime
+    since: str
     progress_bytes: int = 900_000
     # A function by import path that is called at each named seam: for crash tests.
     hook: str | None = None

@@ -87,11 +87,14 @@ def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) 
         )
         if not laid_out:
             raise Superseded("a newer relay of the same name has taken over while this one was starting")
+        since = incarnation(connection).since
         limit = _progress_limit(admin, settings)
     return Mandate(
         settings=settings,
         outbox_id=row.outbox_id,
         term=term,
+        term_time=row.term_time,
+        since=since,
         progress_bytes=limit,
     )
 

@@ -1,0 +1,74 @@
+"""Postgres servers of a test's own: to be stopped, copied, put back and promoted, which the run's one must not be."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from tests.processes import open_directory
+from thresher.devstack.postgres import Postgres, PostgresOptions
+from thresher.devstack.server import run_tool
+
+
+@contextmanager
+def own_postgres(**settings: str) -> Iterator[Postgres]:
+    """Give a running server with an empty data directory; everything is removed at the end."""
+    directory = open_directory()
+    server = Postgres(directory / "postgres", PostgresOptions(durable=False, settings=settings), sweep=False)
+    try:
+        server.prepare()
+        server.start()
+        yield server
+    finally:
+        server.server.end()
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def standby_of(primary: Postgres) -> Iterator[Postgres]:
+    """Give a hot standby that follows; everything of its own is removed at the end."""
+    directory = open_directory()
+    options = PostgresOptions(durable=False, settings={"primary_conninfo": primary.dsn(), "hot_standby": "on"})
+    standby = Postgres(directory / "postgres", options, sweep=False)
+    try:
+        home = directory / "postgres"
+        home.mkdir()
+        home.chmod(0o777)
+        data = home / "data"
+        command: list[str | Path] = [
+            standby._binaries / "pg_basebackup",
+            "-d",
+            primary.dsn(),
+            "-D",
+            data,
+            "-c",
+            "fast",
+            "-X",
+            "stream",
+        ]
+        status, output = run_tool(command, home, account=standby._account)
+        assert status == 0, output
+        home.chmod(0o711)
+        (data / "standby.signal").touch()
+        (home / "password").write_text(str(psycopg.conninfo.conninfo_to_dict(primary.dsn())["password"]))
+        standby.prepare()
+        standby.start()
+        yield standby
+    finally:
+        standby.server.end()
+        shutil.rmtree(directory)
+
+
+def copy_data(source: Path, target: Path) -> None:
+    """Copy a data directory with its owner."""
+    if target.exists():
+        shutil.rmtree(target)
+    subprocess.run(["cp", "-a", source, target], check=True)
+
+
+def data_of(server: Postgres) -> Path:
+    """Return where its data is."""
+    return server._data

@@ -1,0 +1,55 @@
+"""A hook that has a worker stand still at a seam until it is let go, for relays on the run's own Spark.
+
+Workers there have the environment of the run, so the orders lie in its temporary directory.
+"""
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.processes import eventually
+from thresher.relay.seam import Seam
+
+HOOK = f"{__name__}:reached"
+_PLACE = "thresher-standing"
+# Nobody stands for ever if a test was broken off.
+_LONGEST_SECONDS = 60.0
+
+
+def reached(seam: Seam, _shard: int, rows: list[int]) -> None:
+    place = Path(tempfile.gettempdir()) / _PLACE
+    if not rows or not (place / f"order-{seam}").exists() or (place / "arrived").exists():
+        return
+    (place / "arrived").touch()
+    deadline = time.monotonic() + _LONGEST_SECONDS
+    while place.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+class Standing:
+    """Whoever is told to stand, and until when."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def arrived(self, seconds: float = 20.0) -> None:
+        eventually((self._place / "arrived").exists, seconds, lambda: "nobody came to the seam")
+
+    def go(self) -> None:
+        shutil.rmtree(self._place, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def standing(seam: Seam) -> Iterator[Standing]:
+    """Have the next worker with rows in its hands stand at this seam; at the end it may go."""
+    place = Path(tempfile.gettempdir()) / _PLACE
+    place.mkdir()
+    (place / f"order-{seam}").touch()
+    stood = Standing(place)
+    try:
+        yield stood
+    finally:
+        stood.go()
