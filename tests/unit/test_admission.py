@@ -25,7 +25,25 @@ def test_topics_that_kafka_allows(topic: str) -> None:
     assert admit(topic=topic)[0] == topic
 
 
-@pytest.mark.parametrize("topic", ["", ".", "..", "x" * 250, "a b", "a/b", "ü", "a\n", "a\0", None, 7, b"t"])
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "",
+        ".",
+        "..",
+        "x" * 250,
+        "a b",
+        "a/b",
+        "ü",
+        "a\n",
+        "a\0",
+        None,
+        7,
+        b"t",
+        "__consumer_offsets",
+        "__transaction_state",
+    ],
+)
 def test_topics_that_kafka_refuses(topic: Any) -> None:
     assert refused(topic=topic).field == "topic"
 
