@@ -1,0 +1,237 @@
+"""Faults of the database, bad rows and wrong clocks that take minutes, or rights that a test cannot count on.
+
+    ./run soak database [PART …]      all of: bloat, lock, disk, transform, clock
+
+bloat      5 million dead rows in the table (--dead-rows), without and with somebody who may still see them
+lock       the table locked for 30 s under load
+disk       the database on a small file system that fills up, and gets room again; needs the right to mount
+transform  one row in a hundred thousand and more (--rows) that a transform fails on
+clock      the workers' clock two hours ahead, behind, and jumping; needs libfaketime (Debian: `libfaketime`)
+
+What cannot be run here is said, and is a failure.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+
+from tests.crash.test_relay_database import judged, load, moves, once_in_order, rows
+from tests.processes import open_directory
+from tests.relay.relaying import Place
+from thresher.devstack.broker import KafkaOptions
+from thresher.devstack.postgres import Postgres, PostgresOptions
+from thresher.devstack.stack import Stack
+from thresher.spark.settings import SparkOptions
+from thresher.testing.pump import PumpFailed
+
+LONG_SECONDS = 600.0
+FAKETIME = "*/faketime/libfaketime.so.1"
+
+
+class NotHere(Exception):  # noqa: N818
+    """The part cannot be run on this machine."""
+
+
+def bloat(stack: Stack, options: argparse.Namespace) -> str:
+    at = Place(stack, stack.postgres.create_database("bloat"), "bloat-")
+    at.sql("ALTER TABLE outbox SET (autovacuum_enabled = false)")
+    told, sent = [], 0
+    for seen in (False, True):
+        with psycopg.connect(at.dsn) as old:
+            if seen:
+                old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                old.execute("SELECT 1")
+            at.sql(
+                "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value)"
+                " SELECT %s, convert_to('k' || n %% 1000, 'UTF8'), 'dead' FROM generate_series(1, %s) n",
+                at.topic,
+                options.dead_rows,
+            )
+            at.sql("DELETE FROM outbox")
+            with at.relaying() as relaying:
+                relaying.until(lambda: relaying.total("transactions") >= 2, LONG_SECONDS)
+                for _ in range(5):
+                    began = time.monotonic()
+                    at.stash(*rows(at.topic, range(sent, sent + 100)))
+                    sent += 100
+                    relaying.until(lambda: at.pending() == 0, LONG_SECONDS)
+                    told.append(f"{time.monotonic() - began:.1f}")
+        told.append("s with them seen by nobody," if not seen else "s with a snapshot older than they are")
+    assert once_in_order(at, sent) == list(range(sent))
+    return " ".join(told)
+
+
+def lock(stack: Stack, _options: argparse.Namespace) -> str:
+    at = Place(stack, stack.postgres.create_database("lock"), "lock-")
+    with history() as noted:
+        with at.relaying() as relaying, load(at, noted):
+            moves(at, relaying, LONG_SECONDS)
+            with psycopg.connect(at.dsn) as locker:
+                locker.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
+                time.sleep(30.0)
+            moves(at, relaying, LONG_SECONDS)
+            restarts = [shard.restarts for shard in relaying.shards]
+        return f"{finish(at, noted)}; restarts {restarts}"
+
+
+def disk(stack: Stack, options: argparse.Namespace) -> str:
+    directory = open_directory()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={options.disk_mb}m,mode=711", "thresher-soak", str(directory)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        shutil.rmtree(directory)
+        raise NotHere("a small file system cannot be mounted here: run it as root")
+    settings = {"max_wal_size": "32MB", "min_wal_size": "32MB", "wal_recycle": "off"}
+    server = Postgres(directory / "postgres", PostgresOptions(durable=False, settings=settings), sweep=False)
+    filler = directory / "filler"
+    try:
+        server.prepare()
+        server.start()
+        at = Place(stack, server.create_database("disk"), "disk-")
+        with history() as noted, at.relaying() as relaying:
+            with load(at, noted, value_bytes=1000, rate=None, transaction_rows=1000, records=40_000):
+                moves(at, relaying, LONG_SECONDS)
+            relaying.until(lambda: at.pending() == 0, LONG_SECONDS)
+            fill(filler)
+            told = "nothing"
+            try:
+                with load(at, noted, value_bytes=1000, rate=None):
+                    time.sleep(20.0)  # the relay meets it too
+            except PumpFailed as error:
+                told = str(error)
+            assert relaying.error is None, relaying.error
+            met = {shard.last_error for shard in relaying.shards}
+            filler.unlink()
+            if not answers(server):
+                server.server.kill()
+                server.start()
+            with load(at, noted, value_bytes=1000):
+                moves(at, relaying, LONG_SECONDS)
+            relaying.until(lambda: at.pending() == 0, LONG_SECONDS)
+            return f"{judged(at, noted)}; writers were told: {told}; the relay met: {met}"
+    finally:
+        server.server.end()
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+        directory.rmdir()
+
+
+def fill(filler: Path) -> None:
+    with filler.open("wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * 65536)
+            file.flush()
+
+
+def answers(server: Postgres) -> bool:
+    with contextlib.suppress(psycopg.OperationalError):
+        psycopg.connect(server.dsn(), connect_timeout=5).close()
+        return True
+    return False
+
+
+def transform(stack: Stack, options: argparse.Namespace) -> str:
+    at = Place(stack, stack.postgres.create_database("transform"), "transform-")
+    at.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) SELECT %s, convert_to('k' || n %% 1000, 'UTF8'),"
+        " convert_to(CASE WHEN n = %s THEN 'bad' ELSE n::text END, 'UTF8') FROM generate_series(1, %s) n",
+        at.topic,
+        options.rows // 3,
+        options.rows,
+    )
+    with at.relaying(transforms=("tests.relay.transforms:picky",)) as relaying:
+        relaying.until(lambda: at.pending() == 0, LONG_SECONDS)
+        assert all(shard.restarts == 0 for shard in relaying.shards)
+    assert [row[1] for row in at.dead()] == ["transform"], at.dead()
+    once_in_order(at, options.rows - 1)
+    return f"{options.rows - 1} rows sent, 1 set aside"
+
+
+def clock(stack: Stack, _options: argparse.Namespace) -> str:
+    named = os.environ.get("THRESHER_FAKETIME")
+    library = Path(named) if named else next(Path("/usr/lib").glob(FAKETIME), None)
+    if library is None or not library.exists():
+        raise NotHere(f"there is no /usr/lib/{FAKETIME}: apt-get install libfaketime, or name it in THRESHER_FAKETIME")
+    at = Place(stack, stack.postgres.create_database("clock"), "clock-")
+    directory = open_directory()
+    try:
+        now = directory / "now"
+        python = directory / "python"
+        python.write_text(
+            f"#!/bin/sh\nexport LD_PRELOAD={library} FAKETIME_TIMESTAMP_FILE={now} FAKETIME_NO_CACHE=1"
+            f' DONT_FAKE_MONOTONIC=1\nexec {sys.executable} "$@"\n'
+        )
+        python.chmod(0o755)
+        now.write_text("+2h")
+        sent = 0
+        with at.relaying(spark=SparkOptions(python=str(python))) as relaying:
+            for offset in ("+2h", "-2h", "+0", "+2h", "-2h"):
+                now.write_text(offset)
+                for _ in range(20):
+                    at.stash(*rows(at.topic, range(sent, sent + 50)))
+                    sent += 50
+                    relaying.until(lambda: at.pending() == 0, 60.0)
+            restarts = [shard.restarts for shard in relaying.shards]
+        (here,) = at.sql("SELECT extract(epoch FROM clock_timestamp())::float8 * 1000")[0]
+        assert once_in_order(at, sent) == list(range(sent))
+        assert at.dead() == []
+        assert all(abs(message.timestamp()[1] - here) < 600_000 for message in at.read(sent))
+    finally:
+        shutil.rmtree(directory)
+    return f"{sent} rows sent, all with the database's time; restarts {restarts}"
+
+
+@contextlib.contextmanager
+def history() -> Iterator[Path]:
+    directory = open_directory()
+    try:
+        yield directory / "history.jsonl"
+    finally:
+        shutil.rmtree(directory)
+
+
+def finish(at: Place, noted: Path) -> str:
+    with at.relaying() as relaying:
+        relaying.until(lambda: at.pending() == 0, LONG_SECONDS)
+    return judged(at, noted)
+
+
+PARTS: dict[str, Callable[[Stack, argparse.Namespace], str]] = {
+    "bloat": bloat,
+    "lock": lock,
+    "disk": disk,
+    "transform": transform,
+    "clock": clock,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART")
+    parser.add_argument("--dead-rows", type=int, default=5_000_000)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--disk-mb", type=int, default=200)
+    options = parser.parse_args()
+    failed = []
+    with Stack(kafka=KafkaOptions(properties={"auto.create.topics.enable": "false"})) as stack:
+        for name in options.parts or PARTS:
+            began = time.monotonic()
+            try:
+                told = PARTS[name](stack, options)
+            except (NotHere, AssertionError) as error:
+                failed.append(name)
+                told = f"FAILED: {error}"
+            print(f"{name} ({time.monotonic() - began:.0f} s): {told}", flush=True)
+    print(json.dumps({"ok": not failed, "failed": failed}))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
