@@ -14,6 +14,9 @@ class Refusal(enum.Enum):
     SIZE = "size"
     """The record: it is too large, by itself or together with others."""
 
+    TIME = "time"
+    """The record's time: its own, or what a clock gave it."""
+
     TOPIC = "topic"
     """The topic: it is not there."""
 
@@ -36,7 +39,6 @@ _KINDS: dict[int, Refusal] = {
     ),
     **dict.fromkeys(
         (
-            KafkaError.INVALID_TIMESTAMP,
             KafkaError.INVALID_RECORD,
             KafkaError.TOPIC_EXCEPTION,
             KafkaError.POLICY_VIOLATION,
@@ -45,6 +47,7 @@ _KINDS: dict[int, Refusal] = {
         ),
         Refusal.ROW,
     ),
+    KafkaError.INVALID_TIMESTAMP: Refusal.TIME,
     **dict.fromkeys((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC), Refusal.TOPIC),
     KafkaError.TOPIC_AUTHORIZATION_FAILED: Refusal.TOPIC_DENIED,
     **dict.fromkeys((KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE), Refusal.NEIGHBOUR),

@@ -55,7 +55,7 @@ from thresher.relay.names import buckets_of, progress_topic, sessions, transacti
 from thresher.relay.problem import BrokerLost
 from thresher.relay.progress import Progress, decode, encode, merged
 from thresher.relay.read_ahead import ReadAhead
-from thresher.relay.row import Record, records_of
+from thresher.relay.row import Record, Row, records_of
 from thresher.relay.seam import Seam, hook_of
 from thresher.relay.settings import Mandate
 from thresher.relay.settle import Settlement
@@ -71,6 +71,7 @@ _TOLD = 50
 _LEAST_BATCH_BYTES, _BATCH_BYTES = 16_000, 1_000_000
 _KINDS = {
     Refusal.ROW: Kind.REJECTED,
+    Refusal.TIME: Kind.REJECTED,
     Refusal.SIZE: Kind.TOO_LARGE,
     Refusal.TOPIC: Kind.NO_TOPIC,
     Refusal.TOPIC_DENIED: Kind.NOT_AUTHORISED,
@@ -137,6 +138,7 @@ class Lane:
         self._hook = hook_of(mandate.hook)
         self._progress = progress_topic(settings.name)
         self._in_flight: list[int] = []
+        self._produced: Sequence[Row] = ()
         self._taken: tuple[int, float] | None = None
         self._noted: Progress | None = None
         self._draft: tuple[Progress, bytes] | None = None
@@ -306,6 +308,7 @@ class Lane:
         self._client.produce([(0, Record(self._progress, b"", None, self._shard.index, 0, None))])
 
     def _produce(self, effect: Produce) -> list[Fault]:
+        self._produced = effect.rows
         if self._clock is not None:
             self._client.now_ms = self._clock.now_ms()
         records = iter(records_of(effect.rows))
@@ -324,10 +327,21 @@ class Lane:
         if undelivered and all(each.refusal is Refusal.NEIGHBOUR for each in undelivered):
             # The client failed the transaction as a whole, and does not say for which topic.
             return self._lost_topics(undelivered)
+        self._require_clock(undelivered)
         if len(undelivered) > 1 and any(each.refusal is Refusal.SIZE for each in undelivered):
             now = self._batch_bytes or int(self._settings.producer.get("batch.size", _BATCH_BYTES))
             self._batch_bytes = max(_LEAST_BATCH_BYTES, now // 2)
         return [self._fault(each) for each in undelivered]
+
+    def _require_clock(self, undelivered: Sequence[Undelivered]) -> None:
+        """Raise if the broker refused a time that we gave: then no row is at fault, and all would be set aside."""
+        refused = next((each for each in undelivered if each.refusal is Refusal.TIME), None)
+        if refused is None or any(record[4] for _, record in records_of(self._produced)):
+            return
+        raise BrokerLost(
+            f"the broker refused the time of a record for {refused.topic} that has the database's: {refused.why}; set "
+            "the clocks of both right, or change the topic's message.timestamp.before.max.ms or …after.max.ms"
+        )
 
     def _lost_topics(self, undelivered: Sequence[Undelivered]) -> list[Fault]:
         topics = {each.topic for each in undelivered} - {self._progress}
