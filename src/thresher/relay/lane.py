@@ -254,7 +254,7 @@ class Lane:
             if lot.result is not None:
                 self._shard.shared["failures"] = lot.failures
             # A row there would be taken for progress, and nobody could recover from it.
-            reserved = progress_topic(self._settings.name)
+            reserved = self._progress
             if lot.result is None:
                 rows = rows_of(lot.batch, reserved)
             else:
