@@ -1,6 +1,7 @@
-"""Kills the relay at every seam, again and again, under a load that never ends; then one verdict over all of it.
+"""Tries to break the relay under a load that never ends; then one verdict over all of it.
 
-    ./run soak relay [--hits 100] [--seed 5] [--from ROUND]
+    ./run soak relay [--hits 100] [--seed 5] [--from ROUND]     kills it at every seam, again and again
+    ./run soak relay --minutes N [--seed 5]                     faults of every kind, at random, one over the other
 
 The seed gives the schedule: the same one again, or, with --from, the rest of one that was broken off.
 """
@@ -11,15 +12,51 @@ import json
 import sys
 import time
 
+from tests.relay import mixing
 from tests.relay.crashing import SEAMS, CrashRun, schedule
+from tests.relay.mixed import MixedRun, summary
+
+# What a run is left alone for in its end: faults that last are healed by then.
+CALM_SECONDS = 10.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hits", type=int, default=100, help="hits per seam")
+    parser.add_argument("--minutes", type=float, help="mix faults of every kind for so long")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--from", type=int, default=0, dest="first", help="the round to begin with")
     options = parser.parse_args()
+    return seams(options) if options.minutes is None else mixed(options)
+
+
+def mixed(options: argparse.Namespace) -> int:
+    seconds = options.minutes * 60
+    faults = list(mixing.schedule(options.seed, seconds - CALM_SECONDS))
+    print(f"seed {options.seed}: {len(faults)} faults in {options.minutes:g} minutes")
+    print("\n".join(fault.line() for fault in faults), "\n", flush=True)
+    began = time.monotonic()
+    with MixedRun(tell=lambda line: print(line, flush=True)) as run:
+        run.run(faults, seconds)
+        verdict, tally = run.verdict()
+        outline = run.outline
+    for fault, lines in verdict.examples.items():
+        print(f"{fault}:", *lines, sep="\n  ")
+    print(*outline.wrong, verdict.line(), sep="\n")
+    good = verdict.ok and not outline.wrong
+    told = {
+        "ok": good,
+        "seed": options.seed,
+        "minutes": options.minutes,
+        "rows": tally.committed,
+        "seconds": round(time.monotonic() - began, 1),
+        **summary(outline, verdict),
+    }
+    print(json.dumps(told))
+    return 0 if good else 1
+
+
+def seams(options: argparse.Namespace) -> int:
     rounds = list(schedule(options.seed, options.hits))
     began = time.monotonic()
     with CrashRun() as run:

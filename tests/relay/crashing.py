@@ -100,11 +100,7 @@ class CrashRun:
         with contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
             port = ports.free_port()
-            options = KafkaOptions(
-                listeners=(Listener(name="PROXIED", advertised_ports=(port,)),),
-                properties={"auto.create.topics.enable": "false"},
-            )
-            self.stack = stack.enter_context(Stack(kafka=options))
+            self.stack = stack.enter_context(Stack(kafka=self.broker(port)))
             self.proxy = stack.enter_context(KafkaProxy(self.stack.kafka.bootstrap_of("PROXIED"), port=port))
             self.dsn = self.stack.postgres.create_database("crash")
             with psycopg.connect(self.dsn) as connection:
@@ -123,6 +119,13 @@ class CrashRun:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def broker(self, port: int) -> KafkaOptions:
+        """How the broker is set up, with a way in through the proxy at that port."""
+        return KafkaOptions(
+            listeners=(Listener(name="PROXIED", advertised_ports=(port,)),),
+            properties={"auto.create.topics.enable": "false"},
+        )
 
     # The load
 
@@ -147,11 +150,11 @@ class CrashRun:
 
     # The relay
 
-    def start(self, *, hook: bool = True) -> "subprocess.Popen[bytes]":
+    def start(self, *, hook: bool = True, **changes: Any) -> "subprocess.Popen[bytes]":
         """Start a relay; the one before it, if it lives, is left alone."""
         given = {
             "name": NAME, "dsn": self.dsn, "bootstrap": self.proxy.address, "shards": SHARDS, "hook": hook,
-            "batch_rows": 200,
+            "batch_rows": 200, **changes,
         }  # fmt: skip
         variables = {
             **os.environ,

@@ -22,7 +22,7 @@ def main() -> int:
         name=given["name"],
         dsn=given["dsn"],
         outbox=TableName(table="outbox"),
-        kafka={"bootstrap.servers": given["bootstrap"]},
+        kafka={"bootstrap.servers": given["bootstrap"], **given.get("kafka", {})},
         shards=given["shards"],
         limits=Limits(batch_rows=given.get("batch_rows", 500)),
     )
