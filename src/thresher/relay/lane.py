@@ -60,6 +60,7 @@ from thresher.relay.seam import Seam, hook_of
 from thresher.relay.settings import Mandate
 from thresher.relay.settle import Settlement
 from thresher.relay.settler import Settler
+from thresher.relay.topic import known_topic
 from thresher.spark.shard import Shard
 
 # How long what the cluster said about a topic is believed: present for longer than absent.
@@ -208,6 +209,8 @@ class Lane:
             return merged(self._read_horizon())
         with Tail(self._progress, self._shard.index, self._settings.kafka) as tail:
             last = tail.last()
+        # Behind the reading: another topic under the name may be empty, and rows that were sent would be sent again.
+        known_topic(self._admin, self._settings.name, self._mandate.progress_topic_id)
         records = [] if last is None else [decode(last)]
         if records:
             self._shard.shared["failures"] = records[-1].failures

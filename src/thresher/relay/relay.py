@@ -2,8 +2,9 @@
 
 1. What time may mend while starting is waited for; what somebody has to act on ends it at once.
 2. The engine restarts shards that meet trouble. A shard that fails for good ends the relay, with its error.
-3. The control row is looked at now and then: a relay that was superseded ends, even when it has nothing to do. One
-   whose term is gone because the database was restored to before it takes over again: there is no other.
+3. The control row and the progress topic are looked at now and then: a relay that was superseded, or whose progress is
+   gone, ends, even when it has nothing to do. One whose term is gone because the database was restored to before it
+   takes over again: there is no other.
 4. Progress older than the horizon is trimmed, by the broker's clock alone: by a wrong one, what a restored database
    needs would go.
 """
@@ -30,6 +31,7 @@ from thresher.relay.names import progress_topic, sessions
 from thresher.relay.problem import RelayProblem, Superseded, Trouble
 from thresher.relay.settings import Mandate, Settings
 from thresher.relay.takeover import take_over
+from thresher.relay.topic import known_topic
 from thresher.relay.transform import load
 from thresher.spark.engine import Engine
 from thresher.spark.pipeline import Pipeline, Step
@@ -42,6 +44,7 @@ from thresher.spark.supervision import Phase
 logger = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 1.0
+_TOPIC_SECONDS = 5.0
 _TRIM_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 _POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
@@ -198,7 +201,7 @@ class Relay:
 
     def _watch(self, mandate: Mandate, engine: Engine, over: threading.Event) -> None:
         """Look at the shards, at the control row and at the progress topic until the end."""
-        trimmed = time.monotonic()
+        trimmed = seen = time.monotonic()
         with contextlib.closing(_Watch(mandate)) as watch:
             while not over.wait(_WATCH_SECONDS) and not self._asked.is_set() and not engine.done:
                 if any(shard.state is Phase.FAILED for shard in engine.snapshot().shards):
@@ -207,6 +210,9 @@ class Relay:
                     return
                 try:
                     watch.look()
+                    if time.monotonic() - seen > _TOPIC_SECONDS:
+                        seen = time.monotonic()
+                        watch.look_at_topic()
                 except Trouble:
                     continue
                 except RelayProblem as error:
@@ -268,11 +274,12 @@ class Relay:
 
 
 class _Watch:
-    """Looks at the control row over a connection of its own, made again when it is lost."""
+    """Looks at the control row, over a connection of its own that is made again when it is lost, and at the topic."""
 
     def __init__(self, mandate: Mandate) -> None:
         self._mandate = mandate
         self._connection: psycopg.Connection[Any] | None = None
+        self._admin = Admin.of(mandate.settings.kafka)
 
     def look(self) -> None:
         """Raise `Superseded` if the term is not ours any more."""
@@ -286,6 +293,10 @@ class _Watch:
             raise
         if row is None or row.term != term:
             raise Superseded("a newer relay of the same name has taken over; this one ends")
+
+    def look_at_topic(self) -> None:
+        """Raise `ForeignProgress` if the progress topic is gone, or is another one."""
+        known_topic(self._admin, self._mandate.settings.name, self._mandate.progress_topic_id)
 
     def close(self) -> None:
         """Let go of the connection."""

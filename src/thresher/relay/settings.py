@@ -53,7 +53,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mandate:
-    """What the leader hands to its shards with the settings: under which term, for which outbox."""
+    """What the leader hands to its shards with the settings: under which term, for which outbox, which progress."""
 
     settings: Settings
     outbox_id: str
@@ -61,6 +61,7 @@ class Mandate:
     # When it was written, and on which incarnation of the database.
     term_time: datetime
     since: str
+    progress_topic_id: str
     progress_bytes: int = 900_000
     # A function by import path that is called at each named seam: for crash tests.
     hook: str | None = None

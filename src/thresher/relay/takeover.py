@@ -8,31 +8,28 @@
    published is settled, before ours is written. Same layout: the shards recover themselves.
 """
 
-import contextlib
 import logging
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import psycopg
-from confluent_kafka import KafkaException
 
 from thresher.db import TableName, statement
 from thresher.db.cursor import OwnCursor
 from thresher.kafka.admin import Admin, TopicFacts
-from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.kafka.tail import Tail
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.outbox.schema import check_schema
 from thresher.relay.control import ControlRow, ControlTable, exists, incarnation
 from thresher.relay.database import connect, explained
 from thresher.relay.names import progress_topic, sessions, transactional_id
-from thresher.relay.problem import BrokerLost, BrokerRefused, DatabaseRefused, ForeignProgress, Superseded
+from thresher.relay.problem import BrokerRefused, DatabaseRefused, ForeignProgress, Superseded
 from thresher.relay.progress import decode, merged
 from thresher.relay.settings import MODE, Mandate, Settings
 from thresher.relay.settle import Settlement
+from thresher.relay.topic import broker_explained, known_topic
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +44,6 @@ _TOPIC_CONFIG = {
 # Less than what a client's own default allows in one record.
 _MOST_PROGRESS_BYTES = 900_000
 _LEAST_PROGRESS_BYTES, _FRAMING_BYTES = 16_384, 2_048
-# How long a cluster may take to agree on which topics there are.
-_SETTLING_SECONDS = 5.0
 
 
 def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) -> Mandate | None:
@@ -64,7 +59,7 @@ def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) 
         control = ControlTable(connection, settings.outbox)
         row = _own_row(connection, control, settings, term)
         admin = Admin.of(settings.kafka)
-        with _explained():
+        with broker_explained():
             admin.greet()
         _progress_topic(admin, settings, row)
         if not wanted():
@@ -78,7 +73,7 @@ def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) 
         _end_sessions(connection, settings, term)
         needed = max(settings.shards, row.shards)
         if topic.partitions < needed:
-            with _explained():
+            with broker_explained():
                 admin.widen_topic(progress_topic(settings.name), needed)
         if (row.mode, row.shards) != (MODE, settings.shards):
             _settle_layout(connection, settings, row, max(needed, topic.partitions))
@@ -95,6 +90,7 @@ def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) 
         term=term,
         term_time=row.term_time,
         since=since,
+        progress_topic_id=topic.topic_id,
         progress_bytes=limit,
     )
 
@@ -153,21 +149,11 @@ def _own_row(connection: psycopg.Connection[Any], control: ControlTable, setting
 def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicFacts:
     """Return the progress topic, made if this relay never had one; another one under its name is refused."""
     name = progress_topic(settings.name)
-    with _explained():
-        found = admin.topic(name)
-        if found is None and row.progress_topic_id is None:
-            admin.create_topic(name, partitions=max(settings.shards, row.shards), config=_TOPIC_CONFIG)
-        deadline = time.monotonic() + _SETTLING_SECONDS
-        while found is None and time.monotonic() < deadline:
-            # A topic just made, or a broker just started: the next answer may know it.
-            time.sleep(0.05)
-            found = admin.topic(name)
-    if found is None or row.progress_topic_id not in {None, found.topic_id}:
-        what = "is gone" if found is None else "was replaced by another one"
-        raise ForeignProgress(
-            f"the progress topic {name} {what}: without it, rows that were published last may be published again. "
-            f"To go on nevertheless: 'thresher adopt {settings.name}'"
-        )
+    if row.progress_topic_id is None:
+        with broker_explained():
+            if admin.topic(name) is None:
+                admin.create_topic(name, partitions=max(settings.shards, row.shards), config=_TOPIC_CONFIG)
+    found = known_topic(admin, settings.name, row.progress_topic_id)
     for partition in range(found.partitions):
         # Before anything is fenced: the rightful owner must not notice.
         with Tail(name, partition, settings.kafka, fenced=False) as tail:
@@ -182,7 +168,7 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
 
 def _progress_limit(admin: Admin, settings: Settings) -> int:
     """Return how large a progress record may be, by the broker's word and by the client's."""
-    with _explained():
+    with broker_explained():
         limit = admin.record_limit(progress_topic(settings.name))
     client = {**settings.kafka, **settings.producer}.get("message.max.bytes", _MOST_PROGRESS_BYTES)
     limit = min(_MOST_PROGRESS_BYTES, limit, int(client)) - _FRAMING_BYTES
@@ -225,18 +211,3 @@ def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row:
                     raise ForeignProgress("the progress topic holds records of another outbox")
                 settlement.execute(each)
         producer.discard()
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn the admin client's errors into ours."""
-    try:
-        yield
-    except KafkaException as error:
-        reason = error.args[0]
-        if refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
-            raise BrokerRefused(
-                f"the broker refused: {reason.str()}; mend the relay's credentials, or grant it Create, Describe, "
-                "Read, Write and Delete on its progress topic"
-            ) from error
-        raise BrokerLost(f"the broker failed: {reason.str()}") from error

@@ -1,0 +1,50 @@
+"""The progress topic as the cluster has it: the one that the relay knows, or a reason to stop.
+
+Topic ids never come back. So whoever reads progress and then still finds the known id has read the known topic.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from confluent_kafka import KafkaException
+
+from thresher.kafka.admin import Admin, TopicFacts
+from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.relay.names import progress_topic
+from thresher.relay.problem import BrokerLost, BrokerRefused, ForeignProgress
+
+# How long a cluster may take to agree on which topics there are.
+_SETTLING_SECONDS = 5.0
+
+
+def known_topic(admin: Admin, relay: str, topic_id: str | None) -> TopicFacts:
+    """Return the progress topic. `ForeignProgress` if it is not there, or has another id than the one that is known."""
+    name = progress_topic(relay)
+    deadline = time.monotonic() + _SETTLING_SECONDS
+    with broker_explained():
+        while (found := admin.topic(name)) is None and time.monotonic() < deadline:
+            # A topic just made, or a broker just started: the next answer may know it.
+            time.sleep(0.05)
+    if found is None or topic_id not in {None, found.topic_id}:
+        what = "is gone" if found is None else "was replaced by another one"
+        raise ForeignProgress(
+            f"the progress topic {name} {what}: without it, rows that were published last may be published again. "
+            f"To go on nevertheless: 'thresher adopt {relay}'"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def broker_explained() -> Iterator[None]:
+    """Turn the admin client's errors into ours."""
+    try:
+        yield
+    except KafkaException as error:
+        reason = error.args[0]
+        if refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
+            raise BrokerRefused(
+                f"the broker refused: {reason.str()}; mend the relay's credentials, or grant it Create, Describe, "
+                "Read, Write and Delete on its progress topic"
+            ) from error
+        raise BrokerLost(f"the broker failed: {reason.str()}") from error
