@@ -11,6 +11,7 @@ import itertools
 import json
 import sys
 import time
+from pathlib import Path
 
 from tests.relay import mixing
 from tests.relay.crashing import SEAMS, CrashRun, schedule
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--hits", type=int, default=100, help="hits per seam")
     parser.add_argument("--minutes", type=float, help="mix faults of every kind for so long")
     parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--log", type=Path, help="keep what the relays said in this file, with --minutes")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the round to begin with")
     options = parser.parse_args()
     return seams(options) if options.minutes is None else mixed(options)
@@ -37,8 +39,12 @@ def mixed(options: argparse.Namespace) -> int:
     print("\n".join(fault.line() for fault in faults), "\n", flush=True)
     began = time.monotonic()
     with MixedRun(tell=lambda line: print(line, flush=True)) as run:
-        run.run(faults, seconds)
-        verdict, tally = run.verdict()
+        try:
+            run.run(faults, seconds)
+            verdict, tally = run.verdict()
+        finally:
+            if options.log is not None:
+                options.log.write_bytes(run.log.read_bytes())
         outline = run.outline
     for fault, lines in verdict.examples.items():
         print(f"{fault}:", *lines, sep="\n  ")

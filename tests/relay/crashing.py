@@ -89,6 +89,7 @@ class CrashRun:
     def __init__(self, *, rate: float = 400.0) -> None:
         self.report = Report()
         self._directory = open_directory()
+        self.log = self._directory / "relay.log"
         self._rate = rate
         self._number = 0
         self._expected: dict[int, Hit] = {}
@@ -162,8 +163,7 @@ class CrashRun:
             "THRESHER_SEAMS": str(self.seams),
             "THRESHER_SEAMS_DSN": self.dsn,
         }
-        log = (self._directory / "relay.log").open("ab")
-        with log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.relay.program", json.dumps(given)],
                 cwd=ROOT, env=variables, stdout=log, stderr=log,
@@ -182,7 +182,7 @@ class CrashRun:
             raise
 
     def said(self) -> str:
-        return (self._directory / "relay.log").read_text(errors="replace")[-4000:]
+        return self.log.read_text(errors="replace")[-4000:]
 
     # Rounds
 

@@ -15,9 +15,8 @@ from thresher.spark.signals import stopped_by_signals
 
 def main() -> int:
     given: dict[str, Any] = json.loads(sys.argv[1])
-    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(message)s")
-    for name in ("py4j", "root"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     settings = Settings(
         name=given["name"],
         dsn=given["dsn"],
