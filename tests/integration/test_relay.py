@@ -9,24 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
 
 from tests.relay.relaying import Place, Relaying
-from thresher.devstack.broker import CLIENTS, KafkaOptions
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
 from thresher.relay import takeover
 from thresher.relay.exactly_once import Poison
 from thresher.relay.problem import (
-    BrokerRefused,
     DatabaseRefused,
     ForeignProgress,
     Halted,
@@ -493,56 +482,6 @@ def test_a_relay_that_waits_for_the_database_takes_over_when_it_is_there(place: 
             connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'.encode())
             at.stash(Message(topic=at.topic, key="k", value="1"))
             at.read(1)
-
-
-def test_rows_for_a_topic_that_is_forbidden_wait_until_it_is_allowed(spark: Session) -> None:
-    options = KafkaOptions(users={"relay": "secret"}, properties={"auto.create.topics.enable": "false"})
-    with Stack(kafka=options) as stack:
-        at = Place(stack, stack.postgres.create_database("forbidden"), "acl-")
-        secret = f"{at.prefix}secret"
-        at.admin.create_topic(secret)
-        acls = AdminClient({"bootstrap.servers": stack.kafka.bootstrap})
-        grant(acls, ResourceType.TOPIC, "acl-", ResourcePatternType.PREFIXED)
-        grant(acls, ResourceType.TRANSACTIONAL_ID, "acl-", ResourcePatternType.PREFIXED)
-        grant(acls, ResourceType.GROUP, "acl-", ResourcePatternType.PREFIXED)
-        denial = AclBinding(
-            ResourceType.TOPIC, secret, ResourcePatternType.LITERAL, "User:relay", "*", AclOperation.WRITE,
-            AclPermissionType.DENY,
-        )  # fmt: skip
-        for future in acls.create_acls([denial]).values():
-            future.result()
-        login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "relay"}
-        kafka = {"bootstrap.servers": stack.kafka.bootstrap_of(CLIENTS), **login, "sasl.password": "secret"}
-        at.stash(*(Message(topic=secret, key=f"k{n % 3}", value=str(n)) for n in range(30)))
-        at.stash(*(Message(topic=at.topic, key=f"k{n % 3}", value=str(n)) for n in range(30)))
-        with at.relaying(kafka=kafka, shards=1) as relaying:
-            in_order(at.read(30))
-            relaying.until(lambda: secret in relaying.relay.alarms)
-            at.stash(Message(topic=at.topic, key="k", value="30"))
-            at.read(31)
-            for future in acls.delete_acls([AclBindingFilter(*filter_of(denial))]).values():
-                future.result()
-            in_order(at.read(30, secret))
-            relaying.until(lambda: at.pending() == 0 and not relaying.relay.alarms)
-            assert relaying.shards[0].restarts == 0
-        assert at.dead() == []
-        with at.relaying(kafka={**kafka, "sasl.password": "wrong"}) as relaying:
-            error = relaying.ended(60)
-        assert isinstance(error, BrokerRefused)
-        assert error.exit_code == 4
-
-
-def grant(acls: AdminClient, kind: ResourceType, name: str, pattern: ResourcePatternType) -> None:
-    binding = AclBinding(kind, name, pattern, "User:relay", "*", AclOperation.ALL, AclPermissionType.ALLOW)
-    for future in acls.create_acls([binding]).values():
-        future.result()
-
-
-def filter_of(binding: AclBinding) -> tuple[Any, ...]:
-    return (
-        binding.restype, binding.name, binding.resource_pattern_type, binding.principal, binding.host,
-        binding.operation, binding.permission_type,
-    )  # fmt: skip
 
 
 def test_rows_that_something_keeps_from_being_removed_end_the_relay(place: Places) -> None:

@@ -40,6 +40,8 @@ LOWERED_BYTES, LARGE_BYTES = 20_000, 30_000
 # Longer than a fault and what it leads to may last.
 AFTERMATH_SECONDS = 90.0
 TOO_MANY_RELAYS = 3
+# So long without a row that moves, and no further fault comes; so long, and something is wrong.
+STILL_SECONDS, STUCK_SECONDS = 15.0, 180.0
 _INSERT = (
     "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_partition, kafka_header_keys, kafka_header_values)"
     " VALUES (%s, %s, %s, %s, %s, %s)"
@@ -66,7 +68,31 @@ class Outline:
     faults: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
     exits: Counter[int] = field(default_factory=Counter)
+    unreached: int = 0
     wrong: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Movement:
+    """When rows were last seen to leave the outbox."""
+
+    moved: float = 0.0
+    waiting: int = 0
+    _looked: float = 0.0
+    _last: int = 0
+    _before: int = 0
+
+    def look(self, now: float, counted: Callable[[int], tuple[int, int, int] | None]) -> None:
+        if now - self._looked < 1.0 or (found := counted(self._last)) is None:
+            return
+        self._looked = now
+        self.waiting, left, highest = found
+        if left < self._before or not self.waiting:
+            self.moved = now
+        self._last, self._before = highest, self.waiting
+
+    def still(self, now: float) -> float:
+        return now - self.moved
 
 
 class Relayed:
@@ -149,21 +175,32 @@ class MixedRun(CrashRun):
     # The course of it
 
     def run(self, faults: Iterable[Fault], seconds: float) -> None:
-        """Do the faults when they are due, keep a relay running, and end after so many seconds, healed."""
+        """Do the faults when they are due, keep a relay running, and end after so many seconds, healed.
+
+        Where rows have not moved for long, the schedule's clock stands until they do: a relay that is only ever broken
+        while it starts shows nothing. If they do not within a bound, although no fault comes, that is wrong.
+        """
         self._began = time.monotonic()
         self._begin_relay()
         coming = list(faults)
-        told = 0.0
+        clock = told = last = 0.0
+        movement = Movement()
         while (now := self._now()) < seconds:
             self._do_due(now)
             self._look_after()
-            while coming and coming[0].at <= self._now():
+            movement.look(now, self._counted)
+            clock += 0.0 if movement.still(now) > STILL_SECONDS else now - last
+            last = now
+            while coming and coming[0].at <= clock:
                 self._do(coming.pop(0))
+            if movement.still(now) > STUCK_SECONDS:
+                self.outline.wrong.append(f"at {now:.1f} s no row had moved for {STUCK_SECONDS:g} s: {self.said()}")
+                movement = Movement(moved=now)
             if now - told >= 10:
                 told = now
-                self._tell(f"{now:7.1f} s  {self._waiting()} rows wait, {len(self._alive())} relays")
+                self._tell(f"{now:7.1f} s  {movement.waiting} rows wait, {len(self._alive())} relays")
             time.sleep(0.1)
-        self.outline.missed.update(fault.kind for fault in coming)
+        self.outline.unreached = len(coming)
         self._heal()
 
     def verdict(self, seconds: float = 240.0) -> tuple[Verdict, Tally]:
@@ -175,7 +212,7 @@ class MixedRun(CrashRun):
                 self._look_after()
                 return connection.execute("SELECT FROM outbox LIMIT 1").fetchone() is None
 
-            eventually(drained, seconds, lambda: f"{self._waiting()} rows are left: {self.said()}")
+            eventually(drained, seconds, lambda: f"{self._counted(0)} rows are left: {self.said()}")
             current = self._relays[-1]
             older = self._relays[:-1]
             eventually(lambda: not any(each in self._alive() for each in older), 60, lambda: "older relays go on")
@@ -201,13 +238,15 @@ class MixedRun(CrashRun):
     def _now(self) -> float:
         return time.monotonic() - self._began
 
-    def _waiting(self) -> str:
+    def _counted(self, last: int) -> tuple[int, int, int] | None:
+        """Return how many rows there are, how many of them up to an id, and the highest id."""
         try:
             with psycopg.connect(self.dsn, connect_timeout=2, options="-c lock_timeout=500") as connection:
-                row = connection.execute("SELECT count(*) FROM outbox").fetchone()
-                return str(row[0]) if row else "?"
+                return connection.execute(
+                    "SELECT count(*), count(*) FILTER (WHERE id <= %s), coalesce(max(id), 0) FROM outbox", [last]
+                ).fetchone()
         except psycopg.Error:
-            return "?"
+            return None
 
     def _later(self, seconds: float, what: str, action: Callable[[], None]) -> None:
         heapq.heappush(self._due, (self._now() + seconds, next(self._places), what, action))
@@ -535,6 +574,7 @@ def summary(outline: Outline, verdict: Verdict) -> Mapping[str, Any]:
     return {
         "faults": dict(sorted(outline.faults.items())),
         "missed": dict(sorted(outline.missed.items())),
+        "unreached": outline.unreached,
         "exits": {str(code): count for code, count in sorted(outline.exits.items())},
         "verdict": {
             name: getattr(verdict, name)

@@ -11,8 +11,7 @@ from typing import Any
 
 from thresher.testing.proxy import Api
 
-# A relay that is started anew takes some ten seconds: most faults should find one at work.
-_SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS = 0.2, 12.0
+_SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS = 0.2, 8.0
 _APIS = {
     "end-txn": Api.END_TXN,
     "produce": Api.PRODUCE,

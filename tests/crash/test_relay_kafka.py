@@ -1,0 +1,324 @@
+"""What a broker, and whoever administers it, does to a relay at work: it goes on, waits, or says why it does not."""
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from tests.processes import eventually
+from tests.relay import stalling
+from tests.relay.guarded import LOGIN, PROXIED, Guard, guarded
+from tests.relay.relaying import Place, Relaying
+from thresher.cli.adopt import adopt
+from thresher.devstack import ports
+from thresher.devstack.stack import Stack
+from thresher.kafka.transactional import ProducerRefused
+from thresher.outbox import Message
+from thresher.relay import relay
+from thresher.relay.problem import BrokerRefused, ForeignProgress
+from thresher.relay.seam import Seam
+from thresher.spark.session import Session
+from thresher.testing.proxy import Api, Cut, Hold, KafkaProxy
+
+# A producer that is idle for so long is forgotten, and a transaction that is too old is ended at once.
+PROPERTIES = {
+    "transactional.id.expiration.ms": "5000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+    "producer.id.expiration.ms": "5000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A broker of these tests alone: guarded, and behind a proxy."""
+
+    stack: Stack
+    proxy: KafkaProxy
+    guard: Guard
+
+    @property
+    def kafka(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.proxy.address, **LOGIN}
+
+
+@pytest.fixture(scope="module")
+def broker(spark: Session) -> Iterator[Broker]:
+    port = ports.free_port()
+    with (
+        Stack(kafka=guarded(port, PROPERTIES)) as stack,
+        KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=port) as proxy,
+    ):
+        guard = Guard(stack.kafka.bootstrap)
+        guard.admit("t")
+        yield Broker(stack=stack, proxy=proxy, guard=guard)
+
+
+class GuardedPlace(Place):
+    """A place whose relays go through the proxy and are subject to rights."""
+
+    def __init__(self, broker: Broker) -> None:
+        number = next(_numbers)
+        super().__init__(broker.stack, broker.stack.postgres.create_database(f"test_{number}"), f"t{number}-")
+        self.broker = broker
+        self._stored = 0
+
+    def relaying(self, **changes: Any) -> Relaying:
+        return super().relaying(**{"kafka": self.broker.kafka, "shards": 1, **changes})
+
+    def more(self, count: int, topic: str | None = None, **parts: Any) -> None:
+        """Store rows with rising numbers, over a few keys."""
+        numbers = range(self._stored, self._stored + count)
+        self._stored += count
+        self.stash(*(Message(topic=topic or self.topic, key=f"k{n % 5}", value=str(n), **parts) for n in numbers))
+
+    def all_there(self, relaying: Relaying, count: int, *topics: str, seconds: float = 60.0) -> None:
+        """See that all rows leave the outbox and each is read once, in order."""
+        relaying.until(lambda: self.pending() == 0, seconds)
+        in_order(self.read(count, *topics))
+
+    def open(self) -> bool:
+        """Whether a transaction is open on the topic, or was not ended by its producer or the broker."""
+        ends = [self._ends(level) for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)]
+        return ends[0] != ends[1]
+
+    def _ends(self, level: IsolationLevel) -> dict[TopicPartition, int]:
+        client = AdminClient({"bootstrap.servers": self.stack.kafka.bootstrap})
+        asked = {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in range(3)}
+        found = client.list_offsets(asked, isolation_level=level)
+        return {place: future.result().offset for place, future in found.items()}
+
+    def forgotten(self) -> set[str]:
+        """Return our transactional ids whose last word in the broker's own log is that they are gone."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.stack.kafka.bootstrap, "group.id": "tests", "enable.partition.eof": True}
+        )
+        words: dict[str, bool] = {}
+        try:
+            partitions = consumer.list_topics("__transaction_state", 15).topics["__transaction_state"].partitions
+            consumer.assign([TopicPartition("__transaction_state", partition, 0) for partition in partitions])
+            ends = 0
+            while ends < len(partitions):
+                for message in consumer.consume(1000, 1.0):
+                    if message.error() is not None:
+                        ends += 1
+                    elif (name := bytes(message.key() or b"")[4:].decode()).startswith(self.prefix):
+                        words[name] = message.value() is None
+        finally:
+            consumer.close()
+        return {name for name, gone in words.items() if gone}
+
+
+@pytest.fixture
+def at(broker: Broker) -> GuardedPlace:
+    return GuardedPlace(broker)
+
+
+def in_order(messages: Sequence[Any]) -> None:
+    """See that no number comes twice, and that they rise within each key."""
+    numbers = [int(message.value()) for message in messages]
+    assert len(numbers) == len(set(numbers))
+    for key in {message.key() for message in messages}:
+        mine = [int(message.value()) for message in messages if message.key() == key]
+        assert mine == sorted(mine)
+
+
+def test_a_broker_killed_during_a_commit_is_asked_what_became_of_it(at: GuardedPlace, broker: Broker) -> None:
+    node = broker.stack.kafka.nodes[1]
+    count = 0
+    with at.relaying(limits={"batch_rows": 50}) as relaying:
+        for on in (broker.proxy.on_request, broker.proxy.on_answer):
+            at.more(50)
+            count += 50
+            at.all_there(relaying, count)
+            rule = on(Api.END_TXN, Hold(), times=1)
+            at.more(200)
+            count += 200
+            rule.wait(timeout_seconds=30)
+            # Not committed yet in the first round, and committed without our knowledge in the second.
+            node.kill()
+            rule.release(Cut())
+            broker.stack.kafka.start_node(1)
+            at.all_there(relaying, count)
+        assert relaying.total("recovered") > 0
+    assert at.dead() == []
+
+
+def test_producers_whose_transaction_timed_out_or_whom_the_broker_forgot_start_over_and_repeat_nothing(
+    at: GuardedPlace,
+) -> None:
+    with at.relaying(shards=2, hook=stalling.HOOK) as relaying:
+        relaying.until(lambda: relaying.total("transactions") == 2)
+        threading.Thread(target=at.more, args=(100,)).start()
+        with stalling.stalled({0: Seam.FLUSHED, 1: Seam.BEFORE_COMMIT}):
+            assert at.open()
+            # Seen: 15.3 s, which is what the producers ask for.
+            eventually(lambda: not at.open(), 60)
+            assert at.pending() == 100
+            at.read(0)
+        at.all_there(relaying, 100)
+        assert [shard.restarts for shard in relaying.shards] == [1, 1]
+        # Seen: 6 s.
+        eventually(lambda: at.forgotten() == {f"{at.prefix}relay-0", f"{at.prefix}relay-1"}, 35)
+        at.more(100)
+        at.all_there(relaying, 200)
+        assert [shard.restarts for shard in relaying.shards] == [2, 2]
+    assert at.dead() == []
+
+
+def test_a_topic_deleted_under_the_relay_is_waited_for_and_one_with_more_partitions_is_used(at: GuardedPlace) -> None:
+    other = f"{at.prefix}other"
+    at.admin.create_topic(other)
+    with at.relaying() as relaying:
+        at.more(20)
+        at.more(20, other)
+        at.all_there(relaying, 40, at.topic, other)
+        at.admin.delete_topics([at.topic])
+        at.more(100)
+        at.more(20, other)
+        relaying.until(lambda: at.topic in relaying.relay.alarms, 90)
+        # The others go on.
+        in_order(at.read(40, other, seconds=30))
+        assert at.pending() == 100
+        at.admin.create_topic(at.topic, partitions=2)
+        at.all_there(relaying, 100)
+        relaying.until(lambda: not relaying.relay.alarms)
+        at.admin.widen_topic(at.topic, 5)
+        at.more(10, partition=4)
+        at.all_there(relaying, 110)
+        assert sum(message.partition() == 4 for message in at.read(110)) == 10
+    assert at.dead() == []
+
+
+def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_transactional_ids_says_so(
+    at: GuardedPlace, broker: Broker
+) -> None:
+    secret = f"{at.prefix}secret"
+    at.admin.create_topic(secret)
+    broker.guard.deny_topic(secret)
+    at.more(30, secret)
+    at.more(30)
+    with at.relaying() as relaying:
+        in_order(at.read(30))
+        relaying.until(lambda: secret in relaying.relay.alarms)
+        at.more(1)
+        at.read(31)
+        broker.guard.allow_topic(secret)
+        at.all_there(relaying, 30, secret)
+        relaying.until(lambda: not relaying.relay.alarms)
+        # Taken away while it is at work.
+        broker.guard.deny_topic(secret)
+        for _ in range(5):
+            at.more(20, secret)
+            at.more(20)
+        relaying.until(lambda: secret in relaying.relay.alarms)
+        in_order(at.read(131))
+        at.read(30, secret)
+        broker.guard.allow_topic(secret)
+        at.all_there(relaying, 130, secret)
+        relaying.until(lambda: not relaying.relay.alarms)
+        assert relaying.shards[0].restarts == 0
+        broker.guard.deny_producers(f"{at.prefix}relay-")
+        at.more(20)
+        refused = relaying.ended()
+    assert isinstance(refused, ProducerRefused)
+    assert refused.exit_code == 4
+    assert "grant it Write and Describe on its transactional ids" in str(refused)
+    assert at.pending() == 20
+    broker.guard.allow_producers(f"{at.prefix}relay-")
+    with at.relaying() as relaying:
+        at.all_there(relaying, 151)
+    assert at.dead() == []
+    with at.relaying(kafka={**broker.kafka, "sasl.password": "wrong"}) as relaying:
+        error = relaying.ended()
+    assert isinstance(error, BrokerRefused)
+    assert error.exit_code == 4
+
+
+def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_the_others_go_on(
+    at: GuardedPlace, broker: Broker
+) -> None:
+    large = Message(topic=at.topic, key="k0", value=os.urandom(30_000))
+    with at.relaying() as relaying:
+        at.more(100)
+        at.stash(large)
+        relaying.until(lambda: at.pending() == 0)
+        at.read(101)
+        broker.guard.limit(at.topic, 20_000)
+        at.more(300)
+        at.stash(large)
+        at.more(300)
+        relaying.until(lambda: at.pending() == 0, 60)
+        assert [row[1] for row in at.dead()] == ["too-large"]
+        broker.guard.limit(at.topic, None)
+        at.stash(large)
+        at.more(100)
+        relaying.until(lambda: at.pending() == 0)
+        assert relaying.shards[0].restarts == 0
+    found = at.read(802)
+    in_order([message for message in found if len(message.value() or b"") < 10])
+    assert len(at.dead()) == 1
+
+
+def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_until_it_is_adopted(
+    at: GuardedPlace,
+) -> None:
+    name = at.settings().name
+    progress = f"{name}.progress"
+    with at.relaying() as relaying:
+        at.more(50)
+        at.all_there(relaying, 50)
+        at.admin.delete_topics([progress])
+        at.more(50)
+        gone = relaying.ended()
+    assert isinstance(gone, ForeignProgress)
+    assert f"{progress} is gone" in str(gone)
+    assert f"thresher adopt {name}" in str(gone)
+    # Whoever makes it again makes another one.
+    at.admin.create_topic(progress)
+    with at.relaying() as relaying:
+        replaced = relaying.ended()
+    assert isinstance(replaced, ForeignProgress)
+    assert "was replaced by another one" in str(replaced)
+    assert at.pending() == 50
+    at.read(50)
+    adopt(name, ds=at.dsn)
+    with at.relaying() as relaying:
+        at.all_there(relaying, 100)
+        # Quick enough for nobody to see it missing, and with nothing to do for the shard.
+        at.admin.delete_topics([progress])
+        eventually(lambda: at.admin.topic(progress) is None, 15)
+        at.admin.create_topic(progress)
+        error = relaying.ended()
+    assert isinstance(error, ForeignProgress)
+    assert f"thresher adopt {name}" in str(error)
+    assert error.exit_code == 4
+
+
+def test_a_shard_does_not_recover_from_a_progress_topic_that_was_replaced(
+    at: GuardedPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The driver would notice too, but later.
+    monkeypatch.setattr(relay, "_TOPIC_SECONDS", 600.0)
+    progress = f"{at.settings().name}.progress"
+    with at.relaying(hook=stalling.HOOK) as relaying:
+        relaying.until(lambda: relaying.total("transactions") == 1)
+        threading.Thread(target=at.more, args=(50,)).start()
+        with stalling.stalled({0: Seam.COMMITTED}):
+            # Published and not settled: only the old topic says so.
+            at.read(50)
+            at.admin.delete_topics([progress])
+            eventually(lambda: at.admin.topic(progress) is None, 15)
+            at.admin.create_topic(progress)
+            os.kill(relaying.shards[0].pid or 0, signal.SIGKILL)
+        error = relaying.ended()
+    assert isinstance(error, ForeignProgress)
+    at.read(50)

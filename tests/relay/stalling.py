@@ -1,0 +1,48 @@
+"""A hook that keeps a worker at a seam for as long as a test wants.
+
+`<temporary directory>/stall-<shard>` names the seam; who gets there with rows leaves `stalled-<shard>`, and goes on
+when the order is gone. Beats go on meanwhile, so nobody takes the worker for dead.
+"""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.processes import eventually
+from thresher.relay.seam import Seam
+
+HOOK = "tests.relay.stalling:reached"
+
+
+def reached(seam: Seam, shard: int, rows: list[int]) -> None:
+    order, sign = _order(shard), _sign(shard)
+    if rows and order.exists() and order.read_text() == seam:
+        sign.touch()
+        while order.exists():
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def stalled(seams: Mapping[int, Seam], seconds: float = 60.0) -> Iterator[None]:
+    """Order shards to stall; the body begins once all do, and at its end they go on."""
+    for shard, seam in seams.items():
+        draft = _order(shard).with_suffix(".draft")
+        draft.write_text(seam)
+        draft.rename(_order(shard))
+    try:
+        eventually(lambda: all(_sign(shard).exists() for shard in seams), seconds)
+        yield
+    finally:
+        for shard in seams:
+            _order(shard).unlink()
+            _sign(shard).unlink(missing_ok=True)
+
+
+def _order(shard: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"stall-{shard}"
+
+
+def _sign(shard: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"stalled-{shard}"
