@@ -241,7 +241,7 @@ class MixedRun(CrashRun):
     def _counted(self, last: int) -> tuple[int, int, int] | None:
         """Return how many rows there are, how many of them up to an id, and the highest id."""
         try:
-            with psycopg.connect(self.dsn, connect_timeout=2, options="-c lock_timeout=500") as connection:
+            with self._connect() as connection:
                 return connection.execute(
                     "SELECT count(*), count(*) FILTER (WHERE id <= %s), coalesce(max(id), 0) FROM outbox", [last]
                 ).fetchone()
@@ -390,8 +390,12 @@ class MixedRun(CrashRun):
     def _postgres_kill(self, seconds: float) -> bool:
         return self._postgres(self.stack.postgres.server.kill, seconds)
 
+    def _connect(self) -> psycopg.Connection[Any]:
+        # A lock may be our own, to be released by the one who waits for it here.
+        return psycopg.connect(self.dsn, connect_timeout=2, options="-c lock_timeout=1s")
+
     def _table_locked(self, seconds: float) -> None:
-        connection = psycopg.connect(self.dsn, connect_timeout=2, options="-c lock_timeout=3s")
+        connection = self._connect()
         try:
             connection.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
         except psycopg.Error:
@@ -401,7 +405,7 @@ class MixedRun(CrashRun):
 
     def _long_transaction(self, seconds: float) -> None:
         """A row that commits late, in a transaction that holds back the database's horizon."""
-        connection = psycopg.connect(self.dsn, connect_timeout=2)
+        connection = self._connect()
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         finish = self._insert(connection, [Extra(key=f"late-{next(self._numbers)}", topic=OTHER)])
         self._later(seconds, "late commit", finish)
@@ -505,7 +509,7 @@ class MixedRun(CrashRun):
         )
 
     def _stash(self, extras: Iterable[Extra]) -> None:
-        self._insert(psycopg.connect(self.dsn, connect_timeout=2), list(extras))()
+        self._insert(self._connect(), list(extras))()
 
     def _insert(self, connection: psycopg.Connection[Any], extras: list[Extra]) -> Callable[[], None]:
         """Insert rows, and return what commits them and notes the outcome."""
