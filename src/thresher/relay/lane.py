@@ -52,7 +52,7 @@ from thresher.relay.fate import Dead, Filtered, Kind
 from thresher.relay.head import Head
 from thresher.relay.lot import rows_of, transformed
 from thresher.relay.names import buckets_of, progress_topic, sessions, transactional_id
-from thresher.relay.problem import BrokerLost
+from thresher.relay.problem import BrokerLost, BrokerRefused
 from thresher.relay.progress import Progress, decode, encode, merged
 from thresher.relay.read_ahead import ReadAhead
 from thresher.relay.row import Record, Row, records_of
@@ -60,7 +60,7 @@ from thresher.relay.seam import Seam, hook_of
 from thresher.relay.settings import Mandate
 from thresher.relay.settle import Settlement
 from thresher.relay.settler import Settler
-from thresher.relay.topic import known_topic
+from thresher.relay.topic import known_topic, progress_limit
 from thresher.spark.shard import Shard
 
 # How long what the cluster said about a topic is believed: present for longer than absent.
@@ -100,7 +100,8 @@ def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[pa.Record
         Rules(
             poison=mandate.settings.poison,
             grace_seconds=mandate.settings.limits.grace_seconds,
-            progress_bytes=mandate.progress_bytes,
+            # Asked anew by each attempt: the one before may have failed because it was lowered.
+            progress_bytes=lane.progress_bytes,
         ),
     )
     answer: Any = None
@@ -165,6 +166,11 @@ class Lane:
             Lift: self._lift,
             Renew: lambda _: self._ahead.renew(),
         }
+
+    @property
+    def progress_bytes(self) -> int:
+        """How large a progress record may be now."""
+        return progress_limit(self._admin, self._settings)
 
     def do(self, effect: Effect) -> Any:
         """Do one step and return its answer."""
@@ -356,6 +362,9 @@ class Lane:
             if isinstance(standing, Absent)
         ]
         if not faults:
+            progress = self._standing(progress_topic(self._settings.name))
+            if isinstance(progress, Absent) and progress.kind is Kind.NOT_AUTHORISED:
+                raise BrokerRefused(f"{progress.why}; grant the relay Write on its progress topic")
             raise BrokerLost(f"the transaction failed: {undelivered[0].why}")
         return faults
 

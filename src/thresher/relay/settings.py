@@ -62,6 +62,5 @@ class Mandate:
     term_time: datetime
     since: str
     progress_topic_id: str
-    progress_bytes: int = 900_000
     # A function by import path that is called at each named seam: for crash tests.
     hook: str | None = None

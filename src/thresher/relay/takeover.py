@@ -25,11 +25,11 @@ from thresher.outbox.schema import check_schema
 from thresher.relay.control import ControlRow, ControlTable, exists, incarnation
 from thresher.relay.database import connect, explained
 from thresher.relay.names import progress_topic, sessions, transactional_id
-from thresher.relay.problem import BrokerRefused, DatabaseRefused, ForeignProgress, Superseded
+from thresher.relay.problem import DatabaseRefused, ForeignProgress, Superseded
 from thresher.relay.progress import decode, merged
 from thresher.relay.settings import MODE, Mandate, Settings
 from thresher.relay.settle import Settlement
-from thresher.relay.topic import broker_explained, known_topic
+from thresher.relay.topic import broker_explained, known_topic, progress_limit
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +41,6 @@ _TOPIC_CONFIG = {
     "retention.bytes": "-1",
     "message.timestamp.type": "LogAppendTime",
 }
-# Less than what a client's own default allows in one record.
-_MOST_PROGRESS_BYTES = 900_000
-_LEAST_PROGRESS_BYTES, _FRAMING_BYTES = 16_384, 2_048
 
 
 def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) -> Mandate | None:
@@ -83,7 +80,7 @@ def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) 
         if not laid_out:
             raise Superseded("a newer relay of the same name has taken over while this one was starting")
         since = incarnation(connection).since
-        limit = _progress_limit(admin, settings)
+        progress_limit(admin, settings)
     return Mandate(
         settings=settings,
         outbox_id=row.outbox_id,
@@ -91,7 +88,6 @@ def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) 
         term_time=row.term_time,
         since=since,
         progress_topic_id=topic.topic_id,
-        progress_bytes=limit,
     )
 
 
@@ -164,20 +160,6 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
                 "on one broker need different names"
             )
     return found
-
-
-def _progress_limit(admin: Admin, settings: Settings) -> int:
-    """Return how large a progress record may be, by the broker's word and by the client's."""
-    with broker_explained():
-        limit = admin.record_limit(progress_topic(settings.name))
-    client = {**settings.kafka, **settings.producer}.get("message.max.bytes", _MOST_PROGRESS_BYTES)
-    limit = min(_MOST_PROGRESS_BYTES, limit, int(client)) - _FRAMING_BYTES
-    if limit < _LEAST_PROGRESS_BYTES:
-        raise BrokerRefused(
-            f"a progress record may have {limit} bytes, {_LEAST_PROGRESS_BYTES} are needed: raise max.message.bytes of "
-            f"{progress_topic(settings.name)}, or message.max.bytes of the client"
-        )
-    return limit
 
 
 def _end_sessions(connection: psycopg.Connection[Any], settings: Settings, term: str) -> None:

@@ -13,9 +13,13 @@ from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.relay.names import progress_topic
 from thresher.relay.problem import BrokerLost, BrokerRefused, ForeignProgress
+from thresher.relay.settings import Settings
 
 # How long a cluster may take to agree on which topics there are.
 _SETTLING_SECONDS = 5.0
+# Less than what a client's own default allows in one record.
+_MOST_BYTES = 900_000
+_LEAST_BYTES, _FRAMING_BYTES = 16_384, 2_048
 
 
 def known_topic(admin: Admin, relay: str, topic_id: str | None) -> TopicFacts:
@@ -33,6 +37,21 @@ def known_topic(admin: Admin, relay: str, topic_id: str | None) -> TopicFacts:
             f"To go on nevertheless: 'thresher adopt {relay}'"
         )
     return found
+
+
+def progress_limit(admin: Admin, settings: Settings) -> int:
+    """Return how large a progress record may be, by the broker's word and by the client's."""
+    name = progress_topic(settings.name)
+    with broker_explained():
+        limit = admin.record_limit(name)
+    client = {**settings.kafka, **settings.producer}.get("message.max.bytes", _MOST_BYTES)
+    limit = min(_MOST_BYTES, limit, int(client)) - _FRAMING_BYTES
+    if limit < _LEAST_BYTES:
+        raise BrokerRefused(
+            f"a progress record may have {limit} bytes, {_LEAST_BYTES} are needed: raise max.message.bytes of {name}, "
+            "or message.max.bytes of the client"
+        )
+    return limit
 
 
 @contextlib.contextmanager
