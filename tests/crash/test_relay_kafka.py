@@ -34,6 +34,8 @@ PROPERTIES = {
     "producer.id.expiration.ms": "5000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
+# Seen: 1 to 5 s for everything that is waited for without a word, a start of a relay or of the broker included.
+PATIENCE_SECONDS = 60.0
 _numbers = itertools.count(1)
 
 
@@ -80,9 +82,12 @@ class GuardedPlace(Place):
         self._stored += count
         self.stash(*(Message(topic=topic or self.topic, key=f"k{n % 5}", value=str(n), **parts) for n in numbers))
 
-    def all_there(self, relaying: Relaying, count: int, *topics: str, seconds: float = 60.0) -> None:
+    def read(self, count: int, *topics: str, seconds: float = PATIENCE_SECONDS) -> list[Any]:
+        return super().read(count, *topics, seconds=seconds)
+
+    def all_there(self, relaying: Relaying, count: int, *topics: str) -> None:
         """See that all rows leave the outbox and each is read once, in order."""
-        relaying.until(lambda: self.pending() == 0, seconds)
+        relaying.until(lambda: self.pending() == 0, PATIENCE_SECONDS)
         in_order(self.read(count, *topics))
 
     def open(self) -> bool:
@@ -142,7 +147,7 @@ def test_a_broker_killed_during_a_commit_is_asked_what_became_of_it(at: GuardedP
             rule = on(Api.END_TXN, Hold(), times=1)
             at.more(200)
             count += 200
-            rule.wait(timeout_seconds=30)
+            rule.wait(timeout_seconds=PATIENCE_SECONDS)
             # Not committed yet in the first round, and committed without our knowledge in the second.
             node.kill()
             rule.release(Cut())
@@ -156,18 +161,18 @@ def test_producers_whose_transaction_timed_out_or_whom_the_broker_forgot_start_o
     at: GuardedPlace,
 ) -> None:
     with at.relaying(shards=2, hook=stalling.HOOK) as relaying:
-        relaying.until(lambda: relaying.total("transactions") == 2)
+        relaying.until(lambda: relaying.total("transactions") == 2, PATIENCE_SECONDS)
         threading.Thread(target=at.more, args=(100,)).start()
         with stalling.stalled({0: Seam.FLUSHED, 1: Seam.BEFORE_COMMIT}):
             assert at.open()
             # Seen: 15.3 s, which is what the producers ask for.
-            eventually(lambda: not at.open(), 60)
+            eventually(lambda: not at.open(), 85)
             assert at.pending() == 100
             at.read(0)
         at.all_there(relaying, 100)
         assert [shard.restarts for shard in relaying.shards] == [1, 1]
         # Seen: 6 s.
-        eventually(lambda: at.forgotten() == {f"{at.prefix}relay-0", f"{at.prefix}relay-1"}, 35)
+        eventually(lambda: at.forgotten() == {f"{at.prefix}relay-0", f"{at.prefix}relay-1"}, PATIENCE_SECONDS)
         at.more(100)
         at.all_there(relaying, 200)
         assert [shard.restarts for shard in relaying.shards] == [2, 2]
@@ -184,13 +189,19 @@ def test_a_topic_deleted_under_the_relay_is_waited_for_and_one_with_more_partiti
         at.admin.delete_topics([at.topic])
         at.more(100)
         at.more(20, other)
-        relaying.until(lambda: at.topic in relaying.relay.alarms, 90)
+        relaying.until(lambda: at.topic in relaying.relay.alarms, PATIENCE_SECONDS)
         # The others go on.
-        in_order(at.read(40, other, seconds=30))
+        in_order(at.read(40, other))
         assert at.pending() == 100
         at.admin.create_topic(at.topic, partitions=2)
         at.all_there(relaying, 100)
-        relaying.until(lambda: not relaying.relay.alarms)
+        relaying.until(lambda: not relaying.relay.alarms, PATIENCE_SECONDS)
+        # Replaced too quickly for anybody to see it missing.
+        at.admin.delete_topics([at.topic])
+        eventually(lambda: at.admin.topic(at.topic) is None, PATIENCE_SECONDS)
+        at.admin.create_topic(at.topic, partitions=2)
+        at.more(100)
+        at.all_there(relaying, 100)
         at.admin.widen_topic(at.topic, 5)
         at.more(10, partition=4)
         at.all_there(relaying, 110)
@@ -198,7 +209,7 @@ def test_a_topic_deleted_under_the_relay_is_waited_for_and_one_with_more_partiti
     assert at.dead() == []
 
 
-def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_transactional_ids_says_so(
+def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_own_rights_says_so(
     at: GuardedPlace, broker: Broker
 ) -> None:
     secret = f"{at.prefix}secret"
@@ -208,24 +219,32 @@ def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_transactional_id
     at.more(30)
     with at.relaying() as relaying:
         in_order(at.read(30))
-        relaying.until(lambda: secret in relaying.relay.alarms)
+        relaying.until(lambda: secret in relaying.relay.alarms, PATIENCE_SECONDS)
         at.more(1)
         at.read(31)
         broker.guard.allow_topic(secret)
         at.all_there(relaying, 30, secret)
-        relaying.until(lambda: not relaying.relay.alarms)
+        relaying.until(lambda: not relaying.relay.alarms, PATIENCE_SECONDS)
         # Taken away while it is at work.
         broker.guard.deny_topic(secret)
         for _ in range(5):
             at.more(20, secret)
             at.more(20)
-        relaying.until(lambda: secret in relaying.relay.alarms)
+        relaying.until(lambda: secret in relaying.relay.alarms, PATIENCE_SECONDS)
         in_order(at.read(131))
         at.read(30, secret)
         broker.guard.allow_topic(secret)
         at.all_there(relaying, 130, secret)
-        relaying.until(lambda: not relaying.relay.alarms)
+        relaying.until(lambda: not relaying.relay.alarms, PATIENCE_SECONDS)
         assert relaying.shards[0].restarts == 0
+        broker.guard.deny_topic(f"{at.prefix}relay.progress")
+        at.more(20)
+        silenced = relaying.ended()
+    assert isinstance(silenced, BrokerRefused)
+    assert "grant the relay Write on its progress topic" in str(silenced)
+    broker.guard.allow_topic(f"{at.prefix}relay.progress")
+    with at.relaying() as relaying:
+        at.all_there(relaying, 151)
         broker.guard.deny_producers(f"{at.prefix}relay-")
         at.more(20)
         refused = relaying.ended()
@@ -235,7 +254,7 @@ def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_transactional_id
     assert at.pending() == 20
     broker.guard.allow_producers(f"{at.prefix}relay-")
     with at.relaying() as relaying:
-        at.all_there(relaying, 151)
+        at.all_there(relaying, 171)
     assert at.dead() == []
     with at.relaying(kafka={**broker.kafka, "sasl.password": "wrong"}) as relaying:
         error = relaying.ended()
@@ -250,20 +269,29 @@ def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_th
     with at.relaying() as relaying:
         at.more(100)
         at.stash(large)
-        relaying.until(lambda: at.pending() == 0)
+        relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
         at.read(101)
         broker.guard.limit(at.topic, 20_000)
         at.more(300)
         at.stash(large)
         at.more(300)
-        relaying.until(lambda: at.pending() == 0, 60)
+        relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
         assert [row[1] for row in at.dead()] == ["too-large"]
         broker.guard.limit(at.topic, None)
         at.stash(large)
         at.more(100)
-        relaying.until(lambda: at.pending() == 0)
+        relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
         assert relaying.shards[0].restarts == 0
-    found = at.read(802)
+        # Of the relay's own topic: what one transaction carries has to shrink.
+        broker.guard.limit(f"{at.prefix}relay.progress", 19_000)
+        at.sql(
+            "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, create_time) SELECT %s, ('k' || n %% 5)::bytea,"
+            " n::text::bytea, now() - random() * interval '1 day' FROM generate_series(1000, 10999) AS n",
+            at.topic,
+        )
+        relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
+        assert relaying.shards[0].restarts > 0
+    found = at.read(10_802)
     in_order([message for message in found if len(message.value() or b"") < 10])
     assert len(at.dead()) == 1
 
@@ -295,7 +323,7 @@ def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_unt
         at.all_there(relaying, 100)
         # Quick enough for nobody to see it missing, and with nothing to do for the shard.
         at.admin.delete_topics([progress])
-        eventually(lambda: at.admin.topic(progress) is None, 15)
+        eventually(lambda: at.admin.topic(progress) is None, PATIENCE_SECONDS)
         at.admin.create_topic(progress)
         error = relaying.ended()
     assert isinstance(error, ForeignProgress)
@@ -310,13 +338,13 @@ def test_a_shard_does_not_recover_from_a_progress_topic_that_was_replaced(
     monkeypatch.setattr(relay, "_TOPIC_SECONDS", 600.0)
     progress = f"{at.settings().name}.progress"
     with at.relaying(hook=stalling.HOOK) as relaying:
-        relaying.until(lambda: relaying.total("transactions") == 1)
+        relaying.until(lambda: relaying.total("transactions") == 1, PATIENCE_SECONDS)
         threading.Thread(target=at.more, args=(50,)).start()
         with stalling.stalled({0: Seam.COMMITTED}):
             # Published and not settled: only the old topic says so.
             at.read(50)
             at.admin.delete_topics([progress])
-            eventually(lambda: at.admin.topic(progress) is None, 15)
+            eventually(lambda: at.admin.topic(progress) is None, PATIENCE_SECONDS)
             at.admin.create_topic(progress)
             os.kill(relaying.shards[0].pid or 0, signal.SIGKILL)
         error = relaying.ended()
