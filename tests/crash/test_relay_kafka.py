@@ -286,12 +286,13 @@ def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_th
         broker.guard.limit(f"{at.prefix}relay.progress", 19_000)
         at.sql(
             "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, create_time) SELECT %s, ('k' || n %% 5)::bytea,"
-            " n::text::bytea, now() - random() * interval '1 day' FROM generate_series(1000, 10999) AS n",
+            " n::text::bytea, now() - random() * interval '1 day' FROM generate_series(1000, 20999) AS n",
             at.topic,
         )
         relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
-        assert relaying.shards[0].restarts > 0
-    found = at.read(10_802)
+        # Seen: 1, and 7 where it is found out again and again.
+        assert 0 < relaying.shards[0].restarts <= 3
+    found = at.read(20_802)
     in_order([message for message in found if len(message.value() or b"") < 10])
     assert len(at.dead()) == 1
 
