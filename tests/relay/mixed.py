@@ -7,6 +7,7 @@ rows that commit very late. All are in the same history. What is dead in the end
 import contextlib
 import heapq
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -40,6 +41,7 @@ LOWERED_BYTES, LARGE_BYTES = 20_000, 30_000
 # Longer than a fault and what it leads to may last.
 AFTERMATH_SECONDS = 90.0
 TOO_MANY_RELAYS = 3
+SPARK_LOST, SUPERSEDED, REFUSED = 1, 3, 4
 # So long without a row that moves, and no further fault comes; so long, and something is wrong.
 STILL_SECONDS, STUCK_SECONDS = 15.0, 180.0
 _INSERT = (
@@ -100,15 +102,15 @@ class Relayed:
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
-        # When something happened that excuses an exit code.
+        # Until when an exit code is no wonder.
         self.excused: dict[int, float] = {}
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
-    def excuse(self, *codes: int) -> None:
-        self.excused.update(dict.fromkeys(codes, time.monotonic() + AFTERMATH_SECONDS))
+    def excuse(self, code: int) -> None:
+        self.excused[code] = time.monotonic() + AFTERMATH_SECONDS
 
     def jvms(self) -> list[int]:
         return [pid for pid in self._below() if b"org.apache.spark.deploy.SparkSubmit" in command_line(pid)]
@@ -146,6 +148,7 @@ class MixedRun(CrashRun):
         self._numbers, self._transactions, self._topics = itertools.count(), itertools.count(), itertools.count()
         self._extras: dict[str, Extra] = {}
         self._missing: list[str] = []
+        self._excused: dict[int, float] = {}
 
     def broker(self, port: int) -> KafkaOptions:
         return guarded(port)
@@ -283,11 +286,13 @@ class MixedRun(CrashRun):
     # Relays
 
     def _begin_relay(self) -> Relayed:
-        process = self.start(hook=False, shards=self._shards, kafka=LOGIN)
-        for older in self._relays:
-            older.excuse(3)
-        self._relays.append(Relayed(process))
-        return self._relays[-1]
+        begun = Relayed(self.start(hook=False, shards=self._shards, kafka=LOGIN))
+        begun.excused.update(self._excused)
+        for older in self._alive():
+            # Whichever takes over last supersedes the others, and that need not be the one that was started last.
+            older.excused[SUPERSEDED] = begun.excused[SUPERSEDED] = math.inf
+        self._relays.append(begun)
+        return begun
 
     def _alive(self) -> list[Relayed]:
         return [each for each in self._relays if each.process.poll() is None]
@@ -334,7 +339,7 @@ class MixedRun(CrashRun):
         return self._end([self._current.pid])
 
     def _kill_jvm(self) -> bool:
-        self._current.excuse(1)
+        self._current.excuse(SPARK_LOST)
         return self._end(self._current.jvms())
 
     def _pause_worker(self, which: int, seconds: float) -> bool:
@@ -466,8 +471,10 @@ class MixedRun(CrashRun):
     def _producer_denied(self, seconds: float) -> None:
         self._guard.deny_producers(f"{NAME}-")
         self._later(seconds, "allow", lambda: self._guard.allow_producers(f"{NAME}-"))
+        # Whoever is started meanwhile will be refused as well.
+        self._excused[REFUSED] = time.monotonic() + AFTERMATH_SECONDS
         for relayed in self._relays:
-            relayed.excuse(4)
+            relayed.excuse(REFUSED)
 
     def _limit_lowered(self, seconds: float) -> None:
         self._guard.limit(TOPIC, LOWERED_BYTES)
