@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,8 @@ PLAIN = [
 RECOVERING = [
     Seam.RECOVERY_FENCED, Seam.RECOVERY_CHECKED, Seam.RECOVERY_READ, Seam.RECOVERY_SETTLING, Seam.RECOVERED,
 ]  # fmt: skip
-SEAMS = [str(seam) for seam in (*PLAIN, *RECOVERING)]
+GROUPS = (PLAIN, RECOVERING)
+SEAMS = [str(seam) for group in GROUPS for seam in group]
 BEFORE_COMMIT = {Seam.BEFORE_BEGIN, Seam.PRODUCED_SOME, Seam.FLUSHED, Seam.BEFORE_COMMIT}
 VICTIMS = ("worker", "driver", "jvm")
 # Seen: 3 s until all stand at their seams, 9 s with a driver that has to start first.
@@ -317,13 +318,27 @@ class CrashRun:
         return check(transactions, reads, dead=held.dead, pending=held.pending, filtered=set()), tally
 
 
-def schedule(seed: int, hits: int) -> Iterator[tuple[str, dict[int, str]]]:
+Round = tuple[str, dict[int, str]]
+
+
+def schedule(seed: int, hits: int) -> Iterator[Round]:
     """Yield rounds that hit every seam so often, every victim at every seam among them."""
     draw = random.Random(seed)
     for victim in VICTIMS:
-        count = 1 if victim != "worker" else hits - 2
-        seams = SEAMS * max(1, count)
-        draw.shuffle(seams)
-        while seams:
-            orders = {shard: seams.pop() for shard in range(min(SHARDS, len(seams)))}
-            yield victim, orders
+        yield from _rounds(draw, victim, SEAMS * (max(1, hits - 2) if victim == "worker" else 1))
+
+
+def short_schedule(seed: int) -> Iterator[Round]:
+    """Yield as few rounds as hit every seam twice: a worker, and then the driver or its JVM, each in each group."""
+    draw = random.Random(seed)
+    yield from _rounds(draw, "worker", SEAMS)
+    # Two of either group make a round for the JVM; the rest are the driver's.
+    java = [str(seam) for group in GROUPS for seam in draw.sample(group, 2)]
+    yield from _rounds(draw, "jvm", java)
+    yield from _rounds(draw, "driver", [seam for seam in SEAMS if seam not in java])
+
+
+def _rounds(draw: random.Random, victim: str, seams: Sequence[str]) -> Iterator[Round]:
+    left = draw.sample(seams, len(seams))
+    while left:
+        yield victim, {shard: left.pop() for shard in range(min(SHARDS, len(left)))}
