@@ -70,7 +70,11 @@ def command(stack: Stack, topic: str, numbers: Path, *options: str) -> list[str]
 
 
 @pytest.mark.parametrize(
-    "runner", [[sys.executable], [SPARK_SUBMIT, "--master", "local[4]"]], ids=["plain", "submitted"]
+    "runner",
+    [
+        pytest.param([sys.executable], id="plain", marks=pytest.mark.soak),
+        pytest.param([SPARK_SUBMIT, "--master", "local[4]"], id="submitted"),
+    ],
 )
 def test_all_numbers_arrive_once_and_in_order(stack: Stack, topic: str, numbers: Path, runner: list[str]) -> None:
     variables = {"PYSPARK_PYTHON": sys.executable, **find_java().environment}

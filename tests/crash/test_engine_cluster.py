@@ -1,11 +1,10 @@
 """On a real standalone cluster of a master and two workers, to which our environment is shipped without PySpark.
 
-Bounds are five times what was seen, plus 5 s.
+Run by `./run soak engine`; `./run test` has a relay on the same cluster. Bounds are five times what was seen, plus 5 s.
 """
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,34 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.cluster import Cluster, cluster, executor_of
+from tests.engine.cluster import Cluster, executor_of
 from tests.engine.driver import Driver, Shot, driven, running
-from tests.processes import alive, descendants, environment, eventually
-from tests.relay.relaying import Place
-from thresher.cli.status import ask
-from thresher.devstack.ports import free_port
-from thresher.devstack.stack import Stack
-from thresher.outbox import Message
-from thresher.spark.environment import pack
+from tests.processes import alive, descendants, eventually
+
+pytestmark = pytest.mark.soak
 
 SHARDS = 4
 UP_SECONDS = 150.0
 RESTART_SECONDS = 60.0
-
-
-@pytest.fixture(scope="module")
-def environment_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    archive = tmp_path_factory.mktemp("environment") / "environment.tar.gz"
-    pack(
-        archive, only=["thresher", "pyarrow", "adbc-driver-postgresql", "confluent-kafka", "psycopg", "psycopg-binary"]
-    )
-    return archive
-
-
-@pytest.fixture(scope="module")
-def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster")) as running_cluster:
-        yield running_cluster
 
 
 @pytest.fixture(scope="module")
@@ -182,31 +162,3 @@ def test_executors_without_our_environment_are_a_clear_error(spark_cluster: Clus
     with driven(shards=1, spark=bare) as hopeless:
         assert hopeless.end(UP_SECONDS) == 1
         assert "the workers' Python lacks thresher" in hopeless.shot["error"]
-
-
-def test_a_relays_rows_are_published_by_both_executors_and_not_by_the_driver(
-    spark_cluster: Cluster, environment_archive: Path, stack: Stack, dsn: str, topic_prefix: str
-) -> None:
-    at = Place(stack, dsn, topic_prefix)
-    options = spark_cluster.options(environment_archive)
-    where = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "thresher", "run", "--name", f"{topic_prefix}relay", "--ds", dsn]
-    command += ["--bootstrap", stack.kafka.bootstrap, "--status", where, "--spark-master", spark_cluster.url]
-    command += ["--spark-archives", options["archives"][0], "--spark-python", options["python"]]
-    command += [word for name, value in options["conf"].items() for word in ("--spark", f"{name}={value}")]
-    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(500)))
-    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment()) as relay:
-        try:
-            at.read(500, seconds=UP_SECONDS)
-
-            def both() -> bool:
-                return all(shard["relayed"] for shard in ask(where)["shards"])
-
-            eventually(both, 10)
-            shards = ask(where)["shards"]
-            assert len({executor_of(shard["pid"]) for shard in shards}) == 2
-            assert relay.pid not in {shard["pid"] for shard in shards}
-            assert all(spark_cluster.worker_of(shard["pid"]) for shard in shards)
-        finally:
-            relay.terminate()
-            assert relay.wait(60) == 0, relay.stderr and relay.stderr.read()

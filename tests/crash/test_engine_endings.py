@@ -6,14 +6,18 @@ without its JVM or its driver everything was gone within 0.5 s.
 
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.conftest import Engines
 from tests.engine.driver import driven, running
 from tests.engine.watching import replaced, until, untouched, up
 from tests.processes import alive, eventually, parent
+from thresher.core.throwaway import sweep
 from thresher.spark.snapshot import ShardSnapshot
 
 RESTART_SECONDS = 8.0
@@ -29,44 +33,23 @@ def send(shard: ShardSnapshot, number: signal.Signals) -> None:
     os.kill(shard.pid, number)
 
 
-def test_a_killed_worker(engines: Engines) -> None:
-    with engines(TICKS, TALLY) as engine:
-        victim, neighbour = up(engine)
-        send(victim, signal.SIGKILL)
-        after = replaced(engine, victim, RESTART_SECONDS)
+def test_workers_killed_terminated_or_stopped_are_replaced_and_the_others_go_on(engines: Engines) -> None:
+    with engines(TICKS, TALLY, shards=5) as engine:
+        killed, terminated, stopped, paused, neighbour = up(engine)
+        send(stopped, signal.SIGSTOP)
+        send(paused, signal.SIGSTOP)
+        send(terminated, signal.SIGTERM)
+        send(killed, signal.SIGKILL)
+        time.sleep(1.0)  # much less than a task may be silent
+        send(paused, signal.SIGCONT)
+        after = replaced(engine, killed, RESTART_SECONDS)
         assert (after.attempt, after.restarts) == (2, 1)
         assert "Python worker exited unexpectedly" in (after.last_error or "")
-        untouched(engine, neighbour)
-
-
-def test_a_worker_told_to_terminate_finishes_its_batch_and_is_replaced(engines: Engines) -> None:
-    with engines(TICKS, TALLY) as engine:
-        victim, neighbour = up(engine)
-        send(victim, signal.SIGTERM)
-        after = replaced(engine, victim, RESTART_SECONDS)
-        assert after.last_error == "it stopped unasked: SIGTERM"
-        untouched(engine, neighbour)
-
-
-def test_a_stopped_worker_is_replaced(engines: Engines) -> None:
-    with engines(TICKS, TALLY) as engine:
-        victim, neighbour = up(engine)
-        send(victim, signal.SIGSTOP)
-        after = replaced(engine, victim, SILENCE_SECONDS)
-        assert after.last_error == "it was silent for 3 s"
-        assert victim.pid is not None
-        assert not alive(victim.pid)
-        untouched(engine, neighbour)
-
-
-def test_a_worker_stopped_for_a_moment_goes_on(engines: Engines) -> None:
-    with engines(TICKS, TALLY) as engine:
-        victim, neighbour = up(engine)
-        send(victim, signal.SIGSTOP)
-        time.sleep(1.0)
-        send(victim, signal.SIGCONT)
-        untouched(engine, victim)
-        untouched(engine, neighbour)
+        assert replaced(engine, terminated, RESTART_SECONDS).last_error == "it stopped unasked: SIGTERM"
+        assert replaced(engine, stopped, SILENCE_SECONDS).last_error == "it was silent for 3 s"
+        assert not alive(stopped.pid or 0)
+        for shard in (paused, neighbour):
+            untouched(engine, shard)
 
 
 def test_a_killed_worker_daemon_takes_its_workers_along_and_both_come_back(engines: Engines) -> None:
@@ -88,8 +71,13 @@ def test_a_worker_that_fails_again_and_again_backs_off_and_its_neighbour_goes_on
 
 
 def test_without_its_jvm_the_engine_fails_and_nothing_is_left(tmp_path: Path) -> None:
+    # What a driver and a JVM that were killed together have left, an hour ago.
+    old = tmp_path / "thresher-spark-old"
+    old.mkdir()
+    os.utime(old, (0, 0))
     with driven(variables={"TMPDIR": str(tmp_path)}) as driver:
         driver.up()
+        assert not old.exists()
         driver.look()
         os.kill(driver.jvm(), signal.SIGKILL)
         assert driver.end(GONE_SECONDS) == 1
@@ -99,17 +87,9 @@ def test_without_its_jvm_the_engine_fails_and_nothing_is_left(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_after_the_driver_was_killed_nothing_is_left(tmp_path: Path) -> None:
-    with driven(variables={"TMPDIR": str(tmp_path)}) as driver:
-        driver.up()
-        driver.look()
-        assert len(driver.seen) >= 4  # itself, the JVM, the daemon, two workers
-        driver.process.kill()
-        driver.gone(GONE_SECONDS)
-        assert not list(tmp_path.iterdir())
-
-
-def test_after_driver_and_jvm_were_killed_together_only_a_directory_is_left(tmp_path: Path) -> None:
+def test_after_driver_and_jvm_were_killed_together_only_a_directory_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with driven(variables={"TMPDIR": str(tmp_path)}) as driver:
         driver.up()
         driver.look()
@@ -119,48 +99,54 @@ def test_after_driver_and_jvm_were_killed_together_only_a_directory_is_left(tmp_
         driver.gone(GONE_SECONDS)
         (left,) = tmp_path.iterdir()
     # The next one removes it, once it is a minute old.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sweep("thresher-spark-")
+    assert left.exists()
     os.utime(left, (0, 0))
-    with driven(variables={"TMPDIR": str(tmp_path)}) as driver:
-        driver.up()
-        assert not left.exists()
-        driver.process.terminate()
-        assert driver.end(GONE_SECONDS) == 0
-    assert not list(tmp_path.iterdir())
+    sweep("thresher-spark-")
+    assert not left.exists()
 
 
-def test_a_driver_that_was_killed_takes_a_shard_along_that_keeps_the_interpreters_lock() -> None:
+def test_a_driver_that_was_killed_takes_a_shard_along_that_keeps_the_interpreters_lock(tmp_path: Path) -> None:
     # Nothing in the worker's own process can run any more: the kernel's alarm has to end it.
-    chain = [("ticks", {}), ("misbehave", {"how": "hang_holding_the_lock", "after": 1.5}), ("tally", {})]
-    policy = {"silence_seconds": 60.0, "deaf_seconds": 2.0, "orphan_seconds": 2.0}
+    go = tmp_path / "go"
+    chain = [("ticks", {}), ("misbehave", {"how": "hang_holding_the_lock", "when": str(go)}), ("tally", {})]
+    policy = {"silence_seconds": 60.0, "deaf_seconds": 2.0, "orphan_seconds": 1.0}
     with driven(chain, policy=policy) as driver:
         driver.until(lambda shot: shot["shards"][0]["counts"].get("misbehaved") and shot["shards"][1]["counts"], 60)
-        time.sleep(1.5)  # now it does
+        go.touch()
         victim = driver.shard(0)["pid"]
+        time.sleep(0.5)  # now it does
         driver.process.kill()
-        driver.gone(25.0)  # seen: 4
+        driver.gone(25.0)  # seen: 3
         assert not alive(victim)
 
 
-def test_a_driver_that_was_stopped_finds_its_shards_as_they_were() -> None:
-    with driven() as driver:
+def test_a_driver_that_was_stopped_finds_its_shards_as_they_were_or_starts_them_again_and_killed_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    policy = {"silence_seconds": 2.0, "deaf_seconds": 5.0}
+    with driven(policy=policy, variables={"TMPDIR": str(tmp_path)}) as driver:
         before = driver.up()
         driver.process.send_signal(signal.SIGSTOP)
-        time.sleep(5.0)  # longer than a task may be silent, shorter than a driver may
+        time.sleep(3.0)  # longer than a task may be silent, shorter than a driver may
         driver.process.send_signal(signal.SIGCONT)
-        time.sleep(3.0)  # whoever was taken for silent has been replaced by now
+        time.sleep(1.5)  # whoever was taken for silent has been replaced by now
         rows = [shard["counts"]["rows"] for shard in before["shards"]]
         driver.until(
-            lambda shot: all(s["counts"]["rows"] > n + 200 for s, n in zip(shot["shards"], rows, strict=True)), 30
+            lambda shot: all(s["counts"]["rows"] > n + 100 for s, n in zip(shot["shards"], rows, strict=True)), 30
         )
         assert [(shard["attempt"], shard["last_error"]) for shard in driver.shot["shards"]] == [(1, None)] * 2
-
-
-def test_shards_of_a_driver_that_was_stopped_for_long_end_and_it_starts_them_again() -> None:
-    with driven(policy={"deaf_seconds": 2.0}) as driver:
-        before = driver.up()
+        # For longer than a driver may be.
         pids = [shard["pid"] for shard in before["shards"]]
         driver.process.send_signal(signal.SIGSTOP)
-        eventually(lambda: not any(map(alive, pids)), 20.0)  # seen: 2.4
+        eventually(lambda: not any(map(alive, pids)), 32.0)  # seen: 5.4
         driver.process.send_signal(signal.SIGCONT)
         driver.until(lambda shot: running(shot) and all(shard["attempt"] == 2 for shard in shot["shards"]), 30)
         assert "the driver was silent" in driver.shard(0)["last_error"]
+        # For good.
+        driver.look()
+        assert len(driver.seen) >= 4  # itself, the JVM, the daemon, two workers
+        driver.process.kill()
+        driver.gone(GONE_SECONDS)
+        assert not list(tmp_path.iterdir())

@@ -3,6 +3,7 @@
 Bounds are five times what was seen, plus 5 s: a stop took 1.6 s and the batch that was open, at once 0.3 s.
 """
 
+import contextlib
 import os
 import pty
 import signal
@@ -41,6 +42,14 @@ def trace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    """A place for temporary files that the program has for itself."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
     ours, theirs = pty.openpty()
     yield ours, theirs
@@ -70,15 +79,10 @@ def all_batches_were_finished(trace: Path) -> bool:
     return bool(began) and sorted(began) == sorted(ended)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_plain_program_finishes_its_batches_and_ends_well(
-    number: signal.Signals, trace: Path, tmp_path: Path
-) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+def test_a_plain_program_that_is_terminated_finishes_its_batches_and_ends_well(trace: Path, temporary: Path) -> None:
     with driven(chain(trace), variables={"TMPDIR": str(temporary)}) as driver:
         in_the_middle_of_a_batch(driver, trace)
-        driver.process.send_signal(number)
+        driver.process.terminate()
         assert driver.end(STOP_SECONDS) == 0
         assert [shard["state"] for shard in driver.shot["shards"]] == ["stopped", "stopped"]
         assert all_batches_were_finished(trace)
@@ -99,45 +103,39 @@ def test_a_second_signal_ends_everything_at_once(trace: Path) -> None:
 
 
 def test_a_stop_while_spark_starts(trace: Path, tmp_path: Path) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    # Early and late in what takes some three seconds; the JVM is a shell first, then waits for its context.
-    for delay in (0.1, 0.6, 1.2, 1.8):
-        with driven(chain(trace), variables={"TMPDIR": str(temporary)}) as driver:
-            driver.until(lambda shot: shot["state"] == "starting", 30)
-            time.sleep(delay)
+    # Early and late in what takes four at once seven seconds; the JVM is a shell first, then waits for its context.
+    delays = (0.1, 1.0, 2.5, 4.0)
+    places = [tmp_path / str(delay) for delay in delays]
+    with contextlib.ExitStack() as stack:
+        drivers = []
+        for place in places:
+            place.mkdir()
+            drivers.append(stack.enter_context(driven(chain(trace), variables={"TMPDIR": str(place)})))
+        for driver in drivers:
+            driver.until(lambda shot: shot["state"] != "new", 30)
+        began = time.monotonic()
+        for driver, delay in zip(drivers, delays, strict=True):
+            time.sleep(max(0.0, began + delay - time.monotonic()))
             driver.look()
             driver.process.terminate()
+        for driver, place in zip(drivers, places, strict=True):
             assert driver.end(STOP_SECONDS) == 0
             assert driver.shot["state"] == "done"
             driver.gone(GONE_SECONDS)
-        assert not list(temporary.iterdir()), delay
+            assert not list(place.iterdir()), place
 
 
-def test_a_stop_in_the_middle_of_a_back_off() -> None:
-    failing = [("ticks", {}), ("misbehave", {"how": "raise_error", "always": True}), ("tally", {})]
-    with driven(failing, policy={"back_off_seconds": 60.0, "back_off_most_seconds": 60.0}) as driver:
-        driver.until(lambda shot: shot["shards"][0]["state"] == "backing off" and shot["shards"][1]["counts"], 60)
-        driver.process.terminate()
-        assert driver.end(STOP_SECONDS) == 0
-        assert driver.shard(0)["attempt"] == 1
-
-
-def test_ctrl_c_in_a_terminal(trace: Path, terminal: tuple[int, int]) -> None:
+def test_ctrl_c_in_a_terminal(trace: Path, temporary: Path, terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     command = (sys.executable, "-c", TAKE_TERMINAL, sys.executable)
-    with driven(chain(trace), command=command, terminal=theirs) as driver:
+    with driven(chain(trace), command=command, terminal=theirs, variables={"TMPDIR": str(temporary)}) as driver:
         in_the_middle_of_a_batch(driver, trace)
         os.write(ours, b"\x03")
         assert driver.end(STOP_SECONDS) == 0
+        assert [shard["state"] for shard in driver.shot["shards"]] == ["stopped", "stopped"]
         assert all_batches_were_finished(trace)
         driver.gone(GONE_SECONDS)
-
-
-def test_spark_submit_ends_by_itself_when_the_source_ends() -> None:
-    with driven([("some", {"rows": 3}), ("tally", {})], command=SPARK_SUBMIT, variables=submit_variables()) as driver:
-        assert driver.end(60) == 0
-        assert [shard["state"] for shard in driver.shot["shards"]] == ["finished"] * 2
+    assert not list(temporary.iterdir())
 
 
 def test_sigterm_under_spark_submit(trace: Path) -> None:
@@ -150,6 +148,7 @@ def test_sigterm_under_spark_submit(trace: Path) -> None:
         driver.gone(5.0)
 
 
+@pytest.mark.soak
 def test_ctrl_c_under_spark_submit(trace: Path, terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     command = (sys.executable, "-c", TAKE_TERMINAL, *SPARK_SUBMIT)
@@ -162,30 +161,30 @@ def test_ctrl_c_under_spark_submit(trace: Path, terminal: tuple[int, int]) -> No
         driver.gone(5.0)
 
 
-def test_spark_submit_killed(trace: Path, tmp_path: Path) -> None:
+def test_nothing_is_left_of_spark_submit_or_of_its_program_when_either_is_killed(trace: Path, tmp_path: Path) -> None:
     # What a killed JVM of the user's leaves behind is the user's; here it shall not lie around.
     command = (*SPARK_SUBMIT, "--driver-java-options", f"-Djava.io.tmpdir={tmp_path}")
     variables = submit_variables() | {"SPARK_LOCAL_DIRS": str(tmp_path)}
-    with driven(chain(trace), command=command, variables=variables) as driver:
-        driver.up()
-        driver.look()
-        driver.process.kill()
-        driver.gone(STOP_SECONDS)
-
-
-def test_the_program_under_spark_submit_killed(trace: Path) -> None:
-    with driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables()) as driver:
-        driver.up()
-        driver.look()
+    with (
+        driven(chain(trace), command=command, variables=variables) as one,
+        driven(chain(trace), command=SPARK_SUBMIT, variables=submit_variables()) as other,
+    ):
+        one.up()
+        other.up()
+        one.look()
+        one.process.kill()
+        other.look()
         (program,) = [
-            each.pid for each in driver.seen
-            if each.pid != driver.process.pid and each.alive and b"program.py" in command_line(each.pid)
+            each.pid for each in other.seen
+            if each.pid != other.process.pid and each.alive and b"program.py" in command_line(each.pid)
         ]  # fmt: skip
         os.kill(program, signal.SIGKILL)
-        driver.end(STOP_SECONDS)
-        driver.gone(STOP_SECONDS)
+        one.gone(STOP_SECONDS)
+        other.end(STOP_SECONDS)
+        other.gone(STOP_SECONDS)
 
 
+@pytest.mark.soak
 def test_settings_that_break_the_engine_are_refused_by_name_under_spark_submit() -> None:
     command = (*SPARK_SUBMIT, "--conf", "spark.speculation=true")
     with driven(command=command, variables=submit_variables()) as driver:

@@ -1,12 +1,11 @@
 """Functions for pipelines under test: well-behaved ones, and every kind of misbehaviour.
 
-A misbehaving function does so in shard 0 only, so that its neighbour can be seen to go on.
+A misbehaving function does so in shard 0 only, or in as many as there are ways given, so that the next one can be seen
+to go on.
 """
 
 import contextlib
 import ctypes
-import decimal
-import fractions
 import os
 import sys
 import time
@@ -84,11 +83,14 @@ def slow(shard: Shard, config: Config, batches: Batches) -> None:
 
 
 def misbehave(shard: Shard, config: Config, batches: Batches) -> Batches:
+    hows = [config["how"]] if isinstance(config["how"], str) else config["how"]
     for batch in batches:
-        if shard.index == 0 and (config.get("always") or shard.attempt == 1):
+        if shard.index < len(hows) and (config.get("always") or shard.attempt == 1):
             shard.count("misbehaved")
             shard.wait(config.get("after", 0.0))
-            yield from MISBEHAVIOURS[config["how"]]()
+            while "when" in config and not Path(config["when"]).exists():
+                shard.wait(0.02)
+            yield from MISBEHAVIOURS[hows[shard.index]]()
         yield batch
 
 
@@ -161,23 +163,8 @@ MISBEHAVIOURS = {each.__name__: each for each in (
 )}  # fmt: skip
 
 
-def returns_nothing(shard: Shard, config: Config) -> None:
-    pass
-
-
-def returns_a_number(shard: Shard, config: Config, batches: Batches) -> int:
-    return 7
-
-
 def leaves_early(shard: Shard, config: Config, batches: Batches) -> None:
     next(batches)
-
-
-def wants_more(shard: Shard, config: Config, batches: Batches, more: int) -> None:
-    pass
-
-
-not_a_function = 7
 
 
 def swallows(shard: Shard, config: Config, batches: Batches) -> None:
@@ -202,27 +189,6 @@ def raises_fatal(shard: Shard, config: Config, batches: Batches) -> None:
         sys.stdout.close()
         sys.stderr = None
     raise Hopeless("there is no such thing")
-
-
-def reports_nonsense(shard: Shard, config: Config, batches: Batches) -> None:
-    next(batches)
-    nonsense: Any = {"decimal": decimal.Decimal(1), "nan": float("nan"), "none": None}
-    match config["what"]:
-        case "count" | "gauge" as kind:
-            getattr(shard, kind)("figure", nonsense[config["value"]])
-        case "event":
-            shard.event("odd", value=nonsense[config["value"]])
-        case "big event":
-            shard.event("big", value="x" * 100_000)
-        case "names":
-            for number in range(1000):
-                shard.count(f"figure {number}")
-
-
-def reports_numpys_numbers(shard: Shard, config: Config, batches: Batches) -> None:
-    for batch in batches:
-        half: Any = fractions.Fraction(batch.num_rows, 2)
-        shard.count("rows", half)
 
 
 def forks(shard: Shard, config: Config, batches: Batches) -> None:

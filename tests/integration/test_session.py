@@ -71,20 +71,16 @@ def test_a_setting_that_breaks_the_engine_is_refused_before_anything_starts() ->
         assert len(driver.look()) == 1
 
 
-def test_a_jvm_that_does_not_start_says_why() -> None:
-    with driven(spark={"conf": {"spark.driver.memory": "nonsense"}}) as driver:
-        assert driver.end(60) == 1
-        assert driver.shot["raised"] == "SparkFailed"
-        assert "nonsense" in driver.shot["error"]
-        driver.gone(5)
-
-
-def test_a_master_that_does_not_exist_is_an_error() -> None:
-    with driven(spark={"master": "nowhere://x"}) as driver:
-        assert driver.end(60) == 1
-        assert driver.shot["raised"] == "SparkFailed"
-        assert "nowhere://x" in driver.shot["error"]
-        driver.gone(5)
+def test_a_jvm_that_does_not_start_and_a_master_that_does_not_exist_are_named() -> None:
+    with (
+        driven(spark={"conf": {"spark.driver.memory": "nonsense"}}) as one,
+        driven(spark={"master": "nowhere://x"}) as other,
+    ):
+        for driver, told in ((one, "nonsense"), (other, "nowhere://x")):
+            assert driver.end(60) == 1
+            assert driver.shot["raised"] == "SparkFailed"
+            assert told in driver.shot["error"]
+            driver.gone(5)
 
 
 def test_the_archive_of_classes_is_made_once_by_any_number_and_used_and_made_again_when_damaged(tmp_path: Path) -> None:
@@ -109,8 +105,12 @@ def test_the_archive_of_classes_is_made_once_by_any_number_and_used_and_made_aga
     with driven(variables=variables) as damaged:
         damaged.until(running, 60)
         assert any("is damaged" in line for line in damaged.said)
+        damaged.process.terminate()
+        assert damaged.end(90) == 0
+    assert [path.stat().st_size > 10_000_000 for path in (tmp_path / "spark").iterdir()] == [True]
 
 
+@pytest.mark.soak
 def test_two_programs_run_side_by_side() -> None:
     with driven(shards=1) as one, driven(shards=1) as other:
         one.up()

@@ -105,7 +105,7 @@ class Place:
 
     def relaying(self, **changes: Any) -> Relaying:
         options = {name: changes.pop(name) for name in ("hook", "policy", "spark") if name in changes}
-        options.setdefault("policy", Policy(back_off_most_seconds=2.0, healthy_seconds=10.0))
+        options.setdefault("policy", Policy(beat_seconds=0.2, back_off_most_seconds=2.0, healthy_seconds=10.0))
         return Relaying(self.settings(**changes), **options)
 
     def stash(self, *messages: Any) -> None:
@@ -149,7 +149,7 @@ def read_committed(
         messages: list[Message] = []
         deadline = time.monotonic() + seconds
         quiet = None
-        while time.monotonic() < deadline and (quiet is None or time.monotonic() - quiet < 0.5):
+        while time.monotonic() < deadline and (quiet is None or time.monotonic() - quiet < 0.25):
             for message in consumer.consume(1000, 0.1):
                 if message.error() is None:
                     messages.append(message)

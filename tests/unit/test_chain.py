@@ -147,6 +147,15 @@ def test_what_is_not_record_batches_is_an_error_that_names_function_and_type(
         run_chain(steps(lambda _shard, _config: given, lambda _s, _c, batches: list(batches) and None), shard)
 
 
+def test_a_last_function_that_returns_something_else_is_an_error(shard: Shard, steps: Any) -> None:
+    with pytest.raises(WrongBatch, match="made_up:f1 returned 7, a int"):
+        run_chain(steps(read, lambda _shard, _config, _batches: 7), shard)
+
+
+def test_what_no_retry_helps_says_so() -> None:
+    assert not any(error("x").retryable for error in (InputLeft, StepUnusable, WrongBatch))
+
+
 def test_a_list_of_batches_will_do(shard: Shard, steps: Any) -> None:
     run_chain(steps(lambda _shard, _config: [one(1)], lambda _s, _c, batches: list(batches) and None), shard)
 

@@ -1,0 +1,56 @@
+"""A relay on a real standalone cluster of two workers, to which our environment is shipped without PySpark."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.engine.cluster import Cluster, executor_of
+from tests.processes import alive, environment, eventually
+from tests.relay.relaying import Place
+from thresher.cli.status import ask
+from thresher.devstack.ports import free_port
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message
+
+UP_SECONDS = 150.0
+RESTART_SECONDS = 60.0
+
+
+def test_both_executors_publish_and_not_the_driver_and_the_shard_of_a_killed_one_comes_back(
+    spark_cluster: Cluster, environment_archive: Path, stack: Stack, dsn: str, topic_prefix: str
+) -> None:
+    at = Place(stack, dsn, topic_prefix)
+    options = spark_cluster.options(environment_archive)
+    where = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "thresher", "run", "--name", f"{topic_prefix}relay", "--ds", dsn]
+    command += ["--bootstrap", stack.kafka.bootstrap, "--status", where, "--spark-master", spark_cluster.url]
+    command += ["--spark-archives", options["archives"][0], "--spark-python", options["python"]]
+    command += [word for name, value in options["conf"].items() for word in ("--spark", f"{name}={value}")]
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(500)))
+
+    def shards() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = ask(where)["shards"]
+        return found
+
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment()) as relay:
+        try:
+            at.read(500, seconds=UP_SECONDS)
+            eventually(lambda: all(shard["relayed"] for shard in shards()), 10)
+            victim, neighbour = shards()
+            assert executor_of(victim["pid"]) != executor_of(neighbour["pid"])
+            assert relay.pid not in {victim["pid"], neighbour["pid"]}
+            assert {spark_cluster.worker_of(shard["pid"]) for shard in (victim, neighbour)} == {"one", "two"}
+            os.kill(executor_of(victim["pid"]), signal.SIGKILL)
+            at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(500, 1000)))
+            at.read(1000, seconds=RESTART_SECONDS)
+            assert not alive(victim["pid"])
+            eventually(lambda: shards()[0]["relayed"] > victim["relayed"], 10)
+            again, untouched = shards()
+            assert (again["restarts"], again["pid"] != victim["pid"]) == (1, True)
+            assert [untouched[key] for key in ("attempt", "pid")] == [neighbour[key] for key in ("attempt", "pid")]
+        finally:
+            relay.terminate()
+            assert relay.wait(60) == 0, relay.stderr and relay.stderr.read()
