@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from tests.processes import eventually, marked
+from thresher.devstack import ports
+from thresher.devstack.broker import KafkaOptions, Listener
+from thresher.devstack.stack import Stack
 from thresher.spark.bell import Bell
 from thresher.spark.engine import Engine
 from thresher.spark.pipeline import Pipeline, Step
@@ -19,6 +22,8 @@ from thresher.spark.session import Session, _only_one, open_session
 from thresher.spark.settings import SparkOptions
 
 pytest_plugins = ["thresher.testing.fixtures"]
+
+PROXIED = "PROXIED"
 
 # Where engines of this process, and so their local workers, find the functions under test.
 sys.path.append(str(Path(__file__).with_name("engine")))
@@ -44,6 +49,17 @@ def nothing_stays_behind() -> Iterator[None]:
 
     eventually(lambda: not strays(), 20, lambda: f"left behind: {strays()}")
     shutil.rmtree(places, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """The servers of the run, with an account that ACLs bind, and a listener for a proxy to stand in front of."""
+    proxied = Listener(name=PROXIED, advertised_ports=(ports.free_port(),))
+    options = KafkaOptions(
+        users={"relay": "secret"}, listeners=(proxied,), properties={"auto.create.topics.enable": "false"}
+    )
+    with Stack(kafka=options) as running:
+        yield running
 
 
 Engines = Callable[..., AbstractContextManager[Engine]]

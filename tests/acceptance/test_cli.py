@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from thresher.db import TableName
 from thresher.outbox import create_schema
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# Programs that mostly import: as many side by side as a small machine has use for.
+AT_ONCE = 3
 
 
 def thresher(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -35,12 +39,11 @@ def test_help_reads_well() -> None:
         assert command in answer.stdout
 
 
-@pytest.mark.parametrize(
-    "command", ["stack", "schema", "pump", "demo", "spark", "run", "status", "dead", "adopt", "verify"]
-)
-def test_every_command_has_help(command: str) -> None:
-    answer = thresher(command, "--help")
-    assert (answer.returncode, answer.stderr) == (0, "")
+def test_every_command_has_help() -> None:
+    commands = ("stack", "schema", "pump", "demo", "spark", "run", "status", "dead", "adopt", "verify")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(lambda command: thresher(command, "--help"), commands))
+    assert [(answer.returncode, answer.stderr) for answer in answers] == [(0, "")] * len(commands)
 
 
 def test_the_version_is_printed() -> None:
@@ -130,30 +133,42 @@ def test_pump_stops_gracefully(dsn: str, connection: psycopg.Connection[Any], nu
     assert json.loads(out)["committed"] == rows()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (
-            ("pump", "--ds", "host=x", "--keys", "0", "--records", "-1", "--rollback", "3"),
-            ("keys = 0", "records = -1", "share = 3"),
-        ),
-        (("pump", "--keys", "1"), ("Missing option", "records")),
-        (("schema", "print", "--outbox", "x" * 59), ("59 bytes",)),
-        (("schema", "print", "--outbox", ""), ("empty",)),
-        (("schema", "print", "--shape", "round"), ("round",)),
-        (("schema", "check", "--ds", "pass word=hunter2"), ("not a Postgres connection string",)),
-        (("schema", "check", "--ds", "postgresql://u:s3cret@hunter2@127.0.0.1/db"), ("%40",)),
-        (("pump", "--keys", "1", "--records", "1", "--topic", "bad topic"), ("topic = 'bad topic'",)),
-        (("pump", "--keys", "1", "--records", "1", "--value-size", "2000000"), ("are allowed",)),
-        (("pump", "--keys", "1", "--records", "1", "--skew", "nan", "--rate", "nan"), ("skew = nan", "rate = nan")),
-        (("stack", "status", "--name", "Bad Name"), ("Bad Name",)),
-        (("stack", "up", "--kafka-version", "9"), ("Kafka 9 is not locked",)),
-        (("stack", "up", "--nodes", "4"), ("nodes",)),
-        (("nonsense",), ("nonsense",)),
-    ],
-)
-def test_what_cannot_work_is_exit_code_2_and_says_why(arguments: tuple[str, ...], expected: tuple[str, ...]) -> None:
-    answer = thresher(*arguments)
+IMPOSSIBLE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    (
+        ("pump", "--ds", "host=x", "--keys", "0", "--records", "-1", "--rollback", "3"),
+        ("keys = 0", "records = -1", "share = 3"),
+    ),
+    (("pump", "--keys", "1"), ("Missing option", "records")),
+    (("schema", "print", "--outbox", "x" * 59), ("59 bytes",)),
+    (("schema", "print", "--outbox", ""), ("empty",)),
+    (("schema", "print", "--shape", "round"), ("round",)),
+    (("schema", "check", "--ds", "pass word=hunter2"), ("not a Postgres connection string",)),
+    (("schema", "check", "--ds", "postgresql://u:s3cret@hunter2@127.0.0.1/db"), ("%40",)),
+    (("pump", "--keys", "1", "--records", "1", "--topic", "bad topic"), ("topic = 'bad topic'",)),
+    (("pump", "--keys", "1", "--records", "1", "--value-size", "2000000"), ("are allowed",)),
+    (("pump", "--keys", "1", "--records", "1", "--skew", "nan", "--rate", "nan"), ("skew = nan", "rate = nan")),
+    (("stack", "status", "--name", "Bad Name"), ("Bad Name",)),
+    (("stack", "up", "--kafka-version", "9"), ("Kafka 9 is not locked",)),
+    (("stack", "up", "--nodes", "4"), ("nodes",)),
+    (("nonsense",), ("nonsense",)),
+]
+
+
+@pytest.fixture(scope="module")
+def refusals() -> dict[tuple[str, ...], "subprocess.CompletedProcess[str]"]:
+    """The answers to all that cannot work, asked for side by side."""
+    asked = [arguments for arguments, _ in IMPOSSIBLE]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(asked, pool.map(lambda arguments: thresher(*arguments), asked), strict=True))
+
+
+@pytest.mark.parametrize(("arguments", "expected"), IMPOSSIBLE)
+def test_what_cannot_work_is_exit_code_2_and_says_why(
+    refusals: dict[tuple[str, ...], "subprocess.CompletedProcess[str]"],
+    arguments: tuple[str, ...],
+    expected: tuple[str, ...],
+) -> None:
+    answer = refusals[arguments]
     assert answer.returncode == 2
     assert answer.stdout == ""
     for text in expected:
@@ -172,8 +187,10 @@ def test_no_database_at_all_says_what_to_do(state: Path) -> None:
     "dsn", ["host=127.0.0.1 port=1 user=u password=hunter2", "postgresql://u:hunter2@127.0.0.1:1/d"]
 )
 def test_a_database_out_of_reach_is_exit_code_1_without_the_password(dsn: str) -> None:
-    for command in (("schema", "check"), ("pump", "--keys", "1", "--records", "1")):
-        answer = thresher(*command, "--ds", dsn)
+    commands = (("schema", "check"), ("pump", "--keys", "1", "--records", "1"))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(lambda command: thresher(*command, "--ds", dsn), commands))
+    for answer in answers:
         assert answer.returncode == 1
         assert "cannot connect" in answer.stderr
         assert "hunter2" not in answer.stderr

@@ -3,6 +3,7 @@
 Bounds are five times what was seen, plus 5 s: everything here was over within a second.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -40,16 +41,27 @@ def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_a_throwaway_stack_is_gone_after_its_owner_died(number: signal.Signals) -> None:
-    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, env=environment()) as owner:
-        assert owner.stdout is not None
-        told = json.loads(owner.stdout.readline())
-        everybody = descendants(owner.pid) | set(told["pids"])
-        assert all(alive(pid) for pid in told["pids"])
-        owner.send_signal(number)
+def test_a_throwaway_stack_is_gone_after_its_owner_died() -> None:
+    with contextlib.ExitStack() as owners:
+        died = [
+            (
+                number,
+                owners.enter_context(
+                    subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, env=environment())
+                ),
+            )
+            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
+        ]
+        told, everybody = [], set()
+        for _, owner in died:
+            assert owner.stdout is not None
+            told.append(json.loads(owner.stdout.readline()))
+            everybody |= descendants(owner.pid) | set(told[-1]["pids"])
+        assert all(alive(pid) for each in told for pid in each["pids"])
+        for number, owner in died:
+            owner.send_signal(number)
     eventually(lambda: not any(map(alive, everybody)), GONE_SECONDS)
-    eventually(lambda: not Path(told["directory"]).exists(), GONE_SECONDS)
+    eventually(lambda: not any(Path(each["directory"]).exists() for each in told), GONE_SECONDS)
 
 
 def test_a_stack_is_gone_although_a_forked_child_of_its_owner_lives_on() -> None:
@@ -115,30 +127,15 @@ def test_what_a_killed_server_leaves_running_ends_with_it(tmp_path: Path) -> Non
     assert not any(map(alive, left))
 
 
-def test_a_busy_backend_does_not_keep_a_killed_postgres_from_starting_again() -> None:
-    with Stack() as stack:
-        busy = psycopg.connect(stack.postgres.dsn(), autocommit=True)
-        busy.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 100000000000)")
-        busy.pgconn.flush()
-        time.sleep(0.5)
-        stack.postgres.server.kill()
-        stack.postgres.start()
-        psycopg.connect(stack.postgres.dsn()).close()
-        busy.close()
-
-
-def test_a_crash_while_everything_is_first_made_does_not_spoil_the_next_start(state: Path) -> None:
-    stack = KeptStack("crash")
-    # As crashes leave it: a data directory half-made, one node formatted, no word of either.
-    directory = stack.directory
-    (directory / "postgres" / "data.new").mkdir(parents=True)
-    (directory / "postgres" / "data.new" / "PG_VERSION").write_text("18")
-    (directory / "cluster.id.draft").write_text("half")
-    if os.geteuid() == 0:
-        for place in (directory.parent, directory):
-            place.chmod(0o755)
-    endpoints = stack.up(Spec())
-    assert all(map(alive, endpoints.processes.values()))
+def test_a_busy_backend_does_not_keep_a_killed_postgres_from_starting_again(stack: Stack, dsn: str) -> None:
+    busy = psycopg.connect(dsn, autocommit=True)
+    busy.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 100000000000)")
+    busy.pgconn.flush()
+    time.sleep(0.5)
+    stack.postgres.server.kill()
+    stack.postgres.start()
+    psycopg.connect(dsn).close()
+    busy.close()
 
 
 def test_commands_on_one_stack_at_once_end_in_one_stack_or_none(state: Path) -> None:
@@ -171,11 +168,21 @@ def test_an_interrupted_up_leaves_nothing_running(state: Path) -> None:
     eventually(lambda: not any(map(alive, everybody)), GONE_SECONDS)
 
 
-def test_a_kept_stack_whose_host_was_killed_leaves_no_server_and_all_data(state: Path) -> None:
+def test_a_kept_stack_comes_up_from_what_crashes_left_and_its_data_with_it(state: Path) -> None:
     stack = KeptStack("crash")
+    # As crashes leave it while everything is first made: a data directory half-made, one node formatted, no word of it.
+    directory = stack.directory
+    (directory / "postgres" / "data.new").mkdir(parents=True)
+    (directory / "postgres" / "data.new" / "PG_VERSION").write_text("18")
+    (directory / "cluster.id.draft").write_text("half")
+    if os.geteuid() == 0:
+        for place in (directory.parent, directory):
+            place.chmod(0o755)
     endpoints = stack.up(Spec())
+    assert all(map(alive, endpoints.processes.values()))
     with psycopg.connect(endpoints.dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 7 AS n")
+    # Its host killed: no server is left, and all data.
     os.kill(endpoints.processes["host"], signal.SIGKILL)
     eventually(lambda: not any(map(alive, endpoints.processes.values())), GONE_SECONDS)
     assert not stack.running

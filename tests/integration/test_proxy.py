@@ -8,23 +8,19 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.conftest import PROXIED
 from tests.processes import eventually
 from thresher.devstack import ports
-from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.testing.proxy import Api, Cut, Delay, Drop, Frame, Hold, KafkaProxy, Pass, ProxyProblem, Verdict
 
-PROXIED = "PROXIED"
 
-
-@pytest.fixture(scope="module")
-def proxied() -> Iterator[tuple[Stack, int]]:
-    """A stack with a listener that advertises a port, on which each test has a proxy of its own."""
-    port = ports.free_port()
-    options = KafkaOptions(listeners=(Listener(name=PROXIED, advertised_ports=(port,)),))
-    with Stack(kafka=options) as running:
-        yield running, port
+@pytest.fixture
+def proxied(stack: Stack) -> tuple[Stack, int]:
+    """The run's stack, and the port that its listener advertises, on which each test has a proxy of its own."""
+    (listener,) = stack.kafka.options.listeners
+    return stack, listener.advertised_ports[0]
 
 
 @pytest.fixture
@@ -42,10 +38,10 @@ def proxy(proxied: tuple[Stack, int]) -> Iterator[KafkaProxy]:
 
 
 @pytest.fixture
-def topic(direct: str, request: pytest.FixtureRequest) -> str:
-    name = request.node.name
+def topic(direct: str, topic_prefix: str) -> str:
+    name = f"{topic_prefix}records"
     Admin(direct).create_topic(name)
-    return str(name)
+    return name
 
 
 def transactional(proxy: KafkaProxy, topic: str, **config: Any) -> Producer:

@@ -113,28 +113,30 @@ def test_a_connection_lost_while_waiting_for_commit_is_unknown_and_before_it_rol
     assert table.execute("SELECT count(*) FROM outbox").fetchone() == (5,)
 
 
-def test_the_pump_outlives_a_killed_database_and_knows_what_it_does_not_know(tmp_path: Path) -> None:
+def test_the_pump_outlives_a_killed_database_and_knows_what_it_does_not_know(
+    stack: Stack, dsn: str, tmp_path: Path
+) -> None:
     history = tmp_path / "history.jsonl"
-    with Stack() as stack:
-        dsn = stack.postgres.create_database("pumped")
-        with psycopg.connect(dsn) as connection:
-            create_schema(connection, TableName(table="outbox"))
-        crashes = 0
+    with psycopg.connect(dsn) as connection:
+        create_schema(connection, TableName(table="outbox"))
+    crashes = 0
 
-        def crash() -> None:
-            nonlocal crashes
-            for _ in range(3):
-                time.sleep(0.7)
-                stack.postgres.server.kill()
-                stack.postgres.start()
-                crashes += 1
+    def crash() -> None:
+        nonlocal crashes
+        # In the middle of the load, which makes 4800 lines.
+        for lines in (1000, 2000, 3000):
+            while not history.exists() or history.read_text().count("\n") < lines:
+                time.sleep(0.02)
+            stack.postgres.server.kill()
+            stack.postgres.start()
+            crashes += 1
 
-        thread = threading.Thread(target=crash)
-        thread.start()
-        tally = Fleet(plan(dsn, records=12_000, writers=4, rate=4000, transaction_rows=5, history=history)).run()
-        thread.join()
-        with psycopg.connect(dsn) as connection:
-            held = {identity for (identity,) in connection.execute(IDS)}
+    thread = threading.Thread(target=crash)
+    thread.start()
+    tally = Fleet(plan(dsn, records=12_000, writers=4, rate=4000, transaction_rows=5, history=history)).run()
+    thread.join()
+    with psycopg.connect(dsn) as connection:
+        held = {identity for (identity,) in connection.execute(IDS)}
     by_outcome: dict[Outcome, set[str]] = {outcome: set() for outcome in Outcome}
     for transaction in read_history(history):
         by_outcome[transaction.outcome].update(transaction.identities())

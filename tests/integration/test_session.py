@@ -83,6 +83,22 @@ def test_a_jvm_that_does_not_start_and_a_master_that_does_not_exist_are_named() 
             driver.gone(5)
 
 
+def test_the_archive_of_classes_that_one_program_makes_is_used_by_the_next(tmp_path: Path) -> None:
+    variables = {"THRESHER_CACHE": str(tmp_path)}
+    with driven([("some", {"rows": 1}), ("tally", {})], variables=variables) as maker:
+        assert maker.end(90) == 0
+    (archive,) = (tmp_path / "spark").iterdir()
+    assert archive.suffix == ".jsa"
+    assert archive.stat().st_size > 10_000_000
+    with driven(variables=variables) as user:
+        user.up()
+        assert str(archive) in Path(f"/proc/{user.jvm()}/maps").read_text()
+        assert not any("archive" in line or "Java does not use" in line for line in user.said)
+        user.process.terminate()
+        assert user.end(30) == 0
+
+
+@pytest.mark.soak
 def test_the_archive_of_classes_is_made_once_by_any_number_and_used_and_made_again_when_damaged(tmp_path: Path) -> None:
     variables = {"THRESHER_CACHE": str(tmp_path)}
     finite = [("some", {"rows": 1}), ("tally", {})]

@@ -87,6 +87,7 @@ def test_records_go_through_the_broker(stack: Stack, topic_prefix: str) -> None:
     assert (size.partitions, size.records) == (3, 3)
 
 
+@pytest.mark.soak
 def test_two_stacks_at_once_do_not_collide() -> None:
     def small_test(number: int) -> tuple[int, str, set[str]]:
         with Stack() as stack:
@@ -108,26 +109,28 @@ def test_two_stacks_at_once_do_not_collide() -> None:
     assert one[1] != two[1]
 
 
-def test_killed_servers_come_back_on_their_ports_with_their_data() -> None:
-    with Stack() as stack:
-        dsn, bootstrap = stack.postgres.dsn(), stack.kafka.bootstrap
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("CREATE TABLE kept AS SELECT 7 AS n")
-        Admin(bootstrap).create_topic("kept")
-        send(bootstrap, "kept", ["before"])
-        stack.postgres.server.kill()
-        stack.kafka.nodes[1].kill()
+def test_killed_servers_come_back_on_their_ports_with_their_data(stack: Stack, dsn: str, topic_prefix: str) -> None:
+    bootstrap, topic = stack.kafka.bootstrap, f"{topic_prefix}kept"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 7 AS n")
+    Admin(bootstrap).create_topic(topic)
+    send(bootstrap, topic, ["before"])
+    at = stack.postgres.dsn()
+    stack.postgres.server.kill()
+    stack.kafka.nodes[1].kill()
+    try:
         with pytest.raises(psycopg.OperationalError):
             psycopg.connect(dsn)
         with pytest.raises(StackProblem, match="not running"):
             _ = stack.postgres.server.pid
+    finally:
         stack.postgres.start()
         stack.kafka.start_node(1)
-        assert (stack.postgres.dsn(), stack.kafka.bootstrap) == (dsn, bootstrap)
-        with psycopg.connect(dsn) as connection:
-            assert connection.execute("SELECT n FROM kept").fetchone() == (7,)
-        send(bootstrap, "kept", ["after"])
-        assert receive(bootstrap, "kept", 2) == ["before", "after"]
+    assert (stack.postgres.dsn(), stack.kafka.bootstrap) == (at, bootstrap)
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("SELECT n FROM kept").fetchone() == (7,)
+    send(bootstrap, topic, ["after"])
+    assert receive(bootstrap, topic, 2) == ["before", "after"]
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +139,7 @@ def cluster() -> Iterator[Stack]:
         yield running
 
 
+@pytest.mark.soak
 def test_leaders_move_when_a_node_of_three_is_killed_and_nothing_acked_is_lost(cluster: Stack) -> None:
     kafka = cluster.kafka
     assert Admin(kafka.bootstrap).cluster().brokers == {1, 2, 3}
@@ -186,6 +190,7 @@ def forward(listener: socket.socket, target: int, seen: list[int]) -> None:
             threading.Thread(target=pump, args=pair, daemon=True).start()
 
 
+@pytest.mark.soak
 def test_a_listener_is_advertised_under_the_proxy_that_stands_in_front_of_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         proxy_port = proxy.getsockname()[1]
@@ -232,6 +237,7 @@ def acls_decide(stack: Stack) -> None:
         Admin(bootstrap, {**login, "sasl.password": "wrong", "log_level": "0"}).cluster(3)
 
 
+@pytest.mark.soak
 def test_the_old_broker_for_measuring_peers_starts_too() -> None:
     with Stack(kafka=KafkaOptions(version="3.9.1")) as stack:
         Admin(stack.kafka.bootstrap).create_topic("old")
@@ -261,6 +267,8 @@ def test_ports_lost_to_another_program_are_drawn_again(stack: Stack, monkeypatch
     with Stack() as other:
         assert other.postgres.port not in taken
         assert other.kafka.port() not in taken
+        Admin(other.kafka.bootstrap).create_topic("only-here")
+        assert "only-here" not in {topic.name for topic in Admin(stack.kafka.bootstrap).topics()}
 
 
 def test_a_strangers_broker_on_the_port_is_not_taken_for_our_own(stack: Stack) -> None:
