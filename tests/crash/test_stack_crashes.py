@@ -74,6 +74,8 @@ def test_a_stack_is_gone_although_a_forked_child_of_its_owner_lives_on() -> None
         children = descendants(owner.pid)
         owner.kill()
     eventually(lambda: not any(map(alive, told["pids"])), GONE_SECONDS)
+    # The keepers tidy up first: what is killed below is the child.
+    eventually(lambda: not Path(told["directory"]).exists(), GONE_SECONDS)
     for child in children:
         if alive(child):
             os.kill(child, signal.SIGKILL)

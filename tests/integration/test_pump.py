@@ -60,7 +60,14 @@ def test_a_rate_is_kept(dsn: str, table: psycopg.Connection[Any]) -> None:
 
 def test_stop_ends_it_between_transactions(dsn: str, table: psycopg.Connection[Any]) -> None:
     fleet = Fleet(plan(dsn, records=1_000_000, writers=2, rate=1000))
-    threading.Timer(1.0, fleet.stop).start()
+
+    def stop() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not connection.execute("SELECT FROM outbox LIMIT 1").fetchall():
+                time.sleep(0.02)
+        fleet.stop()
+
+    threading.Thread(target=stop, daemon=True).start()
     tally = fleet.run()
     assert 0 < tally.committed < 1_000_000
     assert table.execute("SELECT count(*) FROM outbox").fetchone() == (tally.committed,)
