@@ -19,7 +19,7 @@ UP_SECONDS = 150.0
 RESTART_SECONDS = 60.0
 
 
-def test_both_executors_publish_and_not_the_driver_and_the_shard_of_a_killed_one_comes_back(
+def test_both_workers_publish_and_not_the_driver_and_shards_of_what_is_killed_go_on_elsewhere(
     spark_cluster: Cluster, environment_archive: Path, stack: Stack, dsn: str, topic_prefix: str
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
@@ -51,6 +51,13 @@ def test_both_executors_publish_and_not_the_driver_and_the_shard_of_a_killed_one
             again, untouched = shards()
             assert (again["restarts"], again["pid"] != victim["pid"]) == (1, True)
             assert [untouched[key] for key in ("attempt", "pid")] == [neighbour[key] for key in ("attempt", "pid")]
+            unlucky = spark_cluster.worker_of(again["pid"])
+            spark_cluster.workers[unlucky].kill()
+            at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(1000, 1500)))
+            at.read(1500, seconds=RESTART_SECONDS)
+            eventually(lambda: shards()[0]["relayed"] > again["relayed"], 10)
+            assert spark_cluster.worker_of(shards()[0]["pid"]) != unlucky
+            spark_cluster.start_worker(unlucky)
         finally:
             relay.terminate()
             assert relay.wait(60) == 0, relay.stderr and relay.stderr.read()

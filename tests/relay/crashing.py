@@ -328,10 +328,10 @@ def schedule(seed: int, hits: int) -> Iterator[Round]:
         yield from _rounds(draw, victim, SEAMS * (max(1, hits - 2) if victim == "worker" else 1))
 
 
-def short_schedule(seed: int) -> Iterator[Round]:
-    """Yield as few rounds as hit every seam twice: a worker, and then the driver or its JVM, each in each group."""
+def short_schedule(seed: int, hits: int) -> Iterator[Round]:
+    """Yield rounds that hit every seam so often: a worker, and once the driver or its JVM, each in each group."""
     draw = random.Random(seed)
-    yield from _rounds(draw, "worker", SEAMS)
+    yield from _rounds(draw, "worker", SEAMS * (hits - 1))
     # Two of either group make a round for the JVM; the rest are the driver's.
     java = [str(seam) for group in GROUPS for seam in draw.sample(group, 2)]
     yield from _rounds(draw, "jvm", java)
