@@ -1,7 +1,13 @@
 """What a task does before it has a line; everything after that is tested in real workers."""
 
+import json
 import pickle
 import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 from thresher.spark.outcome import Fatal, Transient, decode
 from thresher.spark.pipeline import Step
@@ -45,3 +51,33 @@ def test_a_driver_that_cannot_be_reached_is_worth_another_attempt_and_says_where
 def test_the_token_is_never_shown() -> None:
     assert "secret" not in repr(spec(1))
     assert "secret" not in repr(Parcel.of(spec(1)))
+
+
+# A process that leads its group, as Spark's daemon does, and one that it forked and that says hello.
+HELLO = """
+import json, os, sys, time
+from tests.unit.test_task import spec
+from thresher.spark.bell import Bell
+from thresher.spark.line import Line
+from thresher.spark.shard import Figures
+leader = os.getpid()
+if os.fork():
+    if sys.argv[1] == "lives":
+        os.wait()
+    os._exit(0)
+while sys.argv[1] == "died" and os.getppid() == leader:
+    time.sleep(0.01)
+parent = Line(spec(1), Bell(), Figures(), task=0)._hello()["parent"]
+print(json.dumps({"leader": leader, "parent": parent[0] if parent else None}), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("leader", ["lives", "died"])
+def test_a_worker_names_the_daemon_as_its_parent_and_never_whoever_takes_orphans_in(leader: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HELLO, leader],
+        cwd=Path(__file__).parents[2], start_new_session=True, capture_output=True, timeout=60, check=True,
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    assert said["parent"] == (said["leader"] if leader == "lives" else None)

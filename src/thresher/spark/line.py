@@ -125,7 +125,9 @@ class Line:
         self._hang_up()
 
     def _hello(self) -> Frame:
-        me, parent = look(os.getpid()), look(self._parent)
+        # Spark's daemon leads the group of those it forks. If it died meanwhile, our parent is who takes orphans in:
+        # none of the driver's business, and by no means to be ended with the workers.
+        me, parent = look(os.getpid()), look(self._parent) if self._parent == os.getpgrp() else None
         return {
             "is": "hello",
             "token": self._spec.address.token,
