@@ -21,7 +21,7 @@ from thresher.devstack import ports
 from thresher.devstack.stack import Stack
 from thresher.kafka.transactional import ProducerRefused
 from thresher.outbox import Message
-from thresher.relay import relay
+from thresher.relay import relay, topic
 from thresher.relay.problem import BrokerRefused, ForeignProgress
 from thresher.relay.seam import Seam
 from thresher.spark.session import Session
@@ -272,9 +272,9 @@ def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_th
         relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
         at.read(101)
         broker.guard.limit(at.topic, 20_000)
-        at.more(300)
+        at.more(30)
         at.stash(large)
-        at.more(300)
+        at.more(30)
         relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
         assert [row[1] for row in at.dead()] == ["too-large"]
         broker.guard.limit(at.topic, None)
@@ -292,14 +292,17 @@ def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_th
         relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
         # Seen: 1, and 7 where it is found out again and again.
         assert 0 < relaying.shards[0].restarts <= 3
-    found = at.read(20_802)
+    found = at.read(20_262)
     in_order([message for message in found if len(message.value() or b"") < 10])
     assert len(at.dead()) == 1
 
 
 def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_until_it_is_adopted(
-    at: GuardedPlace,
+    at: GuardedPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The driver looks more often, and believes sooner that it is gone.
+    monkeypatch.setattr(relay, "_TOPIC_SECONDS", 0.5)
+    monkeypatch.setattr(topic, "_SETTLING_SECONDS", 1.0)
     name = at.settings().name
     progress = f"{name}.progress"
     with at.relaying() as relaying:
