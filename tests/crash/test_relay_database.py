@@ -87,11 +87,16 @@ def moves(at: Place, relaying: Relaying, seconds: float = BACK_SECONDS) -> None:
     newest: list[int] = []
 
     def there() -> bool:
-        newest[:] = [id_ for (id_,) in at.sql("SELECT max(id) FROM outbox") if id_ is not None]
+        newest[:] = [
+            id_ for (id_,) in at.sql("SELECT max(id) FROM outbox WHERE dispatched_time IS NULL") if id_ is not None
+        ]
         return bool(newest)
 
     relaying.until(there, seconds)
-    relaying.until(lambda: at.sql("SELECT count(*) FROM outbox WHERE id <= %s", newest[0]) == [(0,)], seconds)
+    relaying.until(
+        lambda: at.sql("SELECT count(*) FROM outbox WHERE id <= %s AND dispatched_time IS NULL", newest[0]) == [(0,)],
+        seconds,
+    )
 
 
 @pytest.mark.timeout(300)
