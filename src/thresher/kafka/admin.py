@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +33,12 @@ class TopicSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """What identifies a topic: another one under the same name has another id."""
+    """A topic as the cluster has it: another one under the same name has another id."""
 
     topic_id: str
     partitions: int
+    # A cluster that says nothing of rights lets us write.
+    writable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,23 +90,29 @@ class Admin:
 
     def topic(self, name: str) -> TopicFacts | None:
         """Return a topic's facts; None if it is not there."""
-        (future,) = self._client.describe_topics(TopicCollection([name]), request_timeout=_REQUEST_SECONDS).values()
-        try:
-            found = future.result()
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return None
-            raise
-        return TopicFacts(topic_id=str(found.topic_id), partitions=len(found.partitions))
+        found = self.facts([name])[name]
+        if isinstance(found, TopicFacts):
+            return found
+        if found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return None
+        raise KafkaException(found)
 
-    def may_write(self, topic: str) -> bool:
-        """Whether the cluster says that we may write to a topic; a cluster that says nothing of rights lets us."""
+    def facts(self, names: Collection[str]) -> dict[str, TopicFacts | KafkaError]:
+        """Return the facts of topics, asked for together; a topic's own error where it has one."""
         asked = self._client.describe_topics(
-            TopicCollection([topic]), include_authorized_operations=True, request_timeout=_REQUEST_SECONDS
+            TopicCollection(list(names)), include_authorized_operations=True, request_timeout=_REQUEST_SECONDS
         )
-        (future,) = asked.values()
-        allowed = future.result().authorized_operations
-        return not allowed or AclOperation.WRITE in allowed or AclOperation.ALL in allowed
+        found: dict[str, TopicFacts | KafkaError] = {}
+        for name, future in asked.items():
+            try:
+                topic = future.result()
+            except KafkaException as error:
+                found[name] = error.args[0]
+                continue
+            allowed = topic.authorized_operations
+            writable = not allowed or AclOperation.WRITE in allowed or AclOperation.ALL in allowed
+            found[name] = TopicFacts(topic_id=str(topic.topic_id), partitions=len(topic.partitions), writable=writable)
+        return found
 
     def widen_topic(self, name: str, partitions: int) -> None:
         """Raise a topic's number of partitions."""

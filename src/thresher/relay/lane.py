@@ -12,11 +12,11 @@ from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError
 
 from thresher.core.clock import ServerClock
 from thresher.kafka.admin import Admin
-from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.refusal import Refusal
 from thresher.kafka.tail import Tail
 from thresher.kafka.transactional import TransactionalProducer, Undelivered
 from thresher.relay.control import ControlTable, incarnation
@@ -35,14 +35,12 @@ from thresher.relay.effect import (
     Lift,
     Lot,
     Note,
-    Present,
     Produce,
     ReadControl,
     ReadProgress,
     Recovered,
     Renew,
     Settle,
-    Standing,
     Survey,
     Surveyed,
     Take,
@@ -60,23 +58,15 @@ from thresher.relay.seam import Seam, hook_of
 from thresher.relay.settings import Mandate
 from thresher.relay.settle import Settlement
 from thresher.relay.settler import Settler
+from thresher.relay.standings import KINDS, Standings
 from thresher.relay.topic import known_topic, progress_limit
 from thresher.spark.shard import Shard
 
-# How long what the cluster said about a topic is believed: present for longer than absent.
-_PRESENT_SECONDS, _ABSENT_SECONDS = 30.0, 1.0
 _LOOK_SECONDS = 0.05
 # An event has to fit into a frame.
 _TOLD = 50
 # The least that makes sense for a batch of the client's, and what it is without another word.
 _LEAST_BATCH_BYTES, _BATCH_BYTES = 16_000, 1_000_000
-_KINDS = {
-    Refusal.ROW: Kind.REJECTED,
-    Refusal.TIME: Kind.REJECTED,
-    Refusal.SIZE: Kind.TOO_LARGE,
-    Refusal.TOPIC: Kind.NO_TOPIC,
-    Refusal.TOPIC_DENIED: Kind.NOT_AUTHORISED,
-}
 
 
 def read(shard: Shard, _config: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -135,8 +125,8 @@ class Lane:
         shard.enter(closing(self._ahead))
         shard.shared["ahead"], shard.shared["failures"] = self._ahead, 0
         self._producer: TransactionalProducer | None = None
-        self._topics: dict[str, tuple[float, Standing]] = {}
         self._admin = Admin.of(settings.kafka)
+        self._standings = Standings(self._admin, self._partitions)
         self._hook = hook_of(mandate.hook)
         self._progress = progress_topic(settings.name)
         self._in_flight: list[int] = []
@@ -181,6 +171,9 @@ class Lane:
         if self._producer is None:
             raise AssertionError("init first")
         return self._producer
+
+    def _partitions(self, topic: str) -> int | KafkaError:
+        return self._client.partitions(topic)
 
     def _seam(self, seam: Seam, rows: Sequence[int] | None = None) -> None:
         if self._hook is not None:
@@ -280,34 +273,7 @@ class Lane:
             self._taken = None
 
     def _survey(self, effect: Survey) -> Surveyed:
-        now = time.monotonic()
-        standings: dict[str, Standing] = {}
-        for topic in effect.topics:
-            until, standing = self._topics.get(topic, (0.0, None))
-            if standing is None or until < now or effect.fresh:
-                standing = self._standing(topic)
-                keep = _PRESENT_SECONDS if isinstance(standing, Present) else _ABSENT_SECONDS
-                self._topics[topic] = (now + keep, standing)
-            standings[topic] = standing
-        return Surveyed(now=now, standings=standings)
-
-    def _standing(self, topic: str) -> Standing:
-        found = self._client.partitions(topic)
-        if isinstance(found, int):
-            return self._allowed(topic, found)
-        refusal = refusal_of(found)
-        if refusal not in _KINDS:
-            raise BrokerLost(f"the cluster did not say how {topic} stands: {found.str()}")
-        return Absent(kind=_KINDS[refusal], why=f"{topic}: {found.str()}")
-
-    def _allowed(self, topic: str, partitions: int) -> Standing:
-        """Ask before we try: a topic that may not be written to would fail every record of a transaction."""
-        try:
-            if self._admin.may_write(topic):
-                return Present(partitions=partitions)
-        except KafkaException as error:
-            raise BrokerLost(f"the cluster did not say how {topic} stands: {error.args[0].str()}") from error
-        return Absent(kind=Kind.NOT_AUTHORISED, why=f"{topic}: we may not write to it")
+        return self._standings.survey(effect.topics, fresh=effect.fresh)
 
     def _begin(self, _: Begin) -> None:
         self._seam(Seam.BEFORE_BEGIN)
@@ -354,27 +320,27 @@ class Lane:
 
     def _lost_topics(self, undelivered: Sequence[Undelivered]) -> list[Fault]:
         topics = {each.topic for each in undelivered} - {self._progress}
-        standings = {topic: self._standing(topic) for topic in topics}
-        self._topics.clear()
+        standings = self._standings.ask(topics)
+        self._standings.forget()
         faults = [
             Fault(kind=standing.kind, why=standing.why, topic=topic)
             for topic, standing in standings.items()
             if isinstance(standing, Absent)
         ]
         if not faults:
-            progress = self._standing(progress_topic(self._settings.name))
+            progress = self._standings.ask([self._progress])[self._progress]
             if isinstance(progress, Absent) and progress.kind is Kind.NOT_AUTHORISED:
                 raise BrokerRefused(f"{progress.why}; grant the relay Write on its progress topic")
             raise BrokerLost(f"the transaction failed: {undelivered[0].why}")
         return faults
 
     def _fault(self, undelivered: Undelivered) -> Fault:
-        kind = _KINDS.get(undelivered.refusal)
+        kind = KINDS.get(undelivered.refusal)
         if kind is None or undelivered.topic == self._progress:
             raise BrokerLost(f"a record for {undelivered.topic} was not delivered: {undelivered.why}")
         of_topic = undelivered.refusal in {Refusal.TOPIC, Refusal.TOPIC_DENIED}
         if of_topic:
-            self._topics.pop(undelivered.topic, None)
+            self._standings.forget(undelivered.topic)
         return Fault(
             kind=kind,
             why=f"{undelivered.topic}: {undelivered.why}",

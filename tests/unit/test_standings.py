@@ -1,0 +1,118 @@
+"""How topics stand: what is asked, how often, and what is made of the answers."""
+
+from collections.abc import Collection
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from thresher.kafka.admin import TopicFacts
+from thresher.relay.effect import Absent, Present
+from thresher.relay.fate import Kind
+from thresher.relay.problem import BrokerLost
+from thresher.relay.standings import Standings
+
+MISSING = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+
+class Cluster:
+    """Answers from a table, as an administrator and as a producer; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicFacts | KafkaError] = {}
+        self.created: dict[str, int] = {}
+        self.asked: list[set[str]] = []
+        self.produced: list[str] = []
+
+    def facts(self, names: Collection[str]) -> dict[str, TopicFacts | KafkaError]:
+        self.asked.append(set(names))
+        return {name: self.topics.get(name, MISSING) for name in names}
+
+    def partitions(self, topic: str) -> int | KafkaError:
+        self.produced.append(topic)
+        found = self.topics.get(topic, MISSING)
+        return found.partitions if isinstance(found, TopicFacts) else self.created.get(topic, found)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def stands(cluster: Cluster) -> Standings:
+    return Standings(cluster, cluster.partitions)  # type: ignore[arg-type]
+
+
+def there(partitions: int = 3, topic_id: str = "a", *, writable: bool = True) -> TopicFacts:
+    return TopicFacts(topic_id=topic_id, partitions=partitions, writable=writable)
+
+
+def test_many_topics_are_asked_for_together_and_believed_for_a_while(cluster: Cluster, stands: Standings) -> None:
+    names = {f"t{n}" for n in range(100)}
+    cluster.topics = dict.fromkeys(names, there())
+    for _ in range(2):
+        assert set(stands.survey(names).standings.values()) == {Present(partitions=3)}
+    assert cluster.asked == [names]
+
+
+def test_what_is_absent_is_asked_for_again_soon(
+    cluster: Cluster, stands: Standings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("thresher.relay.standings.time.monotonic", lambda: now)
+    cluster.topics = {"there": there()}
+    assert isinstance(stands.survey(["there", "gone"]).standings["gone"], Absent)
+    now = 102.0
+    cluster.topics["gone"] = there(1)
+    assert stands.survey(["there", "gone"]).standings["gone"] == Present(partitions=1)
+    assert cluster.asked[1:] == [{"gone"}]
+    now = 131.0
+    stands.survey(["there"])
+    assert cluster.asked[2:] == [{"there"}]
+
+
+def test_the_producer_is_asked_about_what_is_new_or_has_changed_and_not_again(
+    cluster: Cluster, stands: Standings
+) -> None:
+    for facts, asks in ((there(), 1), (there(), 1), (there(4), 2), (there(4, "b"), 3)):
+        cluster.topics["t"] = facts
+        assert stands.ask(["t"]) == {"t": Present(partitions=facts.partitions)}
+        assert len(cluster.produced) == asks
+    stands.forget("t")
+    stands.ask(["t"])
+    assert len(cluster.produced) == 4
+    stands.survey(["t"], fresh=True)
+    assert len(cluster.produced) == 5
+
+
+def test_a_topic_that_the_broker_makes_when_a_producer_asks_is_there(cluster: Cluster, stands: Standings) -> None:
+    cluster.created["new"] = 1
+    assert stands.ask(["new"]) == {"new": Present(partitions=1)}
+
+
+def test_a_topic_that_may_not_be_written_to_is_absent_for_us(cluster: Cluster, stands: Standings) -> None:
+    cluster.topics = {"shown": there(writable=False), "hidden": KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)}
+    found = stands.ask(["shown", "hidden"])
+    assert [standing.kind for standing in found.values() if isinstance(standing, Absent)] == [Kind.NOT_AUTHORISED] * 2
+
+
+def test_a_missing_topic_has_its_reason(stands: Standings) -> None:
+    standing = stands.ask(["gone"])["gone"]
+    assert isinstance(standing, Absent)
+    assert standing.kind is Kind.NO_TOPIC
+    assert standing.why.startswith("gone: ")
+
+
+def test_an_answer_that_says_nothing_is_trouble_and_not_an_absence(cluster: Cluster, stands: Standings) -> None:
+    cluster.topics = {"t": KafkaError(KafkaError.LEADER_NOT_AVAILABLE)}
+    with pytest.raises(BrokerLost, match="how t stands"):
+        stands.ask(["t"])
+
+
+def test_no_answer_is_trouble(stands: Standings, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_: Collection[str]) -> dict[str, TopicFacts | KafkaError]:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr(cluster, "facts", silent)
+    with pytest.raises(BrokerLost, match="how topics stand"):
+        stands.survey(["t"])
