@@ -4,6 +4,7 @@ An idle look costs a bare probe; a few rows one prepared query; many come as Arr
 primary, in autocommit, and nothing is written to claim rows.
 """
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -25,6 +26,26 @@ from thresher.relay.settings import Settings
 
 # Up to here, a query that returns Python's values is quicker.
 _FEW = 200
+
+
+class Share:
+    """How many rows of a lot one bucket may give: about an equal part where all have many, and all where one has."""
+
+    def __init__(self, buckets: int) -> None:
+        self._buckets = buckets
+        # Of an equal part.
+        self._factor = 1.25
+
+    def of(self, rows: int) -> int:
+        """Return what to ask each bucket for, of a lot of so many rows."""
+        return max(1, min(rows, math.ceil(rows * self._factor / self._buckets)))
+
+    def learn(self, found: int, rows: int, asked: int) -> None:
+        """Ask for more where all buckets together gave too few, and for less where many were not even asked."""
+        if found < 0.75 * rows:
+            self._factor = min(2.0 * self._factor, 2.0 * self._buckets)
+        elif asked < 0.75 * self._buckets:
+            self._factor = max(0.5 * self._factor, 1.25)
 
 
 class _Probe:
@@ -71,6 +92,7 @@ class Head:
         self._arrow: Any = None
         # The last query was cut off by its limit: there is more.
         self._deep = False
+        self._share = Share(len(self._buckets))
 
     def read(self, rows: int, size: int, in_flight: Collection[int], held: Collection[str]) -> pa.RecordBatch | None:
         """Return up to so many rows and, where rows are large, bytes of the head; None if there are none."""
@@ -88,7 +110,8 @@ class Head:
             few = min(_FEW, rows)
             with explained():
                 # Bounded by bytes always: for few rows that costs nothing.
-                found = self._cursor.execute(self._bounded, {**wanted, "rows": few}, prepare=True).fetchall()
+                few_wanted = {**wanted, "rows": few, "each": few}
+                found = self._cursor.execute(self._bounded, few_wanted, prepare=True).fetchall()
             if not found:
                 return None
             batch = batch_of(found)
@@ -96,9 +119,12 @@ class Head:
             if len(found) < few or few == rows or full:
                 self._turn(batch, cut_off=len(found) >= few or full)
                 return batch
-        batch = self._read_many({**wanted, "rows": rows})
+        batch = self._read_many({**wanted, "rows": rows, "each": self._share.of(rows)})
         self._deep = batch.num_rows >= _FEW
-        self._turn(batch, cut_off=batch.num_rows >= rows or batch.nbytes > size // 2)
+        large = batch.nbytes > size // 2
+        asked = self._turn(batch, cut_off=batch.num_rows >= rows or large)
+        if not large:
+            self._share.learn(batch.num_rows, rows, asked)
         return batch if batch.num_rows else None
 
     def close(self) -> None:
@@ -107,13 +133,18 @@ class Head:
         if self._arrow is not None:
             self._arrow.close()
 
-    def _turn(self, batch: pa.RecordBatch, *, cut_off: bool) -> None:
-        """Begin behind the last bucket next time: one with a long backlog does not keep the others waiting."""
+    def _turn(self, batch: pa.RecordBatch, *, cut_off: bool) -> int:
+        """Begin behind the last bucket next time: one with a long backlog does not keep the others waiting.
+
+        Returns how many buckets were asked.
+        """
+        place = len(self._buckets)
         if cut_off and batch.num_rows:
             key = batch.column("key")[-1].as_py()
             last = batch.column("id")[-1].as_py() % BUCKETS if key is None else bucket_of(key)
             place = self._buckets.index(last) + 1
             self._buckets = self._buckets[place:] + self._buckets[:place]
+        return place
 
     def _read_many(self, wanted: dict[str, Any]) -> pa.RecordBatch:
         query = self._bounded if self._holds_large_rows() else self._query
