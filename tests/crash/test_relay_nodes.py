@@ -81,6 +81,7 @@ def all_move(relay: Relaying, *shards: int) -> None:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_coordinators_and_leaders_that_vanish_and_move_cost_time_and_nothing_else(
     cluster: Cluster, spark: Session, tmp_path: Path
