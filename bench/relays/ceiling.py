@@ -23,6 +23,8 @@ from thresher.db.cursor import BigintArray, OwnCursor
 from thresher.relay.names import buckets_of
 
 CONTEXT = multiprocessing.get_context("spawn")
+# Of one process. With fewer, much is read before the rate is taken and sent after it: that is no rate.
+_LEAST_BATCHES = 10
 _OPTIONS = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off -c max_parallel_workers_per_gather=0"
 
 
@@ -38,25 +40,26 @@ class Tuning:
         how = "overlapped" if self.overlapped else "one step after another"
         return f"{self.processes} processes, {self.batch_rows:,} rows a batch, {how}"
 
-    def neighbours(self) -> list["Tuning"]:
-        """Return what differs in one thing."""
-        return [
+    def neighbours(self, rows: int) -> list["Tuning"]:
+        """Return what differs in one thing, and copies a backlog of so many rows in many batches."""
+        found = [
             replace(self, batch_rows=self.batch_rows * 2),
             replace(self, batch_rows=self.batch_rows // 2),
             replace(self, processes=self.processes % 2 + 1),
             replace(self, overlapped=not self.overlapped),
         ]
+        return [each for each in found if each.batch_rows * each.processes * _LEAST_BATCHES <= rows]
 
 
-def tuned(measure: Callable[[Tuning], float], say: Callable[[str], None]) -> Tuning:
-    """Return the best, from the usual one on, and print every figure on the way."""
+def tuned(rows: int, measure: Callable[[Tuning], float], say: Callable[[str], None]) -> Tuning:
+    """Return the best for a backlog of so many rows, from the usual one on, and print every figure on the way."""
     best = Tuning()
     rates = {best: measure(best)}
     say(f"ceiling: {best}: {rates[best]:,.0f} rec/s")
     better = True
     while better:
         better = False
-        for other in best.neighbours():
+        for other in best.neighbours(rows):
             if other in rates:
                 continue
             rates[other] = measure(other)

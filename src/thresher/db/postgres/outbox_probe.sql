@@ -1,3 +1,7 @@
 -- Whether a shard has anything pending at all, for idle looks: prepared once and executed bare, so its parameter is the
--- protocol's own. Index: (bucket, id) WHERE dispatched_time IS NULL.
-SELECT FROM {table} WHERE bucket = ANY ($1::smallint[]) AND dispatched_time IS NULL LIMIT 1
+-- protocol's own. Index: as in outbox_head, and for the same reason not "=".
+SELECT FROM unnest($1::smallint[]) AS b(bucket)
+ CROSS JOIN LATERAL (
+SELECT FROM {table} i WHERE i.bucket >= b.bucket AND i.bucket <= b.bucket AND i.dispatched_time IS NULL
+ ORDER BY i.bucket, i.id LIMIT 1) h
+ LIMIT 1

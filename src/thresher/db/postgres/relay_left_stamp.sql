@@ -4,4 +4,4 @@ SELECT count(*)
  WHERE o.id = ANY (%(ids)s)
    AND ((o.id, greatest('0001-01-02', least('9999-12-30', o.create_time))) NOT IN
          (SELECT f.id, f.create_time FROM unnest(%(ids)s, %(create_times)s) AS f(id, create_time))) IS FALSE
-   AND o.dispatched_time IS NULL
+   AND num_nulls(o.dispatched_time) = 1

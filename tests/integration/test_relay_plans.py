@@ -1,0 +1,77 @@
+"""Whatever the statistics say, the relay's statements go by the index that they were written for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from thresher.db import TableName, statement
+from thresher.outbox import create_schema
+from thresher.relay.database import connect
+
+OUTBOX = TableName(table="outbox")
+ROWS = 20_000
+BUCKETS = list(range(64))
+PENDING, PRIMARY = "outbox_bucket_id_idx", "outbox_pkey"
+
+
+@pytest.fixture
+def empty(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(dsn) as connection:
+        create_schema(connection, OUTBOX)
+        connection.execute(statement("outbox_dead_create", OUTBOX))
+    with connect(dsn, "tests") as connection:
+        yield connection
+
+
+@pytest.fixture(params=["one key", "many keys", "rows since it was empty", "settled rows", "no statistics"])
+def session(request: pytest.FixtureRequest, empty: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    kind = request.param
+    if kind == "rows since it was empty":
+        empty.execute("VACUUM ANALYZE outbox")
+    keys = 1 if kind == "one key" else 1000
+    empty.execute(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) "
+        "SELECT 't', convert_to('k' || n %% %s, 'UTF8'), 'v' FROM generate_series(1, %s) n",
+        [keys, ROWS],
+    )
+    if kind == "settled rows":
+        empty.execute("UPDATE outbox SET dispatched_time = now() WHERE mod(id, 100) > 0")
+    if kind in {"one key", "many keys", "settled rows"}:
+        empty.execute("VACUUM ANALYZE outbox")
+    return empty
+
+
+def indexes(node: dict[str, Any]) -> Iterator[str]:
+    """Yield the indexes by which a plan looks at the outbox; a look at the table itself is one too."""
+    if node.get("Relation Name") == "outbox" and node["Node Type"] != "ModifyTable":
+        yield node.get("Index Name", node["Node Type"])
+    for child in node.get("Plans", ()):
+        yield from indexes(child)
+
+
+def planned(session: psycopg.Connection[Any], query: str, parameters: Any) -> set[str]:
+    text = psycopg.ClientCursor(session).mogrify(query, parameters)
+    row = session.execute(f"EXPLAIN (FORMAT JSON) {text}").fetchone()
+    assert row is not None
+    return set(indexes(row[0][0]["Plan"]))
+
+
+def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> None:
+    head = statement("outbox_head", OUTBOX)
+    bounded = statement("relay_head_bounded").replace("{head}", head)
+    wanted = {"buckets": BUCKETS, "held": [], "largest": 1_000_000, "bytes": 1_000_000, "rows": 10_000}
+    for each in (1, 300, 10_000):
+        for in_flight in ([], list(range(10_000))):
+            for query in (head, bounded):
+                plan = planned(session, query, {**wanted, "each": each, "in_flight": in_flight})
+                assert plan == {PENDING}, (each, len(in_flight))
+    assert planned(session, statement("outbox_probe", OUTBOX).replace("$1", "%s"), [BUCKETS]) == {PENDING}
+    for count in (1, 10_000):
+        times = ["2026-01-01 12:00:00+00"] * count
+        for name in ("relay_settle_delete", "relay_settle_stamp", "relay_left_delete", "relay_left_stamp"):
+            query = statement(name, OUTBOX).replace("%(ids)s", "%(ids)s::bigint[]")
+            query = query.replace("%(create_times)s", "%(create_times)s::timestamptz[]")
+            plan = planned(session, query, {"ids": list(range(count)), "create_times": times})
+            assert plan == {PRIMARY}, (name, count)
