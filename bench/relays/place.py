@@ -82,9 +82,9 @@ class Place:
         ((count,),) = self.execute(f"SELECT count(*) FROM {aside}")  # noqa: S608
         own_key = "kafka_key" if key is None else "%(key)s::bytea" if self.shape is Shape.THRESHER else "%(key)s"
         self.execute(
-            f"INSERT INTO outbox ({COLUMNS}) SELECT (%(topics)s::text[])[1 + id %% %(many)s], {own_key}, kafka_value, "  # noqa: S608
-            f"kafka_header_keys, kafka_header_values FROM {aside}, generate_series(1, %(times)s) time "
-            f"ORDER BY time, id LIMIT %(rows)s",
+            f"INSERT INTO outbox (create_time, {COLUMNS}) SELECT clock_timestamp(), "  # noqa: S608 - our own names
+            f"(%(topics)s::text[])[1 + id %% %(many)s], {own_key}, kafka_value, kafka_header_keys, kafka_header_values "
+            f"FROM {aside}, generate_series(1, %(times)s) time ORDER BY time, id LIMIT %(rows)s",
             {"topics": list(topics), "many": len(topics), "key": key, "times": -(-rows // count), "rows": rows},
         )
         self.execute("VACUUM ANALYZE outbox")
