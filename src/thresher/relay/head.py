@@ -96,6 +96,8 @@ class Head:
 
     def read(self, rows: int, size: int, in_flight: Collection[int], held: Collection[str]) -> pa.RecordBatch | None:
         """Return up to so many rows and, where rows are large, bytes of the head; None if there are none."""
+        if not in_flight and not self._deep and not self._probe.finds():
+            return None
         wanted: dict[str, Any] = {
             "buckets": self._buckets,
             # As text: thousands of numbers are quoted in one go.
@@ -104,8 +106,6 @@ class Head:
             "bytes": size,
             "largest": self._largest,
         }
-        if not in_flight and not self._deep and not self._probe.finds():
-            return None
         if not self._deep:
             few = min(_FEW, rows)
             with explained():

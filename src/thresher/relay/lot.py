@@ -78,7 +78,7 @@ def rows_of(batch: pa.RecordBatch, reserved: str = "") -> Sequence[Row]:
 
 def sendable(batch: pa.RecordBatch, reserved: str = "") -> Sendable | None:
     """Return the rows of a batch if all of them can be sent, and nothing about them is out of the ordinary."""
-    if "flaw" in batch.schema.names and batch.column("flaw").null_count < batch.num_rows:
+    if _flawed(batch):
         return None
     names, values = batch.column("header_keys"), batch.column("header_values")
     stored, partitions, moments = batch.column("topic"), batch.column("partition"), batch.column("timestamp")
