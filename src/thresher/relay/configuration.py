@@ -56,6 +56,8 @@ class Form(BaseModel):
     poll_seconds: float = Field(default=_LIMITS.poll_seconds, gt=0, le=60)
     grace_seconds: float = Field(default=_LIMITS.grace_seconds, ge=0, le=86_400)
     horizon_seconds: float = Field(default=_LIMITS.horizon_seconds, ge=60)
+    in_flight_rows: int = Field(default=_LIMITS.in_flight_rows, ge=1, le=40_000)
+    mark_rows: int = Field(default=_LIMITS.mark_rows, ge=1, le=40_000)
     status: str = STATUS
     spark_master: str | None = None
     spark_python: str | None = None

@@ -13,6 +13,15 @@ from thresher.relay.exactly_once import Poison
 MODE = "exactly-once"
 
 
+class Delivery(enum.StrEnum):
+    """What is promised to readers."""
+
+    # To those that read committed records only.
+    EXACTLY_ONCE = "exactly-once"
+    # To all: a repeat directly follows its original within its key.
+    AT_LEAST_ONCE = "at-least-once"
+
+
 class Settling(enum.StrEnum):
     """What becomes of a row that was sent or filtered."""
 
@@ -31,6 +40,9 @@ class Limits:
     poll_seconds: float = 0.001
     grace_seconds: float = 60.0
     horizon_seconds: float = 3600.0
+    # At least once: rows of a shard that were sent and are not purged yet, and rows that one query marks.
+    in_flight_rows: int = 1_000
+    mark_rows: int = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +53,7 @@ class Settings:
     dsn: str = field(repr=False)
     outbox: TableName
     shape: Shape = Shape.THRESHER
+    delivery: Delivery = Delivery.EXACTLY_ONCE
     # librdkafka's properties: for every client, and for the producers besides.
     kafka: Mapping[str, Any] = field(repr=False)
     producer: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -1,0 +1,33 @@
+"""What an election is told, once, at the edge."""
+
+import enum
+from dataclasses import dataclass
+
+
+class ElectionKind(enum.StrEnum):
+    """How a leader is found."""
+
+    # A consumer group on a leader topic.
+    NELI = "neli"
+    # A row in the outbox database.
+    LEASE = "lease"
+    # Whoever starts takes over: the newest leads.
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionSettings:
+    """How to compete. Times are generous enough that a busy machine does not lose a leadership that it has."""
+
+    kind: ElectionKind = ElectionKind.LEASE
+    # neli: the topic whose partition 0 decides, and the consumer group; both from the relay's name if None.
+    leader_topic: str | None = None
+    leader_group: str | None = None
+    # neli: a leader that has not heard its own heartbeat for so long steps down.
+    heartbeat_timeout_seconds: float = 5.0
+    # neli: how often it asks Kafka at least and at most, and for how long it listens each time.
+    min_poll_seconds: float = 0.1
+    max_poll_seconds: float = 2.5
+    poll_duration_seconds: float = 0.001
+    # lease: how long one is good for without being renewed.
+    lease_seconds: float = 1.5

@@ -1,0 +1,1 @@
+"""The relay as its users meet it: configuration, election, engine and relay wired together, with one life cycle."""
