@@ -190,13 +190,12 @@ def pace(most_rows: int = 4_000) -> ReadAhead:
     return ReadAhead(lambda: None, most_rows=most_rows, poll_seconds=0.0)  # type: ignore[arg-type, return-value]
 
 
-def test_a_quick_and_full_lot_doubles_the_next_up_to_the_most() -> None:
+@pytest.mark.parametrize(("seconds", "sizes"), [(0.3, [2_000, 4_000, 4_000]), (0.1, [4_000, 4_000])])
+def test_a_quick_and_full_lot_makes_the_next_larger_up_to_the_most(seconds: float, sizes: list[int]) -> None:
     ahead = pace()
-    sizes = []
-    for _ in range(3):
-        ahead.pace(ahead._rows, 0.1, 1.0)
-        sizes.append(ahead._rows)
-    assert sizes == [2_000, 4_000, 4_000]
+    for size in sizes:
+        ahead.pace(ahead._rows, seconds, 1.0)
+        assert ahead._rows == size
 
 
 def test_a_slow_lot_halves_the_next_down_to_the_least() -> None:

@@ -111,14 +111,15 @@ class ReadAhead:
             self._state.notify_all()
 
     def pace(self, rows: int, seconds: float, most_seconds: float) -> None:
-        """Learn from a lot: after a slow one the next are half as large, after a quick and full one twice as large."""
+        """Learn from a lot: after a slow one the next are half as large, after a quick and full one twice or more."""
         if seconds > most_seconds:
             self._rows = min(self._most_rows, max(_LEAST_ROWS, min(self._rows, rows) // 2))
             self._bytes = max(_LEAST_BYTES, self._bytes // 2)
         elif seconds < most_seconds / 2:
-            self._bytes = min(self._most_bytes, self._bytes * 2)
+            more = 4 if seconds < most_seconds / 8 else 2
+            self._bytes = min(self._most_bytes, self._bytes * more)
             if rows >= self._rows:
-                self._rows = min(self._most_rows, self._rows * 2)
+                self._rows = min(self._most_rows, self._rows * more)
 
     def close(self) -> None:
         """Stop reading."""
