@@ -38,7 +38,7 @@ from thresher.outbox import Shape
 from thresher.relay.settings import Limits
 
 PARTS = ("throughput", "hot-key", "latency", "idle", "growth", "sizes", "peer")
-# The local stack's own buffers are smaller than a server's by default: a backlog would be read from disk again and again.
+# The local stack has less than a server has by default, and would read a backlog from disk again and again.
 POSTGRES = {"shared_buffers": "256MB"}
 WANTED = {
     "vs_ceiling": "≥ 0.85", "hot_key_vs_one_shard": "≥ 0.9", "p50_vs_floor": "≤ 1.5", "p99_vs_p50": "≤ 4",

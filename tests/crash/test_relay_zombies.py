@@ -22,7 +22,7 @@ from thresher.relay.names import progress_topic, sessions
 from thresher.relay.problem import ForeignProgress, Superseded
 from thresher.relay.progress import Origin, encode, progress_of
 from thresher.relay.seam import Seam
-from thresher.relay.settings import MODE
+from thresher.relay.settings import Delivery
 from thresher.spark.session import Session
 
 STOPPED_SECONDS = 17.0
@@ -161,7 +161,7 @@ def test_a_layout_of_another_mode_is_fenced_and_taken_over(places: Callable[[str
     with at.relaying(shards=1) as relay:
         relay.until(lambda: at.pending() == 0)
     assert sorted(int(message.value() or b"") for message in at.read(100)) == list(range(100))
-    assert at.sql("SELECT mode, shards FROM thresher_relay") == [(MODE, 1)]
+    assert at.sql("SELECT mode, shards FROM thresher_relay") == [(Delivery.EXACTLY_ONCE, 1)]
 
 
 def outbox_id(place: Place) -> str:

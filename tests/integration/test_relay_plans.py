@@ -7,8 +7,9 @@ import psycopg
 import pytest
 
 from thresher.db import TableName, statement
-from thresher.outbox import create_schema
+from thresher.outbox import Shape, create_schema
 from thresher.relay.database import connect
+from thresher.relay.head import bounded_query, head_query
 
 OUTBOX = TableName(table="outbox")
 ROWS = 20_000
@@ -59,8 +60,8 @@ def planned(session: psycopg.Connection[Any], query: str, parameters: Any) -> se
 
 
 def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> None:
-    head = statement("outbox_head", OUTBOX)
-    bounded = statement("relay_head_bounded").replace("{head}", head)
+    head = head_query(Shape.THRESHER, OUTBOX, "relay_not_in_flight")
+    bounded = bounded_query(head)
     wanted = {"buckets": BUCKETS, "held": [], "largest": 1_000_000, "bytes": 1_000_000, "rows": 10_000}
     for each in (1, 300, 10_000):
         for in_flight in ([], list(range(10_000))):

@@ -22,7 +22,9 @@ class Played:
         self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.closed = False
 
-    def read(self, rows: int, _size: int, in_flight: Collection[int], held: Collection[str]) -> pa.RecordBatch | None:
+    def read(
+        self, rows: int, _size: int, in_flight: Collection[int], held: Collection[str], _generation: int
+    ) -> pa.RecordBatch | None:
         self.asked.put((rows, set(in_flight), set(held)))
         answer = self.answers.get()
         if isinstance(answer, BaseException):

@@ -84,6 +84,7 @@ class Undelivered:
     why: str
     topic: str
     place: int | None = None
+    key: bytes | None = None
 
 
 class TransactionalProducer:
@@ -100,7 +101,9 @@ class TransactionalProducer:
         # Not a method: a cycle through the client would keep it, its threads and its connections.
         def on_delivery(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                fault = Undelivered(refusal=refusal_of(error), why=error.str(), topic=message.topic() or "")
+                fault = Undelivered(
+                    refusal=refusal_of(error), why=error.str(), topic=message.topic() or "", key=_bytes(message.key())
+                )
                 undelivered.append(fault)
 
         callbacks = {"on_delivery": on_delivery, "error_cb": self._errors.append}
@@ -168,6 +171,16 @@ class TransactionalProducer:
     def _causes(self) -> list[Undelivered]:
         return [fault for fault in self._undelivered if fault.refusal is not Refusal.NEIGHBOUR]
 
+    @property
+    def sound(self) -> bool:
+        """Whether nothing has failed that was not forgiven."""
+        return not self._undelivered
+
+    def forgive(self) -> None:
+        """Forget the records that failed: who asks for this has dealt with them. A client that demands an abort because
+        of one takes no other record, so the next one that is produced fails at once."""
+        self._undelivered.clear()
+
     def commit(self) -> None:
         """Commit. Raises `CommitUnknown` where that is not certain, and nothing is committed that lacks a record."""
         self._producer.poll(0)
@@ -220,6 +233,10 @@ class TransactionalProducer:
 
     def _last_error(self) -> str:
         return f"; last error: {self._errors[-1].str()}" if self._errors else ""
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
 
 
 def properties(transactional_id: str, config: Mapping[str, Any]) -> dict[str, Any]:

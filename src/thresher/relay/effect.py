@@ -61,10 +61,10 @@ class Surveyed:
 class Fault:
     """What kept records from being delivered: one row where its place is known, any of them where it is not.
 
-    With a topic, the fault is the whole topic's.
+    With a topic, the fault is the whole topic's. Without a kind, trying again may help.
     """
 
-    kind: Kind
+    kind: Kind | None
     why: str
     place: int | None = None
     topic: str | None = None
@@ -110,7 +110,13 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """The next lot, read after `Init` → `Lot`, or None when it is time to stop."""
+    """The next lot, read after `Init` → `Lot`, or None when it is time to stop.
+
+    Without `wait`, an empty one if there is none yet. Of the `hot` keys no more are wanted.
+    """
+
+    wait: bool = True
+    hot: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +149,10 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Produce the progress record."""
+    """Produce the progress record. `despite` faults that were dealt with → whether the transaction can be committed."""
 
     progress: Progress
+    despite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +177,13 @@ class Lift:
 
 
 @dataclass(frozen=True, slots=True)
+class Reset:
+    """Take the marks off rows that are marked and were not sent."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Renew:
     """Forget every row that is not settled and every lot read so far: the next one is read from the head."""
 
@@ -191,4 +205,5 @@ Effect = (
     | Hold
     | Lift
     | Renew
+    | Reset
 )

@@ -89,7 +89,7 @@ class Me:
 
 def protocol(me: Me, rules: Rules) -> Steps:
     """Yield what has to be done, for as long as there are lots to take."""
-    shard = _Shard(me, rules)
+    shard = Carrier(me, rules)
     yield from shard.recover()
     yield Recovered()
     while (lot := (yield Take())) is not None:
@@ -98,7 +98,9 @@ def protocol(me: Me, rules: Rules) -> Steps:
 
 
 @dataclass
-class _Shard:
+class Carrier:
+    """What both guarantees have in common: recovery, and carrying rows to their fates."""
+
     me: Me
     rules: Rules
     number: int = 0
@@ -113,6 +115,7 @@ class _Shard:
     rejections: int = 0
 
     def recover(self) -> Steps:
+        """Fence the last owner of the shard, see that it is still ours, and settle what was published."""
         self._require_mine((yield ReadControl()))
         yield Init()
         control: Control = yield ReadControl()
@@ -142,8 +145,8 @@ class _Shard:
             yield Note(progress_of(self.origin, 0, [], 0))
             yield Commit()
 
-    def carry(self, lot: Lot) -> Steps:
-        """Bring the rows of a lot to their fates, or back to the table."""
+    def carry(self, lot: Lot) -> Generator[Effect, Any, bool]:
+        """Bring the rows of a lot to their fates, or back to the table; return whether what was read is forgotten."""
         held: set[str] = set()
         rest: Sequence[Row] = self._judged(lot.rows)
         # Rows are left for later: they went back to the table, or wait in it behind one that blocks their key.
@@ -160,10 +163,16 @@ class _Shard:
             progress = progress_of(self._origin(), self.number + 1, rows, lot.failures)
             faults = faults + (yield Flush(progress))
             if faults:
-                yield from self._rejected(rows, faults)
-                return
+                spared = self._spared(rows, faults)
+                if spared is not None:
+                    progress = progress_of(self._origin(), self.number + 1, spared, lot.failures)
+                if spared is None or not (yield Note(progress, despite=True)):
+                    yield from self._rejected(rows, faults)
+                    return True
+                rows = spared
             yield from self._delivered(rows)
-            yield Note(progress)
+            if not faults:
+                yield Note(progress)
             yield AwaitSettled()
             yield Commit()
             self.number += 1
@@ -174,6 +183,11 @@ class _Shard:
             # They must not be overtaken by what was read behind them.
             yield AwaitSettled()
             yield Renew()
+        return left
+
+    def _spared(self, _rows: Sequence[Row], _faults: Sequence[Fault]) -> Sequence[Row] | None:
+        """Return what of a transaction with faults may be committed nevertheless; None if it must not be."""
+        return None
 
     def _cut(self, rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
         """Return what one transaction may carry, and the rest: suspects go by themselves, half of them at most."""
@@ -295,20 +309,22 @@ class _Shard:
         yield from self.recover()
         self.rejections += 1
         sent = [place for place, _ in records_of(rows)]
-        lost = {fault.topic: Absent(kind=fault.kind, why=fault.why) for fault in faults if fault.topic is not None}
-        named = {fault.place: fault for fault in faults if fault.place is not None and fault.topic is None}
+        # What time may mend tells nothing about a row.
+        telling = [(fault, fault.kind) for fault in faults if fault.kind is not None]
+        lost = {fault.topic: Absent(kind=kind, why=fault.why) for fault, kind in telling if fault.topic is not None}
+        named = {fault.place: (kind, fault.why) for fault, kind in telling if fault.place is not None}
         if lost:
             now = (yield Survey(frozenset())).now
             for topic, absence in lost.items():
                 self._missed(topic, now)
                 self.denied[topic] = (now + _DENIED_SECONDS, absence)
-        elif named or len(sent) == 1:
-            for place, fault in (named or {sent[0]: faults[0]}).items():
+        elif named or (telling and len(sent) == 1):
+            for place, (kind, why) in (named or {sent[0]: (telling[0][1], telling[0][0].why)}).items():
                 row = rows[place]
-                fate = dead(fault.kind, fault.why, self.rejections)
+                fate = dead(kind, why, self.rejections)
                 self.condemned[row.id, row.create_time] = self._condemned(row, fate)
                 self.suspects.discard((row.id, row.create_time))
-        else:
+        elif telling:
             self.suspects = {(rows[place].id, rows[place].create_time) for place in sent}
         yield Renew()
 

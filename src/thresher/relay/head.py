@@ -15,9 +15,9 @@ import pyarrow as pa
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
-from thresher.db import statement
+from thresher.db import TableName, statement
 from thresher.db.cursor import OwnCursor
-from thresher.outbox.shape import BUCKETS, bucket_of
+from thresher.outbox.shape import BUCKETS, Shape, bucket_of
 from thresher.relay.control import incarnation
 from thresher.relay.database import connect, explain, explained, session
 from thresher.relay.lot import READ_SCHEMA, batch_of
@@ -26,6 +26,18 @@ from thresher.relay.settings import Settings
 
 # Up to here, a query that returns Python's values is quicker.
 _FEW = 200
+
+
+def largest(settings: Settings) -> int:
+    """Return how large a row may be to be looked at: a larger one can never be sent."""
+    asked = {**settings.kafka, **settings.producer}.get("message.max.bytes", 1_000_000)
+    return max(int(asked), settings.limits.batch_bytes)
+
+
+def require_same(since: str, expected: str) -> None:
+    """See that it is the database that recovery settled: in one restored since, sent rows are back."""
+    if since != expected:
+        raise DatabaseLost("the database was restarted or replaced: the shard recovers first")
 
 
 class Share:
@@ -48,18 +60,20 @@ class Share:
             self._factor = max(0.5 * self._factor, 1.25)
 
 
-class _Probe:
+class Probe:
     """Asks whether there is anything, with as little as the driver and the server can do: idle shards ask all day."""
 
     _NAME = b"thresher_probe"
 
-    def __init__(self, connection: psycopg.Connection[Any], query: str, buckets: Collection[int]) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], settings: Settings, buckets: Collection[int]) -> None:
         self._connection = connection
         self._buckets = f"{{{','.join(map(str, buckets))}}}".encode()
+        query = statement(f"{settings.shape.prefix}_probe", settings.outbox)
         with explained():
             self._require(connection.pgconn.prepare(self._NAME, query.encode()))
 
     def finds(self) -> bool:
+        """Whether a row is pending."""
         with explained():
             result = self._connection.pgconn.exec_prepared(self._NAME, [self._buckets])
             self._require(result)
@@ -70,6 +84,16 @@ class _Probe:
             raise psycopg.errors.error_from_result(result)
 
 
+def head_query(shape: Shape, outbox: TableName, unclaimed: str) -> str:
+    """Return the statement that reads a head, without what `unclaimed` leaves out."""
+    return statement(f"{shape.prefix}_head", outbox).replace("{unclaimed}", statement(unclaimed).strip())
+
+
+def bounded_query(head: str) -> str:
+    """Return the same, bounded by bytes too."""
+    return statement("relay_head_bounded").replace("{head}", head)
+
+
 class Head:
     """The head of one shard, over its own connections. For one thread."""
 
@@ -77,24 +101,24 @@ class Head:
         self._settings = settings
         self._application = application
         self._buckets = list(buckets)
-        self._query = statement(f"{settings.shape.prefix}_head", settings.outbox)
-        self._bounded = statement("relay_head_bounded").replace("{head}", self._query)
+        self._query = head_query(settings.shape, settings.outbox, "relay_not_in_flight")
+        self._bounded = bounded_query(self._query)
         self._large = statement("relay_large")
         self._since = since
-        # A row larger than this is not even looked at: it can never be sent.
-        largest = {**settings.kafka, **settings.producer}.get("message.max.bytes", 1_000_000)
-        self._largest = max(int(largest), settings.limits.batch_bytes)
+        self._largest = largest(settings)
         self._connection = connect(settings.dsn, application)
-        self._require_same(incarnation(self._connection).since)
+        require_same(incarnation(self._connection).since, since)
         self._cursor = OwnCursor(self._connection)
         self._cursor.format = psycopg.pq.Format.BINARY
-        self._probe = _Probe(self._connection, statement(f"{settings.shape.prefix}_probe", settings.outbox), buckets)
+        self._probe = Probe(self._connection, settings, buckets)
         self._arrow: Any = None
         # The last query was cut off by its limit: there is more.
         self._deep = False
         self._share = Share(len(self._buckets))
 
-    def read(self, rows: int, size: int, in_flight: Collection[int], held: Collection[str]) -> pa.RecordBatch | None:
+    def read(
+        self, rows: int, size: int, in_flight: Collection[int], held: Collection[str], _generation: int
+    ) -> pa.RecordBatch | None:
         """Return up to so many rows and, where rows are large, bytes of the head; None if there are none."""
         if not in_flight and not self._deep and not self._probe.finds():
             return None
@@ -157,7 +181,7 @@ class Head:
                 )
                 with self._arrow.cursor() as cursor:
                     cursor.execute(statement("incarnation"))
-                    self._require_same(cursor.fetchone()[1])
+                    require_same(cursor.fetchone()[1], self._since)
             with self._arrow.cursor() as cursor:
                 cursor.execute(text)
                 table = cursor.fetch_arrow_table()
@@ -165,11 +189,6 @@ class Head:
             raise explain(error.sqlstate, str(error)) from error
         batches = table.cast(READ_SCHEMA).combine_chunks().to_batches()
         return batches[0] if batches else batch_of([])
-
-    def _require_same(self, since: str) -> None:
-        """See that it is the database that recovery settled: in one restored since, sent rows are back."""
-        if since != self._since:
-            raise DatabaseLost("the database was restarted or replaced: the shard recovers first")
 
     def _holds_large_rows(self) -> bool:
         with explained():

@@ -7,6 +7,7 @@ The last one pulls, and recovers before it pulls: nothing is read before `init_t
 import gc
 import itertools
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -19,6 +20,7 @@ from thresher.kafka.admin import Admin
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.tail import Tail
 from thresher.kafka.transactional import TransactionalProducer, Undelivered
+from thresher.relay import exactly_once, mark_purge_reset
 from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.database import connect
 from thresher.relay.effect import (
@@ -40,22 +42,25 @@ from thresher.relay.effect import (
     ReadProgress,
     Recovered,
     Renew,
+    Reset,
     Settle,
     Survey,
     Surveyed,
     Take,
 )
-from thresher.relay.exactly_once import Me, Rules, protocol
+from thresher.relay.exactly_once import Me, Rules
 from thresher.relay.fate import Dead, Filtered, Kind
 from thresher.relay.head import Head
 from thresher.relay.lot import rows_of, transformed
+from thresher.relay.mark_purge_reset import Bounds
+from thresher.relay.marker import Marker, leader_id, reset
 from thresher.relay.names import buckets_of, progress_topic, sessions, transactional_id
-from thresher.relay.problem import BrokerLost, BrokerRefused
+from thresher.relay.problem import BrokerLost, BrokerRefused, DatabaseLost
 from thresher.relay.progress import Progress, decode, encode, merged
 from thresher.relay.read_ahead import ReadAhead
 from thresher.relay.row import Record, Row, records_of
 from thresher.relay.seam import Seam, hook_of
-from thresher.relay.settings import Mandate
+from thresher.relay.settings import Delivery, Mandate
 from thresher.relay.settle import Settlement
 from thresher.relay.settler import Settler
 from thresher.relay.standings import KINDS, Standings
@@ -91,15 +96,17 @@ def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[pa.Record
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
     lane = Lane(shard, mandate, batches)
-    steps = protocol(
-        Me(outbox_id=mandate.outbox_id, term=mandate.term, shard=shard.index),
-        Rules(
-            poison=mandate.settings.poison,
-            grace_seconds=mandate.settings.limits.grace_seconds,
-            # Asked anew by each attempt: the one before may have failed because it was lowered.
-            progress_bytes=lane.progress_bytes,
-        ),
+    me = Me(outbox_id=mandate.outbox_id, term=mandate.term, shard=shard.index)
+    rules = Rules(
+        poison=mandate.settings.poison,
+        grace_seconds=mandate.settings.limits.grace_seconds,
+        # Asked anew by each attempt: the one before may have failed because it was lowered.
+        progress_bytes=lane.progress_bytes,
     )
+    if mandate.settings.delivery is Delivery.AT_LEAST_ONCE:
+        steps = mark_purge_reset.protocol(me, rules, Bounds.of(mandate.settings.limits))
+    else:
+        steps = exactly_once.protocol(me, rules)
     answer: Any = None
     while True:
         try:
@@ -120,13 +127,17 @@ class Lane:
         self._connection = shard.enter(closing(connect(settings.dsn, self._application)))
         self._control = ControlTable(self._connection, settings.outbox)
         self._settlement = Settlement(self._connection, settings.outbox, settings.shape, settings.settling)
+        self._marking = settings.delivery is Delivery.AT_LEAST_ONCE
+        self._hot: tuple[tuple[str, bytes], ...] = ()
         self._settler = Settler(self._settle)
         shard.enter(closing(self._settler))
+        together = max(_LEAST_ROWS, _ROWS_TOGETHER // shard.shards)
         self._ahead = ReadAhead(
-            lambda: Head(settings, self._application, buckets_of(shard.index, shard.shards), self._since),
-            most_rows=min(settings.limits.batch_rows, max(_LEAST_ROWS, _ROWS_TOGETHER // shard.shards)),
+            self._marker if self._marking else self._head,
+            most_rows=settings.limits.mark_rows if self._marking else min(settings.limits.batch_rows, together),
             most_bytes=settings.limits.batch_bytes,
             poll_seconds=settings.limits.poll_seconds,
+            window_rows=Bounds.of(settings.limits).window_rows if self._marking else None,
         )
         shard.enter(closing(self._ahead))
         shard.shared["ahead"], shard.shared["failures"] = self._ahead, 0
@@ -162,6 +173,7 @@ class Lane:
             Hold: self._hold,
             Lift: self._lift,
             Renew: lambda _: self._ahead.renew(),
+            Reset: self._reset,
         }
 
     @property
@@ -178,6 +190,23 @@ class Lane:
         if self._producer is None:
             raise AssertionError("init first")
         return self._producer
+
+    def _head(self) -> Head:
+        shard = self._shard
+        return Head(self._settings, self._application, buckets_of(shard.index, shard.shards), self._since)
+
+    def _marker(self) -> Marker:
+        return Marker(
+            self._mandate,
+            self._application,
+            buckets_of(self._shard.index, self._shard.shards),
+            self._since,
+            leader=self._leader,
+            hot=lambda: self._hot,
+        )
+
+    def _leader(self, generation: int) -> uuid.UUID:
+        return leader_id(self._mandate, self._shard.index, self._shard.attempt, generation)
 
     def _partitions(self, topic: str) -> int | KafkaError:
         return self._client.partitions(topic)
@@ -243,18 +272,30 @@ class Lane:
 
     def _settle(self, progress: Progress, recovering: bool) -> None:
         middle = Seam.RECOVERY_SETTLING if recovering else Seam.SETTLING
-        found = self._settlement.execute(progress, lambda: self._seam(middle, progress.ids))
+        mark = self._leader(self._ahead.generation) if self._marking and not recovering else None
+        found = self._settlement.execute(progress, lambda: self._seam(middle, progress.ids), mark)
         self._ahead.settled(progress.ids)
         if recovering and found:
             self._shard.count("recovered", found)
         if not recovering and found < len(progress.ids):
             self._settlement.require_gone(progress)
+            if mark is not None:
+                raise DatabaseLost(
+                    f"{len(progress.ids) - found} of {len(progress.ids)} rows were gone, or marked by another, before "
+                    "they were purged: somebody else is at work in this table, and the shard starts over"
+                )
         if not recovering:
             self._seam(Seam.SETTLED, progress.ids)
 
     # Publishing
 
-    def _take(self, _: Take) -> Lot | None:
+    def _take(self, effect: Take) -> Lot | None:
+        self._hot = effect.hot
+        if not effect.wait:
+            if self._shard.stopping:
+                return None
+            if not self._ahead.ready:
+                return Lot(rows=(), failures=self._shard.shared["failures"])
         self._learn()
         for batch in self._batches:
             lot = self._ahead.lots[batch.schema.metadata[b"lot"]]
@@ -307,6 +348,8 @@ class Lane:
             self._draft = (effect.draft, encode(effect.draft))
         undelivered = self._client.flush()
         self._seam(Seam.FLUSHED)
+        if undelivered and self._marking and (faults := self._named(undelivered)) is not None:
+            return faults
         if undelivered and all(each.refusal is Refusal.NEIGHBOUR for each in undelivered):
             # The client failed the transaction as a whole, and does not say for which topic.
             return self._lost_topics(undelivered)
@@ -315,6 +358,21 @@ class Lane:
             now = self._batch_bytes or int(self._settings.producer.get("batch.size", _BATCH_BYTES))
             self._batch_bytes = max(_LEAST_BATCH_BYTES, now // 2)
         return [self._fault(each) for each in undelivered]
+
+    def _named(self, undelivered: Sequence[Undelivered]) -> list[Fault] | None:
+        """Return faults that are single rows' alone; None if there are others. A wave has one row of a key."""
+        places: dict[Any, list[int]] = {}
+        for place, record in records_of(self._produced):
+            places.setdefault((record[0], record[2]), []).append(place)
+        faults = []
+        for each in undelivered:
+            own = [each.place] if each.place is not None else places.get((each.topic, each.key), [])
+            kind = KINDS.get(each.refusal)
+            # A broker refuses records by the batch, and some of them for nothing.
+            if len(own) != 1 or (each.place is None and each.refusal is not Refusal.MOMENT):
+                return None
+            faults.append(Fault(kind=kind, why=f"{each.topic}: {each.why}", place=own[0]))
+        return faults
 
     def _require_clock(self, undelivered: Sequence[Undelivered]) -> None:
         """Raise if the broker refused a time that we gave: then no row is at fault, and all would be set aside."""
@@ -344,6 +402,8 @@ class Lane:
 
     def _fault(self, undelivered: Undelivered) -> Fault:
         kind = KINDS.get(undelivered.refusal)
+        if kind is None and self._marking and undelivered.topic != self._progress:
+            return Fault(kind=None, why=f"{undelivered.topic}: {undelivered.why}")
         if kind is None or undelivered.topic == self._progress:
             raise BrokerLost(f"a record for {undelivered.topic} was not delivered: {undelivered.why}")
         of_topic = undelivered.refusal in {Refusal.TOPIC, Refusal.TOPIC_DENIED}
@@ -356,11 +416,14 @@ class Lane:
             topic=undelivered.topic if of_topic else None,
         )
 
-    def _note(self, effect: Note) -> None:
+    def _note(self, effect: Note) -> bool:
+        if effect.despite:
+            self._client.forgive()
         drafted, text = self._draft or (None, b"")
         value = text if drafted is effect.progress else encode(effect.progress)
         self._client.produce([(0, Record(self._progress, value, None, self._shard.index, 0, None))])
         self._noted, self._draft = effect.progress, None
+        return self._client.sound
 
     def _commit(self, _: Commit) -> None:
         self._seam(Seam.BEFORE_COMMIT)
@@ -390,6 +453,10 @@ class Lane:
     def _hold(self, effect: Hold) -> None:
         self._ahead.hold(effect.topics)
         self._shard.event("held", topics=sorted(effect.missing)[:_TOLD], of=len(effect.missing), why=effect.why)
+
+    def _reset(self, effect: Reset) -> None:
+        if effect.ids:
+            reset(self._connection, self._mandate, self._leader(self._ahead.generation), effect.ids)
 
     def _lift(self, effect: Lift) -> None:
         self._shard.event("lifted", topic=effect.topic)

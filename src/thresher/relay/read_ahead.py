@@ -15,6 +15,7 @@ import pyarrow as pa
 from thresher.relay.columns import integers
 from thresher.relay.fate import Dead
 from thresher.relay.head import Head
+from thresher.relay.marker import Marker
 
 # The first lots are small, and grow as they turn out to be quick: a broker that cannot take many gets few.
 _FIRST_ROWS, _FIRST_BYTES = 1_000, 1_000_000
@@ -48,7 +49,13 @@ class ReadAhead:
     """One lot ahead, read in a thread of its own. All methods are for the task's main thread."""
 
     def __init__(
-        self, open_head: Callable[[], Head], *, most_rows: int, poll_seconds: float, most_bytes: int = 16_000_000
+        self,
+        open_head: Callable[[], Head | Marker],
+        *,
+        most_rows: int,
+        poll_seconds: float,
+        most_bytes: int = 16_000_000,
+        window_rows: int | None = None,
     ) -> None:
         self._open_head = open_head
         self._most_rows = most_rows
@@ -56,9 +63,11 @@ class ReadAhead:
         self._most_bytes = most_bytes
         self._bytes = min(_FIRST_BYTES, most_bytes)
         self._poll = poll_seconds
+        # How many rows may be in flight for another read; about as many as a lot has, if None.
+        self._window = window_rows
         self._last = 0.0
         self._state = threading.Condition()
-        self._generation = 0
+        self.generation = 0
         self._in_flight: set[int] = set()
         self._held: dict[str, float] = {}
         self._ready: ReadLot | None = None
@@ -86,9 +95,14 @@ class ReadAhead:
         self.lots = {number: lot}
         return lot.batch.replace_schema_metadata({b"lot": number})
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next batch, or the error that ended the reading, is there."""
+        return self._ready is not None or self._error is not None
+
     def current(self, lot: ReadLot) -> bool:
         """Whether nothing has gone back since it was read."""
-        return lot.generation == self._generation
+        return lot.generation == self.generation
 
     def settled(self, ids: Iterable[int]) -> None:
         """These rows are durably gone: a read that begins from now on does not find them. For any thread."""
@@ -105,7 +119,7 @@ class ReadAhead:
     def renew(self) -> None:
         """Forget what is in flight and what was read."""
         with self._state:
-            self._generation += 1
+            self.generation += 1
             self._in_flight.clear()
             self._ready = None
             self._state.notify_all()
@@ -144,17 +158,18 @@ class ReadAhead:
 
     def _is_time(self) -> bool:
         """Whether to read: a lot is wanted, and no more than one is in flight, since a read steps over all of them."""
-        return self._ready is None and len(self._in_flight) <= max(_FIRST_ROWS, self._rows)
+        most = max(_FIRST_ROWS, self._rows) if self._window is None else self._window - 1
+        return self._ready is None and len(self._in_flight) <= most
 
-    def _look(self, head: Head) -> None:
+    def _look(self, head: Head | Marker) -> None:
         with self._state:
             self._state.wait_for(lambda: self._is_time() or self._stopped.is_set())
             now = time.monotonic()
             self._held = {topic: until for topic, until in self._held.items() if until > now}
-            generation, in_flight, held = self._generation, list(self._in_flight), list(self._held)
+            generation, in_flight, held = self.generation, list(self._in_flight), list(self._held)
         if self._stopped.is_set():
             return
-        batch = head.read(self._rows, self._bytes, in_flight, held)
+        batch = head.read(self._rows, self._bytes, in_flight, held, generation)
         if batch is None:
             done = time.monotonic()
             self._stopped.wait(pause(done - now, done - self._last, self._poll))
@@ -162,7 +177,7 @@ class ReadAhead:
         self._last = now
         ids = integers(batch.column("id"))
         with self._state:
-            if generation == self._generation:
+            if generation == self.generation:
                 self._in_flight.update(ids)
                 self._ready = ReadLot(batch=batch, generation=generation)
                 self._state.notify_all()

@@ -10,8 +10,6 @@ from thresher.db import TableName
 from thresher.outbox.shape import Shape
 from thresher.relay.exactly_once import Poison
 
-MODE = "exactly-once"
-
 
 class Delivery(enum.StrEnum):
     """What is promised to readers."""

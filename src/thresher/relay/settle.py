@@ -4,6 +4,7 @@ Idempotent: a crash before it is repaired by recovery, never by sending again. R
 so that a row that came back under an old id is not touched.
 """
 
+import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -32,21 +33,29 @@ class Settlement:
     ) -> None:
         self._connection = connection
         self._sent = statement(f"relay_settle_{settling}", outbox)
+        self._purge = f"{self._sent}\n{statement('relay_purge_mine')}"
         self._left = statement(f"relay_left_{settling}", outbox)
         self._outbox = outbox
         self._dead = statement(f"{shape.prefix}_settle_dead", outbox)
 
-    def execute(self, progress: Progress, middle: Callable[[], None] = lambda: None) -> int:
+    def execute(
+        self, progress: Progress, middle: Callable[[], None] = lambda: None, mark: uuid.UUID | None = None
+    ) -> int:
         """Settle one record in one transaction; return how many rows it still found, durably.
 
-        `middle` is called when some of it is done and none of it is durable.
+        With a mark, only rows that carry it were sent by us. `middle` is called when some of it is done and none of it
+        is durable.
         """
         ids, times, dead = _split(progress)
         found = 0
         with explained(), self._connection.transaction():
             cursor = OwnCursor(self._connection)
             if ids:
-                found += cursor.execute(self._sent, _pairs(ids, times), prepare=True).rowcount
+                pairs = _pairs(ids, times)
+                if mark is None:
+                    found += cursor.execute(self._sent, pairs, prepare=True).rowcount
+                else:
+                    found += cursor.execute(self._purge, {**pairs, "leader": mark}, prepare=True).rowcount
             middle()
             if dead:
                 columns = [list(column) for column in zip(*dead, strict=True)]

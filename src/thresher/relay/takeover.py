@@ -27,7 +27,7 @@ from thresher.relay.database import connect, explained
 from thresher.relay.names import progress_topic, sessions, transactional_id
 from thresher.relay.problem import DatabaseRefused, ForeignProgress, Superseded
 from thresher.relay.progress import decode, merged
-from thresher.relay.settings import MODE, Mandate, Settings
+from thresher.relay.settings import Mandate, Settings
 from thresher.relay.settle import Settlement
 from thresher.relay.topic import broker_explained, known_topic, progress_limit
 
@@ -61,6 +61,8 @@ def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) 
         _progress_topic(admin, settings, row)
         if not wanted():
             return None
+        # A stopped one may hold the control row too, in the middle of a mark.
+        _end_sessions(connection, settings, term)
         taken = control.take(settings.name, term)
         if taken is None:
             raise Superseded("the control row was removed while this relay was starting")
@@ -72,10 +74,15 @@ def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) 
         if topic.partitions < needed:
             with broker_explained():
                 admin.widen_topic(progress_topic(settings.name), needed)
-        if (row.mode, row.shards) != (MODE, settings.shards):
+        if (row.mode, row.shards) != (settings.delivery, settings.shards):
             _settle_layout(connection, settings, row, max(needed, topic.partitions))
         laid_out = control.run(
-            "lay_out", name=settings.name, term=term, mode=MODE, shards=settings.shards, topic_id=topic.topic_id
+            "lay_out",
+            name=settings.name,
+            term=term,
+            mode=str(settings.delivery),
+            shards=settings.shards,
+            topic_id=topic.topic_id,
         )
         if not laid_out:
             raise Superseded("a newer relay of the same name has taken over while this one was starting")
@@ -124,7 +131,7 @@ def _own_row(connection: psycopg.Connection[Any], control: ControlTable, setting
         outbox_id=uuid.uuid4(),
         system_id=system,
         term=term,
-        mode=MODE,
+        mode=str(settings.delivery),
         shards=settings.shards,
     )
     row = control.read(settings.name)
@@ -175,7 +182,9 @@ def _end_sessions(connection: psycopg.Connection[Any], settings: Settings, term:
 
 def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row: ControlRow, shards: int) -> None:
     """Fence every shard that any layout so far had, and settle what it published last."""
-    logger.info("the layout changes from %d shards (%s) to %d (%s)", row.shards, row.mode, settings.shards, MODE)
+    logger.info(
+        "the layout changes from %d shards (%s) to %d (%s)", row.shards, row.mode, settings.shards, settings.delivery
+    )
     settlement = Settlement(connection, settings.outbox, settings.shape, settings.settling)
     now = incarnation(connection)
     for shard in range(shards):

@@ -1,7 +1,7 @@
 -- The head of a shard: the oldest pending rows of each of its buckets, in the buckets' order, each bucket by id.
 -- Index: (bucket, id) WHERE dispatched_time IS NULL, once per bucket. Not "=", and ordered by the bucket too: else the
 -- primary key would do for the order, and where one key has all rows, it is taken to look for the others. Left out: what
--- is in flight, topics that are held, keys that a dead row blocks. `each` bounds what one bucket gives: rows of about the
+-- is claimed already (`{unclaimed}`: in flight, or marked by this shard), topics that are held, keys that a dead row blocks. `each` bounds what one bucket gives: rows of about the
 -- same age lie together, and a page is read and dirtied once instead of once per bucket. Arrays are counted from 1,
 -- whatever their bounds. Nothing is written to claim rows: what fences them is the producer's epoch.
 SELECT h.id, h.create_time, h.topic, h.key, h.value, h.header_keys, h.header_values, h.partition, h.timestamp, h.flaw
@@ -21,7 +21,7 @@ SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS creat
             END AS flaw
   FROM {table} i
  WHERE i.bucket >= b.bucket AND i.bucket <= b.bucket AND i.dispatched_time IS NULL
-   AND i.id NOT IN (SELECT unnest(%(in_flight)s::bigint[]))
+   AND {unclaimed}
    AND i.kafka_topic <> ALL (%(held)s::text[])
    AND (i.kafka_key IS NULL OR (i.kafka_topic, i.kafka_key) NOT IN
          (SELECT d.kafka_topic, d.kafka_key FROM {dead} d WHERE d.blocking AND d.kafka_key IS NOT NULL))
