@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from thresher.db import TableName
@@ -107,6 +107,35 @@ class Watched:
     rows: int
     first: Any
     last: Any
+
+
+def tally(place: Place, topics: Sequence[str], rows: int, *, warm_share: float = WARM_SHARE) -> Watched:
+    """Watch rows become readable by reading them: where a transaction carries one row, offsets say twice as much."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": place.bootstrap,
+            "group.id": "bench-tally",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 5,
+        }
+    )
+    consumer.assign([TopicPartition(topic, part, OFFSET_BEGINNING) for topic in topics for part in range(PARTITIONS)])
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    began: tuple[float, int] | None = None
+    count = 0
+    try:
+        while time.monotonic() < deadline:
+            count += sum(message.error() is None for message in consumer.consume(1_000, SAMPLE_SECONDS))
+            now = time.monotonic()
+            if began is None and count >= max(1, warm_share * rows):
+                began = (now, count)
+            elif began is not None and count >= rows:
+                counted = count - began[1]
+                return Watched(per_second=counted / (now - began[0]), rows=counted, first=None, last=None)
+    finally:
+        consumer.close()
+    raise TimeoutError(f"the rows did not arrive in {PATIENCE_SECONDS:g} s")
 
 
 def watch(

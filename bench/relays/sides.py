@@ -15,16 +15,18 @@ import yaml
 
 from bench.relays.place import Place
 from thresher.kafka.admin import Admin
+from thresher.relay.settings import Delivery
 
 SHARDS = 2
 
 
 @contextmanager
-def relay(place: Place, *, shards: int = SHARDS) -> Iterator[int]:
+def relay(place: Place, *, shards: int = SHARDS, delivery: Delivery = Delivery.EXACTLY_ONCE) -> Iterator[int]:
     """Run a relay meanwhile, under a new name, which has neither progress nor a term; yield its process."""
     command = [
         sys.executable, "-m", "thresher", "run", "--name", f"bench-{secrets.token_hex(4)}", "--ds", place.dsn,
         "--bootstrap", place.bootstrap, "--shards", str(shards), "--shape", place.shape.value,
+        "--delivery", delivery.value,
     ]  # fmt: skip
     for name, value in place.producer.items():
         command += ["--producer", f"{name}={value}"]
