@@ -14,7 +14,7 @@ import pytest
 from tests.processes import environment
 from thresher.db import TableName
 from thresher.outbox import create_schema
-from thresher.relay.configuration import load
+from thresher.harvest.configuration import load
 from thresher.relay.lot import batch_of
 from thresher.relay.transform import run
 

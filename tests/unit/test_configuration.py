@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from thresher.outbox import Shape
-from thresher.relay.configuration import load
+from thresher.harvest.configuration import load
 from thresher.relay.exactly_once import Poison
 from thresher.relay.problem import ConfigurationInvalid
 from thresher.relay.settings import Settling

@@ -11,7 +11,7 @@ import psycopg
 import typer
 
 from thresher import __version__
-from thresher.cli import adopt, dead, pump, run, schema, spark, stack, status, verify
+from thresher.cli import adopt, config, dead, pump, run, schema, spark, stack, status, verify
 from thresher.cli.output import complain, emit_text
 from thresher.core.errors import ThresherError
 
@@ -26,6 +26,7 @@ app.add_typer(schema.app, name="schema")
 app.add_typer(stack.app, name="stack")
 app.add_typer(spark.app, name="spark")
 app.add_typer(dead.app, name="dead")
+app.add_typer(config.app, name="config")
 app.command()(run.run)
 app.command()(status.status)
 app.command()(adopt.adopt)

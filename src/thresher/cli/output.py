@@ -2,7 +2,11 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from types import TracebackType
 
 import typer
 from rich.console import Console
@@ -14,6 +18,25 @@ from thresher.devstack.jars import Progress as FetchProgress
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+_mask: Callable[[str], str] = str
+
+
+def hide(mask: Callable[[str], str]) -> None:
+    """Pass everything that is told on standard error through `mask` from now on, tracebacks included."""
+    global _mask  # noqa: PLW0603 - one standard error, one mask
+    _mask = mask
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sys.stderr.write(mask("".join(traceback.format_exception(kind, error, trace))))
+
+    def show_of_thread(ended: threading.ExceptHookArgs) -> None:
+        if ended.exc_value is not None:
+            show(ended.exc_type, ended.exc_value, ended.exc_traceback)
+
+    sys.excepthook = show
+    threading.excepthook = show_of_thread
 
 
 def emit_json(content: object) -> None:
@@ -28,12 +51,12 @@ def emit_text(text: str) -> None:
 
 def note(text: str) -> None:
     """Tell a person something that is not the result."""
-    err.print(escape(text))
+    err.print(escape(_mask(text)))
 
 
 def complain(text: str) -> None:
     """Tell a person why it did not work."""
-    err.print(f"[bold red]error:[/] {escape(text)}")
+    err.print(f"[bold red]error:[/] {escape(_mask(text))}")
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:

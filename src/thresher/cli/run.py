@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from thresher.cli.options import properties
-from thresher.cli.output import note, out
+from thresher.cli.output import hide, note, out
 from thresher.core.errors import InvalidInput
 from thresher.devstack.kept import KeptStack
 from thresher.outbox import Shape
@@ -35,6 +36,10 @@ def run(
         str | None, typer.Option(envvar="THRESHER_SCHEMA", help="Its schema. (default: search_path)")
     ] = None,
     shape: Annotated[Shape | None, typer.Option(envvar="THRESHER_SHAPE", help="Its shape. (default: thresher)")] = None,
+    delivery: Annotated[
+        str | None,
+        typer.Option(envvar="THRESHER_DELIVERY", help="exactly-once or at-least-once. (default: exactly-once)"),
+    ] = None,
     bootstrap: Annotated[
         str | None, typer.Option(envvar="THRESHER_BOOTSTRAP", help="Kafka, as HOST:PORT[,HOST:PORT…].")
     ] = None,
@@ -86,6 +91,62 @@ def run(
             envvar="THRESHER_HORIZON_SECONDS", help="How much progress is kept for a restore. (default: 3600)"
         ),
     ] = None,
+    in_flight_rows: Annotated[
+        int | None,
+        typer.Option(envvar="THRESHER_IN_FLIGHT_ROWS", help="At least once: rows sent, not purged. (default: 1000)"),
+    ] = None,
+    mark_rows: Annotated[
+        int | None,
+        typer.Option(envvar="THRESHER_MARK_ROWS", help="At least once: rows that a query marks. (default: 1000)"),
+    ] = None,
+    back_off_seconds: Annotated[
+        float | None,
+        typer.Option(envvar="THRESHER_BACK_OFF_SECONDS", help="First wait before a shard restarts. (default: 0.2)"),
+    ] = None,
+    election: Annotated[
+        str | None, typer.Option(envvar="THRESHER_ELECTION", help="neli, lease or none. (default: lease)")
+    ] = None,
+    leader_topic: Annotated[
+        str | None, typer.Option(envvar="THRESHER_LEADER_TOPIC", help="neli: its topic. (default: <name>.leader)")
+    ] = None,
+    leader_group: Annotated[
+        str | None, typer.Option(envvar="THRESHER_LEADER_GROUP", help="neli: its group. (default: from the name)")
+    ] = None,
+    heartbeat_timeout_seconds: Annotated[
+        float | None,
+        typer.Option(
+            envvar="THRESHER_HEARTBEAT_TIMEOUT_SECONDS", help="neli: unheard for so long, a leader goes. (default: 5)"
+        ),
+    ] = None,
+    min_poll_seconds: Annotated[
+        float | None,
+        typer.Option(envvar="THRESHER_MIN_POLL_SECONDS", help="neli: how often Kafka is asked. (default: 0.1)"),
+    ] = None,
+    max_poll_seconds: Annotated[
+        float | None,
+        typer.Option(
+            envvar="THRESHER_MAX_POLL_SECONDS", help="neli: how seldom at most. (default: half the heartbeat's)"
+        ),
+    ] = None,
+    poll_duration_seconds: Annotated[
+        float | None,
+        typer.Option(envvar="THRESHER_POLL_DURATION_SECONDS", help="neli: how long it listens. (default: 0.001)"),
+    ] = None,
+    lease_seconds: Annotated[
+        float | None,
+        typer.Option(envvar="THRESHER_LEASE_SECONDS", help="lease: how long one is good for. (default: 1.5)"),
+    ] = None,
+    metrics_seconds: Annotated[
+        float | None,
+        typer.Option(envvar="THRESHER_METRICS_SECONDS", help="How often the meter is read. (default: 5)"),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(envvar="THRESHER_LOG_FORMAT", help="text or json. (default: text)")
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(envvar="THRESHER_LOG_LEVEL", help="debug, info, warning, error or off. (default: info)"),
+    ] = None,
     status: Annotated[
         str | None,
         typer.Option(
@@ -108,7 +169,7 @@ def run(
     spark: Annotated[
         list[str] | None, typer.Option(envvar="THRESHER_SPARK", help="A Spark setting, as key=value; may be repeated.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
 ) -> None:
     """Relay the outbox to Kafka, exactly once and in order per key, until SIGINT or SIGTERM.
 
@@ -121,27 +182,40 @@ def run(
         "settle": settle, "poison": poison, "transform": transform or None, "batch_rows": batch_rows,
         "batch_bytes": batch_bytes, "batch_seconds": batch_seconds, "poll_seconds": poll_seconds,
         "grace_seconds": grace_seconds, "horizon_seconds": horizon_seconds, "status": status,
+        "delivery": delivery, "in_flight_rows": in_flight_rows, "mark_rows": mark_rows,
+        "back_off_seconds": back_off_seconds, "election": election, "leader_topic": leader_topic,
+        "leader_group": leader_group, "heartbeat_timeout_seconds": heartbeat_timeout_seconds,
+        "min_poll_seconds": min_poll_seconds, "max_poll_seconds": max_poll_seconds,
+        "poll_duration_seconds": poll_duration_seconds, "lease_seconds": lease_seconds,
+        "metrics_seconds": metrics_seconds, "log_format": log_format, "log_level": "debug" if verbose else log_level,
         "spark_master": spark_master, "spark_python": spark_python, "spark_archives": spark_archives or None,
         "spark_py_files": spark_py_files or None, "kafka": properties(kafka, "--kafka"),
         "producer": properties(producer, "--producer"), "spark": properties(spark, "--spark"),
     }  # fmt: skip
     if bootstrap is not None:
         overrides["kafka"]["bootstrap.servers"] = bootstrap
-    if config is None and ds is None and bootstrap is None and (endpoints := KeptStack().endpoints()) is not None:
+    nowhere = config is None and ds is None and bootstrap is None and "THRESHER_DS_FILE" not in os.environ
+    if nowhere and (endpoints := KeptStack().endpoints()) is not None:
         note("using the database and the broker of the local stack")
         overrides["data_source"] = endpoints.dsn
         overrides["kafka"]["bootstrap.servers"] = endpoints.bootstrap
     # Only here: the other commands work without the relay's packages.
-    from thresher.relay.configuration import Configuration, load  # noqa: PLC0415
+    from thresher.harvest.configuration import Configuration, load  # noqa: PLC0415
+    from thresher.harvest.secrets import mask_logs  # noqa: PLC0415
     from thresher.relay.relay import Relay  # noqa: PLC0415
     from thresher.relay.status import Status  # noqa: PLC0415
     from thresher.spark.signals import stopped_by_signals  # noqa: PLC0415
 
     # A transform in the directory where it was started is found by the workers too.
     sys.path.insert(0, str(Path.cwd()))
-    loaded = load(config, overrides)
-    _log(verbose)
-    relay = Relay(loaded.settings, spark=loaded.spark)
+    remarks: list[str] = []
+    loaded = load(config, overrides, os.environ, warn=remarks.append)
+    hide(loaded.secrets.mask)
+    _log(loaded.log_level)
+    mask_logs(loaded.secrets)
+    for remark in remarks:
+        logging.getLogger("thresher").warning(remark)
+    relay = Relay(loaded.settings, spark=loaded.spark, policy=loaded.policy)
 
     @contextlib.contextmanager
     def shown(loaded: Configuration) -> Iterator[None]:
@@ -177,8 +251,8 @@ def _server(host: str, port: int, by_default: bool, board: Any) -> Any:
     return server
 
 
-def _log(verbose: bool) -> None:
+def _log(level: str) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(message)s", force=True
     )
-    logging.getLogger("thresher").setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.getLogger("thresher").setLevel(logging.CRITICAL + 1 if level == "off" else level.upper())

@@ -47,7 +47,7 @@ _WATCH_SECONDS = 1.0
 _TOPIC_SECONDS = 5.0
 _TRIM_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
-_POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
+POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
 
 
 class Relay:
@@ -65,7 +65,7 @@ class Relay:
         self.settings = settings
         self._spark = spark
         self._hook = hook
-        self._policy = policy or _POLICY
+        self._policy = policy or POLICY
         self._draw = draw
         self._asked = threading.Event()
         self._engine: Engine | None = None

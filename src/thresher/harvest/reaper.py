@@ -1,0 +1,307 @@
+"""goharvest's form of a configuration, as its program `reaper` reads it, told in our own keys.
+
+1. `harvest` holds goharvest's keys, `logging.level` stands beside it, and a section `thresher` may add our own keys for
+   what goharvest cannot say; the same thing said twice is a problem.
+2. What goharvest would take by default is taken here too, except for a group's id, which it makes from the program's
+   name: a relay's identity is never guessed.
+3. A limit that has no counterpart is accepted without effect, and told so.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from psycopg import conninfo, pq
+
+from thresher.core.errors import shorten
+from thresher.election.settings import ElectionKind
+from thresher.harvest.duration import seconds_of
+from thresher.harvest.form import KEYS, OF_ELECTION, LogLevel, Problem, no_such
+from thresher.kafka.property import plain
+from thresher.outbox.shape import Shape
+from thresher.relay.settings import Delivery
+
+SECTIONS = ("harvest", "logging", "thresher")
+# What goharvest is; only one shard, since its table has no index that would let several share it well.
+_NATURE: dict[str, Any] = {
+    "shape": Shape.GOHARVEST,
+    "delivery": Delivery.AT_LEAST_ONCE,
+    "election": ElectionKind.NELI,
+    "shards": 1,
+}
+_DATA_SOURCE = "host=localhost port=5432 user=postgres password= dbname=postgres sslmode=disable"
+_LEVELS = {
+    "all": LogLevel.DEBUG,
+    "trace": LogLevel.DEBUG,
+    "debug": LogLevel.DEBUG,
+    "info": LogLevel.INFO,
+    "warn": LogLevel.WARNING,
+    "error": LogLevel.ERROR,
+    "off": LogLevel.OFF,
+}
+_MOST_ROWS = 40_000
+# The shortest that ours can be, where goharvest may have 0.
+_SHORTEST_SECONDS = 0.001
+# What the producer sets itself, to tell certain outcomes from others, and goharvest leaves to its users.
+_BOUNDS_OF_OURS = frozenset(
+    {
+        "delivery.timeout.ms",
+        "message.timeout.ms",
+        "socket.timeout.ms",
+        "transaction.timeout.ms",
+        "retry.backoff.ms",
+        "retry.backoff.max.ms",
+    }
+)
+# lib/pq's own parameters; any other that libpq does not know is a setting of the session there.
+_OF_DRIVER = frozenset({"binary_parameters", "disable_prepared_binary_result"})
+_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?=\s|$)", re.DOTALL)
+_IDENTIFIER = r'(?:"(?:[^"\0]|"")+"|[^\W\d][\w$]*)'
+_TABLE = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One of goharvest's limits: its default and its least, as goharvest has them, and our key for it, if any."""
+
+    default: str
+    least: str
+    counts: bool = False
+    key: str | None = None
+    # Why it has no effect.
+    instead: str = ""
+
+
+LIMITS = {
+    "ioErrorBackoff": Limit(default="500ms", least="0s", key="back_off_seconds"),
+    "pollDuration": Limit(default="1ms", least="1ms", key="poll_duration_seconds"),
+    "minPollInterval": Limit(default="100ms", least="1ms", key="min_poll_seconds"),
+    "maxPollInterval": Limit(default="heartbeatTimeout/2", least="1ms", key="max_poll_seconds"),
+    "heartbeatTimeout": Limit(default="5s", least="1ms", key="heartbeat_timeout_seconds"),
+    "drainInterval": Limit(
+        default="min(maxPollInterval, queueTimeout)",
+        least="1ms",
+        instead="nobody waits for a key: its next row is taken once the one before is purged",
+    ),
+    "queueTimeout": Limit(
+        default="30s", least="1ms", instead="a transaction has bounds of its own, and rows wait in the table"
+    ),
+    "markBackoff": Limit(default="10ms", least="0s", key="poll_seconds"),
+    "maxInFlightRecords": Limit(default="1000", least="1", counts=True, key="in_flight_rows"),
+    "sendConcurrency": Limit(
+        default="8", least="1", counts=True, instead="rows are sent pipelined; 'shards' in 'thresher' shares the keys"
+    ),
+    "sendBuffer": Limit(default="10", least="0", counts=True, instead="goharvest's has none either"),
+    "markQueryRecords": Limit(default="100", least="1", counts=True, key="mark_rows"),
+    "minMetricsInterval": Limit(default="5s", least="0s", key="metrics_seconds"),
+}
+KEYS_OF_HARVEST = (
+    "baseKafkaConfig", "producerKafkaConfig", "leaderTopic", "leaderGroupID", "dataSource", "outboxTable", "limits",
+    "name",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """A configuration in our keys: where each was said, what could not be read, and what is worth a remark."""
+
+    keys: dict[str, Any] = field(default_factory=dict, repr=False)
+    origin: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    def say(self, key: str, value: Any, origin: str) -> None:
+        """Note what one of our keys is, and where that was said."""
+        self.keys[key] = value
+        self.origin[key] = origin
+
+    def fault(self, origin: str, why: str, key: str | None = None) -> None:
+        """Note a problem; with one of our keys, nothing will be concluded from its absence."""
+        self.problems.append((origin, why))
+        if key is not None:
+            self.origin[key] = origin
+
+
+def is_reapers(found: Mapping[str, Any]) -> bool:
+    """Whether a file is in goharvest's form."""
+    return "harvest" in found
+
+
+def translate(found: Mapping[str, Any]) -> Translation:
+    """Tell a file in goharvest's form in our keys."""
+    done = Translation()
+    done.keys.update(_NATURE)
+    for key in found:
+        if key in KEYS:
+            done.fault(key, "beside 'harvest', our own keys stand under 'thresher'")
+        elif key not in SECTIONS:
+            done.fault(key, no_such(key, SECTIONS))
+    harvest = _section(found, "harvest", KEYS_OF_HARVEST, done)
+    _kafka(harvest, done)
+    _rest(harvest, done)
+    _limits(_section(harvest, "limits", LIMITS, done, "harvest."), done)
+    _logging(_section(found, "logging", ("level",), done), done)
+    _ours(_section(found, "thresher", KEYS, done), done)
+    return done
+
+
+def _section(found: Mapping[str, Any], name: str, known: Any, done: Translation, prefix: str = "") -> dict[str, Any]:
+    section = found.get(name)
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        done.fault(f"{prefix}{name}", "keys with values are needed under it")
+        return {}
+    for key in section:
+        if key not in known:
+            done.fault(f"{prefix}{name}.{key}", no_such(str(key), known))
+    return {str(key): value for key, value in section.items() if key in known and value is not None}
+
+
+def _kafka(harvest: Mapping[str, Any], done: Translation) -> None:
+    base: object = harvest.get("baseKafkaConfig", {})
+    for key, given in (("kafka", base), ("producer", harvest.get("producerKafkaConfig", {}))):
+        theirs = "harvest.baseKafkaConfig" if key == "kafka" else "harvest.producerKafkaConfig"
+        if not isinstance(given, Mapping):
+            done.fault(theirs, "properties with their values are needed", key)
+            continue
+        kept = {}
+        for name, value in given.items():
+            if plain(str(name)) in _BOUNDS_OF_OURS:
+                done.remarks.append(f"{theirs}.{name} is accepted without effect: the relay sets it itself")
+            else:
+                kept[str(name)] = value
+        done.say(key, kept, theirs)
+    if isinstance(base, Mapping) and "metadata.broker.list" not in base:
+        done.keys["kafka"].setdefault("bootstrap.servers", "localhost:9092")
+
+
+def _rest(harvest: Mapping[str, Any], done: Translation) -> None:
+    _data_source(harvest.get("dataSource") or _DATA_SOURCE, done)
+    table = harvest.get("outboxTable") or "outbox"
+    # goharvest writes it into its statements as it is: with a schema, and folded where it is not in quotes.
+    if isinstance(table, str) and (parts := _TABLE.fullmatch(table)) is not None:
+        done.say("outbox", _folded(parts[2]), "harvest.outboxTable")
+        if parts[1]:
+            done.say("schema", _folded(parts[1]), "harvest.outboxTable")
+    else:
+        done.fault("harvest.outboxTable", f"{shorten(table)} is no name of a table", "outbox")
+    for theirs, ours in (("leaderTopic", "leader_topic"), ("leaderGroupID", "leader_group")):
+        if theirs in harvest:
+            done.say(ours, harvest[theirs], f"harvest.{theirs}")
+    if "name" in harvest:
+        done.remarks.append("harvest.name is accepted without effect: leaderGroupID is the relay's identity")
+
+
+def _folded(identifier: str) -> str:
+    quoted = identifier.startswith('"')
+    return identifier[1:-1].replace('""', '"') if quoted else identifier.lower()
+
+
+def _data_source(given: object, done: Translation) -> None:
+    if not isinstance(given, str):
+        # Perhaps a file.
+        done.say("data_source", given, "harvest.dataSource")
+        return
+    done.say("data_source", as_libpq(given), "harvest.dataSource")
+    if "://" not in given and re.search(r"\bpassword\s*=\s+\w+\s*=", given):
+        done.remarks.append(
+            "harvest.dataSource: what follows 'password=' is taken for the password, as goharvest and Postgres read it; "
+            "write password='' for none"
+        )
+
+
+def as_libpq(dsn: str) -> str:
+    """Return a connection string of Go's lib/pq as libpq has it: what that does not know is a setting there."""
+    pairs = dict(_PAIR.findall(dsn))
+    if "://" in dsn or _PAIR.sub("", dsn).strip():
+        return dsn
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    values = {
+        name: re.sub(r"\\(.)", r"\1", value[1:-1] if value.startswith("'") else value, flags=re.DOTALL)
+        for name, value in pairs.items()
+        if name not in _OF_DRIVER
+    }
+    settings = {name: value for name, value in values.items() if name not in known}
+    if len(values) == len(pairs) and not settings:
+        return dsn
+    options = [values.pop("options", "")]
+    for name, value in settings.items():
+        escaped = re.sub(r"([\s\\])", r"\\\1", value)
+        options.append(f"-c {name}={escaped}")
+    rest = {name: value for name, value in values.items() if name in known}
+    return conninfo.make_conninfo("", **rest, options=" ".join(filter(None, options)) or None)
+
+
+def _limits(limits: Mapping[str, Any], done: Translation) -> None:
+    for name, value in limits.items():
+        limit, theirs = LIMITS[name], f"harvest.limits.{name}"
+        read: Callable[[object], float] = _count if limit.counts else seconds_of
+        try:
+            amount = read(value)
+        except ValueError as error:
+            done.fault(theirs, str(error), limit.key)
+            continue
+        if amount < read(int(limit.least) if limit.counts else limit.least):
+            done.fault(theirs, f"{value} is less than {limit.least}, the least it can be", limit.key)
+        elif limit.key is None:
+            done.remarks.append(f"{theirs} is accepted without effect: {limit.instead}")
+        else:
+            done.say(limit.key, _within_ours(theirs, amount, limit, done), theirs)
+
+
+def _within_ours(theirs: str, amount: float, limit: Limit, done: Translation) -> float:
+    if limit.counts:
+        if amount > _MOST_ROWS:
+            done.remarks.append(f"{theirs} is taken for {_MOST_ROWS}, the most that one progress record holds")
+        return int(min(amount, _MOST_ROWS))
+    return max(amount, _SHORTEST_SECONDS)
+
+
+def _count(value: object) -> float:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError("a whole number is needed")  # noqa: TRY004 - the value is wrong, of whatever type
+    return value
+
+
+def _logging(logging: Mapping[str, Any], done: Translation) -> None:
+    if "level" not in logging:
+        return
+    # YAML takes a bare `off` for false.
+    given = "off" if logging["level"] is False else logging["level"]
+    level = _LEVELS.get(given.lower()) if isinstance(given, str) else None
+    if level is None:
+        known = [name.capitalize() for name in _LEVELS]
+        done.fault("logging.level", f"one of {', '.join(known)} is needed", "log_level")
+    else:
+        done.say("log_level", level, "logging.level")
+
+
+def _ours(thresher: Mapping[str, Any], done: Translation) -> None:
+    for key, value in thresher.items():
+        ours = f"thresher.{key}"
+        before = done.origin.get(key)
+        if key in {"kafka", "producer"} and isinstance(value, Mapping) and isinstance(done.keys.get(key), dict):
+            for name in sorted(set(value) & set(done.keys[key])):
+                done.fault(f"{ours}.{name}", f"{before} says it too: one of them has to go")
+            done.keys[key].update(value)
+        elif before is not None and not _by_default(key, done):
+            done.fault(ours, f"{before} says it too: one of them has to go")
+        else:
+            done.say(key, value, ours)
+
+
+def _by_default(key: str, done: Translation) -> bool:
+    return (key, done.keys.get(key)) in (("data_source", as_libpq(_DATA_SOURCE)), ("outbox", "outbox"))
+
+
+def forget_unelected(done: Translation, keys: dict[str, Any]) -> None:
+    """Take out what goharvest's file says of its own election where ours is another: that is no contradiction."""
+    election = keys.get("election")
+    if election in {ElectionKind.NELI, None}:
+        return
+    for key, kind in OF_ELECTION.items():
+        if kind is ElectionKind.NELI and done.origin.get(key, "").startswith("harvest.") and key in keys:
+            del keys[key]
+            done.remarks.append(f"{done.origin[key]} is accepted without effect: election is {election}")
