@@ -13,8 +13,8 @@ import pytest
 
 from tests.processes import environment
 from thresher.db import TableName
-from thresher.outbox import create_schema
 from thresher.harvest.configuration import load
+from thresher.outbox import create_schema
 from thresher.relay.lot import batch_of
 from thresher.relay.transform import run
 

@@ -1,15 +1,22 @@
 """What a relay's configuration may be, and how it says what it may not be."""
 
+import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from thresher.outbox import Shape
+from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.configuration import load
+from thresher.harvest.form import KEYS, LogFormat, LogLevel, _wrong_alone
+from thresher.kafka.property import PROPERTIES
+from thresher.kafka.transactional import GUARDED
+from thresher.outbox import Shape
 from thresher.relay.exactly_once import Poison
 from thresher.relay.problem import ConfigurationInvalid
-from thresher.relay.settings import Settling
+from thresher.relay.settings import Delivery, Settling
 
 LEAST: dict[str, Any] = {
     "name": "orders",
@@ -79,15 +86,233 @@ def test_what_cannot_work_is_refused_with_key_and_reason(changes: dict[str, Any]
     assert why in problems(changes)
 
 
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("place", ["kafka", "producer"])
+@pytest.mark.parametrize("name", sorted(GUARDED | {"topic.acks", "topic.message.timeout.ms", "group.id"}))
+def test_what_a_guarantee_rests_on_is_refused_under_both(delivery: str, place: str, name: str) -> None:
+    text = problems({"delivery": delivery, place: {"bootstrap.servers": "k:1", name: "1"}})
+    assert f"{place}.{name}: {delivery} rests on the relay's own setting" in text
+
+
+def test_all_that_an_election_is_told_has_a_key() -> None:
+    known = {"kind": "election"}
+    assert {known.get(field.name, field.name) for field in fields(ElectionSettings)} <= set(KEYS)
+    loaded = load(
+        None,
+        {
+            **LEAST, "election": "neli", "leader_topic": "leaders", "leader_group": "group",
+            "heartbeat_timeout_seconds": 8, "min_poll_seconds": 0.2, "poll_duration_seconds": 0.01,
+        },
+    )  # fmt: skip
+    assert loaded.election == ElectionSettings(
+        kind=ElectionKind.NELI, leader_topic="leaders", leader_group="group", heartbeat_timeout_seconds=8.0,
+        min_poll_seconds=0.2, max_poll_seconds=4.0, poll_duration_seconds=0.01,
+    )  # fmt: skip
+    assert load(None, LEAST).election == ElectionSettings()
+
+
+def test_what_no_election_heeds_contradicts_it() -> None:
+    text = problems({"election": "lease", "leader_topic": "leaders", "max_poll_seconds": 1})
+    assert "leader_topic: it means nothing with 'election: lease': leave it out, or elect by neli" in text
+    assert "max_poll_seconds: it means nothing" in text
+    assert "lease_seconds: it means nothing with 'election: none'" in problems({"election": "none", "lease_seconds": 2})
+    text = problems({"election": "neli", "heartbeat_timeout_seconds": 1, "min_poll_seconds": 2})
+    assert "max_poll_seconds: 0.5 is less than min_poll_seconds, 2" in text
+
+
+def test_the_name_may_be_the_groups() -> None:
+    group = {**LEAST, "name": None, "leader_group": "billing"}
+    assert load(None, group).settings.name == "billing"
+    assert load(None, {**group, "name": "orders"}).settings.name == "orders"
+    assert "leader_group: it cannot be the relay's name besides" in problems({"name": None, "leader_group": "a b"})
+
+
+def test_the_other_keys_reach_their_places() -> None:
+    loaded = load(
+        None,
+        {
+            **LEAST, "delivery": "at-least-once", "in_flight_rows": 7, "mark_rows": 8, "back_off_seconds": 9,
+            "metrics_seconds": 10, "log_format": "JSON", "log_level": "Warning",
+        },
+    )  # fmt: skip
+    assert loaded.settings.delivery is Delivery.AT_LEAST_ONCE
+    assert (loaded.settings.limits.in_flight_rows, loaded.settings.limits.mark_rows) == (7, 8)
+    assert (loaded.policy.back_off_seconds, loaded.policy.back_off_most_seconds) == (9.0, 9.0)
+    assert (loaded.metrics_seconds, loaded.log_format, loaded.log_level) == (10.0, LogFormat.JSON, LogLevel.WARNING)
+
+
+def test_a_key_without_effect_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    load(None, {**LEAST, "in_flight_rows": 7})
+    assert [record.message for record in caplog.records] == [
+        "in_flight_rows is accepted without effect: delivery is exactly-once"
+    ]
+
+
 def test_a_file_that_is_none_or_not_yaml_is_named(tmp_path: Path) -> None:
     assert "cannot be read" in problems({}, tmp_path / "nowhere.yaml")
     path = tmp_path / "relay.yaml"
-    path.write_text("name: [orders\nshards: 3")
-    assert "relay.yaml, line 2" in problems({}, path)
-    path.write_text("- a list")
-    assert "keys with values" in problems({}, path)
+    for text, why in (
+        ("name: [orders\nshards: 3", "relay.yaml, line 2"),
+        ("- a list", "keys with values"),
+        ("shards: 2\nname: a\nshards: 3", "line 3: not YAML: the key 'shards' is there twice"),
+        ("kafka: {a: 1, a: 2}", "the key 'a' is there twice"),
+        ("data_source: *hunter2", "line 1"),
+        ("data_source: !hunter2 x", "line 1"),
+        ("data_source: !hunter2!hunter2 x", "line 1"),
+        ("name: 2026-99-99", "a value in it is malformed"),
+    ):
+        path.write_text(text)
+        assert why in problems({}, path)
+    path.write_bytes(b"\xff")
+    assert "UTF-8" in problems({}, path)
 
 
-def test_secrets_are_not_in_what_is_printed() -> None:
-    settings = load(None, {**LEAST, "kafka": {"bootstrap.servers": "k:1", "sasl.password": "hunter2"}}).settings
-    assert "hunter2" not in repr(settings)
+def test_yaml_may_say_off_its_own_way(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text("status: off\nlog_level: off\nschema:\n")
+    loaded = load(path, LEAST)
+    assert (loaded.status, loaded.log_level, loaded.settings.outbox.schema) == (None, LogLevel.OFF, None)
+
+
+def test_every_key_is_a_variable() -> None:
+    said = {
+        "name": "orders", "data_source": "host=db", "outbox": "o", "schema": "s", "shape": "goharvest",
+        "delivery": "at-least-once", "shards": "3", "settle": "delete", "poison": "halt", "batch_rows": "5",
+        "batch_bytes": "5000", "batch_seconds": "1.5", "poll_seconds": "0.5", "grace_seconds": "6",
+        "horizon_seconds": "70", "in_flight_rows": "8", "mark_rows": "9", "back_off_seconds": "1", "election": "neli",
+        "leader_topic": "t", "leader_group": "g", "heartbeat_timeout_seconds": "20", "min_poll_seconds": "1",
+        "max_poll_seconds": "2", "poll_duration_seconds": "0.5", "metrics_seconds": "4", "log_format": "json",
+        "log_level": "debug", "status": "off", "spark_master": "local[2]", "spark_python": "python3",
+    }  # fmt: skip
+    lists = {"transform": ["a:b", "c:d"], "spark_archives": ["x", "y"], "spark_py_files": ["p", "q"]}
+    properties = {"kafka": {"bootstrap.servers": "k:1"}, "producer": {"linger.ms": "5"}, "spark": {"spark.x": "1"}}
+    assert {*said, *lists, *properties, "lease_seconds"} == set(KEYS)
+    environment = {f"THRESHER_{key.upper()}": value for key, value in said.items()}
+    environment |= {f"THRESHER_{key.upper()}": " ".join(value) for key, value in lists.items()}
+    for key, value in properties.items():
+        environment[f"THRESHER_{key.upper()}"] = " ".join(f"{name}={text}" for name, text in value.items())
+    shown = load(None, {}, environment).shown
+    assert shown == load(None, {**said, **lists, **properties}).shown
+    assert shown["shards"] == 3
+
+
+def test_the_environment_goes_before_the_file_and_flags_before_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text("name: file\nshards: 3\nkafka: {bootstrap.servers: 'k:1', client.id: file, client.rack: file}\n")
+    environment = {
+        "THRESHER_DS": "host=db", "THRESHER_SHARDS": "4", "THRESHER_NAME": "", "THRESHER_BOOTSTRAP": "k:2",
+        "THRESHER_KAFKA_CLIENT_ID": "environment",
+    }  # fmt: skip
+    settings = load(path, {"shards": 5, "kafka": {"client.rack": "flag"}}, environment).settings
+    assert (settings.name, settings.shards, settings.dsn) == ("file", 5, "host=db")
+    assert settings.kafka == {"bootstrap.servers": "k:2", "client.id": "environment", "client.rack": "flag"}
+    assert load(path, {}, environment).settings.shards == 4
+
+
+def test_variables_that_contradict_each_other_are_a_problem(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("host=db password=hunter2")
+    environment = {
+        "THRESHER_DS": "host=db", "THRESHER_DS_FILE": str(secret), "THRESHER_DATA_SOURCE": "host=db",
+        "THRESHER_KAFKA": "sasl.password=hunter2 oops", "THRESHER_KAFKA_SASL_PASSWORD": "hunter2",
+    }  # fmt: skip
+    with pytest.raises(ConfigurationInvalid) as caught:
+        load(None, LEAST, environment)
+    text = str(caught.value)
+    assert "THRESHER_DS_FILE: there is another variable for data_source" in text
+    assert "THRESHER_KAFKA: property=value is needed" in text
+    assert "THRESHER_KAFKA_SASL_PASSWORD: there is another variable for kafka.sasl.password" in text
+    assert "hunter2" not in text
+
+
+def test_a_variable_that_only_looks_like_ours_is_not_read() -> None:
+    # Of a service that is called thresher-kafka, as Kubernetes has it.
+    remarks: list[str] = []
+    environment = {
+        "THRESHER_KAFKA_SERVICE_HOST": "10.0.0.1", "THRESHER_KAFKA_PORT": "tcp://10.0.0.1:9092",
+        "THRESHER_KAFKA_SASL_PASWORD": "hunter2", "THRESHER_SERVICE_HOST": "10.0.0.1",
+    }  # fmt: skip
+    assert load(None, LEAST, environment, warn=remarks.append).settings.kafka == LEAST["kafka"]
+    assert len(remarks) == 3
+    (near,) = [remark for remark in remarks if "THRESHER_KAFKA_SASL_PASWORD is not read" in remark]
+    assert near.endswith("did you mean 'THRESHER_KAFKA_SASL_PASSWORD'?")
+
+
+def test_secrets_are_read_from_files(tmp_path: Path) -> None:
+    (tmp_path / "dsn").write_text("host=db password=hunter2\n")
+    (tmp_path / "password").write_text("hunter3\r\n")
+    (tmp_path / "key").write_text(" hunter4 \n\n")
+    path = tmp_path / "relay.yaml"
+    path.write_text(
+        f"name: orders\ndata_source: {{file: {tmp_path}/dsn}}\n"
+        f"kafka: {{bootstrap.servers: 'k:1', sasl.password: {{file: {tmp_path}/password}}}}\n"
+    )
+    environment = {"THRESHER_PRODUCER_SSL_KEY_PASSWORD_FILE": f"{tmp_path}/key"}
+    loaded = load(path, {}, environment)
+    assert loaded.settings.dsn == "host=db password=hunter2"
+    assert loaded.settings.kafka["sasl.password"] == "hunter3"
+    assert loaded.settings.producer["ssl.key.password"] == " hunter4 \n", "one newline at the end is not meant"
+    assert loaded.shown["data_source"] == {"file": f"{tmp_path}/dsn"}
+    assert "hunter" not in json.dumps(dict(loaded.shown))
+    again = load(None, LEAST | {"data_source": None}, {"THRESHER_DS_FILE": f"{tmp_path}/dsn"})
+    assert again.settings.dsn == loaded.settings.dsn
+
+
+def test_a_file_that_holds_no_secret_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "odd").write_bytes(b"hunter2\xff")
+    text = problems(
+        {
+            "data_source": {"file": f"{tmp_path}/nowhere"},
+            "kafka": {
+                "bootstrap.servers": "k:1", "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN",
+                "sasl.username": "me", "sasl.password": {"file": f"{tmp_path}/empty"}, "no.such": "1",
+            },
+            "producer": {"ssl.key.password": {"file": f"{tmp_path}/odd"}, "client.id": {"file": ["x"]}},
+        }
+    )  # fmt: skip
+    assert f"data_source: the file {tmp_path}/nowhere cannot be read: No such file or directory" in text
+    assert f"kafka.sasl.password: the file {tmp_path}/empty is empty" in text
+    assert f"producer.ssl.key.password: the file {tmp_path}/odd does not hold text in UTF-8" in text
+    assert "producer.client.id: 'file' needs a path" in text
+    assert "kafka.no.such: there is no such key" in text
+    assert "must be set" not in text, "what could not be read is not missed besides"
+
+
+def test_properties_are_single_values_that_exist() -> None:
+    text = problems(
+        {"kafka": {"sasl": {"password": "hunter2"}, "bootstrap.servers": None}, "producer": "hunter2", "spark": [1]}
+    )
+    assert "kafka: sasl, bootstrap.servers: a single value is needed" in text
+    assert "producer: properties with their values are needed" in text
+    text = problems({"kafka": {"bootstrap.servers": "k:port", "metadata.brokerlist": "x", "ssl.ca.location": "/no"}})
+    assert "kafka.bootstrap.servers: 'k:port' is not of the form HOST:PORT" in text
+    assert "kafka.metadata.brokerlist: there is no such key, did you mean 'metadata.broker.list'?" in text
+    assert "kafka.ssl.ca.location: there is no file '/no'" in text
+
+
+def test_servers_may_go_by_their_other_name() -> None:
+    assert load(None, {**LEAST, "kafka": {"metadata.broker.list": "k:1"}}).settings.kafka == {
+        "bootstrap.servers": "k:1"
+    }
+    both = {"metadata.broker.list": "k:1", "bootstrap.servers": "k:1"}
+    assert "one of them has to go" in problems({"kafka": both})
+
+
+def test_every_property_that_is_suggested_is_one() -> None:
+    for name in PROPERTIES:
+        assert "no such key" not in _wrong_alone(name, "1")
+
+
+def test_what_is_shown_is_a_configuration_again(tmp_path: Path) -> None:
+    given = {
+        **LEAST, "data_source": "host=db dbname=shop", "election": "neli", "status": "off", "transform": "a:b",
+        "kafka": {"bootstrap.servers": "k:1", "client.id": "me"}, "log_level": "off", "schema": "s",
+    }  # fmt: skip
+    loaded = load(None, given)
+    path = tmp_path / "shown.yaml"
+    path.write_text(yaml.safe_dump(dict(loaded.shown)))
+    again = load(path, {}, warn=lambda _: None)
+    assert (again.settings, again.election, again.policy, again.shown) == (
+        replace(loaded.settings, dsn=again.settings.dsn), loaded.election, loaded.policy, loaded.shown,
+    )  # fmt: skip

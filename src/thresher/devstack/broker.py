@@ -18,11 +18,12 @@ from pathlib import Path
 from thresher.core.java import find_java
 from thresher.devstack import jars, ports
 from thresher.devstack.cache import write_whole
+from thresher.devstack.certificate import Certificate, certificate_in
 from thresher.devstack.problem import BadRequest, PortTaken, StackProblem
 from thresher.devstack.server import Server, run_tool
 from thresher.kafka.admin import look
 
-MAIN, CONTROLLER, CLIENTS = "MAIN", "CONTROLLER", "CLIENTS"
+MAIN, CONTROLLER, CLIENTS, SECURE = "MAIN", "CONTROLLER", "CLIENTS", "SECURE"
 _START_SECONDS = 120.0
 _DRAWS = 5
 _NODES = (1, 2, 3)
@@ -45,7 +46,9 @@ class KafkaOptions:
     """How the cluster is set up.
 
     `users` (name to password) switches the authorizer on: they come in by SASL/PLAIN on a listener of their own and may
-    do what ACLs allow, while the main listener stays the administrator's. `properties` override anything.
+    do what ACLs allow, while the main listener stays the administrator's. `scram` (name to password) are users of
+    SASL_SSL with SCRAM-SHA-512 on another listener, for which a certificate is made; without `users` they may do
+    everything. `properties` override anything.
     """
 
     version: str = "4.2.1"
@@ -53,7 +56,8 @@ class KafkaOptions:
     port: int | None = None
     heap_megabytes: int | None = None
     listeners: tuple[Listener, ...] = ()
-    users: Mapping[str, str] = field(default_factory=dict)
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    scram: Mapping[str, str] = field(default_factory=dict, repr=False)
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -74,6 +78,8 @@ class Kafka:
         self._java = find_java().executable
         self._classpath = ""
         self._cluster_id = ""
+        # What clients of the secure listener trust.
+        self.certificate: Certificate | None = None
         self._ports: dict[tuple[str, int], int] = {}
         self.nodes = {
             node: Server(
@@ -106,6 +112,8 @@ class Kafka:
         self._classpath = jars.classpath(self.options.version, progress)
         self._draw_ports()
         self._directory.mkdir(parents=True, exist_ok=True)
+        if self.options.scram:
+            self.certificate = certificate_in(self._directory / "certificate", ports.HOST, self._java)
         # Drawn once and noted first: nodes that a crash left unformatted must join the others' cluster.
         identity = self._directory / "cluster.id"
         if not identity.exists():
@@ -120,7 +128,12 @@ class Kafka:
                     raise StackProblem(f"Kafka could not format its storage:\n{output}")
 
     def _format(self, node: int) -> tuple[int, str]:
-        arguments = ("format", "--ignore-formatted", "--cluster-id", self._cluster_id, "--config")
+        accounts = [
+            f"SCRAM-SHA-512=[name={json.dumps(name)},password={json.dumps(password)}]"
+            for name, password in self.options.scram.items()
+        ]
+        added = [part for account in accounts for part in ("--add-scram", account)]
+        arguments = ("format", "--ignore-formatted", "--cluster-id", self._cluster_id, *added, "--config")
         return run_tool(self._command(node, "kafka.tools.StorageTool", *arguments), self.nodes[node].directory)
 
     def start(self) -> None:
@@ -177,6 +190,8 @@ class Kafka:
         names = [MAIN, CONTROLLER, *(listener.name for listener in self.options.listeners)]
         if self.options.users:
             names.append(CLIENTS)
+        if self.options.scram:
+            names.append(SECURE)
         avoid = {port for listener in self.options.listeners for port in listener.advertised_ports}
         for node in self.nodes:
             for name in names:
@@ -219,6 +234,9 @@ class Kafka:
         if options.users:
             advertised[CLIENTS] = self.port(CLIENTS, node)
             security[CLIENTS] = "SASL_PLAINTEXT"
+        if options.scram:
+            advertised[SECURE] = self.port(SECURE, node)
+            security[SECURE] = "SASL_SSL"
         listening = {name: self.port(name, node) for name in advertised}
         if node in controllers:
             listening[CONTROLLER] = self.port(CONTROLLER, node)
@@ -252,6 +270,7 @@ class Kafka:
             "num.network.threads": "2",
             "num.io.threads": "4",
             **self._authorization(),
+            **self._security(),
             **options.properties,
         }
 
@@ -267,6 +286,21 @@ class Kafka:
             f"listener.name.{CLIENTS.lower()}.plain.sasl.jaas.config": (
                 f"org.apache.kafka.common.security.plain.PlainLoginModule required {accounts};"
             ),
+        }
+
+    def _security(self) -> dict[str, str]:
+        if self.certificate is None:
+            return {}
+        own = f"listener.name.{SECURE.lower()}"
+        return {
+            f"{own}.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            f"{own}.scram-sha-512.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
+            f"{own}.ssl.keystore.type": "PKCS12",
+            f"{own}.ssl.keystore.location": str(self.certificate.keystore),
+            f"{own}.ssl.keystore.password": self.certificate.password,
+            f"{own}.ssl.key.password": self.certificate.password,
         }
 
 

@@ -134,9 +134,9 @@ def _secrets(given: Mapping[str, Any], held: _Held) -> Secrets:
 
 
 def _as_said(key: str, told: Translation) -> str:
-    """Return the name under which a key, or a property of it, was given."""
+    """Return the name under which a key, or a property of it, was given or should have been."""
     ours, dot, rest = key.partition(".")
-    return f"{told.origin.get(ours, ours)}{dot}{rest}"
+    return f"{told.origin.get(ours) or told.places.get(ours, ours)}{dot}{rest}"
 
 
 def _together(report: Sequence[Problem]) -> str:

@@ -35,6 +35,7 @@ _SERVERS = frozenset({"bootstrap.servers", "metadata.broker.list"})
 _FILES = frozenset(
     {"ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"}
 )
+_NONE = "no.property.has.this.name"
 _LIMITS = Limits()
 _ELECTION = ElectionSettings()
 _ROWS = 40_000
@@ -296,14 +297,9 @@ def _polls_in_time(form: Form, _: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _leaves_guarantees_alone(form: Form, _: Mapping[str, Any]) -> Iterator[Problem]:
-    for place, given in (("kafka", form.kafka), ("producer", form.producer)):
-        for name in sorted(given):
-            if _guarded(name):
-                yield f"{place}.{name}", f"{form.delivery} rests on the relay's own setting, leave it out"
-
-
-def _guarded(name: str) -> bool:
-    return plain(name) in GUARDED | _OWN_CLIENT
+    for place, name, _value in _properties_of(form):
+        if _guarded(name):
+            yield f"{place}.{name}", f"{form.delivery} rests on the relay's own setting, leave it out"
 
 
 def _has_a_broker(form: Form, _: Mapping[str, Any]) -> Iterator[Problem]:
@@ -314,44 +310,50 @@ def _has_a_broker(form: Form, _: Mapping[str, Any]) -> Iterator[Problem]:
         yield "kafka.bootstrap.servers", f"{shorten(wrong[0])} is not of the form HOST:PORT"
 
 
-def _has_its_files(form: Form, _: Mapping[str, Any]) -> Iterator[Problem]:
-    for place, given in (("kafka", form.kafka), ("producer", form.producer)):
-        for name in sorted(_FILES & set(given)):
-            if _missing(name, given[name]):
-                yield f"{place}.{name}", f"there is no file {shorten(given[name])}"
+def _has_properties_that_there_are(form: Form, _: Mapping[str, Any]) -> Iterator[Problem]:
+    for place, name, value in _properties_of(form):
+        if not _guarded(name) and (why := _wrong_alone(name, value)):
+            yield f"{place}.{name}", why
 
 
-def _missing(name: str, value: object) -> bool:
-    return name in _FILES and value != "probe" and not Path(str(value)).exists()
-
-
-def _has_properties_that_work(form: Form, _: Mapping[str, Any]) -> Iterator[Problem]:
-    """Let the client judge its properties, one refusal after another."""
-    places = dict.fromkeys(form.kafka, "kafka") | dict.fromkeys(form.producer, "producer")
-    # Without the servers: nothing is connected to.
+def _has_properties_that_agree(form: Form, _: Mapping[str, Any]) -> Iterator[Problem]:
+    """Let the client judge all of its properties together, without servers, so that nothing is connected to."""
+    given = {name: (place, value) for place, name, value in _properties_of(form)}
     trial = {
         name: value
-        for name, value in {**form.kafka, **form.producer}.items()
-        if name not in _SERVERS and not _guarded(name) and not _missing(name, value)
+        for name, (_place, value) in given.items()
+        if name != "bootstrap.servers" and not _guarded(name) and not _wrong_alone(name, value)
     }
-    while why := _refusal(trial):
-        name = next((name for name in sorted(trial, key=len, reverse=True) if _names(why, plain(name))), None)
-        if name is None:
-            yield "kafka", why
-            return
-        yield f"{places[name]}.{name}", no_such(name, PROPERTIES) if "No such" in why else why
-        del trial[name]
-
-
-def _names(why: str, name: str) -> bool:
-    return re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", why) is not None
-
-
-def _refusal(trial: Mapping[str, Any]) -> str:
     try:
         Producer({**properties("trial", trial), "log_level": 0})
     except KafkaException as error:
-        return str(error.args[0].str()).removeprefix("Failed to create producer: ")
+        why = str(error.args[0].str()).removeprefix("Failed to create producer: ")
+        named = [name for name in trial if re.search(rf"(?<![\w.]){re.escape(plain(name))}(?![\w.])", why)]
+        yield f"{given[named[0]][0]}.{named[0]}" if named else "kafka", why
+
+
+def _properties_of(form: Form) -> Iterator[tuple[str, str, Any]]:
+    for place, given in (("kafka", form.kafka), ("producer", form.producer)):
+        for name in sorted(given):
+            yield place, name, given[name]
+
+
+def _guarded(name: str) -> bool:
+    return plain(name) in GUARDED | _OWN_CLIENT
+
+
+def _wrong_alone(name: str, value: Any) -> str:
+    """Return what is wrong with a property whatever the others are; nothing if that is nothing."""
+    if name in _FILES and value != "probe" and not Path(str(value)).exists():
+        return f"there is no file {shorten(value)}"
+    try:
+        # The second is refused for certain, so that no client is made.
+        Producer({name: value, _NONE: ""})
+    except KafkaException as error:
+        why = str(error.args[0].str())
+        if f'"{_NONE}"' in why:
+            return ""
+        return no_such(name, PROPERTIES) if why.startswith("No such") else why
     except (TypeError, ValueError) as error:
         return str(error)
     return ""
@@ -366,8 +368,8 @@ _RULES: tuple[tuple[frozenset[str], _Rule], ...] = (
     (frozenset({"shape", "settle"}), _settles_its_shape),
     (frozenset({"election"}), _elects_as_told),
     (frozenset({"heartbeat_timeout_seconds", "min_poll_seconds", "max_poll_seconds"}), _polls_in_time),
-    (frozenset({"kafka", "producer"}), _leaves_guarantees_alone),
+    (frozenset(), _leaves_guarantees_alone),
     (frozenset({"kafka"}), _has_a_broker),
-    (frozenset({"kafka", "producer"}), _has_its_files),
-    (frozenset({"kafka", "producer"}), _has_properties_that_work),
+    (frozenset(), _has_properties_that_there_are),
+    (frozenset({"kafka", "producer"}), _has_properties_that_agree),
 )

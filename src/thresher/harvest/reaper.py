@@ -110,6 +110,8 @@ class Translation:
     origin: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    # Where one of our keys would be said that was not.
+    places: dict[str, str] = field(default_factory=dict)
 
     def say(self, key: str, value: Any, origin: str) -> None:
         """Note what one of our keys is, and where that was said."""
@@ -130,8 +132,7 @@ def is_reapers(found: Mapping[str, Any]) -> bool:
 
 def translate(found: Mapping[str, Any]) -> Translation:
     """Tell a file in goharvest's form in our keys."""
-    done = Translation()
-    done.keys.update(_NATURE)
+    done = Translation(keys=dict(_NATURE), places={"name": "harvest.leaderGroupID"})
     for key in found:
         if key in KEYS:
             done.fault(key, "beside 'harvest', our own keys stand under 'thresher'")
@@ -207,7 +208,7 @@ def _data_source(given: object, done: Translation) -> None:
     done.say("data_source", as_libpq(given), "harvest.dataSource")
     if "://" not in given and re.search(r"\bpassword\s*=\s+\w+\s*=", given):
         done.remarks.append(
-            "harvest.dataSource: what follows 'password=' is taken for the password, as goharvest and Postgres read it; "
+            "harvest.dataSource: what follows 'password=' is taken for the password, as goharvest and Postgres do; "
             "write password='' for none"
         )
 

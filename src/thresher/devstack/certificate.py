@@ -1,0 +1,52 @@
+"""A certificate for a broker on loopback, signed by itself, made with the keytool that comes with every Java."""
+
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from thresher.devstack.cache import write_whole
+from thresher.devstack.problem import StackProblem
+from thresher.devstack.server import run_tool
+
+_ALIAS = "kafka"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Key and certificate for a server in a store with a password, and for its clients what to trust, in PEM."""
+
+    keystore: Path
+    password: str = field(repr=False)
+    authority: Path
+
+
+def certificate_in(directory: Path, address: str, java: Path) -> Certificate:
+    """Return the certificate in a directory, made there for an IP address unless it is there already."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    noted = directory / "password"
+    certificate = Certificate(
+        keystore=directory / "key.p12",
+        password=noted.read_text(encoding="ascii") if noted.exists() else secrets.token_hex(16),
+        authority=directory / "ca.pem",
+    )
+    if certificate.authority.exists():
+        return certificate
+    write_whole(noted, certificate.password)
+    certificate.keystore.unlink(missing_ok=True)
+    store = ("-alias", _ALIAS, "-storetype", "PKCS12", "-keystore", certificate.keystore, "-storepass:file", noted)
+    _keytool(
+        java, directory, "-genkeypair", *store, "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "30",
+        "-dname", "CN=Thresher's local stack", "-ext", f"san=ip:{address},dns:localhost", "-ext", "bc:c",
+    )  # fmt: skip
+    # Last, and whole: where it is, all is.
+    part = directory / "ca.part"
+    _keytool(java, directory, "-exportcert", "-rfc", *store, "-file", part)
+    part.rename(certificate.authority)
+    return certificate
+
+
+def _keytool(java: Path, directory: Path, *arguments: str | Path) -> None:
+    tool = java.resolve().with_name("keytool")
+    status, output = run_tool([tool, *arguments], directory)
+    if status != 0:
+        raise StackProblem(f"the broker's certificate could not be made: {output}")
