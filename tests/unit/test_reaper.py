@@ -185,7 +185,7 @@ def test_all_problems_are_in_one_report(tmp_path: Path) -> None:
         "shards: beside 'harvest', our own keys stand under 'thresher'",
         "harvest.baseKafkaConfig.sasl.pasword: there is no such key, did you mean 'sasl.password'?",
         "harvest.baseKafkaConfig.enable.idempotence: at-least-once rests on",
-        'harvest.baseKafkaConfig.security.protocol: Invalid value "tls"',
+        "harvest.baseKafkaConfig.security.protocol: this is no value for configuration property",
         "harvest.producerKafkaConfig: properties with their values are needed",
         "harvest.leaderTopics: there is no such key, did you mean 'leaderTopic'?",
         "harvest.dataSource: host or port cannot be right",

@@ -353,7 +353,10 @@ def _wrong_alone(name: str, value: Any) -> str:
         why = str(error.args[0].str())
         if f'"{_NONE}"' in why:
             return ""
-        return no_such(name, PROPERTIES) if why.startswith("No such") else why
+        if why.startswith("No such"):
+            return no_such(name, PROPERTIES)
+        # The client repeats values, and may repeat them in part: a secret could be at the wrong place.
+        return re.sub(r'^Invalid value ".*" for', "this is no value for", why, flags=re.DOTALL)
     except (TypeError, ValueError) as error:
         return str(error)
     return ""
