@@ -53,10 +53,13 @@ def nothing_stays_behind() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """The servers of the run, with an account that ACLs bind, and a listener for a proxy to stand in front of."""
+    """The servers of the run: an account that ACLs bind, one that comes by SASL_SSL, and a listener for a proxy."""
     proxied = Listener(name=PROXIED, advertised_ports=(ports.free_port(),))
     options = KafkaOptions(
-        users={"relay": "secret"}, listeners=(proxied,), properties={"auto.create.topics.enable": "false"}
+        users={"relay": "secret"},
+        scram={"alice": "alice-secret"},
+        listeners=(proxied,),
+        properties={"auto.create.topics.enable": "false", "super.users": "User:ANONYMOUS;User:alice"},
     )
     with Stack(kafka=options) as running:
         yield running

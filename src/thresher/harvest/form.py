@@ -230,15 +230,15 @@ def fill_in(given: Mapping[str, Any], *, troubled: Collection[str] = ()) -> tupl
 
     Keys in `troubled` have a problem that is told elsewhere: nothing is concluded from their absence.
     """
-    unclear = set(troubled)
+    wrong: set[str] = set()
     problems: list[Problem] = []
     try:
         form = Form.model_validate(dict(given))
     except ValidationError as error:
         problems = list(_told(error))
-        unclear |= {str(problem["loc"][0]) for problem in _plainly(error)}
-        form = Form.model_validate({key: value for key, value in given.items() if key not in unclear})
-    return form, problems + list(_disagreements(form, given, unclear))
+        wrong = {str(problem["loc"][0]) for problem in _plainly(error)}
+        form = Form.model_validate({key: value for key, value in given.items() if key not in wrong})
+    return form, problems + list(_disagreements(form, given, wrong | set(troubled)))
 
 
 def _plainly(error: ValidationError) -> list[Any]:

@@ -1,5 +1,6 @@
 """What a cluster is asked for and told outside the data path: who is there, which topics, how many records."""
 
+import concurrent.futures
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -12,6 +13,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 _log = logging.getLogger(__name__)
 _REQUEST_SECONDS = 15.0
+# How long a cluster may take to know our credentials, and how often that is looked at.
+_REFUSED_SECONDS, _LOOK_SECONDS = 3.0, 0.1
 # What a cluster answers while a topic is new or its leader moves.
 _SETTLING = frozenset(
     {
@@ -67,9 +70,20 @@ class Admin:
         return cls(str(config.get("bootstrap.servers", "")), config)
 
     def greet(self) -> None:
-        """See that the cluster answers us. Raises `KafkaException` with what the client met, not just a time-out."""
+        """See that the cluster answers us. Raises `KafkaException` with what the client met, not just a time-out.
+
+        Credentials that are refused for a while are refused: that is not waited for to the end.
+        """
+        asked = self._client.describe_cluster(request_timeout=_REQUEST_SECONDS)
+        began = time.monotonic()
+        while not asked.done():
+            concurrent.futures.wait([asked], _LOOK_SECONDS)
+            self._client.poll(0)
+            refused = [each for each in self._errors if each.code() == KafkaError._AUTHENTICATION]
+            if refused and not asked.done() and time.monotonic() - began > _REFUSED_SECONDS:
+                raise KafkaException(refused[-1])
         try:
-            self._client.describe_cluster(request_timeout=_REQUEST_SECONDS).result()
+            asked.result()
         except KafkaException as error:
             self._client.poll(0)
             met = [each for each in self._errors if each.code() != KafkaError._ALL_BROKERS_DOWN]

@@ -1,0 +1,103 @@
+"""`thresher config`, and what a relay that is told wrong says: all of what is wrong, and no secret."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.processes import environment, eventually
+from tests.relay.secure import secure
+from thresher.devstack.stack import Stack
+
+SECRET = "hunter2"
+REAPER = f"""
+harvest:
+  baseKafkaConfig:
+    bootstrap.servers: localhost:9092
+    security.protocol: sasl_plaintext
+    sasl.mechanism: SCRAM-SHA-512
+    sasl.username: alice
+    sasl.password: {SECRET}
+  leaderTopic: billing
+  leaderGroupID: billing
+  dataSource: host=localhost port=5432 user=postgres password={SECRET} sslmode=disable
+  outboxTable: outbox
+  limits:
+    sendBuffer: 10
+logging:
+  level: Info
+"""
+
+
+def thresher(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    answer = subprocess.run(
+        [sys.executable, "-m", "thresher", *arguments], capture_output=True, text=True, timeout=60, check=False,
+        env=environment(**variables),
+    )  # fmt: skip
+    assert SECRET not in answer.stdout + answer.stderr
+    return answer
+
+
+def test_a_file_of_goharvests_is_checked_and_printed_as_ours(tmp_path: Path) -> None:
+    path = tmp_path / "reaper.yaml"
+    path.write_text(REAPER)
+    checked = thresher("config", "check", "-c", str(path))
+    assert checked.returncode == 0, checked.stderr
+    assert 'it can work: relay billing of "outbox", at-least-once, shards 1, election neli' in checked.stdout
+    assert "harvest.limits.sendBuffer is accepted without effect" in checked.stderr
+    ours = yaml.safe_load(thresher("config", "print", "-c", str(path), THRESHER_SHARDS="3").stdout)
+    assert (ours["shards"], ours["leader_group"], ours["kafka"]["sasl.password"]) == (3, "billing", "***")
+    path.write_text(yaml.safe_dump(ours))
+    assert ours == json.loads(thresher("config", "print", "--json", "-c", str(path)).stdout), "it is a file of ours"
+
+
+def test_all_that_is_wrong_is_in_one_report(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text(f"shard: 3\nsettle: burn\ndata_source: postgresql://u:{SECRET}@db:x/y\nkafka: {{acks: 1}}\n")
+    for command in (["config", "check"], ["run"]):
+        answer = thresher(*command, "-c", str(path), THRESHER_KAFKA_SASL_PASSWORD_FILE="/no/such/file")
+        assert answer.returncode == 2
+        assert not answer.stdout
+        for part in (
+            "shard: there is no such key, did you mean 'shards'?", "settle: ", "name: it is missing", "data_source: ",
+            "kafka.acks: exactly-once rests on", "kafka.sasl.password: the file /no/such/file cannot be read",
+        ):  # fmt: skip
+            assert part in answer.stderr
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_log_of_a_relay_in_trouble_shows_a_secret(stack: Stack, tmp_path: Path, log_format: str) -> None:
+    config: dict[str, Any] = {
+        "name": "relay", "data_source": f"postgresql://relay:{SECRET}@nowhere.invalid/shop", "log_format": log_format,
+        "kafka": secure(stack, **{"sasl.password": SECRET, "debug": "security,broker"}), "status": "off",
+    }  # fmt: skip
+    path = tmp_path / "relay.yaml"
+    path.write_text(json.dumps(config))
+    log = tmp_path / "log"
+    with log.open("wb") as written:
+        command = [sys.executable, "-m", "thresher", "run", "--verbose", "-c", str(path)]
+        relay = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=written, stderr=written)
+    try:
+        eventually(lambda: "nowhere.invalid" in log.read_text(), 30, log.read_text)
+        os.kill(relay.pid, signal.SIGTERM)
+        assert relay.wait(60) == 0
+    finally:
+        relay.kill()
+        relay.wait()
+    assert SECRET not in log.read_text()
+
+
+def test_a_password_that_the_broker_refuses_is_not_shown(stack: Stack, dsn: str, tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    kafka = secure(stack, **{"sasl.password": SECRET})
+    path.write_text(json.dumps({"name": "relay", "data_source": dsn, "kafka": kafka, "status": "off"}))
+    thresher("schema", "create", "--ds", dsn)
+    answer = thresher("run", "--verbose", "-c", str(path))
+    assert answer.returncode == 4, answer.stderr
+    assert "Traceback" not in answer.stderr
