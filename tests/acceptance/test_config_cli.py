@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from psycopg import conninfo
 
 from tests.processes import environment, eventually
 from tests.relay.secure import secure
 from thresher.devstack.stack import Stack
 
 SECRET = "hunter2"
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 REAPER = f"""
 harvest:
   baseKafkaConfig:
@@ -93,11 +96,27 @@ def test_no_log_of_a_relay_in_trouble_shows_a_secret(stack: Stack, tmp_path: Pat
     assert SECRET not in log.read_text()
 
 
-def test_a_password_that_the_broker_refuses_is_not_shown(stack: Stack, dsn: str, tmp_path: Path) -> None:
-    path = tmp_path / "relay.yaml"
-    kafka = secure(stack, **{"sasl.password": SECRET})
-    path.write_text(json.dumps({"name": "relay", "data_source": dsn, "kafka": kafka, "status": "off"}))
+def test_a_password_that_is_refused_is_not_shown(stack: Stack, dsn: str, tmp_path: Path) -> None:
     thresher("schema", "create", "--ds", dsn)
-    answer = thresher("run", "--verbose", "-c", str(path))
-    assert answer.returncode == 4, answer.stderr
-    assert "Traceback" not in answer.stderr
+    path = tmp_path / "relay.yaml"
+    for data_source, kafka, why in (
+        (conninfo.make_conninfo(dsn, password=SECRET), secure(stack), "password authentication failed"),
+        (dsn, secure(stack, **{"sasl.password": SECRET}), "uthentication"),
+    ):
+        path.write_text(json.dumps({"name": "relay", "data_source": data_source, "kafka": kafka, "status": "off"}))
+        answer = thresher("run", "--verbose", "-c", str(path))
+        assert answer.returncode == 4, answer.stderr
+        assert why in answer.stderr
+        assert "Traceback" not in answer.stderr
+
+
+def test_the_pages_program_runs(tmp_path: Path) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "relay.yaml").write_text(REAPER)
+    program += "logging.getLogger(__name__).warning('it is %s', loaded.settings.kafka)\n"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True,
+        timeout=60,
+    )  # fmt: skip
+    assert "'sasl.password': '***'" in answer.stderr
+    assert SECRET not in answer.stderr

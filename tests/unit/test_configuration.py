@@ -1,5 +1,6 @@
 """What a relay's configuration may be, and how it says what it may not be."""
 
+import inspect
 import json
 from dataclasses import fields, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from thresher.cli.run import run
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.configuration import load
 from thresher.harvest.form import KEYS, LogFormat, LogLevel, _wrong_alone
@@ -316,3 +318,8 @@ def test_what_is_shown_is_a_configuration_again(tmp_path: Path) -> None:
     assert (again.settings, again.election, again.policy, again.shown) == (
         replace(loaded.settings, dsn=again.settings.dsn), loaded.election, loaded.policy, loaded.shown,
     )  # fmt: skip
+
+
+def test_every_key_is_a_flag() -> None:
+    flags = {"ds": "data_source"}
+    assert set(KEYS) <= {flags.get(name, name) for name in inspect.signature(run).parameters}
