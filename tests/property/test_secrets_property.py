@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from psycopg import conninfo
 
@@ -65,6 +65,7 @@ def test_what_is_printed_shows_none(of_database: str, of_kafka: str, of_spark: s
 
 
 @given(SECRETS, SOURCES, HOLDERS, st.sampled_from(["sasl.pasword", "security.protocol", "acks", "debug", "sasl"]))
+@example("hunter2,", as_pairs, "sasl.password", "debug")  # of which the client repeats a part
 def test_no_report_shows_one(secret: str, source: Any, holder: str, wrong: str) -> None:
     with pytest.raises(ConfigurationInvalid) as caught:
         load(
