@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from psycopg import conninfo
 
+from thresher.core.secrets import MASK, Masking, Secrets
 from thresher.harvest.configuration import load
-from thresher.harvest.secrets import MASK, Masking, Secrets
 from thresher.relay.problem import ConfigurationInvalid
 
 # In every secret, and nowhere else.

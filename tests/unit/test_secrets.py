@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from thresher.cli import output
-from thresher.harvest.secrets import MASK, Masking, Secrets, is_secret, mask_logs, shown_data_source, shown_property
+from thresher.core.secrets import MASK, Masking, Secrets, is_secret, mask_logs, shown_property
+from thresher.db.dsn import shown_dsn
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_what_is_none_is_shown(name: str) -> None:
 
 def test_a_url_is_shown_without_its_password() -> None:
     assert shown_property("plugin.url", "https://me:hunter2@host/x") == "https://me:***@host/x"
-    assert shown_data_source("postgresql://me:hunter2@db:5433/shop?sslmode=require") == (
+    assert shown_dsn("postgresql://me:hunter2@db:5433/shop?sslmode=require") == (
         "user=me password=*** dbname=shop host=db port=5433 sslmode=require"
     )
 

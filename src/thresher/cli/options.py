@@ -1,15 +1,17 @@
 """Options that several commands share, and what they mean."""
 
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import psycopg
 import typer
 
-from thresher.cli.output import note
+from thresher.cli.output import hide, note
 from thresher.core.errors import InvalidInput, ThresherError, shorten
+from thresher.core.secrets import Secrets, Unreadable, read_secret
 from thresher.db import TableName
-from thresher.db.dsn import check_dsn
+from thresher.db.dsn import check_dsn, secrets_of_dsn
 from thresher.devstack.kept import KeptStack
 from thresher.outbox import Shape
 
@@ -36,7 +38,13 @@ class DatabaseUnreachable(ThresherError):  # noqa: N818
 
 def resolve_dsn(given: str | None) -> str:
     """Return the connection string that was given, or that of the local stack; never guess further."""
+    if not given and (path := os.environ.get("THRESHER_DS_FILE")):
+        try:
+            given = read_secret(path)
+        except Unreadable as error:
+            raise InvalidInput(f"THRESHER_DS_FILE: {error}") from None
     if given:
+        hide(Secrets(secrets_of_dsn(given)).mask)
         try:
             check_dsn(given)
         except InvalidInput as error:

@@ -13,6 +13,7 @@ import typer
 from thresher.cli.options import properties
 from thresher.cli.output import hide, note, out
 from thresher.core.errors import InvalidInput
+from thresher.core.secrets import mask_logs
 from thresher.devstack.kept import KeptStack
 from thresher.outbox import Shape
 
@@ -171,7 +172,7 @@ def run(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
 ) -> None:
-    """Relay the outbox to Kafka, exactly once and in order per key, until SIGINT or SIGTERM.
+    """Relay the outbox to Kafka in order per key, exactly or at least once, until SIGINT or SIGTERM.
 
     The first signal finishes what is open, the second does not wait. Exit codes: 0 stopped as asked, 1 it failed and
     may be started again, 2 the configuration cannot work, 3 superseded by a newer relay of the same name (do not
@@ -201,7 +202,6 @@ def run(
         overrides["kafka"]["bootstrap.servers"] = endpoints.bootstrap
     # Only here: the other commands work without the relay's packages.
     from thresher.harvest.configuration import Configuration, load  # noqa: PLC0415
-    from thresher.harvest.secrets import mask_logs  # noqa: PLC0415
     from thresher.relay.relay import Relay  # noqa: PLC0415
     from thresher.relay.status import Status  # noqa: PLC0415
     from thresher.spark.signals import stopped_by_signals  # noqa: PLC0415

@@ -10,19 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from thresher.core.secrets import Secrets, Unreadable, is_secret, read_secret, secrets_in_url, shown_property
+from thresher.db.dsn import secrets_of_dsn, shown_dsn
 from thresher.election.settings import ElectionSettings
 from thresher.harvest.document import read
 from thresher.harvest.environment import from_environment
 from thresher.harvest.form import KEYS, OF_ELECTION, Form, LogFormat, LogLevel, Problem, fill_in
 from thresher.harvest.reaper import Translation, forget_unelected, is_reapers, translate
-from thresher.harvest.secrets import (
-    Secrets,
-    Unreadable,
-    read_secret,
-    secrets_of,
-    shown_data_source,
-    shown_property,
-)
 from thresher.relay.problem import ConfigurationInvalid
 from thresher.relay.relay import POLICY
 from thresher.relay.settings import Delivery, Limits, Settings
@@ -129,8 +123,15 @@ def _read_files(given: dict[str, Any]) -> _Held:
 
 def _secrets(given: Mapping[str, Any], held: _Held) -> Secrets:
     properties = [given[key] for key in _PROPERTIES if isinstance(given.get(key), Mapping)]
-    pairs = [(str(name), value) for each in properties for name, value in each.items()]
-    return secrets_of(str(given.get("data_source", "")), pairs, held.values)
+    pairs = [(str(name), str(value)) for each in properties for name, value in each.items()]
+    return Secrets(
+        [
+            *secrets_of_dsn(str(given.get("data_source", ""))),
+            *(value for name, value in pairs if is_secret(name)),
+            *(found for _, value in pairs for found in secrets_in_url(value)),
+            *held.values,
+        ]
+    )
 
 
 def _as_said(key: str, told: Translation) -> str:
@@ -210,7 +211,7 @@ def _shown(form: Form, held: _Held) -> dict[str, Any]:
     if "data_source" in held.paths:
         shown["data_source"] = {"file": held.paths["data_source"]}
     else:
-        shown["data_source"] = shown_data_source(form.data_source or "")
+        shown["data_source"] = shown_dsn(form.data_source or "")
     return {key: shown[key] for key in KEYS if key in shown and OF_ELECTION.get(key, form.election) is form.election}
 
 

@@ -16,8 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from psycopg import ProgrammingError, conninfo
-
 MASK = "***"
 # Properties of Kafka's clients and of Spark. The URL where tokens are had is none.
 _NAMES = re.compile(
@@ -25,7 +23,6 @@ _NAMES = re.compile(
     r"|ssl[._]key([._]pem)?$|oauthbearer\.config|oauthbearer\.extensions|user[._]?info",
     re.IGNORECASE,
 )
-_OF_DATABASE = frozenset({"password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret"})
 # user:password@ in a URL of any kind.
 _IN_URL = re.compile(r"://[^/?#\s:@]*:([^/?#\s]*)@")
 # A shorter one is masked where it stands alone: it would be found in every other word.
@@ -96,33 +93,9 @@ def mask_logs(secrets: Secrets, logger: logging.Logger | None = None) -> None:
         handler.setFormatter(Masking(secrets, handler.formatter))
 
 
-def secrets_of(data_source: str, properties: Iterable[tuple[str, Any]], others: Iterable[str] = ()) -> Secrets:
-    """Return the secrets of a connection string, of properties by their names, and others."""
-    pairs = list(properties)
-    return Secrets(
-        [
-            *_of_data_source(data_source),
-            *(str(value) for name, value in pairs if is_secret(name)),
-            *(found for _, value in pairs for found in _IN_URL.findall(str(value))),
-            *others,
-        ]
-    )
-
-
-def _of_data_source(dsn: str) -> Iterator[str]:
-    yield from _IN_URL.findall(dsn)
-    try:
-        parts = conninfo.conninfo_to_dict(dsn)
-    except (ProgrammingError, UnicodeError):
-        return
-    yield from (str(value) for name, value in parts.items() if name in _OF_DATABASE)
-
-
-def shown_data_source(dsn: str) -> str:
-    """Return a connection string for people: as key=value, and without its secrets."""
-    # Made anew from its parts, so that nothing is shown that was not understood.
-    parts = {name: MASK if name in _OF_DATABASE else value for name, value in conninfo.conninfo_to_dict(dsn).items()}
-    return conninfo.make_conninfo("", **parts)
+def secrets_in_url(text: str) -> list[str]:
+    """Return the passwords of the URLs in a text."""
+    return _IN_URL.findall(text)
 
 
 def shown_property(name: str, value: Any) -> Any:
