@@ -162,6 +162,7 @@ def test_a_file_that_is_none_or_not_yaml_is_named(tmp_path: Path) -> None:
         ("data_source: !hunter2 x", "line 1"),
         ("data_source: !hunter2!hunter2 x", "line 1"),
         ("name: 2026-99-99", "a value in it is malformed"),
+        ("thresher: {shards: 3}", "thresher: it stands beside 'harvest'"),
     ):
         path.write_text(text)
         assert why in problems({}, path)
@@ -288,7 +289,7 @@ def test_properties_are_single_values_that_exist() -> None:
     assert "kafka: sasl, bootstrap.servers: a single value is needed" in text
     assert "producer: properties with their values are needed" in text
     text = problems({"kafka": {"bootstrap.servers": "k:port", "metadata.brokerlist": "x", "ssl.ca.location": "/no"}})
-    assert "kafka.bootstrap.servers: 'k:port' is not of the form HOST:PORT" in text
+    assert "kafka.bootstrap.servers: HOST:PORT is needed" in text
     assert "kafka.metadata.brokerlist: there is no such key, did you mean 'metadata.broker.list'?" in text
     assert "kafka.ssl.ca.location: there is no file '/no'" in text
 

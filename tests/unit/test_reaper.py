@@ -148,6 +148,15 @@ def test_a_section_of_ours_says_what_goharvest_cannot(tmp_path: Path) -> None:
     assert "harvest.limits.maxInFlightRecords is accepted without effect: delivery is exactly-once" in said
 
 
+def test_what_goharvest_leaves_to_its_defaults_may_be_ours(tmp_path: Path) -> None:
+    ours = {"data_source": "host=db", "outbox": "Box", "kafka": {"bootstrap.servers": "k:1"}, "name": "orders"}
+    loaded, _ = take(tmp_path, {"harvest": {}, "thresher": ours})
+    settings = loaded.settings
+    assert (settings.dsn, settings.outbox.table, settings.kafka) == ("host=db", "Box", {"bootstrap.servers": "k:1"})
+    loaded, _ = take(tmp_path, {"harvest": None}, name="orders")
+    assert loaded.settings.kafka == {"bootstrap.servers": "localhost:9092"}
+
+
 def test_flags_override_it(tmp_path: Path) -> None:
     loaded, _ = take(tmp_path, EXAMPLE, election="none", name="orders", shards=2)
     assert (loaded.settings.name, loaded.settings.shards) == ("orders", 2)

@@ -16,7 +16,7 @@ from thresher.election.settings import ElectionSettings
 from thresher.harvest.document import read
 from thresher.harvest.environment import from_environment
 from thresher.harvest.form import KEYS, OF_ELECTION, Form, LogFormat, LogLevel, Problem, fill_in
-from thresher.harvest.reaper import Translation, forget_unelected, is_reapers, translate
+from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, translate
 from thresher.relay.problem import ConfigurationInvalid
 from thresher.relay.relay import POLICY
 from thresher.relay.settings import Delivery, Limits, Settings
@@ -62,10 +62,10 @@ def load(
     problem.
     """
     found = read(path) if path is not None else {}
-    told = translate(found) if is_reapers(found) else Translation(keys=found)
-    said, problems, remarks = from_environment(environment or {})
+    told = translate(found) if is_reapers(found) else as_ours(found)
+    said = from_environment(environment or {})
     given: dict[str, Any] = {key: value for key, value in told.keys.items() if value is not None}
-    for layer in (said, overrides):
+    for layer in (said.keys, overrides):
         _lay_over(given, layer)
     forget_unelected(told, given)
     held = _read_files(given)
@@ -73,10 +73,10 @@ def load(
     # A key that could not be read is not missed besides.
     troubled = {*(set(told.origin) - set(told.keys)), *(key.partition(".")[0] for key, _ in held.problems)}
     form, wrong = fill_in(given, troubled=troubled)
-    report = [*told.problems, *problems, *((_as_said(key, told), why) for key, why in [*held.problems, *wrong])]
+    report = [*told.problems, *said.problems, *((_as_said(key, told), why) for key, why in [*held.problems, *wrong])]
     if report:
         raise ConfigurationInvalid(secrets.mask(_together(report)))
-    for remark in [*told.remarks, *remarks, *_idle(form, given, told)]:
+    for remark in [*told.remarks, *said.remarks, *_idle(form, given, told)]:
         warn(secrets.mask(remark))
     return _configuration(form, given, secrets, held)
 
@@ -189,7 +189,7 @@ def _configuration(form: Form, given: Mapping[str, Any], secrets: Secrets, held:
         status_by_default="status" not in given,
         spark=SparkOptions(
             master=form.spark_master,
-            conf={name: str(value) for name, value in form.spark.items()},
+            conf={name: _as_spark_has_it(value) for name, value in form.spark.items()},
             python=form.spark_python,
             py_files=form.spark_py_files,
             archives=form.spark_archives,
@@ -200,6 +200,10 @@ def _configuration(form: Form, given: Mapping[str, Any], secrets: Secrets, held:
         secrets=secrets,
         shown=_shown(form, held),
     )
+
+
+def _as_spark_has_it(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(form: Form, held: _Held) -> dict[str, Any]:

@@ -306,8 +306,8 @@ def _has_a_broker(form: Form, _: Mapping[str, Any]) -> Iterator[Problem]:
     servers = str(form.kafka.get("bootstrap.servers", ""))
     if not servers:
         yield "kafka", "'bootstrap.servers' is missing: where is the broker?"
-    elif wrong := [part for part in servers.split(",") if not _ADDRESS.fullmatch(part.strip())]:
-        yield "kafka.bootstrap.servers", f"{shorten(wrong[0])} is not of the form HOST:PORT"
+    elif not all(_ADDRESS.fullmatch(part.strip()) for part in servers.split(",")):
+        yield "kafka.bootstrap.servers", "HOST:PORT is needed, or several, separated by commas"
 
 
 def _has_properties_that_there_are(form: Form, _: Mapping[str, Any]) -> Iterator[Problem]:

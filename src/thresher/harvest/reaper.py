@@ -130,6 +130,15 @@ def is_reapers(found: Mapping[str, Any]) -> bool:
     return "harvest" in found
 
 
+def as_ours(found: Mapping[str, Any]) -> Translation:
+    """Take a file in our own form as it is; goharvest's sections without its main one are a mistake."""
+    told = Translation(keys={key: value for key, value in found.items() if key not in SECTIONS})
+    for key in found:
+        if key in SECTIONS:
+            told.fault(key, "it stands beside 'harvest', in goharvest's form; our own keys stand at the top")
+    return told
+
+
 def translate(found: Mapping[str, Any]) -> Translation:
     """Tell a file in goharvest's form in our keys."""
     done = Translation(keys=dict(_NATURE), places={"name": "harvest.leaderGroupID"})
@@ -144,6 +153,7 @@ def translate(found: Mapping[str, Any]) -> Translation:
     _limits(_section(harvest, "limits", LIMITS, done, "harvest."), done)
     _logging(_section(found, "logging", ("level",), done), done)
     _ours(_section(found, "thresher", KEYS, done), done)
+    _defaults(done)
     return done
 
 
@@ -161,9 +171,8 @@ def _section(found: Mapping[str, Any], name: str, known: Any, done: Translation,
 
 
 def _kafka(harvest: Mapping[str, Any], done: Translation) -> None:
-    base: object = harvest.get("baseKafkaConfig", {})
-    for key, given in (("kafka", base), ("producer", harvest.get("producerKafkaConfig", {}))):
-        theirs = "harvest.baseKafkaConfig" if key == "kafka" else "harvest.producerKafkaConfig"
+    for key, section in (("kafka", "baseKafkaConfig"), ("producer", "producerKafkaConfig")):
+        given, theirs = harvest.get(section, {}), f"harvest.{section}"
         if not isinstance(given, Mapping):
             done.fault(theirs, "properties with their values are needed", key)
             continue
@@ -174,25 +183,37 @@ def _kafka(harvest: Mapping[str, Any], done: Translation) -> None:
             else:
                 kept[str(name)] = value
         done.say(key, kept, theirs)
-    if isinstance(base, Mapping) and "metadata.broker.list" not in base:
-        done.keys["kafka"].setdefault("bootstrap.servers", "localhost:9092")
 
 
 def _rest(harvest: Mapping[str, Any], done: Translation) -> None:
-    _data_source(harvest.get("dataSource") or _DATA_SOURCE, done)
-    table = harvest.get("outboxTable") or "outbox"
-    # goharvest writes it into its statements as it is: with a schema, and folded where it is not in quotes.
-    if isinstance(table, str) and (parts := _TABLE.fullmatch(table)) is not None:
-        done.say("outbox", _folded(parts[2]), "harvest.outboxTable")
-        if parts[1]:
-            done.say("schema", _folded(parts[1]), "harvest.outboxTable")
-    else:
-        done.fault("harvest.outboxTable", f"{shorten(table)} is no name of a table", "outbox")
+    if harvest.get("dataSource"):
+        _data_source(harvest["dataSource"], done)
+    if table := harvest.get("outboxTable"):
+        _table(table, done)
     for theirs, ours in (("leaderTopic", "leader_topic"), ("leaderGroupID", "leader_group")):
-        if theirs in harvest:
+        if harvest.get(theirs):
             done.say(ours, harvest[theirs], f"harvest.{theirs}")
     if "name" in harvest:
         done.remarks.append("harvest.name is accepted without effect: leaderGroupID is the relay's identity")
+
+
+def _defaults(done: Translation) -> None:
+    if "data_source" not in done.origin:
+        done.keys["data_source"] = _DATA_SOURCE
+    kafka = done.keys.get("kafka")
+    if isinstance(kafka, dict) and "metadata.broker.list" not in kafka:
+        kafka.setdefault("bootstrap.servers", "localhost:9092")
+
+
+def _table(given: object, done: Translation) -> None:
+    # goharvest writes it into its statements as it is: with a schema, and folded where it is not in quotes.
+    parts = _TABLE.fullmatch(given) if isinstance(given, str) else None
+    if parts is None:
+        done.fault("harvest.outboxTable", f"{shorten(given)} is no name of a table", "outbox")
+        return
+    done.say("outbox", _folded(parts[2]), "harvest.outboxTable")
+    if parts[1]:
+        done.say("schema", _folded(parts[1]), "harvest.outboxTable")
 
 
 def _folded(identifier: str) -> str:
@@ -287,14 +308,10 @@ def _ours(thresher: Mapping[str, Any], done: Translation) -> None:
             for name in sorted(set(value) & set(done.keys[key])):
                 done.fault(f"{ours}.{name}", f"{before} says it too: one of them has to go")
             done.keys[key].update(value)
-        elif before is not None and not _by_default(key, done):
+        elif before is not None:
             done.fault(ours, f"{before} says it too: one of them has to go")
         else:
             done.say(key, value, ours)
-
-
-def _by_default(key: str, done: Translation) -> bool:
-    return (key, done.keys.get(key)) in (("data_source", as_libpq(_DATA_SOURCE)), ("outbox", "outbox"))
 
 
 def forget_unelected(done: Translation, keys: dict[str, Any]) -> None:
