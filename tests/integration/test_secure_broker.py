@@ -1,38 +1,48 @@
-"""A relay and a broker that wants to know who comes, over a line that nobody else reads."""
+"""A relay and a broker that wants to know who comes, over a line that nobody else reads: the example, run."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
-import yaml
-
-from tests.relay.relaying import Place, Relaying
+from tests.processes import environment
+from tests.relay.relaying import Place
 from tests.relay.secure import PASSWORD, codecs, secure
 from thresher.devstack.stack import Stack
-from thresher.harvest.configuration import load
 from thresher.outbox import Message
-from thresher.spark.session import Session
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# Seen: 6 s until its rows are there.
+UP_SECONDS = 40.0
 
 
-def test_rows_go_by_sasl_ssl_with_scram_and_lz4(
-    stack: Stack, spark: Session, dsn: str, topic_prefix: str, tmp_path: Path
-) -> None:
+def test_rows_go_by_sasl_ssl_with_scram_and_lz4(stack: Stack, dsn: str, topic_prefix: str, tmp_path: Path) -> None:
     at = Place(stack, dsn, topic_prefix)
     at.stash(*(Message(topic=at.topic, key=f"k{n % 7}", value=str(n)) for n in range(200)))
-    password = tmp_path / "password"
-    password.write_text(f"{PASSWORD}\n")
-    path = tmp_path / "relay.yaml"
-    path.write_text(
-        yaml.safe_dump(
-            {
-                "name": f"{topic_prefix}relay",
-                "data_source": dsn,
-                "kafka": secure(stack, **{"sasl.password": {"file": str(password)}}),
-                "producer": {"compression.type": "lz4", "linger.ms": 5},
-            }
-        )
+    (tmp_path / "data-source").write_text(f"{dsn}\n")
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    broker = secure(stack)
+    told = environment(
+        THRESHER_NAME=f"{topic_prefix}relay",
+        THRESHER_DS_FILE=str(tmp_path / "data-source"),
+        THRESHER_BOOTSTRAP=broker["bootstrap.servers"],
+        THRESHER_KAFKA_SSL_CA_LOCATION=broker["ssl.ca.location"],
+        THRESHER_KAFKA_SASL_USERNAME=broker["sasl.username"],
+        THRESHER_KAFKA_SASL_PASSWORD_FILE=str(tmp_path / "password"),
     )
-    loaded = load(path, {})
-    with Relaying(loaded.settings, policy=loaded.policy) as relaying:
-        values = {message.value() for message in at.read(200)}
-        relaying.until(lambda: at.pending() == 0)
+    log = tmp_path / "log"
+    with log.open("wb") as written:
+        program = [sys.executable, str(EXAMPLES / "sasl_ssl.py"), str(EXAMPLES / "sasl_ssl.yaml")]
+        relay = subprocess.Popen(program, cwd=tmp_path, env=told, stdout=written, stderr=written)
+    try:
+        values = {message.value() for message in at.read(200, seconds=UP_SECONDS)}
+        os.kill(relay.pid, signal.SIGTERM)
+        assert relay.wait(60) == 0, log.read_text()
+    finally:
+        relay.kill()
+        relay.wait()
     assert values == {str(n).encode() for n in range(200)}
+    assert at.pending() == 0
     assert codecs(stack, at.topic) == {3}
+    assert PASSWORD not in log.read_text()
