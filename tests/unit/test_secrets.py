@@ -3,10 +3,13 @@
 import logging
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from thresher.cli import output
+from thresher.cli.options import resolve_dsn
+from thresher.core.errors import InvalidInput
 from thresher.core.secrets import MASK, Masking, Secrets, is_secret, mask_logs, shown_property
 from thresher.db.dsn import shown_dsn
 
@@ -73,11 +76,31 @@ def test_every_handler_is_masked() -> None:
     assert [handler.format(record) for handler in (plain, own)] == ["with ***", "own: with ***"]
 
 
-def test_an_error_that_nobody_caught_is_told_without_secrets(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the command changes for its whole process is as before afterwards."""
     for place, name in ((sys, "excepthook"), (threading, "excepthook"), (output, "_mask")):
         monkeypatch.setattr(place, name, getattr(place, name))
+
+
+@pytest.mark.usefixtures("hooks")
+def test_every_command_reads_its_data_source_from_a_file_and_hides_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "data-source"
+    monkeypatch.setenv("THRESHER_DS_FILE", str(path))
+    with pytest.raises(InvalidInput, match=f"THRESHER_DS_FILE: the file {path} cannot be read"):
+        resolve_dsn(None)
+    path.write_text("host=db password=hunter2\n")
+    assert resolve_dsn(None) == "host=db password=hunter2"
+    assert resolve_dsn("host=other") == "host=other", "a flag goes before the environment"
+    resolve_dsn(None)
+    output.complain("hunter2 was refused")
+    assert "hunter2" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("hooks")
+def test_an_error_that_nobody_caught_is_told_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     output.hide(Secrets(["hunter2"]).mask)
     try:
         int("hunter2")
