@@ -304,7 +304,9 @@ def _leaves_guarantees_alone(form: Form, _: Mapping[str, Any]) -> Iterator[Probl
 
 def _has_a_broker(form: Form, _: Mapping[str, Any]) -> Iterator[Problem]:
     servers = str(form.kafka.get("bootstrap.servers", ""))
-    if not servers:
+    if not form.kafka:
+        yield "kafka", "it is missing: where is the broker ('bootstrap.servers')?"
+    elif not servers:
         yield "kafka", "'bootstrap.servers' is missing: where is the broker?"
     elif not all(_ADDRESS.fullmatch(part.strip()) for part in servers.split(",")):
         yield "kafka.bootstrap.servers", "HOST:PORT is needed, or several, separated by commas"
