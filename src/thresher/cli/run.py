@@ -13,6 +13,7 @@ from thresher.cli.options import properties
 from thresher.cli.output import note, out
 from thresher.core.errors import InvalidInput
 from thresher.devstack.kept import KeptStack
+from thresher.observe.logs import LogFormat, configure_logging
 from thresher.outbox import Shape
 
 
@@ -140,7 +141,7 @@ def run(
     # A transform in the directory where it was started is found by the workers too.
     sys.path.insert(0, str(Path.cwd()))
     loaded = load(config, overrides)
-    _log(verbose)
+    configure_logging(LogFormat.TEXT, logging.DEBUG if verbose else logging.INFO)
     relay = Relay(loaded.settings, spark=loaded.spark)
 
     @contextlib.contextmanager
@@ -165,20 +166,15 @@ def _server(host: str, port: int, by_default: bool, board: Any) -> Any:
     from thresher.observe.server import Server  # noqa: PLC0415
 
     try:
-        server = Server(host, port, {"/status": board.picture})
+        server = Server(host, port, board.pages)
     except OSError as error:
         if not by_default:
             raise InvalidInput(f"status: {host}:{port} cannot be listened on: {error}") from error
-        server = Server(host, 0, {"/status": board.picture})
+        server = Server(host, 0, board.pages)
         logging.getLogger("thresher").warning(
             "%s:%d is taken: ask with 'thresher status --at %s:%d'", host, port, host, server.port
         )
-    logging.getLogger("thresher").info("status at http://%s:%d/status", host, server.port)
-    return server
-
-
-def _log(verbose: bool) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(message)s", force=True
+    logging.getLogger("thresher").info(
+        "status at http://%s:%d/status", host, server.port, extra={"pages": sorted(board.pages), "port": server.port}
     )
-    logging.getLogger("thresher").setLevel(logging.DEBUG if verbose else logging.INFO)
+    return server
