@@ -6,11 +6,16 @@ import signal
 import psycopg
 import pytest
 
-from tests.relay.relaying import Place
+from tests.relay.relaying import Place, Relaying
 from tests.relay.scraping import Samples, counters, shown
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
+from thresher.relay.health import Role
+from thresher.relay.ledger import Ledger
 from thresher.relay.metrics import FAMILIES
+from thresher.relay.problem import Superseded
+from thresher.spark.policy import Policy
+from thresher.spark.problem import EngineProblem
 from thresher.spark.session import Session
 
 
@@ -114,3 +119,40 @@ def test_counters_and_probes_over_a_killed_shard_and_a_lost_database(at: Place, 
         at.stash(*(Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(10)))
         relaying.until(lambda: page.total("thresher_relayed_records_total") == 55)
         nothing_went_back(lost, page.samples())
+
+
+def test_a_second_leadership_of_a_process_counts_on_and_a_fence_is_counted_once(at: Place) -> None:
+    ledger = Ledger()
+
+    def leading() -> Relaying:
+        return Relaying(at.settings(), ledger=ledger, policy=Policy(beat_seconds=0.2))
+
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value="v") for n in range(20)))
+    with leading() as first, shown(first.relay) as page:
+        first.until(lambda: page.total("thresher_relayed_records_total") == 20)
+        before = page.samples()
+        at.sql("UPDATE thresher_relay SET term = gen_random_uuid()")
+        assert isinstance(first.ended(), Superseded)
+        code, answer = page.probe("/readyz")
+        assert (code, answer["reason"], page.probe("/healthz")[0]) == (503, "failed", 200)
+        ended = page.samples()
+        assert (ended["thresher_leader", ()], ended["thresher_fences_total", (("by", "term"),)]) == (0, 1)
+        nothing_went_back(before, ended)
+    with leading() as second, shown(second.relay) as page:
+        at.stash(*(Message(topic=at.topic, key=f"k{n}", value="v") for n in range(5)))
+        second.until(lambda: page.total("thresher_relayed_records_total") == 25)
+        nothing_went_back(ended, page.samples())
+        assert page.total("thresher_takeovers_total") == 2
+
+
+def test_a_relay_that_nobody_watches_ends(at: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with at.relaying(shards=1) as relaying:
+        relaying.until(lambda: relaying.relay.role is Role.LEADING)
+
+        def broken(_: object) -> None:
+            raise LookupError("a bug")
+
+        monkeypatch.setattr("thresher.relay.relay._Watch.look", broken)
+        error = relaying.ended()
+    assert (type(error), "watch broke" in str(error)) == (EngineProblem, True)
+    assert relaying.relay.ledger.driver()["errors.unexpected"] == 1

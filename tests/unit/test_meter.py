@@ -114,7 +114,7 @@ def test_settling_is_timed_and_a_recovered_shard_relays() -> None:
     ("error", "counted"),
     [
         (DatabaseLost("gone"), {"errors.database_lost": 1}),
-        (Superseded("newer"), {"errors.superseded": 1, "fences.term": 1}),
+        (Superseded("newer"), {"errors.superseded": 1}),
         (ZeroDivisionError(), {"errors.unexpected": 1}),
     ],
 )

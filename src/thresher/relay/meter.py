@@ -15,7 +15,6 @@ from thresher.kafka.refusal import fenced
 from thresher.observe.histogram import Scale
 from thresher.observe.tally import Counts, Tally
 from thresher.relay.fate import Dead, Filtered, Sent
-from thresher.relay.problem import Superseded
 from thresher.relay.progress import Progress
 from thresher.relay.row import Row, bytes_of
 
@@ -97,11 +96,9 @@ def counting_errors(step: Callable[..., None]) -> Callable[..., None]:
 
 
 def count_error(tally: Counts, error: BaseException) -> None:
-    """Count an error by its kind, and a fence if it was one: by the control row's term, or by the broker's epoch."""
+    """Count an error by its kind, and a fence if the broker's epoch was the reason."""
     tally.count(f"errors.{kind_of(error)}")
-    if isinstance(error, Superseded):
-        tally.count("fences.term")
-    elif fenced(error):
+    if fenced(error):
         tally.count("fences.broker")
 
 

@@ -143,9 +143,10 @@ class Relay:
                 return None
             try:
                 return self._lead(mandate)
-            except Superseded as error:
+            except Superseded:
                 if not self._taken_back(mandate):
-                    count_error(self.ledger, error)
+                    # Once, however many shards have found it out.
+                    self.ledger.count("fences.term")
                     raise
                 self._error = None
                 logger.warning(
@@ -290,6 +291,7 @@ class Relay:
                 except Trouble:
                     continue
                 except RelayProblem as error:
+                    count_error(self.ledger, error)
                     self._error = self._error or error
                     engine.request_stop()
                     return
