@@ -42,7 +42,7 @@ from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 from thresher.spark.problem import EngineProblem, ShardsFailed
 from thresher.spark.settings import SparkOptions
-from thresher.spark.snapshot import Snapshot
+from thresher.spark.snapshot import EngineState, Snapshot
 from thresher.spark.supervision import Phase
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,12 @@ class Relay:
         engine, watcher = self._engine, self._watcher
         if self.role is not Role.LEADING or engine is None or watcher is None:
             return {}
-        return {"engine": engine.silent_seconds(), "watch": 0.0 if watcher.is_alive() or engine.done else math.inf}
+        # Its watch ends first when it ends.
+        going_on = engine.snapshot().state in {EngineState.STARTING, EngineState.RUNNING}
+        return {
+            "engine": engine.silent_seconds(),
+            "watch": math.inf if going_on and not watcher.is_alive() else 0.0,
+        }
 
     def request_stop(self) -> None:
         """Ask for a stop in good order. Safe in a signal handler, harmless when repeated."""
