@@ -6,8 +6,10 @@ import signal
 import psycopg
 import pytest
 
+from tests.processes import eventually
 from tests.relay.relaying import Place, Relaying
-from tests.relay.scraping import Samples, counters, shown
+from tests.relay.scraping import Process, Samples, counters, shown
+from thresher.db import statement
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.health import Role
@@ -156,3 +158,25 @@ def test_a_relay_that_nobody_watches_ends(at: Place, monkeypatch: pytest.MonkeyP
         error = relaying.ended()
     assert (type(error), "watch broke" in str(error)) == (EngineProblem, True)
     assert relaying.relay.ledger.driver()["errors.unexpected"] == 1
+
+
+def test_a_session_for_scrapes_goes_with_its_term_and_with_the_leadership(at: Place) -> None:
+    with psycopg.connect(at.dsn) as connection:
+        connection.execute(statement("outbox_dead_create", at.table))
+
+    def sessions() -> list[str]:
+        found = at.sql("SELECT application_name FROM pg_stat_activity WHERE application_name LIKE %s", "%/s")
+        return [name for (name,) in found]
+
+    process = Process(settings=at.settings(), role=Role.LEADING, term="first")
+    with shown(process) as page:
+        assert page.total("thresher_database_up") == 1
+        (first,) = sessions()
+        # As a take-over does with those of older terms.
+        at.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", first)
+        process.term = "second"
+        eventually(lambda: page.total("thresher_database_up") == 1 and sessions() not in ([], [first]), 10)
+        process.role = Role.STANDBY
+        eventually(lambda: sessions() == [], 10)
+        assert page.total("thresher_ready") == 1
+        assert sessions() == []

@@ -5,12 +5,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from thresher.observe.server import Server
+from thresher.relay.health import Role
+from thresher.relay.ledger import Ledger
+from thresher.relay.settings import Settings
 from thresher.relay.status import Observed, Status
+from thresher.spark.snapshot import Snapshot
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -54,6 +59,25 @@ def counters(samples: Samples) -> Samples:
     """Return what must never go back."""
     ends = ("_total", "_bucket", "_count", "_sum")
     return {key: value for key, value in samples.items() if key[0].endswith(ends)}
+
+
+@dataclass
+class Process:
+    """Stands for a process that is seen from outside."""
+
+    settings: Settings
+    role: Role = Role.STANDBY
+    term: str | None = None
+    alarms: dict[str, str] = field(default_factory=dict)
+    waiting_for: str | None = None
+    trouble: tuple[str, str] | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def snapshot(self) -> Snapshot | None:
+        return None
+
+    def silent_seconds(self) -> dict[str, float]:
+        return {}
 
 
 @contextmanager

@@ -3,37 +3,15 @@
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from tests.relay.scraping import shown
+from tests.relay.scraping import Process, shown
 from thresher.db import TableName
 from thresher.relay import status
 from thresher.relay.health import Role
-from thresher.relay.ledger import Ledger
 from thresher.relay.settings import Settings
-from thresher.spark.snapshot import Snapshot
-
-
-@dataclass
-class Process:
-    """Stands for a process that is seen from outside."""
-
-    settings: Settings
-    role: Role = Role.STANDBY
-    term: str | None = None
-    alarms: dict[str, str] = field(default_factory=dict)
-    waiting_for: str | None = None
-    trouble: tuple[str, str] | None = None
-    ledger: Ledger = field(default_factory=Ledger)
-
-    def snapshot(self) -> Snapshot | None:
-        return None
-
-    def silent_seconds(self) -> dict[str, float]:
-        return {}
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from thresher.relay.health import Role, ShardHealth, Vitals, liveness, readiness
 from thresher.relay.ledger import Ledger
 from thresher.relay.metrics import FAMILIES, Moment, readings, relaying
 from thresher.relay.names import sessions
-from thresher.relay.problem import RelayProblem
+from thresher.relay.problem import DatabaseLost, RelayProblem
 from thresher.relay.settings import Settings
 from thresher.spark.snapshot import Snapshot
 
@@ -35,6 +35,8 @@ _SAMPLE_SECONDS = 0.5
 _FRESH_SECONDS = 0.5
 # Who asks does not wait longer for the database.
 _PATIENCE_SECONDS = 3.0
+# How long a process may keep its session after it became a standby.
+_STANDBY_SECONDS = 1.0
 
 
 class Observed(Protocol):
@@ -216,6 +218,7 @@ class _Outlook:
         self._looked = float("-inf")
         self._found: tuple[Backlog | None, str | None] = (None, None)
         self._connection: psycopg.Connection[Any] | None = None
+        self._term = ""
         self._thread = threading.Thread(target=self._run, name="status-backlog", daemon=True)
         self._thread.start()
 
@@ -241,10 +244,15 @@ class _Outlook:
     def _run(self) -> None:
         while True:
             with self._state:
-                self._state.wait_for(lambda: self._wanted or self._closed)
+                self._state.wait_for(lambda: self._wanted or self._closed, _STANDBY_SECONDS)
                 if self._closed:
                     break
-                self._wanted = False
+                wanted, self._wanted = self._wanted, False
+            if self._observed.role is Role.STANDBY:
+                # Whether anybody asks or not: it became one with a connection open.
+                self._let_go()
+            if not wanted:
+                continue
             found = self._ask()
             with self._state:
                 self._found, self._looked = found, time.monotonic()
@@ -253,14 +261,10 @@ class _Outlook:
         self._let_go()
 
     def _ask(self) -> tuple[Backlog | None, str | None]:
-        settings = self._observed.settings
         if self._observed.role is Role.STANDBY:
-            self._let_go()
             return None, None
         try:
-            if self._connection is None:
-                self._connection = connect(settings.dsn, f"{sessions(settings.name, self._observed.term or '')}/s")
-            return read_backlog(self._connection, settings.outbox, settings.shape, settings.shards), None
+            return self._read(), None
         except RelayProblem as error:
             self._let_go()
             return None, str(error)
@@ -269,6 +273,19 @@ class _Outlook:
             logger.exception("the backlog could not be read")
             self._let_go()
             return None, f"{type(error).__name__}: {error}"
+
+    def _read(self) -> Backlog:
+        settings, term = self._observed.settings, self._observed.term or ""
+        if self._connection is not None and self._term == term:
+            try:
+                return read_backlog(self._connection, settings.outbox, settings.shape, settings.shards)
+            except DatabaseLost:
+                # Perhaps only this session was: it may be minutes old.
+                pass
+        # A session with an older term in its name is ended by whoever takes over, ourselves included.
+        self._let_go()
+        self._connection, self._term = connect(settings.dsn, f"{sessions(settings.name, term)}/s"), term
+        return read_backlog(self._connection, settings.outbox, settings.shape, settings.shards)
 
     def _let_go(self) -> None:
         if self._connection is not None:
