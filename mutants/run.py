@@ -29,7 +29,7 @@ def killed(patch: Path) -> bool:
     test = patch.read_text().splitlines()[0].removeprefix("# test: ").strip()
     with tempfile.TemporaryDirectory(prefix="thresher-mutant-") as scratch:
         copy = Path(scratch)
-        for part in ("src", "tests", "examples", "pyproject.toml", "README.md"):
+        for part in ("src", "tests", "examples", "docs", "pyproject.toml", "README.md"):
             source = ROOT / part
             shutil.copytree(source, copy / part) if source.is_dir() else shutil.copy(source, copy / part)
         applied = subprocess.run(

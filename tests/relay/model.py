@@ -48,7 +48,7 @@ from thresher.relay.exactly_once import Me, Poison, Rules, protocol
 from thresher.relay.fate import FILTERED, Dead, Filtered, Kind, dead
 from thresher.relay.problem import Superseded
 from thresher.relay.progress import Progress
-from thresher.relay.row import Record, Row, Sendable, topics_of
+from thresher.relay.row import Record, Row, Sendable, bytes_of, topics_of
 
 OUTBOX_ID = "outbox"
 PARTITIONS = 3
@@ -69,6 +69,7 @@ def bundled(rows: Sequence[Row]) -> Sequence[Row]:
         records=[tuple(row.plan) for row in rows if isinstance(row.plan, Record)],
         topics=topics_of(rows),
         placed=any(row.plan.partition >= 0 for row in rows if isinstance(row.plan, Record)),
+        size=bytes_of(rows),
     )
 
 

@@ -12,9 +12,10 @@ import yaml
 from thresher.cli.run import run
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.configuration import load
-from thresher.harvest.form import KEYS, LogFormat, LogLevel, _wrong_alone
+from thresher.harvest.form import KEYS, LogLevel, _wrong_alone
 from thresher.kafka.property import PROPERTIES
 from thresher.kafka.transactional import GUARDED
+from thresher.observe.logs import LogFormat
 from thresher.outbox import Shape
 from thresher.relay.exactly_once import Poison
 from thresher.relay.problem import ConfigurationInvalid

@@ -15,6 +15,7 @@ from thresher.cli.output import hide, note, out
 from thresher.core.errors import InvalidInput
 from thresher.core.secrets import mask_logs
 from thresher.devstack.kept import KeptStack
+from thresher.observe.logs import configure_logging
 from thresher.outbox import Shape
 
 
@@ -211,7 +212,7 @@ def run(
     remarks: list[str] = []
     loaded = load(config, overrides, os.environ, warn=remarks.append)
     hide(loaded.secrets.mask)
-    _log(loaded.log_level)
+    configure_logging(loaded.log_format, loaded.log_level)
     mask_logs(loaded.secrets)
     for remark in remarks:
         logging.getLogger("thresher").warning(remark)
@@ -239,20 +240,15 @@ def _server(host: str, port: int, by_default: bool, board: Any) -> Any:
     from thresher.observe.server import Server  # noqa: PLC0415
 
     try:
-        server = Server(host, port, {"/status": board.picture})
+        server = Server(host, port, board.pages)
     except OSError as error:
         if not by_default:
             raise InvalidInput(f"status: {host}:{port} cannot be listened on: {error}") from error
-        server = Server(host, 0, {"/status": board.picture})
+        server = Server(host, 0, board.pages)
         logging.getLogger("thresher").warning(
             "%s:%d is taken: ask with 'thresher status --at %s:%d'", host, port, host, server.port
         )
-    logging.getLogger("thresher").info("status at http://%s:%d/status", host, server.port)
-    return server
-
-
-def _log(level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(message)s", force=True
+    logging.getLogger("thresher").info(
+        "status at http://%s:%d/status", host, server.port, extra={"pages": sorted(board.pages), "port": server.port}
     )
-    logging.getLogger("thresher").setLevel(logging.CRITICAL + 1 if level == "off" else level.upper())
+    return server

@@ -13,4 +13,8 @@ class ServerClock:
 
     def now_ms(self) -> int:
         """Return the milliseconds since 1970."""
-        return int((self._offset_seconds + self._monotonic()) * 1000)
+        return self.now_us() // 1000
+
+    def now_us(self) -> int:
+        """Return the microseconds since 1970."""
+        return int((self._offset_seconds + self._monotonic()) * 1_000_000)

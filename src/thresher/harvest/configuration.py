@@ -15,8 +15,9 @@ from thresher.db.dsn import secrets_of_dsn, shown_dsn
 from thresher.election.settings import ElectionSettings
 from thresher.harvest.document import read
 from thresher.harvest.environment import from_environment
-from thresher.harvest.form import KEYS, OF_ELECTION, Form, LogFormat, LogLevel, Problem, fill_in
+from thresher.harvest.form import KEYS, OF_ELECTION, Form, LogLevel, Problem, fill_in
 from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, translate
+from thresher.observe.logs import LogFormat
 from thresher.relay.problem import ConfigurationInvalid
 from thresher.relay.relay import POLICY
 from thresher.relay.settings import Delivery, Limits, Settings

@@ -20,6 +20,7 @@ from thresher.db.dsn import check_dsn
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.kafka.property import PROPERTIES, plain
 from thresher.kafka.transactional import GUARDED, properties
+from thresher.observe.logs import LogFormat
 from thresher.outbox.shape import BUCKETS, Shape
 from thresher.relay.exactly_once import Poison
 from thresher.relay.names import valid_name
@@ -49,13 +50,6 @@ OF_ELECTION = {
     "poll_duration_seconds": ElectionKind.NELI,
     "lease_seconds": ElectionKind.LEASE,
 }
-
-
-class LogFormat(enum.StrEnum):
-    """How lines of the log are written."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 class LogLevel(enum.StrEnum):

@@ -2,7 +2,7 @@
 
 import enum
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 
 class Refusal(enum.Enum):
@@ -68,6 +68,18 @@ _KINDS: dict[int, Refusal] = {
         Refusal.CLIENT,
     ),
 }
+
+
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+
+
+def fenced(error: BaseException | None) -> bool:
+    """Whether the broker's epoch stopped a producer. That does not prove a successor: a time-out looks the same."""
+    while error is not None:
+        if isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
+            return True
+        error = error.__cause__
+    return False
 
 
 def refusal_of(error: KafkaError) -> Refusal:

@@ -1,16 +1,32 @@
-"""A small HTTP server on loopback that shows pages as JSON: how another process sees a running one."""
+"""A small HTTP server that shows pages: how another process sees a running one.
+
+On loopback unless the configuration says otherwise. It has no password and no TLS, and what it shows holds no secret:
+whoever lets others reach it puts a proxy or a network policy in front.
+"""
 
 import contextlib
 import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 logger = logging.getLogger(__name__)
 
-Page = Callable[[], Mapping[str, Any]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a page is answered with: bytes as they are, anything else as JSON."""
+
+    code: int = 200
+    kind: str = "application/json"
+    content: bytes | Mapping[str, Any]
+
+
+# A page that returns a mapping is fine, and is shown as JSON.
+Page = Callable[[], Mapping[str, Any] | Answer]
 
 
 class Server:
@@ -22,29 +38,35 @@ class Server:
             timeout = 10
 
             def do_GET(self) -> None:
+                self._answer(self._asked())
+
+            def do_HEAD(self) -> None:
+                self._answer(self._asked(), body=False)
+
+            def _asked(self) -> Answer:
                 page = pages.get(self.path.partition("?")[0])
                 if page is None:
-                    self._answer(404, {"error": f"there is nothing here; try one of {sorted(pages)}"})
-                    return
+                    return Answer(code=404, content={"error": f"there is nothing here; try one of {sorted(pages)}"})
                 try:
                     content = page()
                 except Exception as error:
-                    logger.exception("a page failed")
-                    self._answer(500, {"error": f"{type(error).__name__}: {error}"})
-                else:
-                    self._answer(200, content)
+                    logger.exception("a page failed", extra={"page": self.path})
+                    return Answer(code=500, content={"error": f"{type(error).__name__}: {error}"})
+                return content if isinstance(content, Answer) else Answer(content=content)
 
             def log_message(self, *_: object) -> None:
                 pass
 
-            def _answer(self, code: int, content: Mapping[str, Any]) -> None:
-                data = json.dumps(content).encode() + b"\n"
+            def _answer(self, answer: Answer, *, body: bool = True) -> None:
+                content = answer.content
+                data = content if isinstance(content, bytes) else json.dumps(content).encode() + b"\n"
                 with contextlib.suppress(ConnectionError):
-                    self.send_response(code)
-                    self.send_header("Content-Type", "application/json")
+                    self.send_response(answer.code)
+                    self.send_header("Content-Type", answer.kind)
                     self.send_header("Content-Length", str(len(data)))
                     self.end_headers()
-                    self.wfile.write(data)
+                    if body:
+                        self.wfile.write(data)
 
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True

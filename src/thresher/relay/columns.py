@@ -48,6 +48,14 @@ def same_lengths(one: pa.Array, other: pa.Array) -> bool:
     return bool(one.value_lengths().equals(other.value_lengths()))
 
 
+def size(column: pa.Array) -> int:
+    """Return the bytes of all values of a binary or string column, without a look at any of them."""
+    if not len(column):
+        return 0
+    offsets = _view(column, "i", column.offset, len(column) + 1)
+    return int(offsets[len(column)] - offsets[0])
+
+
 def _cut(column: pa.Array) -> list[Any]:
     offsets = _view(column, "i", column.offset, len(column) + 1).tolist()
     data = column.buffers()[2]

@@ -49,11 +49,12 @@ from thresher.relay.effect import (
     Take,
 )
 from thresher.relay.exactly_once import Me, Rules
-from thresher.relay.fate import Dead, Filtered, Kind
+from thresher.relay.fate import Dead, Kind
 from thresher.relay.head import Head
 from thresher.relay.lot import rows_of, transformed
 from thresher.relay.mark_purge_reset import Bounds
 from thresher.relay.marker import Marker, leader_id, reset
+from thresher.relay.meter import Meter, counting_errors
 from thresher.relay.names import buckets_of, progress_topic, sessions, transactional_id
 from thresher.relay.problem import BrokerLost, BrokerRefused, DatabaseLost
 from thresher.relay.progress import Progress, decode, encode, merged
@@ -89,6 +90,7 @@ def read(shard: Shard, _config: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
             yield batch
 
 
+@counting_errors
 def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[pa.RecordBatch]) -> None:
     """Run the protocol to its end: the chain runs dry, or something fails."""
     mandate: Mandate = config["mandate"]
@@ -129,6 +131,7 @@ class Lane:
         self._settlement = Settlement(self._connection, settings.outbox, settings.shape, settings.settling)
         self._marking = settings.delivery is Delivery.AT_LEAST_ONCE
         self._hot: tuple[tuple[str, bytes], ...] = ()
+        self._meter = Meter(shard)
         self._settler = Settler(self._settle)
         shard.enter(closing(self._settler))
         together = max(_LEAST_ROWS, _ROWS_TOGETHER // shard.shards)
@@ -265,6 +268,7 @@ class Lane:
 
     def _recovered(self, _: Recovered) -> None:
         self._seam(Seam.RECOVERED)
+        self._meter.recovered()
         self._shard.event("relaying")
         self._ahead.start()
 
@@ -272,6 +276,7 @@ class Lane:
 
     def _settle(self, progress: Progress, recovering: bool) -> None:
         middle = Seam.RECOVERY_SETTLING if recovering else Seam.SETTLING
+        began = time.monotonic()
         mark = self._leader(self._ahead.generation) if self._marking and not recovering else None
         found = self._settlement.execute(progress, lambda: self._seam(middle, progress.ids), mark)
         self._ahead.settled(progress.ids)
@@ -285,6 +290,7 @@ class Lane:
                     "they were purged: somebody else is at work in this table, and the shard starts over"
                 )
         if not recovering:
+            self._meter.settled(time.monotonic() - began)
             self._seam(Seam.SETTLED, progress.ids)
 
     # Publishing
@@ -326,6 +332,8 @@ class Lane:
     def _begin(self, _: Begin) -> None:
         self._seam(Seam.BEFORE_BEGIN)
         time.sleep(max(0.0, self._committed + _BREATH_SECONDS - time.monotonic()))
+        self._meter.begun()
+        self._produced = ()
         self._client.begin()
         # An empty record, which no reader takes for progress: the progress partition joins the transaction while the
         # data is on its way, and not after it.
@@ -433,21 +441,16 @@ class Lane:
         self._tell()
 
     def _tell(self) -> None:
-        """Count what the committed transaction carried."""
+        """Count what the committed transaction carried, and say what it set aside."""
         if self._noted is None:
             return
-        ids, fates = self._noted.ids, self._noted.fates
-        self._shard.count("transactions")
+        now_us = self._clock.now_us() if self._clock is not None else None
+        self._meter.published(self._noted, self._produced, now_us)
         if self._noted.all_sent:
-            self._shard.count("relayed", len(fates))
             return
+        ids, fates = self._noted.ids, self._noted.fates
         dead = [(id_, fate) for id_, fate in zip(ids, fates, strict=True) if isinstance(fate, Dead)]
-        filtered = sum(isinstance(fate, Filtered) for fate in fates)
-        self._shard.count("relayed", len(fates) - len(dead) - filtered)
-        if filtered:
-            self._shard.count("filtered", filtered)
         if dead:
-            self._shard.count("dead", len(dead))
             self._shard.event("dead", rows=len(dead), first=dead[0][0], why=dead[0][1].reason)
 
     def _hold(self, effect: Hold) -> None:

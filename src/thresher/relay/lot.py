@@ -107,6 +107,7 @@ def sendable(batch: pa.RecordBatch, reserved: str = "") -> Sendable | None:
         records=list(records),
         topics=distinct,
         placed=placed,
+        size=sum(map(columns.size, (batch.column("key"), batch.column("value"), names.flatten(), values.flatten()))),
     )
 
 

@@ -11,11 +11,12 @@
 
 import contextlib
 import logging
+import math
 import queue
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,9 @@ from thresher.kafka.admin import Admin
 from thresher.kafka.tail import Tail
 from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.database import connect
+from thresher.relay.health import Role
+from thresher.relay.ledger import Ledger
+from thresher.relay.meter import count_error, kind_of
 from thresher.relay.names import progress_topic, sessions
 from thresher.relay.problem import RelayProblem, Superseded, Trouble
 from thresher.relay.settings import Mandate, Settings
@@ -36,9 +40,9 @@ from thresher.relay.transform import load
 from thresher.spark.engine import Engine
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
-from thresher.spark.problem import ShardsFailed
+from thresher.spark.problem import EngineProblem, ShardsFailed
 from thresher.spark.settings import SparkOptions
-from thresher.spark.snapshot import Snapshot
+from thresher.spark.snapshot import EngineState, Snapshot
 from thresher.spark.supervision import Phase
 
 logger = logging.getLogger(__name__)
@@ -61,8 +65,11 @@ class Relay:
         hook: str | None = None,
         policy: Policy | None = None,
         draw: Callable[[], float] = random.random,
+        ledger: Ledger | None = None,
     ) -> None:
         self.settings = settings
+        # A process that leads several times, with a relay for each, hands the same to all of them.
+        self.ledger = ledger or Ledger()
         self._spark = spark
         self._hook = hook
         self._policy = policy or POLICY
@@ -77,6 +84,36 @@ class Relay:
         self.term: str | None = None
         # What keeps it from taking over.
         self.waiting_for: str | None = None
+        # What its watch meets with each of the two servers, by kind, while it lasts.
+        self._troubles: dict[str, tuple[str, str]] = {}
+        self._watcher: threading.Thread | None = None
+        self._ended: Role | None = None
+
+    @property
+    def role(self) -> Role:
+        """What this process is for the relay at the moment."""
+        if self._ended is not None:
+            return self._ended
+        if self._asked.is_set():
+            return Role.STOPPING
+        return Role.TAKING_OVER if self._watcher is None else Role.LEADING
+
+    @property
+    def trouble(self) -> tuple[str, str] | None:
+        """The kind and the text of what keeps its watch from looking, if anything does."""
+        return next(iter(self._troubles.copy().values()), None)
+
+    def silent_seconds(self) -> dict[str, float]:
+        """Return for how long each of its threads has owed an answer; infinite where it has died."""
+        engine, watcher = self._engine, self._watcher
+        if self.role is not Role.LEADING or engine is None or watcher is None:
+            return {}
+        # Its watch ends first when it ends.
+        going_on = engine.snapshot().state in {EngineState.STARTING, EngineState.RUNNING}
+        return {
+            "engine": engine.silent_seconds(),
+            "watch": math.inf if going_on and not watcher.is_alive() else 0.0,
+        }
 
     def request_stop(self) -> None:
         """Ask for a stop in good order. Safe in a signal handler, harmless when repeated."""
@@ -93,6 +130,15 @@ class Relay:
 
     def run(self) -> Snapshot | None:
         """Take over and relay until told to stop. Raises what ended it; None if it was stopped before it began."""
+        try:
+            snapshot = self._run()
+        except BaseException:
+            self._ended = Role.FAILED
+            raise
+        self._ended = Role.STOPPED
+        return snapshot
+
+    def _run(self) -> Snapshot | None:
         if self._spark is None or self._spark.master is None:
             # A mistake in a name must not displace a relay that works.
             load(self.settings.transforms)
@@ -104,9 +150,14 @@ class Relay:
                 return self._lead(mandate)
             except Superseded:
                 if not self._taken_back(mandate):
+                    # Once, however many shards have found it out.
+                    self.ledger.count("fences.term")
                     raise
                 self._error = None
-                logger.warning("the database was restored to before this relay took over: it takes over again")
+                logger.warning(
+                    "the database was restored to before this relay took over: it takes over again",
+                    extra=self._fields(term=mandate.term),
+                )
 
     def _lead(self, mandate: Mandate) -> Snapshot:
         """Relay for as long as the leadership lasts."""
@@ -115,10 +166,12 @@ class Relay:
         engine = Engine(self._pipeline(mandate), spark=self._spark, observer=self._observe, draw=self._draw)
         self._engine = engine
         engine.start()
+        self.ledger.follow(engine.snapshot)
         if self._asked.is_set():
             engine.request_stop()
         watcher = threading.Thread(target=self._watch, args=(mandate, engine, over), name="relay-watch", daemon=True)
         watcher.start()
+        self._watcher = watcher
         try:
             snapshot = engine.wait()
         except ShardsFailed as error:
@@ -127,6 +180,9 @@ class Relay:
         finally:
             over.set()
             watcher.join(5.0)
+            self._watcher = None
+            self._troubles.clear()
+            self.ledger.close()
         if self._error is not None:
             raise self._error
         return snapshot
@@ -166,17 +222,24 @@ class Relay:
             try:
                 mandate = self._try()
             except ThresherError as error:
+                count_error(self.ledger, error)
                 if not error.retryable:
                     raise
                 if str(error) != self.waiting_for:
-                    logger.warning("the relay waits to take over: %s", error)
+                    logger.warning("the relay waits to take over: %s", error, extra=self._fields(kind=kind_of(error)))
                     self.waiting_for = str(error)
                 self._asked.wait(wait * (0.5 + 0.5 * self._draw()))
                 wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
             else:
                 if mandate is not None:
                     self.waiting_for = None
-                    logger.info("the relay %s has taken over, with term %s", self.settings.name, mandate.term)
+                    self.ledger.count("takeovers")
+                    logger.info(
+                        "the relay %s has taken over, with term %s",
+                        self.settings.name,
+                        mandate.term,
+                        extra=self._fields(term=mandate.term),
+                    )
                     return mandate
         return None
 
@@ -199,8 +262,23 @@ class Relay:
                 return found
         return None
 
+    def _fields(self, **fields: Any) -> dict[str, Any]:
+        """Return what a line of the log is given for machines to read."""
+        return {"relay": self.settings.name, **fields}
+
     def _watch(self, mandate: Mandate, engine: Engine, over: threading.Event) -> None:
         """Look at the shards, at the control row and at the progress topic until the end."""
+        try:
+            self._look_on(mandate, engine, over)
+        except Exception as error:
+            # A relay that nobody watches could go on under another's term for ever.
+            logger.exception("the relay's watch broke", extra=self._fields())
+            count_error(self.ledger, error)
+            broke = EngineProblem(f"the relay's watch broke, which is a bug: {type(error).__name__}: {error}")
+            self._error = self._error or broke
+            engine.request_stop()
+
+    def _look_on(self, mandate: Mandate, engine: Engine, over: threading.Event) -> None:
         trimmed = seen = time.monotonic()
         with contextlib.closing(_Watch(mandate)) as watch:
             while not over.wait(_WATCH_SECONDS) and not self._asked.is_set() and not engine.done:
@@ -209,19 +287,33 @@ class Relay:
                     engine.request_stop()
                     return
                 try:
-                    watch.look()
+                    with self._noting("database"):
+                        watch.look()
                     if time.monotonic() - seen > _TOPIC_SECONDS:
                         seen = time.monotonic()
-                        watch.look_at_topic()
+                        with self._noting("broker"):
+                            watch.look_at_topic()
                 except Trouble:
                     continue
                 except RelayProblem as error:
+                    count_error(self.ledger, error)
                     self._error = self._error or error
                     engine.request_stop()
                     return
                 if time.monotonic() - trimmed > _TRIM_SECONDS:
                     trimmed = time.monotonic()
                     self._trim(mandate)
+
+    @contextlib.contextmanager
+    def _noting(self, server: str) -> Iterator[None]:
+        """Note trouble with a server until a look at it succeeds."""
+        try:
+            yield
+        except Trouble as error:
+            count_error(self.ledger, error)
+            self._troubles[server] = (kind_of(error), str(error))
+            raise
+        self._troubles.pop(server, None)
 
     def _trim(self, mandate: Mandate) -> None:
         """Remove progress that is older than the newest of its partition by the horizon."""
@@ -249,18 +341,23 @@ class Relay:
             logger.debug("old progress was not trimmed: %s", error)
 
     def _observe(self, shard: int, name: str, fields: dict[str, Any]) -> None:
+        told = self._fields(shard=shard, **fields)
         match name:
             case "held":
                 for topic in fields["topics"]:
                     if topic not in self.alarms:
-                        logger.warning("rows of topic %s wait: %s", topic, fields["why"])
+                        logger.warning("rows of topic %s wait: %s", topic, fields["why"], extra=told)
                     self.alarms[topic] = str(fields["why"])
             case "lifted":
                 if self.alarms.pop(fields["topic"], None) is not None:
-                    logger.info("rows of topic %s go on", fields["topic"])
+                    logger.info("rows of topic %s go on", fields["topic"], extra=told)
             case "dead":
                 logger.warning(
-                    "rows set aside: %d, the first is %d: %s", fields["rows"], fields["first"], fields["why"]
+                    "rows set aside: %d, the first is %d: %s",
+                    fields["rows"],
+                    fields["first"],
+                    fields["why"],
+                    extra=told,
                 )
             case "relaying":
                 engine = self._engine
@@ -268,7 +365,7 @@ class Relay:
                 if self._told.get(shard, "") != trouble:
                     # Once for each trouble that it came back from.
                     self._told[shard] = trouble
-                    logger.info("shard %d is relaying", shard)
+                    logger.info("shard %d is relaying", shard, extra=told)
             case _:
                 logger.debug("shard %d: %s", shard, name)
 

@@ -41,7 +41,8 @@ class Row(NamedTuple):
 class Sendable(Sequence[Row]):
     """Rows that are all to be sent as they are stored, as columns: a row is made when somebody looks at it.
 
-    `records` holds what each `Record` does. `topics` are all theirs. `placed`: some ask for a partition.
+    `records` holds what each `Record` does. `topics` are all theirs. `placed`: some ask for a partition. `size` is what
+    `bytes_of` gives for them.
     """
 
     ids: "array[int]"
@@ -49,6 +50,7 @@ class Sendable(Sequence[Row]):
     records: Sequence[tuple[Any, ...]]
     topics: frozenset[str]
     placed: bool
+    size: int
 
     def __len__(self) -> int:
         return len(self.records)
@@ -62,7 +64,10 @@ class Sendable(Sequence[Row]):
             return _row(self.ids[place], self.create_times[place], self.records[place])
         ids, create_times, records = self.ids[place], self.create_times[place], self.records[place]
         topics = self.topics if len(self.topics) == 1 else frozenset({record[0] for record in records})
-        return Sendable(ids=ids, create_times=create_times, records=records, topics=topics, placed=self.placed)
+        size = self.size if len(records) == len(self.records) else sum(map(_size, records))
+        return Sendable(
+            ids=ids, create_times=create_times, records=records, topics=topics, placed=self.placed, size=size
+        )
 
     def __iter__(self) -> Iterator[Row]:
         return map(_row, self.ids, self.create_times, self.records)
@@ -77,6 +82,19 @@ def records_of(rows: Sequence[Row]) -> Iterable[tuple[int, Any]]:
     if isinstance(rows, Sendable):
         return enumerate(rows.records)
     return ((place, row[4]) for place, row in enumerate(rows) if isinstance(row[4], Record))
+
+
+def bytes_of(rows: Sequence[Row]) -> int:
+    """Return the bytes of key, value and headers (names and values) of what is to be sent, as they are uncompressed."""
+    return rows.size if isinstance(rows, Sendable) else sum(_size(record) for _, record in records_of(rows))
+
+
+def _size(record: tuple[Any, ...]) -> int:
+    _, value, key, _, _, headers = record
+    size = len(value or b"") + len(key or b"")
+    for name, content in headers or ():
+        size += len(name.encode()) + len(content or b"")
+    return size
 
 
 def topics_of(rows: Sequence[Row]) -> frozenset[str]:

@@ -177,13 +177,18 @@ def _end_sessions(connection: psycopg.Connection[Any], settings: Settings, term:
             )
     except DatabaseRefused as error:
         # They belong to another role: what they hold is freed when they have been idle for long enough.
-        logger.warning("sessions of an older term were not ended: %s", error)
+        logger.warning("sessions of an older term were not ended: %s", error, extra={"relay": settings.name})
 
 
 def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row: ControlRow, shards: int) -> None:
     """Fence every shard that any layout so far had, and settle what it published last."""
     logger.info(
-        "the layout changes from %d shards (%s) to %d (%s)", row.shards, row.mode, settings.shards, settings.delivery
+        "the layout changes from %d shards (%s) to %d (%s)",
+        row.shards,
+        row.mode,
+        settings.shards,
+        settings.delivery,
+        extra={"relay": settings.name, "shards": settings.shards, "mode": str(settings.delivery)},
     )
     settlement = Settlement(connection, settings.outbox, settings.shape, settings.settling)
     now = incarnation(connection)

@@ -65,6 +65,8 @@ class Engine:
         self._stop_by: float | None = None
         self._stop_asked, self._kill_asked = Bell(), Bell()
         self._closing = False
+        # Since when the loop's thread owes an answer.
+        self._owed_since: float | None = None
         # No shard runs any more; the session is to be closed; everything has ended.
         self._drained, self._over, self._done = threading.Event(), threading.Event(), threading.Event()
         self._chores: queue.SimpleQueue[Chore | None] = queue.SimpleQueue()
@@ -126,6 +128,16 @@ class Engine:
         """Whether everything has ended."""
         return self._done.is_set()
 
+    def silent_seconds(self) -> float:
+        """Return for how long the thread that supervises the shards has owed an answer, and ask it. Never waits."""
+        if self.done or self._state is EngineState.NEW:
+            return 0.0
+        now, since = time.monotonic(), self._owed_since
+        if since is None:
+            self._owed_since = since = now
+            self._loop.post(self._on_asked)
+        return now - since
+
     def snapshot(self) -> Snapshot:
         """Return how things stand. Never waits, and works in every state."""
         now = time.monotonic()
@@ -178,6 +190,9 @@ class Engine:
             return
         self._state = EngineState.RUNNING
         self._floor.begin()
+
+    def _on_asked(self) -> None:
+        self._owed_since = None
 
     def _on_stop(self) -> None:
         if self._state in {EngineState.STARTING, EngineState.RUNNING}:

@@ -10,12 +10,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from thresher.core.errors import shorten
+from thresher.observe.tally import Number
 from thresher.spark.bell import Bell
 from thresher.spark.problem import FigureInvalid
 
 T = TypeVar("T")
-Number = int | float
-
 _LONGEST_NAME = 200
 _MOST_FIGURES = 500
 _MOST_BYTES = 1 << 16

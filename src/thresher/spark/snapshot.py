@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from thresher.spark.shard import Number
+from thresher.observe.tally import Number
 from thresher.spark.supervision import Phase
 
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from thresher.core.errors import ThresherError
+from thresher.observe.tally import Number
 from thresher.spark.exchange import Caller, Introduction
 from thresher.spark.outcome import Trouble
-from thresher.spark.shard import Number
 from thresher.spark.snapshot import ShardSnapshot
 from thresher.spark.supervision import Supervision
 from thresher.spark.wire import Frame

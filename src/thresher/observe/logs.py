@@ -1,0 +1,84 @@
+"""What the log looks like: lines for people, or one JSON object per line for machines.
+
+The names of an object's first keys are fixed: `ts` (RFC 3339, UTC), `level`, `logger`, `message`, and `event`, the
+message without its values, which stays the same from line to line. Behind them come the fields that the line was given,
+and `exception` (`type`, `message`, `stack`) where there is one.
+"""
+
+import enum
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+_PACKAGE = "thresher"
+_TEXT = "%(asctime)s %(levelname)-7s %(message)s"
+# What every record has: the rest is what the line was given.
+_PLAIN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+_FIXED = ("ts", "level", "logger", "message", "event", "exception")
+
+
+class LogFormat(enum.StrEnum):
+    """For whom the log is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class JsonFormatter(logging.Formatter):
+    """One line per record, whatever is in it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a JSON object without a line break."""
+        line: dict[str, Any] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "event": str(record.msg),
+        }
+        for name, value in vars(record).items():
+            if name not in _PLAIN:
+                line[f"{name}_" if name in _FIXED else name] = _plain(value)
+        if record.exc_info is not None and record.exc_info[0] is not None:
+            kind, error, _ = record.exc_info
+            line["exception"] = {
+                "type": kind.__name__,
+                "message": str(error),
+                "stack": self.formatException(record.exc_info),
+            }
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _plain(value: object) -> object:
+    """Return a field as it is if JSON can hold it, and as a text otherwise: a line is never lost for a field."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
+    return value
+
+
+def _number(level: int | str) -> int | str:
+    if not isinstance(level, str):
+        return level
+    return logging.CRITICAL + 1 if level == "off" else level.upper()
+
+
+def configure_logging(
+    format: LogFormat | str = LogFormat.TEXT,  # noqa: A002 - as the configuration's key
+    level: int | str = logging.INFO,
+    stream: TextIO | None = None,
+) -> logging.Handler:
+    """Send the log to a stream, stderr if none is given, and return the handler.
+
+    `level` is for Thresher's own lines; of what others log, warnings and worse are shown. Replaces what was set up.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if LogFormat(format) is LogFormat.JSON else logging.Formatter(_TEXT))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger(_PACKAGE).setLevel(_number(level))
+    return handler

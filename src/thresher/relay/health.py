@@ -1,0 +1,101 @@
+"""Whether a relay is alive, and whether it is ready: decisions for an orchestrator's probes, from what is known.
+
+Alive is a process whose own threads run. A server that is down, a shard that backs off, a leadership that is another's
+say nothing against it: killing it would help nobody. Ready is a leader whose shards relay, and a standby that would
+take over: an orchestrator that waits for the new process before it ends the old must not wait for ever.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from thresher.observe.server import Answer
+
+# A thread that is owed so long has stopped, rather than is busy.
+_SILENT_SECONDS = 30.0
+
+
+class Role(enum.StrEnum):
+    """What a process is for its relay at the moment."""
+
+    # Another one leads; it holds no connection to the database.
+    STANDBY = "standby"
+    TAKING_OVER = "taking over"
+    LEADING = "leading"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardHealth:
+    """What readiness needs to know of a shard."""
+
+    shard: int
+    state: str
+    # It has recovered, and reads and sends.
+    relaying: bool
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """What is known of a process, without asking any server."""
+
+    role: Role
+    # What keeps it from taking over, and the kind and text of the trouble that its watch met last.
+    waiting_for: str | None = None
+    trouble: tuple[str, str] | None = None
+    shards: Sequence[ShardHealth] = ()
+    alarms: Sequence[str] = ()
+    # For how long each thread of the driver has owed an answer; infinite where it has died.
+    silent_seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Good or not, why not in a word that stays the same, and what a person would want to know."""
+
+    good: bool
+    reason: str
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    def answer(self) -> Answer:
+        """Return it as a probe is answered: 200 or 503."""
+        status = "ok" if self.good else "not ok"
+        return Answer(code=200 if self.good else 503, content={"status": status, "reason": self.reason, **self.detail})
+
+
+def liveness(vitals: Vitals) -> Verdict:
+    """Decide whether the process is worth keeping."""
+    silent = {name: seconds for name, seconds in vitals.silent_seconds.items() if seconds > _SILENT_SECONDS}
+    if silent:
+        return Verdict(good=False, reason="silent-threads", detail={"threads": sorted(silent)})
+    return Verdict(good=True, reason="alive", detail={"role": str(vitals.role)})
+
+
+def readiness(vitals: Vitals) -> Verdict:
+    """Decide whether the process does what it is there for, or would at once."""
+    detail: dict[str, Any] = {"role": str(vitals.role)}
+    if vitals.alarms:
+        detail["held_topics"] = sorted(vitals.alarms)
+    if vitals.role in {Role.LEADING, Role.STANDBY} and vitals.trouble is not None:
+        kind, text = vitals.trouble
+        return Verdict(good=False, reason=kind.replace("_", "-"), detail={**detail, "trouble": text})
+    match vitals.role:
+        case Role.STANDBY:
+            return Verdict(good=True, reason="standby", detail=detail)
+        case Role.LEADING:
+            idle = [
+                {"shard": each.shard, "state": each.state, "last_error": each.last_error}
+                for each in vitals.shards
+                if not each.relaying
+            ]
+            if idle or not vitals.shards:
+                return Verdict(good=False, reason="shards-not-relaying", detail={**detail, "shards": idle})
+            return Verdict(good=True, reason="relaying", detail=detail)
+        case Role.TAKING_OVER:
+            return Verdict(good=False, reason="taking-over", detail={**detail, "waiting_for": vitals.waiting_for})
+        case _:
+            return Verdict(good=False, reason=str(vitals.role), detail=detail)

@@ -1,0 +1,53 @@
+"""What a histogram counts is what was observed, however it was split among attempts and shards on the way."""
+
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thresher.observe.histogram import Histogram, Scale
+from thresher.observe.tally import Number, summed
+
+BOUNDS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20, unique=True).map(sorted).map(tuple)
+# Each: a value, its weight, and the reporter that saw it.
+SEEN = st.lists(st.tuples(st.floats(-2e6, 2e6), st.integers(1, 10_000), st.integers(0, 3)), max_size=50)
+
+
+class Reporter:
+    def __init__(self) -> None:
+        self.figures: dict[str, Number] = defaultdict(int)
+
+    def count(self, name: str, amount: Number = 1) -> None:
+        self.figures[name] += amount
+
+
+@given(BOUNDS, SEEN)
+def test_what_reporters_counted_together_is_what_was_seen(
+    bounds: tuple[float, ...], seen: list[tuple[float, int, int]]
+) -> None:
+    scale = Scale("x", bounds)
+    reporters = [Reporter() for _ in range(4)]
+    for value, weight, reporter in seen:
+        scale.observe(reporters[reporter], value, weight)
+    found = Histogram.read(scale, summed(reporter.figures for reporter in reporters))
+    assert found.count == sum(weight for _, weight, _ in seen)
+    assert found.sum == pytest.approx(sum(value * weight for value, weight, _ in seen), rel=1e-9, abs=1e-3)
+    for bound, count in found.cumulative():
+        assert count == sum(weight for value, weight, _ in seen if value <= bound)
+    assert all(low <= high for (_, low), (_, high) in pairwise(found.cumulative()))
+
+
+@pytest.mark.parametrize("bounds", [(), (1.0, 1.0), (2.0, 1.0), (1.0, float("inf")), (float("nan"),)])
+def test_a_scale_has_bounds_that_rise(bounds: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="must be finite and rise"):
+        Scale("x", bounds)
+
+
+@pytest.mark.parametrize(("value", "weight"), [(float("nan"), 1), (1.0, 0), (1.0, -1)])
+def test_what_would_spoil_the_sums_is_refused(value: float, weight: int) -> None:
+    reporter = Reporter()
+    with pytest.raises(ValueError, match="cannot count"):
+        Scale("x", (1.0,)).observe(reporter, value, weight)
+    assert not reporter.figures

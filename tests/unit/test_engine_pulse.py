@@ -1,0 +1,31 @@
+"""Whether the thread that supervises the shards still does."""
+
+import threading
+
+from tests.processes import eventually
+from thresher.spark.engine import Engine
+from thresher.spark.pipeline import Pipeline, Step
+from thresher.spark.snapshot import EngineState
+
+
+def test_a_thread_that_hangs_owes_an_answer_until_it_goes_on() -> None:
+    engine = Engine(Pipeline(name="p", shards=1, steps=(Step(function="functions:read"),)))
+    assert engine.silent_seconds() == 0.0
+    # Its loop alone: no Spark is needed for it.
+    engine._state = EngineState.RUNNING
+    engine._loop.start()
+    go_on = threading.Event()
+
+    def hang() -> None:
+        go_on.wait(30)
+
+    try:
+        eventually(lambda: engine.silent_seconds() == 0.0, 5)
+        engine._loop.post(hang)
+        eventually(lambda: engine.silent_seconds() > 0.2, 10)
+        go_on.set()
+        eventually(lambda: engine.silent_seconds() < 0.2, 10)
+    finally:
+        go_on.set()
+        engine._loop.post(engine._loop.finish)
+        assert engine._loop.join(10)

@@ -1,0 +1,78 @@
+"""What a process has counted never goes back, whatever its engines do."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thresher.relay.ledger import Ledger
+from thresher.spark.snapshot import EngineState, ShardSnapshot, Snapshot
+from thresher.spark.supervision import Phase
+
+
+def snapshot(*counts: dict[str, Any], restarts: int = 0) -> Snapshot:
+    return Snapshot(
+        pipeline="p",
+        state=EngineState.RUNNING,
+        error=None,
+        master=None,
+        shards=tuple(
+            ShardSnapshot(
+                shard=shard, state=Phase.RUNNING, seconds=0, attempt=1, restarts=restarts, host=None, pid=None,
+                last_error=None, resident_bytes=None, counts=each,
+            )
+            for shard, each in enumerate(counts)
+        ),
+    )  # fmt: skip
+
+
+def relayed(ledger: Ledger) -> list[float]:
+    return [counts["relayed"] for _, counts in sorted(ledger.shards().items())]
+
+
+def test_a_new_leadership_counts_on_where_the_last_one_ended() -> None:
+    ledger = Ledger()
+    now = snapshot({"relayed": 5}, {"relayed": 7}, restarts=2)
+    ledger.follow(lambda: now)
+    now = snapshot({"relayed": 6}, {"relayed": 7}, restarts=3)
+    ledger.close()
+    assert relayed(ledger) == [6, 7]
+    ledger.follow(lambda: snapshot({"relayed": 1}, {"relayed": 0}, restarts=1))
+    assert relayed(ledger) == [7, 7]
+    assert [counts["restarts"] for counts in ledger.shards().values()] == [4, 4]
+    # Closing twice, or not at all, counts nothing twice.
+    ledger.close()
+    ledger.close()
+    assert relayed(ledger) == [7, 7]
+
+
+def test_a_leadership_that_follows_without_a_close_is_added_too() -> None:
+    ledger = Ledger()
+    ledger.follow(lambda: snapshot({"relayed": 5}))
+    ledger.follow(lambda: snapshot({"relayed": 1}))
+    assert relayed(ledger) == [6]
+
+
+@given(st.lists(st.lists(st.integers(0, 100), min_size=1, max_size=5), max_size=6))
+def test_no_figure_goes_back(leaderships: list[list[int]]) -> None:
+    ledger = Ledger()
+    shown = [0.0]
+    for steps in leaderships:
+        now = [0]
+        ledger.follow(lambda now=now: snapshot({"relayed": now[0]}))  # type: ignore[misc]
+        for step in steps:
+            now[0] += step
+            shown.extend(relayed(ledger))
+        ledger.close()
+        shown.extend(relayed(ledger))
+    assert shown == sorted(shown)
+    assert shown[-1] == sum(map(sum, leaderships))
+
+
+def test_the_driver_counts_too() -> None:
+    ledger = Ledger()
+    ledger.count("takeovers")
+    ledger.count("errors.database_lost", 2)
+    ledger.count("takeovers")
+    assert ledger.driver() == {"takeovers": 2, "errors.database_lost": 2}
+    assert ledger.shards() == {}

@@ -1,0 +1,86 @@
+"""What the log looks like, for people and for machines."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from thresher.observe.logs import LogFormat, configure_logging
+
+logger = logging.getLogger("thresher.some.part")
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    root, package = logging.getLogger(), logging.getLogger("thresher")
+    handlers, levels = list(root.handlers), (root.level, package.level)
+    # Not pytest's own: what is set up replaces whatever was there, and closes it.
+    root.handlers = []
+    yield
+    root.handlers = handlers
+    root.setLevel(levels[0])
+    package.setLevel(levels[1])
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_an_object_with_names_that_stay() -> None:
+    stream = io.StringIO()
+    configure_logging(LogFormat.JSON, "info", stream)
+    logger.info("shard %d is %s", 3, "up", extra={"shard": 3, "relay": "grün"})
+    logger.debug("not asked for")
+    (line,) = lines(stream)
+    assert list(line)[:5] == ["ts", "level", "logger", "message", "event"]
+    assert line["ts"].endswith("Z")
+    assert len(line["ts"]) == len("2026-01-01T00:00:00.000Z")
+    del line["ts"]
+    assert line == {
+        "level": "info", "logger": "thresher.some.part", "message": "shard 3 is up", "event": "shard %d is %s",
+        "shard": 3, "relay": "grün",
+    }  # fmt: skip
+    assert "grün" in stream.getvalue()
+
+
+def test_an_error_brings_its_stack_in_the_same_line() -> None:
+    stream = io.StringIO()
+    configure_logging("json", logging.INFO, stream)
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        logger.exception("it broke\nin two lines")
+    (line,) = lines(stream)
+    assert (line["level"], line["message"]) == ("error", "it broke\nin two lines")
+    assert (line["exception"]["type"], line["exception"]["message"]) == ("ZeroDivisionError", "division by zero")
+    assert "Traceback" in line["exception"]["stack"]
+
+
+def test_no_line_is_lost_for_what_it_was_given() -> None:
+    stream = io.StringIO()
+    configure_logging("json", logging.INFO, stream)
+    loop: list[Any] = []
+    loop.append(loop)
+    logger.warning("odd", extra={"loop": loop, "bytes": b"x", "nan": float("nan"), "event": "mine", "key": {(1,): 2}})
+    (line,) = lines(stream)
+    assert (line["event"], line["event_"], line["bytes"], line["nan"]) == ("odd", "mine", "b'x'", "nan")
+    assert line["loop"] == "[[...]]"
+
+
+def test_people_get_lines_of_text() -> None:
+    stream = io.StringIO()
+    configure_logging(level=logging.DEBUG, stream=stream)
+    logger.debug("shard %d is up", 3, extra={"shard": 3})
+    logging.getLogger("somebody.else").info("not our concern")
+    logging.getLogger("somebody.else").warning("look here")
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("DEBUG   shard 3 is up")
+    assert second.endswith("WARNING look here")
+
+
+def test_a_format_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="xml"):
+        configure_logging("xml")

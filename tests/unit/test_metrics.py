@@ -1,0 +1,104 @@
+"""How metrics are read from what the driver knows, and how Prometheus gets them."""
+
+from dataclasses import replace
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from thresher import __version__
+from thresher.observe.prometheus import scrape
+from thresher.relay.backlog import Backlog
+from thresher.relay.health import Role
+from thresher.relay.meter import BATCH, SETTLE
+from thresher.relay.metrics import FAMILIES, Moment, readings, relaying
+from thresher.spark.snapshot import ShardSnapshot
+from thresher.spark.supervision import Phase
+
+BACKLOG = Backlog(pending=5, exact=True, by_shard=(2, 3), oldest_seconds=None, dead=1, blocking=0)
+RUNNING = ShardSnapshot(
+    shard=0, state=Phase.RUNNING, seconds=1, attempt=1, restarts=0, host="h", pid=1, last_error=None,
+    resident_bytes=1000, gauges={"relaying": 1},
+)  # fmt: skip
+LEADING = Moment(
+    relay="orders", role=Role.LEADING, ready=True, shards=(RUNNING,), counts={0: {"relayed": 3}, 1: {"relayed": 4}},
+    driver={}, asked=True, backlog=BACKLOG, held_topics=0,
+)  # fmt: skip
+
+
+def shown(moment: Moment) -> dict[Any, float]:
+    """Return samples by name and label values, by the labels' names, that of the relay left out."""
+    answer = scrape(FAMILIES, readings(moment))
+    assert answer.kind.startswith("text/plain; version=0.0.4")
+    assert isinstance(answer.content, bytes)
+    found = {}
+    for family in text_string_to_metric_families(answer.content.decode()):
+        for sample in family.samples:
+            assert sample.labels.pop("relay") == "orders"
+            found[(sample.name, *(value for _, value in sorted(sample.labels.items())))] = sample.value
+    return found
+
+
+def test_a_leader_shows_its_shards_and_what_waits() -> None:
+    samples = shown(LEADING)
+    assert [samples["thresher_relayed_records_total", shard] for shard in "01"] == [3, 4]
+    assert [samples["thresher_pending_records", shard] for shard in "01"] == [2, 3]
+    assert (samples["thresher_leader",], samples["thresher_database_up",], samples["thresher_dead_rows",]) == (1, 1, 1)
+    assert samples["thresher_oldest_pending_age_seconds",] == 0
+    assert samples["thresher_build_info", __version__] == 1
+    assert samples["thresher_shard_resident_bytes", "0"] == 1000
+
+
+def test_what_has_not_happened_yet_is_shown_as_0() -> None:
+    samples = shown(LEADING)
+    assert samples["thresher_dead_records_total", "too-large", "1"] == 0
+    assert samples["thresher_fences_total", "term"] == samples["thresher_errors_total", "database_lost"] == 0
+    assert samples["thresher_takeovers_total",] == samples["thresher_publish_seconds_count",] == 0
+
+
+def test_what_is_not_known_is_not_shown() -> None:
+    lost = shown(replace(LEADING, backlog=None))
+    assert lost["thresher_database_up",] == 0
+    standby = shown(replace(LEADING, role=Role.STANDBY, shards=(), asked=False, backlog=None))
+    assert standby["thresher_leader",] == 0
+    assert ("thresher_database_up",) not in standby
+    for samples in (lost, standby):
+        assert not {name for name, *_ in samples} & {"thresher_pending_records", "thresher_oldest_pending_age_seconds"}
+        # What was counted stays.
+        assert samples["thresher_relayed_records_total", "0"] == 3
+
+
+def test_histograms_are_summed_over_shards() -> None:
+    counts = {0: {BATCH.figures[0]: 2, BATCH.sum_figure: 2}, 1: {BATCH.figures[-1]: 1, BATCH.sum_figure: 50_000}}
+    samples = shown(replace(LEADING, counts=counts))
+    assert samples["thresher_batch_records_bucket", "1.0"] == 2
+    assert samples["thresher_batch_records_bucket", "40000.0"] == 2
+    assert samples["thresher_batch_records_bucket", "+Inf"] == samples["thresher_batch_records_count",] == 3
+    assert samples["thresher_batch_records_sum",] == 50_002
+    assert samples["thresher_settle_seconds_bucket", repr(SETTLE.bounds[0])] == 0
+
+
+def test_errors_of_shards_and_of_the_driver_are_one_count() -> None:
+    counts = {0: {"errors.database_lost": 2, "fences.broker": 1}, 1: {"errors.database_lost": 1}}
+    samples = shown(replace(LEADING, counts=counts, driver={"errors.database_lost": 4, "takeovers": 2}))
+    assert samples["thresher_errors_total", "database_lost"] == 7
+    assert (samples["thresher_fences_total", "broker"], samples["thresher_takeovers_total",]) == (1, 2)
+
+
+def test_a_shard_that_has_not_recovered_is_not_up() -> None:
+    assert relaying(RUNNING)
+    recovering = replace(RUNNING, gauges={})
+    backing_off = replace(RUNNING, state=Phase.BACKING_OFF)
+    assert not relaying(recovering)
+    assert not relaying(backing_off)
+    assert shown(replace(LEADING, shards=(recovering,)))["thresher_shard_up", "0"] == 0
+
+
+def test_a_name_that_has_quotes_breaks_no_scrape() -> None:
+    answer = scrape(FAMILIES, readings(replace(LEADING, relay='a"b\\c\nd')))
+    assert isinstance(answer.content, bytes)
+    names = {
+        sample.labels["relay"]
+        for family in text_string_to_metric_families(answer.content.decode())
+        for sample in family.samples
+    }
+    assert names == {'a"b\\c\nd'}

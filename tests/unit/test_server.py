@@ -1,0 +1,49 @@
+"""How pages are served."""
+
+import json
+import urllib.error
+import urllib.request
+from email.message import Message
+from typing import Any
+
+import pytest
+
+from thresher.observe.server import Answer, Page, Server
+
+
+def get(port: int, path: str, method: str = "GET") -> tuple[int, Message, bytes]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=10) as answer:
+            return answer.status, answer.headers, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, error.read()
+
+
+def broken() -> dict[str, Any]:
+    raise LookupError("no such thing")
+
+
+def test_a_page_says_its_code_and_its_kind(caplog: pytest.LogCaptureFixture) -> None:
+    pages: dict[str, Page] = {
+        "/plain": lambda: {"a": 1},
+        "/text": lambda: Answer(kind="text/plain; version=0.0.4", content=b"x 1\n"),
+        "/no": lambda: Answer(code=503, content={"reason": "stopping"}),
+        "/broken": broken,
+    }
+    with Server("127.0.0.1", 0, pages) as server:
+        code, headers, body = get(server.port, "/plain?a=b")
+        assert (code, headers["Content-Type"], json.loads(body)) == (200, "application/json", {"a": 1})
+        code, headers, body = get(server.port, "/text")
+        assert (code, headers["Content-Type"], body) == (200, "text/plain; version=0.0.4", b"x 1\n")
+        code, headers, body = get(server.port, "/text", "HEAD")
+        assert (code, headers["Content-Length"], body) == (200, "4", b"")
+        code, _, body = get(server.port, "/no")
+        assert (code, json.loads(body)) == (503, {"reason": "stopping"})
+        code, _, body = get(server.port, "/broken")
+        assert (code, "no such thing" in json.loads(body)["error"]) == (500, True)
+        assert "a page failed" in caplog.text
+        code, _, body = get(server.port, "/nowhere")
+        assert (code, "/plain" in json.loads(body)["error"]) == (404, True)

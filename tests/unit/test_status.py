@@ -1,0 +1,55 @@
+"""What is shown of a process that leads nothing, and of one whose database does not answer."""
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.relay.scraping import Process, shown
+from thresher.db import TableName
+from thresher.relay import status
+from thresher.relay.health import Role
+from thresher.relay.settings import Settings
+
+
+@pytest.fixture
+def calls() -> Iterator[socket.socket]:
+    """A database that takes calls and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.0)
+        yield listening
+
+
+def process(calls: socket.socket, **changes: Any) -> Process:
+    dsn = f"host=127.0.0.1 port={calls.getsockname()[1]} user=u dbname=d connect_timeout=2"
+    settings = Settings(name="orders", dsn=dsn, outbox=TableName(table="outbox"), kafka={})
+    return Process(settings=settings, **changes)
+
+
+def test_a_standby_is_ready_and_its_database_is_not_called(calls: socket.socket) -> None:
+    with shown(process(calls)) as page:
+        assert page.probe("/readyz") == (200, {"status": "ok", "reason": "standby", "role": "standby"})
+        assert page.probe("/healthz")[0] == 200
+        samples = page.samples()
+        assert (samples["thresher_leader", ()], samples["thresher_ready", ()]) == (0, 1)
+        assert ("thresher_database_up", ()) not in samples
+        picture = page.probe("/status")[1]
+        assert (picture["state"], picture["pending"], picture["database_trouble"]) == ("standby", None, None)
+    with pytest.raises(BlockingIOError):
+        calls.accept()
+
+
+def test_a_database_that_says_nothing_keeps_no_page(calls: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "_PATIENCE_SECONDS", 0.3)
+    with shown(process(calls, role=Role.TAKING_OVER, waiting_for="the database")) as page:
+        began = time.monotonic()
+        samples = page.samples()
+        code, answer = page.probe("/readyz")
+        # Seen: 0.3 s. What libpq waits for is 2 s.
+        assert time.monotonic() - began < 1.9
+        assert samples["thresher_database_up", ()] == 0
+        assert (code, answer["waiting_for"]) == (503, "the database")
+        assert "has not answered" in page.probe("/status")[1]["database_trouble"]
+        calls.accept()[0].close()
