@@ -47,6 +47,8 @@ _GROUP_BEAT_SECONDS = 0.3
 _LEAVE_SECONDS = 8.0
 _LONGEST_BACK_OFF_SECONDS = 5.0
 _RECORDS = 500
+# How often a topic that is gone is looked for.
+_LOOK_SECONDS = 0.5
 LOST = "the group has given its partition away"
 # Heartbeats are of no use once they are old; no file is kept for long, since nobody reads it.
 _TOPIC_CONFIG = {
@@ -55,10 +57,7 @@ _TOPIC_CONFIG = {
     "segment.ms": "600000",
     "segment.bytes": "1048576",
 }
-# What passes when the others of the group are gone, or the topic is there again.
-_PASSING = frozenset(
-    {KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-)
+_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _UNWRITABLE = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION, KafkaError.INVALID_RECORD})
 
 
@@ -200,22 +199,27 @@ class Neli(Candidacy):
 
     def _compete(self, member: "_Member") -> None:
         """Take part until it is time to leave, or to begin anew."""
+        looked = self.now()
         while not self._stopping.is_set() and not self._resigning.is_set():
             self._tell(member.step(self._settings.min_poll_seconds))
+            if member.topic_gone and self.now() - looked > _LOOK_SECONDS:
+                member.writable = self._require_topic()
+                member.topic_gone, looked = False, self.now()
 
     def _require_topic(self) -> bool:
         """See that the leader topic is there, and return whether it takes heartbeats from us."""
         admin = Admin.of(self._kafka)
         admin.greet()
         facts = admin.topic(self._topic)
-        if facts is None:
+        # A broker's own topics are made by itself, and written by nobody else.
+        internal = self._topic.startswith("__")
+        if facts is None and not internal:
             self._make_topic(admin)
             facts = admin.topic(self._topic)
-        self._known = True
-        # A broker's own topics are read by anybody who may, and written by nobody.
-        writable = facts is None or (facts.writable and not self._topic.startswith("__"))
-        if not writable:
+        writable = not internal and (facts is None or facts.writable)
+        if not writable and not self._known:
             self._log.info("%s is not ours to write to: the group's coordinator alone confirms leadership", self._topic)
+        self._known = True
         return writable
 
     def _make_topic(self, admin: Admin) -> None:
@@ -269,6 +273,8 @@ class _Member:
         self._candidacy, self._topic, self._group, self._kafka = candidacy, topic, group, kafka
         self._settings = settings
         self.writable = True
+        # The client has not found the topic.
+        self.topic_gone = False
         self._errors: collections.deque[KafkaError] = collections.deque(maxlen=100)
         self._pulse: Pulse | None = None
         self._beat_at = 0.0
@@ -298,9 +304,10 @@ class _Member:
             error = message.error()
             if error is None:
                 self._hear(message)
-            elif refusal_of(error) is Refusal.CLIENT or (error.code() in _PASSING and self._pulse is None):
+            elif error.fatal() or refusal_of(error) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
                 raise KafkaException(error)
             else:
+                self.topic_gone = self.topic_gone or error.code() in _GONE
                 trouble = error.str()
         if self._producer is not None:
             self._producer.poll(0)
