@@ -46,6 +46,8 @@ class Session:
         # Somebody else's: not to be stopped.
         self.adopted = adopted
         self._jvm = jvm
+        # Whether the JVM is the one of `spark-submit`.
+        self.submitted = not adopted and jvm is None
         conf = context.getConf()
         self.master = str(context.master)
         self.local = is_local(self.master)
@@ -54,14 +56,25 @@ class Session:
         self.bind = (conf.get("spark.driver.bindAddress", "") or self.host).strip("[]")
 
     @property
-    def submitted(self) -> bool:
-        """Whether the JVM is the one of `spark-submit`."""
-        return not self.adopted and self._jvm is None
-
-    @property
     def ours(self) -> bool:
         """Whether the JVM and all below it are ours."""
         return self._jvm is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the JVM runs, as far as can be told without asking it."""
+        return self._jvm is None or self._jvm.alive
+
+    def lent(self) -> "Session":
+        """Return it as an engine has it that must not end it."""
+        session = Session(self.context, adopted=True, jvm=None)
+        session.submitted = self.submitted
+        return session
+
+    def warm_up(self) -> None:
+        """Run a task that does nothing: the parent of all workers is there afterwards. A failure is the next one's."""
+        with contextlib.suppress(Exception):
+            self.context.parallelize([0], 1).foreach(_nothing)
 
     def close(self, abort: Bell) -> None:
         """End what is ours, at once when the bell rings. A JVM of ours that does not answer is killed."""
@@ -87,6 +100,10 @@ class Session:
         """End the JVM at once if it is ours; `close` is still to follow."""
         if self._jvm is not None:
             self._jvm.kill()
+
+
+def _nothing(_: object) -> None:
+    pass
 
 
 def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) -> Session:
