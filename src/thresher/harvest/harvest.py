@@ -100,6 +100,7 @@ class Harvest:
         self._elected: UUID | None = None
         self._rest_until, self._penance = 0.0, _FIRST_PENANCE_SECONDS
         self._meter: Meter | None = None
+        self._warm = False
         self._thread = threading.Thread(target=self._run, name="harvest", daemon=True)
 
     # What anybody may ask
@@ -265,6 +266,9 @@ class Harvest:
             if change is not None:
                 self._announce(change)
                 self._follow(change)
+            if warm.ready and not self._warm:
+                self._warm = True
+                _logger.info("Spark is ready for %s", self.settings.name)
             leading = self._leading
             if leading is None:
                 # A standby without a Spark would be of no use as a leader.

@@ -27,12 +27,17 @@ class WarmSpark:
         self._session: Session | None = None
         self._error: ThresherError | None = None
         self._abort = Bell()
-        self._opened = threading.Event()
+        self._opened, self._warmed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._open, name="spark-warm", daemon=True)
 
     def start(self) -> None:
         """Begin to open it, and return at once."""
         self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether an engine need not wait for it."""
+        return self._warmed.is_set()
 
     def check(self) -> None:
         """Raise what kept it from opening, or `EngineLost` if it was there and is gone. Never waits."""
@@ -78,3 +83,4 @@ class WarmSpark:
             self._opened.set()
         if self._session is not None:
             self._session.warm_up()
+            self._warmed.set()
