@@ -40,7 +40,7 @@ from thresher.kafka.admin import Admin
 from thresher.outbox import Message, Outbox, Shape
 
 PER_SECOND = 100.0
-UP_SECONDS, GAP_SECONDS, STEADY_SECONDS = 90.0, 60.0, 2.0
+UP_SECONDS, STEADY_SECONDS = 90.0, 2.0
 PEERS_BROKER = "3.9.1"
 WANTED = {"gap_lease_s": "≤ 3", "gap_neli_s": "≤ 8", "gap_graceful_s": "≤ 2", "gap_graceful_neli_s": "≤ 2"}
 console = Console()
@@ -60,21 +60,18 @@ class Program:
     def said(self) -> str:
         return Path(self._said.name).read_text(errors="replace")
 
-    def until(self, text: str) -> None:
-        wait(lambda: text in self.said(), UP_SECONDS, lambda: f"{text!r} was not said: {self.said()[-2000:]}")
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait, as long as it runs."""
+        deadline = time.monotonic() + UP_SECONDS
+        while not condition():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise TimeoutError(f"it did not come so far: {self.said()[-3000:]}")
+            time.sleep(0.05)
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait(60)
         self._said.close()
-
-
-def wait(condition: Callable[[], object], seconds: float, complaint: Callable[[], str]) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(complaint())
-        time.sleep(0.05)
 
 
 class Load:
@@ -129,6 +126,11 @@ class Load:
         recent = [each for each in self.arrived if each > max(since, now - STEADY_SECONDS)]
         return now - since > STEADY_SECONDS and len(recent) > 0.5 * PER_SECOND * STEADY_SECONDS
 
+    def steady_since(self, moment: float) -> bool:
+        """Whether records have come again, long enough after a moment that none of the leader's own are among them."""
+        late = [each for each in self.arrived if each > moment + 0.5]
+        return len(late) > 2 * PER_SECOND
+
     def gap(self, since: float) -> float:
         """Return the longest time without a record, from just before then on."""
         times = [each for each in self.arrived if each > since - 1.0]
@@ -143,19 +145,17 @@ def measure(
     with ExitStack() as open_, Load(place, committed=committed) as load:
         leader = make()
         open_.callback(leader.close)
-        wait(load.flowing, UP_SECONDS, leader.said)
+        leader.until(load.flowing)
         standby = make()
         open_.callback(standby.close)
         if ready is not None:
-            standby.until(ready)
+            standby.until(lambda: ready in standby.said())
         time.sleep(STEADY_SECONDS)
         began = time.monotonic()
-        wait(lambda: load.flowing(began), UP_SECONDS, leader.said)
+        leader.until(lambda: load.flowing(began))
         ended = time.monotonic()
         leader.process.send_signal(ending)
-        wait(lambda: time.monotonic() - ended > STEADY_SECONDS, GAP_SECONDS, standby.said)
-        wait(lambda: load.arrived[-1] > ended + 1.0 and load.flowing(load.arrived[-1] - STEADY_SECONDS),
-             GAP_SECONDS, standby.said)  # fmt: skip
+        standby.until(lambda: load.steady_since(ended))
         return load.gap(ended)
 
 

@@ -32,7 +32,7 @@ from thresher.harvest.event import LeaderAcquired, LeaderFenced, LeaderRefreshed
 from thresher.harvest.meter import Meter
 from thresher.harvest.problem import HarvestMisused
 from thresher.relay.problem import Superseded
-from thresher.relay.relay import Relay
+from thresher.relay.relay import Relay, spark_of
 from thresher.relay.settings import Settings
 from thresher.relay.transform import load
 from thresher.spark.bell import Bell
@@ -222,7 +222,7 @@ class Harvest:
     # The harvest's own thread
 
     def _run(self) -> None:
-        warm = WarmSpark(self._spark, name=self.settings.name, shards=self.settings.shards)
+        warm = WarmSpark(spark_of(self._spark), name=self.settings.name, shards=self.settings.shards)
         with _logging_to(self._given_logger):
             try:
                 warm.start()

@@ -53,7 +53,14 @@ _WATCH_SECONDS = 1.0
 _TOPIC_SECONDS = 5.0
 _TRIM_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
+# All that shards need.
+_PRELOAD = ("thresher.relay.lane", "thresher.relay.transform")
 POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
+
+
+def spark_of(options: SparkOptions | None) -> SparkOptions:
+    """Return the options with what a relay's workers are to find."""
+    return replace(options or SparkOptions(), preload=_PRELOAD)
 
 
 class Relay:
@@ -177,7 +184,11 @@ class Relay:
         self.term = mandate.term
         over = threading.Event()
         engine = Engine(
-            self._pipeline(mandate), spark=self._spark, warm=self._warm, observer=self._observe, draw=self._draw
+            self._pipeline(mandate),
+            spark=spark_of(self._spark),
+            warm=self._warm,
+            observer=self._observe,
+            draw=self._draw,
         )
         self._engine = engine
         engine.start()

@@ -25,7 +25,17 @@ from pyspark.java_gateway import launch_gateway
 from thresher.spark.bell import Bell
 from thresher.spark.jvm import Jvm, environment_set, spark_home
 from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
-from thresher.spark.settings import SparkOptions, breaking, given_by, is_local, master_of, ours, read_defaults
+from thresher.spark.settings import (
+    DAEMON,
+    PRELOAD,
+    SparkOptions,
+    breaking,
+    given_by,
+    is_local,
+    master_of,
+    ours,
+    read_defaults,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -164,6 +174,9 @@ def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
     settings = ours(given, name=name, shards=shards, submitted=False)
     _refuse(breaking(settings))
     python = _python(options)
+    if options.preload and is_local(settings["spark.master"]) and python == sys.executable:
+        preload = " ".join(options.preload)
+        settings = {"spark.python.daemon.module": DAEMON, f"spark.executorEnv.{PRELOAD}": preload, **settings}
     _forget_gateway()
     jvm = Jvm(settings, home=home, python=python, make_archive=options.make_archive)
     try:
