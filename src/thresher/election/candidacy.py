@@ -28,8 +28,9 @@ class Candidacy:
     @property
     def leader_id(self) -> UUID | None:
         """The id of the leadership that is held now."""
-        self.tell(Tick())
-        return self._tenure.leader_id
+        with self._changed:
+            self.tell(Tick())
+            return self._tenure.leader_id
 
     @property
     def granted(self) -> bool:

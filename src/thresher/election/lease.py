@@ -22,7 +22,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
-from psycopg import conninfo
+from psycopg import conninfo, errors
 
 from thresher.db import TableName, statement
 from thresher.db.cursor import OwnCursor
@@ -138,7 +138,8 @@ class Lease(Candidacy):
                     self._compete(connection)
             except psycopg.Error as error:
                 text = " ".join(str(error.diag.message_primary or error).split())
-                if is_refused(error.sqlstate, text):
+                # A table of ours that was dropped, or went with a restore, is made again.
+                if is_refused(error.sqlstate, text) and not isinstance(error, errors.UndefinedTable):
                     self.fail(ElectionRefused(f"the lease {self._name!r} cannot be competed for: {text}"))
                     return
                 if self._told is None:

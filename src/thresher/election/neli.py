@@ -229,16 +229,18 @@ class Neli(Candidacy):
             reason = error.args[0]
             if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return
-            denied = refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED, Refusal.ROW}
-            if denied and not self._known:
-                raise LeaderTopicMissing(
-                    f"the leader topic {self._topic} is not there and cannot be made: {reason.str()}; make it, with "
-                    "one partition, or let us create it"
-                ) from error
-            raise
+            if refusal_of(reason) not in {Refusal.CLIENT, Refusal.TOPIC_DENIED, Refusal.ROW}:
+                raise
+            if self._known:
+                # It was there: whoever has removed it may make it again.
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)) from error
+            raise LeaderTopicMissing(
+                f"the leader topic {self._topic} is not there and cannot be made: {reason.str()}; make it, with one "
+                "partition, or let us create it"
+            ) from error
 
     def _refused(self, reason: KafkaError) -> ElectionRefused | None:
-        if refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED} and not self._known_before(reason):
+        if refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
             return ElectionRefused(
                 f"the broker refused: {reason.str()}; mend the credentials, or grant Read on the group {self._group} "
                 f"and Describe and Read on the topic {self._topic}"
@@ -250,10 +252,6 @@ class Neli(Candidacy):
                 "group.max.session.timeout.ms, and change the heartbeat time-out"
             )
         return None
-
-    def _known_before(self, reason: KafkaError) -> bool:
-        """Whether a topic that was there is gone and we may not make it: somebody else will."""
-        return self._known and refusal_of(reason) is Refusal.TOPIC_DENIED
 
     def _tell(self, trouble: str | None) -> None:
         """Say once what is waited for, and when that is over."""

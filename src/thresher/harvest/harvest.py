@@ -233,7 +233,7 @@ class Harvest:
                     self._compete(leadership, warm)
                 finally:
                     self._state = State.STOPPING
-                    self._end_relay(forced=self._kill_asked.rung)
+                    self._end_relay(forced=self._kill_asked.rung, lost=lambda: leadership.leader_id is None)
                     # Before Spark is ended, which takes its time: a successor need not wait for that.
                     leadership.stop()
                     self._announce_rest(leadership)
@@ -325,12 +325,14 @@ class Harvest:
         )
         return _Leading(relay)
 
-    def _end_relay(self, *, forced: bool, seconds: float | None = None) -> None:
+    def _end_relay(
+        self, *, forced: bool, seconds: float | None = None, lost: Callable[[], bool] = lambda: False
+    ) -> None:
         """End the relay if one runs, and return when nothing of it is left."""
         leading = self._leading
         if leading is None:
             return
-        leading.end(forced=forced, seconds=seconds, hurry=self._kill_asked)
+        leading.end(forced=forced, seconds=seconds, hurry=lambda: self._kill_asked.rung or lost())
         self._before += leading.relayed
         self._last = leading.relay.snapshot() or self._last
         self._leading = None
@@ -392,13 +394,13 @@ class _Leading:
         snapshot = self.relay.snapshot()
         return 0 if snapshot is None else sum(int(shard.counts.get("relayed", 0)) for shard in snapshot.shards)
 
-    def end(self, *, forced: bool, seconds: float | None, hurry: Bell) -> None:
-        """End it, in good order unless forced; by force after so long, or when the bell rings."""
+    def end(self, *, forced: bool, seconds: float | None, hurry: Callable[[], bool]) -> None:
+        """End it, in good order unless forced; by force after so long, or when there is no more time for that."""
         deadline = None if seconds is None else time.monotonic() + seconds
         if not forced:
             self.relay.request_stop()
         while not self.over:
-            if forced or hurry.rung or (deadline is not None and time.monotonic() >= deadline):
+            if forced or hurry() or (deadline is not None and time.monotonic() >= deadline):
                 self.relay.abandon()
                 self._thread.join()
                 return

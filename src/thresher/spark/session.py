@@ -84,7 +84,7 @@ class Session:
     def warm_up(self) -> None:
         """Run a task that does nothing: the parent of all workers is there afterwards. A failure is the next one's."""
         with contextlib.suppress(Exception):
-            self.context.parallelize([0], 1).foreach(_nothing)
+            self.context.parallelize([0], 1).count()
 
     def close(self, abort: Bell) -> None:
         """End what is ours, at once when the bell rings. A JVM of ours that does not answer is killed."""
@@ -110,10 +110,6 @@ class Session:
         """End the JVM at once if it is ours; `close` is still to follow."""
         if self._jvm is not None:
             self._jvm.kill()
-
-
-def _nothing(_: object) -> None:
-    pass
 
 
 def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) -> Session:

@@ -17,6 +17,8 @@ from thresher.spark.settings import SparkOptions
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
+# What a JVM that does not answer may take before it is ended nevertheless.
+_CLOSE_SECONDS = 10.0
 
 
 class WarmSpark:
@@ -61,7 +63,7 @@ class WarmSpark:
         if not self._opened.is_set():
             self._abort.ring("close")
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(_CLOSE_SECONDS)
         session, self._session = self._session, None
         if session is not None:
             try:
