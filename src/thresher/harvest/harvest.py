@@ -14,6 +14,7 @@ All of it happens in one thread; everything else asks that thread, or looks at v
 import contextlib
 import enum
 import logging
+import math
 import random
 import threading
 import time
@@ -31,6 +32,8 @@ from thresher.harvest.announcer import Announcer, Handler
 from thresher.harvest.event import LeaderAcquired, LeaderFenced, LeaderRefreshed, LeaderRevoked
 from thresher.harvest.meter import Meter
 from thresher.harvest.problem import HarvestMisused
+from thresher.relay.health import Role
+from thresher.relay.ledger import Ledger
 from thresher.relay.problem import Superseded
 from thresher.relay.relay import Relay, spark_of
 from thresher.relay.settings import Settings
@@ -81,6 +84,8 @@ class Harvest:
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.settings = settings
+        # What this process has counted, over all its leaderships.
+        self.ledger = Ledger()
         self._election = election if election is not None else ElectionSettings()
         self._spark, self._policy, self._hook, self._draw = spark, policy, hook, draw
         self._given_logger = logger
@@ -93,9 +98,9 @@ class Harvest:
         self._done = threading.Event()
         self._leadership: Leadership | None = None
         self._leading: _Leading | None = None
-        # What the leaderships before this one relayed.
-        self._before = 0
         self._last: Snapshot | None = None
+        # When the harvest's own thread last looked around; None while it waits for a relay to end.
+        self._looked: float | None = None
         # For the harvest's own thread: who is to lead, not before when, and for how long to stay away the next time.
         self._elected: UUID | None = None
         self._rest_until, self._penance = 0.0, _FIRST_PENANCE_SECONDS
@@ -134,8 +139,33 @@ class Harvest:
     @property
     def relayed(self) -> int:
         """How many rows this process has relayed, over all its leaderships."""
+        return sum(int(shard.get("relayed", 0)) for shard in self.ledger.shards().values())
+
+    @property
+    def role(self) -> Role:
+        """What this process is for the relay at the moment."""
+        match self._state:
+            case State.STOPPED:
+                return Role.STOPPED if self._error is None else Role.FAILED
+            case State.STOPPING:
+                return Role.STOPPING
+            case _:
+                leading = self._leading
+                return Role.STANDBY if leading is None or leading.over else leading.relay.role
+
+    @property
+    def trouble(self) -> tuple[str, str] | None:
+        """The kind and the text of what the relay here meets with a server."""
         leading = self._leading
-        return self._before + (0 if leading is None else leading.relayed)
+        return None if leading is None else leading.relay.trouble
+
+    def silent_seconds(self) -> dict[str, float]:
+        """Return for how long each thread of the driver has owed an answer; infinite where it has died."""
+        leading, looked = self._leading, self._looked
+        silent = {} if leading is None else leading.relay.silent_seconds()
+        if self._state is State.RUNNING and looked is not None:
+            silent["harvest"] = time.monotonic() - looked if self._thread.is_alive() else math.inf
+        return silent
 
     @property
     def term(self) -> str | None:
@@ -262,6 +292,7 @@ class Harvest:
     def _compete(self, leadership: Leadership, warm: WarmSpark) -> None:
         """Compete and relay until told to stop. Raises what ended it."""
         while not self._stop_asked.rung:
+            self._looked = time.monotonic()
             change = leadership.wait(_LOOK_SECONDS)
             if change is not None:
                 self._announce(change)
@@ -290,6 +321,7 @@ class Harvest:
                 self._end_relay(forced=False, seconds=_HAND_OVER_SECONDS)
             case Fenced():
                 self._elected = None
+                self.ledger.count("fences.election")
                 self._end_relay(forced=True)
 
     def _conclude(self, leadership: Leadership, leading: "_Leading") -> None:
@@ -319,6 +351,7 @@ class Harvest:
             hook=self._hook,
             policy=self._policy,
             draw=self._draw,
+            ledger=self.ledger,
             warm=warm,
             terms=term,
             wanted=lambda: leadership.leader_id is not None,
@@ -332,8 +365,8 @@ class Harvest:
         leading = self._leading
         if leading is None:
             return
+        self._looked = None
         leading.end(forced=forced, seconds=seconds, hurry=lambda: self._kill_asked.rung or lost())
-        self._before += leading.relayed
         self._last = leading.relay.snapshot() or self._last
         self._leading = None
 
@@ -387,12 +420,6 @@ class _Leading:
     def lasted(self) -> float:
         """For how long it has been there."""
         return time.monotonic() - self._began
-
-    @property
-    def relayed(self) -> int:
-        """How many rows it has relayed."""
-        snapshot = self.relay.snapshot()
-        return 0 if snapshot is None else sum(int(shard.counts.get("relayed", 0)) for shard in snapshot.shards)
 
     def end(self, *, forced: bool, seconds: float | None, hurry: Callable[[], bool]) -> None:
         """End it, in good order unless forced; by force after so long, or when there is no more time for that."""
