@@ -130,10 +130,6 @@ def run(
             envvar="THRESHER_MAX_POLL_SECONDS", help="neli: how seldom at most. (default: half the heartbeat's)"
         ),
     ] = None,
-    poll_duration_seconds: Annotated[
-        float | None,
-        typer.Option(envvar="THRESHER_POLL_DURATION_SECONDS", help="neli: how long it listens. (default: 0.001)"),
-    ] = None,
     lease_seconds: Annotated[
         float | None,
         typer.Option(envvar="THRESHER_LEASE_SECONDS", help="lease: how long one is good for. (default: 1.5)"),
@@ -189,7 +185,7 @@ def run(
         "back_off_seconds": back_off_seconds, "election": election, "leader_topic": leader_topic,
         "leader_group": leader_group, "heartbeat_timeout_seconds": heartbeat_timeout_seconds,
         "min_poll_seconds": min_poll_seconds, "max_poll_seconds": max_poll_seconds,
-        "poll_duration_seconds": poll_duration_seconds, "lease_seconds": lease_seconds,
+        "lease_seconds": lease_seconds,
         "metrics_seconds": metrics_seconds, "log_format": log_format, "log_level": "debug" if verbose else log_level,
         "spark_master": spark_master, "spark_python": spark_python, "spark_archives": spark_archives or None,
         "spark_py_files": spark_py_files or None, "kafka": properties(kafka, "--kafka"),
