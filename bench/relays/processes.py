@@ -34,7 +34,7 @@ def most_resident_mb(processes: Iterable[int]) -> float:
             status = Path(f"/proc/{each}/status").read_text()
         except OSError:
             continue
-        if b"pyspark.daemon" in command:
+        if b"spark.daemon" in command:
             peaks.append(int(status.split("VmHWM:")[1].split()[0]) / 1024)
     return max(peaks)
 

@@ -141,7 +141,7 @@ def done(numbers: Path, shard: int) -> int:
 def workers(pid: int) -> set[int]:
     """The Python workers of a program: what the daemon forked."""
     below = descendants(pid)
-    daemons = {pid for pid in below if b"pyspark.daemon" in command_line(pid)}
+    daemons = {pid for pid in below if b"spark.daemon" in command_line(pid)}
     found = set()
     for each in below:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended

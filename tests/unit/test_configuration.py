@@ -104,12 +104,12 @@ def test_all_that_an_election_is_told_has_a_key() -> None:
         None,
         {
             **LEAST, "election": "neli", "leader_topic": "leaders", "leader_group": "group",
-            "heartbeat_timeout_seconds": 8, "min_poll_seconds": 0.2, "poll_duration_seconds": 0.01,
+            "heartbeat_timeout_seconds": 8, "min_poll_seconds": 0.2,
         },
     )  # fmt: skip
     assert loaded.election == ElectionSettings(
         kind=ElectionKind.NELI, leader_topic="leaders", leader_group="group", heartbeat_timeout_seconds=8.0,
-        min_poll_seconds=0.2, max_poll_seconds=4.0, poll_duration_seconds=0.01,
+        min_poll_seconds=0.2, max_poll_seconds=4.0,
     )  # fmt: skip
     assert load(None, LEAST).election == ElectionSettings()
 
@@ -185,7 +185,7 @@ def test_every_key_is_a_variable() -> None:
         "batch_bytes": "5000", "batch_seconds": "1.5", "poll_seconds": "0.5", "grace_seconds": "6",
         "horizon_seconds": "70", "in_flight_rows": "8", "mark_rows": "9", "back_off_seconds": "1", "election": "neli",
         "leader_topic": "t", "leader_group": "g", "heartbeat_timeout_seconds": "20", "min_poll_seconds": "1",
-        "max_poll_seconds": "2", "poll_duration_seconds": "0.5", "metrics_seconds": "4", "log_format": "json",
+        "max_poll_seconds": "2", "metrics_seconds": "4", "log_format": "json",
         "log_level": "debug", "status": "off", "spark_master": "local[2]", "spark_python": "python3",
     }  # fmt: skip
     lists = {"transform": ["a:b", "c:d"], "spark_archives": ["x", "y"], "spark_py_files": ["p", "q"]}

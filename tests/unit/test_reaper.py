@@ -116,13 +116,13 @@ def test_every_limit_has_its_effect_or_a_remark(tmp_path: Path) -> None:
     loaded, remarks = take(tmp_path, {"harvest": {"leaderGroupID": "app", "limits": limits}})
     election = loaded.election
     assert loaded.policy.back_off_seconds == 0.75
-    assert (election.poll_duration_seconds, election.min_poll_seconds) == (0.002, 0.05)
+    assert election.min_poll_seconds == 0.05
     assert (election.max_poll_seconds, election.heartbeat_timeout_seconds) == (1.0, 90.0)
     assert (loaded.settings.limits.poll_seconds, loaded.settings.limits.in_flight_rows) == (0.02, 500)
     assert (loaded.settings.limits.mark_rows, loaded.metrics_seconds) == (50, 2.0)
     without = {name for name in LIMITS if any(f"limits.{name} is accepted without effect" in each for each in remarks)}
     assert without == {name for name, limit in LIMITS.items() if limit.key is None}
-    assert without == {"drainInterval", "queueTimeout", "sendConcurrency", "sendBuffer"}
+    assert without == {"pollDuration", "drainInterval", "queueTimeout", "sendConcurrency", "sendBuffer"}
 
 
 def test_limits_that_only_goharvest_can_keep_are_brought_into_ours(tmp_path: Path) -> None:

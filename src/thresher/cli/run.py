@@ -130,10 +130,6 @@ def run(
             envvar="THRESHER_MAX_POLL_SECONDS", help="neli: how seldom at most. (default: half the heartbeat's)"
         ),
     ] = None,
-    poll_duration_seconds: Annotated[
-        float | None,
-        typer.Option(envvar="THRESHER_POLL_DURATION_SECONDS", help="neli: how long it listens. (default: 0.001)"),
-    ] = None,
     lease_seconds: Annotated[
         float | None,
         typer.Option(envvar="THRESHER_LEASE_SECONDS", help="lease: how long one is good for. (default: 1.5)"),
@@ -175,9 +171,10 @@ def run(
 ) -> None:
     """Relay the outbox to Kafka in order per key, exactly or at least once, until SIGINT or SIGTERM.
 
-    The first signal finishes what is open, the second does not wait. Exit codes: 0 stopped as asked, 1 it failed and
-    may be started again, 2 the configuration cannot work, 3 superseded by a newer relay of the same name (do not
-    restart), 4 somebody has to act: password, permission, missing table, another's progress topic.
+    Of several that are started with one name, one leads and the others wait for their turn, unless --election is none:
+    then the newest leads. The first signal finishes what is open, the second does not wait. Exit codes: 0 stopped as
+    asked, 1 it failed and may be started again, 2 the configuration cannot work, 3 superseded by a newer relay of the
+    same name (do not restart), 4 somebody has to act: password, permission, missing table, another's progress topic.
     """
     overrides: dict[str, Any] = {
         "name": name, "data_source": ds, "outbox": outbox, "schema": schema, "shape": shape, "shards": shards,
@@ -188,7 +185,7 @@ def run(
         "back_off_seconds": back_off_seconds, "election": election, "leader_topic": leader_topic,
         "leader_group": leader_group, "heartbeat_timeout_seconds": heartbeat_timeout_seconds,
         "min_poll_seconds": min_poll_seconds, "max_poll_seconds": max_poll_seconds,
-        "poll_duration_seconds": poll_duration_seconds, "lease_seconds": lease_seconds,
+        "lease_seconds": lease_seconds,
         "metrics_seconds": metrics_seconds, "log_format": log_format, "log_level": "debug" if verbose else log_level,
         "spark_master": spark_master, "spark_python": spark_python, "spark_archives": spark_archives or None,
         "spark_py_files": spark_py_files or None, "kafka": properties(kafka, "--kafka"),
@@ -203,7 +200,7 @@ def run(
         overrides["kafka"]["bootstrap.servers"] = endpoints.bootstrap
     # Only here: the other commands work without the relay's packages.
     from thresher.harvest.configuration import Configuration, load  # noqa: PLC0415
-    from thresher.relay.relay import Relay  # noqa: PLC0415
+    from thresher.harvest.harvest import Harvest  # noqa: PLC0415
     from thresher.relay.status import Status  # noqa: PLC0415
     from thresher.spark.signals import stopped_by_signals  # noqa: PLC0415
 
@@ -216,24 +213,30 @@ def run(
     mask_logs(loaded.secrets)
     for remark in remarks:
         logging.getLogger("thresher").warning(remark)
-    relay = Relay(loaded.settings, spark=loaded.spark, policy=loaded.policy)
+    harvest = Harvest(
+        loaded.settings,
+        election=loaded.election,
+        spark=loaded.spark,
+        policy=loaded.policy,
+        metrics_seconds=loaded.metrics_seconds,
+    )
 
     @contextlib.contextmanager
     def shown(loaded: Configuration) -> Iterator[None]:
         if loaded.status is None:
             yield
             return
-        board = Status(relay)
+        board = Status(harvest)
         try:
             with _server(*loaded.status, loaded.status_by_default, board):
                 yield
         finally:
             board.close()
 
-    with stopped_by_signals(relay), shown(loaded):
-        ended = relay.run()
-    relayed = sum(int(shard.counts.get("relayed", 0)) for shard in ended.shards) if ended else 0
-    out.print(f"stopped; {relayed:,} rows relayed")
+    with stopped_by_signals(harvest), shown(loaded):
+        harvest.start()
+        harvest.wait()
+    out.print(f"stopped; {harvest.relayed:,} rows relayed")
 
 
 def _server(host: str, port: int, by_default: bool, board: Any) -> Any:

@@ -25,9 +25,8 @@ class ElectionSettings:
     leader_group: str | None = None
     # neli: a leader that has not heard its own heartbeat for so long steps down.
     heartbeat_timeout_seconds: float = 5.0
-    # neli: how often it asks Kafka at least and at most, and for how long it listens each time.
+    # neli: the least and the most that may be between two heartbeats; it waits for news for the least at a time.
     min_poll_seconds: float = 0.1
     max_poll_seconds: float = 2.5
-    poll_duration_seconds: float = 0.001
     # lease: how long one is good for without being renewed.
     lease_seconds: float = 1.5

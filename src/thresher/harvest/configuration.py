@@ -178,7 +178,6 @@ def _configuration(form: Form, given: Mapping[str, Any], secrets: Secrets, held:
             heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,
             min_poll_seconds=form.min_poll_seconds,
             max_poll_seconds=form.longest_poll_seconds,
-            poll_duration_seconds=form.poll_duration_seconds,
             lease_seconds=form.lease_seconds,
         ),
         policy=replace(

@@ -47,7 +47,6 @@ OF_ELECTION = {
     "heartbeat_timeout_seconds": ElectionKind.NELI,
     "min_poll_seconds": ElectionKind.NELI,
     "max_poll_seconds": ElectionKind.NELI,
-    "poll_duration_seconds": ElectionKind.NELI,
     "lease_seconds": ElectionKind.LEASE,
 }
 
@@ -121,7 +120,6 @@ class Form(BaseModel):
     min_poll_seconds: float = Field(default=_ELECTION.min_poll_seconds, gt=0, le=3_600)
     # Half of the heartbeat's time-out.
     max_poll_seconds: float | None = Field(default=None, gt=0, le=3_600)
-    poll_duration_seconds: float = Field(default=_ELECTION.poll_duration_seconds, gt=0, le=60)
     lease_seconds: float = Field(default=_ELECTION.lease_seconds, ge=0.2, le=3_600)
     metrics_seconds: float = Field(default=5.0, gt=0, le=86_400)
     log_format: Annotated[LogFormat, BeforeValidator(_lower)] = LogFormat.TEXT

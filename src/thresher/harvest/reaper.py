@@ -75,7 +75,7 @@ class Limit:
 
 LIMITS = {
     "ioErrorBackoff": Limit(default="500ms", least="0s", key="back_off_seconds"),
-    "pollDuration": Limit(default="1ms", least="1ms", key="poll_duration_seconds"),
+    "pollDuration": Limit(default="1ms", least="1ms", instead="the election listens all the time"),
     "minPollInterval": Limit(default="100ms", least="1ms", key="min_poll_seconds"),
     "maxPollInterval": Limit(default="heartbeatTimeout/2", least="1ms", key="max_poll_seconds"),
     "heartbeatTimeout": Limit(default="5s", least="1ms", key="heartbeat_timeout_seconds"),

@@ -10,7 +10,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -90,7 +90,10 @@ class Undelivered:
 class TransactionalProducer:
     """One producer with one transactional id, for one thread."""
 
-    def __init__(self, transactional_id: str, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, transactional_id: str, config: Mapping[str, Any], *, make: Callable[[dict[str, Any]], Any] | None = None
+    ) -> None:
+        """`make` returns the client for its properties, in place of the real one: for faults in tests."""
         undelivered: list[Undelivered] = []
         self._undelivered = undelivered
         self._errors: list[KafkaError] = []
@@ -107,7 +110,8 @@ class TransactionalProducer:
                 undelivered.append(fault)
 
         callbacks = {"on_delivery": on_delivery, "error_cb": self._errors.append}
-        self._producer = Producer({**properties(transactional_id, config), **callbacks}, logger=_logger)
+        asked = {**properties(transactional_id, config), **callbacks, "logger": _logger}
+        self._producer = Producer(asked) if make is None else make(asked)
 
     def init(self, topic: str) -> None:
         """Fence, and end what is open; `topic` is any that is there. Raises `ProducerRefused` where waiting is vain."""

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import psycopg
-from psycopg import conninfo, errors
+from psycopg import conninfo
 
+from thresher.db.refusal import is_refused
 from thresher.relay.problem import DatabaseLost, DatabaseRefused, RelayProblem
 
 # The head is found by its index, one bucket after another; every other plan is worse, whatever the statistics say, and
@@ -28,21 +29,6 @@ _NETWORK = {
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
 }
-# Classes of SQLSTATE that a person has to act on.
-_REFUSED = (
-    errors.InvalidAuthorizationSpecification,
-    errors.InvalidPassword,
-    errors.InvalidCatalogName,
-    errors.InsufficientPrivilege,
-    errors.UndefinedTable,
-    errors.UndefinedColumn,
-    errors.UndefinedFunction,
-    errors.InvalidSchemaName,
-    errors.DatatypeMismatch,
-)
-_REFUSED_STATES = frozenset(str(error.sqlstate) for error in _REFUSED)
-# libpq gives no SQLSTATE for what happens while connecting.
-_REFUSED_TEXTS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
 
 
 def session(dsn: str, application: str) -> str:
@@ -73,6 +59,6 @@ def explain(state: str | None, text: str) -> RelayProblem:
     """Decide whether somebody has to act, or time may mend it."""
     # A driver may add all of its query, with all of its values.
     text = " ".join(text.partition("Query was:")[0].split())
-    if state in _REFUSED_STATES or (state is None and any(part in text for part in _REFUSED_TEXTS)):
+    if is_refused(state, text):
         return DatabaseRefused(f"the database refused: {text}")
     return DatabaseLost(f"the database failed: {text}")

@@ -22,7 +22,6 @@ from thresher.kafka.tail import Tail
 from thresher.kafka.transactional import TransactionalProducer, Undelivered
 from thresher.relay import exactly_once, mark_purge_reset
 from thresher.relay.control import ControlTable, incarnation
-from thresher.relay.database import connect
 from thresher.relay.effect import (
     Absent,
     AwaitSettled,
@@ -49,6 +48,7 @@ from thresher.relay.effect import (
     Take,
 )
 from thresher.relay.exactly_once import Me, Rules
+from thresher.relay.factory import connector_of, producer_of
 from thresher.relay.fate import Dead, Kind
 from thresher.relay.head import Head
 from thresher.relay.lot import rows_of, transformed
@@ -126,7 +126,9 @@ class Lane:
         self._shard, self._mandate, self._settings = shard, mandate, settings
         self._batches = batches
         self._application = f"{sessions(settings.name, mandate.term)}/{shard.index}"[:63]
-        self._connection = shard.enter(closing(connect(settings.dsn, self._application)))
+        self._connection = shard.enter(
+            closing(connector_of(settings.connection_factory)(settings.dsn, self._application))
+        )
         self._control = ControlTable(self._connection, settings.outbox)
         self._settlement = Settlement(self._connection, settings.outbox, settings.shape, settings.settling)
         self._marking = settings.delivery is Delivery.AT_LEAST_ONCE
@@ -238,7 +240,7 @@ class Lane:
         asked = {**self._settings.kafka, **self._settings.producer}
         if self._batch_bytes is not None:
             asked["batch.size"] = self._batch_bytes
-        self._producer = TransactionalProducer(name, asked)
+        self._producer = TransactionalProducer(name, asked, make=producer_of(self._settings.producer_factory))
         self._producer.init(self._progress)
         self._seam(Seam.RECOVERY_FENCED)
 
@@ -341,6 +343,7 @@ class Lane:
 
     def _produce(self, effect: Produce) -> list[Fault]:
         self._produced = effect.rows
+        self._in_hand(len(effect.rows))
         if self._clock is not None:
             self._client.now_ms = self._clock.now_ms()
         records = iter(records_of(effect.rows))
@@ -349,6 +352,11 @@ class Lane:
             self._seam(Seam.PRODUCED_SOME)
         self._client.produce(records)
         return []
+
+    def _in_hand(self, rows: int) -> None:
+        """Report what is sent and not committed; a wave has one row of a key at most."""
+        self._shard.gauge("in_flight_rows", rows)
+        self._shard.gauge("in_flight_keys", rows if self._marking else 0)
 
     def _flush(self, effect: Flush) -> list[Fault]:
         if effect.draft is not None:
@@ -437,6 +445,7 @@ class Lane:
         self._seam(Seam.BEFORE_COMMIT)
         self._client.commit()
         self._committed = time.monotonic()
+        self._in_hand(0)
         self._seam(Seam.COMMITTED)
         self._tell()
 

@@ -16,6 +16,7 @@ import queue
 import random
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -44,6 +45,7 @@ from thresher.spark.problem import EngineProblem, ShardsFailed
 from thresher.spark.settings import SparkOptions
 from thresher.spark.snapshot import EngineState, Snapshot
 from thresher.spark.supervision import Phase
+from thresher.spark.warm import WarmSpark
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,14 @@ _WATCH_SECONDS = 1.0
 _TOPIC_SECONDS = 5.0
 _TRIM_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
+# All that shards need.
+_PRELOAD = ("thresher.relay.lane", "thresher.relay.transform")
 POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
+
+
+def spark_of(options: SparkOptions | None) -> SparkOptions:
+    """Return the options with what a relay's workers are to find."""
+    return replace(options or SparkOptions(), preload=_PRELOAD)
 
 
 class Relay:
@@ -66,11 +75,16 @@ class Relay:
         policy: Policy | None = None,
         draw: Callable[[], float] = random.random,
         ledger: Ledger | None = None,
+        warm: WarmSpark | None = None,
+        terms: Callable[[], str] = lambda: str(uuid.uuid4()),
+        wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self.settings = settings
         # A process that leads several times, with a relay for each, hands the same to all of them.
         self.ledger = ledger or Ledger()
-        self._spark = spark
+        self._spark, self._warm = spark, warm
+        # A term for each take-over that nobody has had before, and whether it is still ours to take.
+        self._terms, self._wanted = terms, wanted
         self._hook = hook
         self._policy = policy or POLICY
         self._draw = draw
@@ -128,6 +142,12 @@ class Relay:
             raise KeyboardInterrupt
         self._engine.kill()
 
+    def abandon(self) -> None:
+        """End at once, finishing nothing: another one may lead already. Safe from any thread."""
+        self._asked.set()
+        if self._engine is not None:
+            self._engine.kill()
+
     def run(self) -> Snapshot | None:
         """Take over and relay until told to stop. Raises what ended it; None if it was stopped before it began."""
         try:
@@ -163,7 +183,13 @@ class Relay:
         """Relay for as long as the leadership lasts."""
         self.term = mandate.term
         over = threading.Event()
-        engine = Engine(self._pipeline(mandate), spark=self._spark, observer=self._observe, draw=self._draw)
+        engine = Engine(
+            self._pipeline(mandate),
+            spark=spark_of(self._spark),
+            warm=self._warm,
+            observer=self._observe,
+            draw=self._draw,
+        )
         self._engine = engine
         engine.start()
         self.ledger.follow(engine.snapshot)
@@ -218,9 +244,10 @@ class Relay:
     def _take_over(self) -> Mandate | None:
         """Take over, and wait for what time may mend; said once for each reason. None when it is not wanted."""
         wait = 0.2
+        term = self._terms()
         while not self._asked.is_set():
             try:
-                mandate = self._try()
+                mandate = self._try(term)
             except ThresherError as error:
                 count_error(self.ledger, error)
                 if not error.retryable:
@@ -241,15 +268,16 @@ class Relay:
                         extra=self._fields(term=mandate.term),
                     )
                     return mandate
+                self._asked.wait(_LOOK_SECONDS)
         return None
 
-    def _try(self) -> Mandate | None:
+    def _try(self, term: str) -> Mandate | None:
         """Take over in a thread that may hang in a client: whoever asks for a stop meanwhile does not wait for it."""
         outcome: queue.SimpleQueue[Mandate | BaseException | None] = queue.SimpleQueue()
 
         def attempt() -> None:
             try:
-                outcome.put(take_over(self.settings, wanted=lambda: not self._asked.is_set()))
+                outcome.put(take_over(self.settings, term=term, wanted=self._is_wanted))
             except BaseException as error:  # noqa: BLE001 - raised again below
                 outcome.put(error)
 
@@ -261,6 +289,9 @@ class Relay:
                     raise found
                 return found
         return None
+
+    def _is_wanted(self) -> bool:
+        return self._wanted() and not self._asked.is_set()
 
     def _fields(self, **fields: Any) -> dict[str, Any]:
         """Return what a line of the log is given for machines to read."""

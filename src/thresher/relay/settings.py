@@ -60,6 +60,10 @@ class Settings:
     poison: Poison = Poison.DEAD_LETTER
     transforms: tuple[str, ...] = ()
     limits: Limits = Limits()
+    # What the shards make their clients with, by import path: a function of the client's properties that returns a
+    # producer, and one of connection string and application name that returns a psycopg connection in autocommit.
+    producer_factory: str | None = None
+    connection_factory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,12 +43,15 @@ _TOPIC_CONFIG = {
 }
 
 
-def take_over(settings: Settings, *, wanted: Callable[[], bool] = lambda: True) -> Mandate | None:
+def take_over(
+    settings: Settings, *, term: str | None = None, wanted: Callable[[], bool] = lambda: True
+) -> Mandate | None:
     """Become the leader, and return what the shards are to be told. Raises what keeps it from that.
 
-    None if it is not wanted any more when it is about to displace whoever leads now.
+    The term is one that nobody has had before. None if it is not wanted any more when it is about to displace whoever
+    leads now.
     """
-    term = str(uuid.uuid4())
+    term = term or str(uuid.uuid4())
     connection = connect(settings.dsn, f"{sessions(settings.name, term)}/d")
     with connection:
         settings = replace(settings, outbox=_located(connection, settings))

@@ -31,6 +31,7 @@ from thresher.spark.session import Session, open_session, within
 from thresher.spark.settings import SparkOptions
 from thresher.spark.snapshot import EngineState, Snapshot
 from thresher.spark.submit import ShutdownHook
+from thresher.spark.warm import WarmSpark
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,8 @@ _MOST_REPORTS = 10_000
 class Engine:
     """One run of one pipeline. A context manager: entering starts, leaving stops.
 
-    The observer is called with shard, name and fields of every event that a pipeline reports, in a thread of its own.
+    With a `warm` Spark, which somebody else opens and closes, that one is used. The observer is called with shard, name
+    and fields of every event that a pipeline reports, in a thread of its own.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class Engine:
         pipeline: Pipeline,
         *,
         spark: SparkOptions | None = None,
+        warm: WarmSpark | None = None,
         observer: Report | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.pipeline = pipeline
         self._options = spark or SparkOptions()
+        self._warm = warm
         self._observer = observer
         self._state = EngineState.NEW
         self._error: ThresherError | None = None
@@ -272,6 +276,8 @@ class Engine:
     def _open(self) -> Session | None:
         """Open a session; None where it failed, or was not wanted any more when it was about to be there."""
         try:
+            if self._warm is not None:
+                return self._warm.lend(self._stop_asked)
             return open_session(
                 self._options, name=self.pipeline.name, shards=self.pipeline.shards, abort=self._stop_asked
             )

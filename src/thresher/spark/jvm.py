@@ -135,6 +135,11 @@ class Jvm:
         self._hooks.registerShutdownDeleteDir(self._directory)
         return gateway
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
     def prepare_to_close(self) -> None:
         """Have the directory left to us: the archive of classes is written to it at the very end."""
         self._hooks.removeShutdownDeleteDir(self._directory)

@@ -25,7 +25,17 @@ from pyspark.java_gateway import launch_gateway
 from thresher.spark.bell import Bell
 from thresher.spark.jvm import Jvm, environment_set, spark_home
 from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
-from thresher.spark.settings import SparkOptions, breaking, given_by, is_local, master_of, ours, read_defaults
+from thresher.spark.settings import (
+    DAEMON,
+    PRELOAD,
+    SparkOptions,
+    breaking,
+    given_by,
+    is_local,
+    master_of,
+    ours,
+    read_defaults,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +56,8 @@ class Session:
         # Somebody else's: not to be stopped.
         self.adopted = adopted
         self._jvm = jvm
+        # Whether the JVM is the one of `spark-submit`.
+        self.submitted = not adopted and jvm is None
         conf = context.getConf()
         self.master = str(context.master)
         self.local = is_local(self.master)
@@ -54,14 +66,25 @@ class Session:
         self.bind = (conf.get("spark.driver.bindAddress", "") or self.host).strip("[]")
 
     @property
-    def submitted(self) -> bool:
-        """Whether the JVM is the one of `spark-submit`."""
-        return not self.adopted and self._jvm is None
-
-    @property
     def ours(self) -> bool:
         """Whether the JVM and all below it are ours."""
         return self._jvm is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the JVM runs, as far as can be told without asking it."""
+        return self._jvm is None or self._jvm.alive
+
+    def lent(self) -> "Session":
+        """Return it as an engine has it that must not end it."""
+        session = Session(self.context, adopted=True, jvm=None)
+        session.submitted = self.submitted
+        return session
+
+    def warm_up(self) -> None:
+        """Run a task that does nothing: the parent of all workers is there afterwards. A failure is the next one's."""
+        with contextlib.suppress(Exception):
+            self.context.parallelize([0], 1).count()
 
     def close(self, abort: Bell) -> None:
         """End what is ours, at once when the bell rings. A JVM of ours that does not answer is killed."""
@@ -147,6 +170,9 @@ def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
     settings = ours(given, name=name, shards=shards, submitted=False)
     _refuse(breaking(settings))
     python = _python(options)
+    if options.preload and is_local(settings["spark.master"]) and python == sys.executable:
+        preload = " ".join(options.preload)
+        settings = {"spark.python.daemon.module": DAEMON, f"spark.executorEnv.{PRELOAD}": preload, **settings}
     _forget_gateway()
     jvm = Jvm(settings, home=home, python=python, make_archive=options.make_archive)
     try:

@@ -14,6 +14,8 @@ from thresher.core.errors import shorten
 from thresher.spark.problem import PipelineInvalid
 
 _HIGHEST_PORT = 65535
+# The parent of workers that has imported things, and where it is told which.
+DAEMON, PRELOAD = "thresher.spark.daemon", "THRESHER_PRELOAD"
 # Any JVM that only holds Python workers: quick to start, no file of its own, gone when it is out of memory.
 _SMALL_AND_QUICK = (
     "-XX:TieredStopAtLevel=1",
@@ -48,6 +50,8 @@ class SparkOptions:
     # Modules and archives to ship; an archive may be named with `#directory`.
     py_files: tuple[str, ...] = ()
     archives: tuple[str, ...] = ()
+    # Modules that local workers find imported when they begin. None may start a thread.
+    preload: tuple[str, ...] = ()
     # Where tasks call the driver; 0 takes any free port.
     line_port: int = 0
     # Whether to leave an archive of Java's classes in the cache, so that the next start is quicker.

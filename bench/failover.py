@@ -1,0 +1,236 @@
+"""How long nothing is delivered when the leader goes, with a warm standby: killed, and stopped in good order.
+
+    ./run bench failover [--rounds N] [--delivery GUARANTEE] [--peer-binary PATH]
+
+Two programs, as a user starts them, under a steady load of single rows, with our default time-outs. The leader is ended
+by SIGKILL, or by SIGTERM; what counts is the longest time between two records that a reader of committed records got,
+from just before that on. With goharvest's `reaper`, the same of two of those, on a broker that it understands, for a
+reader of all records. Medians of the rounds; the last line printed is one JSON object.
+"""
+
+import argparse
+import itertools
+import json
+import logging
+import secrets
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+import yaml
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+from rich.console import Console
+from rich.table import Table
+
+from bench.relays.place import PARTITIONS, Place
+from thresher.devstack.broker import KafkaOptions
+from thresher.devstack.postgres import PostgresOptions
+from thresher.devstack.stack import Stack
+from thresher.election.neli import session_seconds
+from thresher.election.settings import ElectionKind, ElectionSettings
+from thresher.kafka.admin import Admin
+from thresher.outbox import Message, Outbox, Shape
+
+PER_SECOND = 100.0
+UP_SECONDS, STEADY_SECONDS = 90.0, 2.0
+PEERS_BROKER = "3.9.1"
+WANTED = {"gap_lease_s": "≤ 3", "gap_neli_s": "≤ 8", "gap_graceful_s": "≤ 2", "gap_graceful_neli_s": "≤ 2"}
+console = Console()
+
+
+def say(text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False)
+
+
+class Program:
+    """One competitor, and what it says."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._said = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115 - closed with it
+        self.process = subprocess.Popen(command, stdout=self._said, stderr=self._said)
+
+    def said(self) -> str:
+        return Path(self._said.name).read_text(errors="replace")
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait, as long as it runs."""
+        deadline = time.monotonic() + UP_SECONDS
+        while not condition():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise TimeoutError(f"it did not come so far: {self.said()[-3000:]}")
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(60)
+        self._said.close()
+
+
+class Load:
+    """Writes single rows at an even pace, and notes when records arrive."""
+
+    def __init__(self, place: Place, *, committed: bool) -> None:
+        self._place, self._committed = place, committed
+        (self._topic,) = place.new_topics()
+        self.arrived: list[float] = []
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._write, self._read)]
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _write(self) -> None:
+        outbox = Outbox("outbox", shape=self._place.shape)
+        due = time.monotonic()
+        number = 0
+        with psycopg.connect(self._place.dsn) as connection:
+            while not self._over.wait(max(0.0, due - time.monotonic())):
+                due += 1 / PER_SECOND
+                number += 1
+                outbox.stash(connection, Message(topic=self._topic, key=f"key-{number % 100}", value="v" * 100))
+                connection.commit()
+
+    def _read(self) -> None:
+        level = "read_committed" if self._committed else "read_uncommitted"
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._place.bootstrap, "group.id": f"bench-{self._topic}",
+                "isolation.level": level, "enable.auto.commit": False, "fetch.wait.max.ms": 5,
+            }
+        )  # fmt: skip
+        consumer.assign([TopicPartition(self._topic, part, OFFSET_END) for part in range(PARTITIONS)])
+        while not self._over.is_set():
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self.arrived.append(time.monotonic())
+        consumer.close()
+
+    def flowing(self, since: float = 0.0) -> bool:
+        """Whether records have come evenly for a while."""
+        now = time.monotonic()
+        recent = [each for each in self.arrived if each > max(since, now - STEADY_SECONDS)]
+        return now - since > STEADY_SECONDS and len(recent) > 0.5 * PER_SECOND * STEADY_SECONDS
+
+    def steady_since(self, moment: float) -> bool:
+        """Whether records have come again, long enough after a moment that none of the leader's own are among them."""
+        late = [each for each in self.arrived if each > moment + 0.5]
+        return len(late) > 2 * PER_SECOND
+
+    def gap(self, since: float) -> float:
+        """Return the longest time without a record, from just before then on."""
+        times = [each for each in self.arrived if each > since - 1.0]
+        return max(after - before for before, after in itertools.pairwise(times))
+
+
+def measure(
+    place: Place, make: Callable[[], Program], ending: signal.Signals, *, ready: str | None, committed: bool = True
+) -> float:
+    """Have one lead and another one wait, end the first, and return the time without deliveries."""
+    place.execute("TRUNCATE outbox RESTART IDENTITY")
+    with ExitStack() as open_, Load(place, committed=committed) as load:
+        leader = make()
+        open_.callback(leader.close)
+        leader.until(load.flowing)
+        standby = make()
+        open_.callback(standby.close)
+        if ready is not None:
+            standby.until(lambda: ready in standby.said())
+        time.sleep(STEADY_SECONDS)
+        began = time.monotonic()
+        leader.until(lambda: load.flowing(began))
+        ended = time.monotonic()
+        leader.process.send_signal(ending)
+        standby.until(lambda: load.steady_since(ended))
+        return load.gap(ended)
+
+
+def ours(place: Place, election: ElectionKind, delivery: str) -> Callable[[], Program]:
+    name = f"bench-{secrets.token_hex(4)}"
+    command = [
+        sys.executable, "-m", "thresher", "run", "--name", name, "--ds", place.dsn, "--bootstrap", place.bootstrap,
+        "--election", election, "--status", "off", "--shape", place.shape.value,
+    ]  # fmt: skip
+    if delivery != "exactly-once":
+        command += ["--delivery", delivery]
+    return lambda: Program(command)
+
+
+@contextmanager
+def reapers(place: Place, binary: Path) -> Iterator[Callable[[], Program]]:
+    name = f"bench-{secrets.token_hex(4)}"
+    Admin(place.bootstrap).create_topic(name)
+    source = psycopg.conninfo.conninfo_to_dict(place.dsn)
+    harvest = {
+        "baseKafkaConfig": {"bootstrap.servers": place.bootstrap},
+        "leaderTopic": name,
+        "leaderGroupID": name,
+        "dataSource": " ".join(f"{key}={value}" for key, value in {**source, "sslmode": "disable"}.items()),
+        "outboxTable": "outbox",
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump({"harvest": harvest, "logging": {"level": "Warn"}}, file)
+        file.flush()
+        yield lambda: Program([str(binary), "-f", file.name])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", help="these figures, with commas between them")
+    parser.add_argument("--delivery", default="exactly-once", choices=["exactly-once", "at-least-once"])
+    parser.add_argument("--peer-binary", type=Path, help="goharvest's reaper")
+    options = parser.parse_args()
+    if options.peer_binary is not None and not options.peer_binary.is_file():
+        raise SystemExit(f"--peer-binary: there is no {options.peer_binary}")
+    logging.disable(logging.WARNING)
+    figures: dict[str, float] = {}
+    with Stack(postgres=PostgresOptions(durable=True)) as stack:
+        place = Place.of(stack, {})
+        sides = {
+            "gap_lease_s": (ElectionKind.LEASE, signal.SIGKILL),
+            "gap_neli_s": (ElectionKind.NELI, signal.SIGKILL),
+            "gap_graceful_s": (ElectionKind.LEASE, signal.SIGTERM),
+            "gap_graceful_neli_s": (ElectionKind.NELI, signal.SIGTERM),
+        }
+        for name, (election, ending) in sides.items():
+            if options.only and name not in options.only.split(","):
+                continue
+            found = []
+            for _ in range(options.rounds):
+                found.append(measure(place, ours(place, election, options.delivery), ending, ready="Spark is ready"))
+                say(f"{name}: {found[-1]:.2f}")
+            figures[name] = statistics.median(found)
+    if options.peer_binary is not None:
+        with Stack(postgres=PostgresOptions(durable=True), kafka=KafkaOptions(version=PEERS_BROKER)) as stack:
+            theirs = Place.of(stack, {}, Shape.GOHARVEST)
+            with reapers(theirs, options.peer_binary) as make:
+                figures["gap_goharvest_s"] = measure(theirs, make, signal.SIGKILL, ready=None, committed=False)
+    table = Table("figure", "seconds", "wanted", title=f"time without deliveries, {options.delivery}")
+    for name, value in figures.items():
+        table.add_row(name, f"{value:.2f}", WANTED.get(name, ""))
+    console.print(table)
+    settings = ElectionSettings()
+    say(
+        f"lease {settings.lease_seconds:g} s; heartbeat time-out {settings.heartbeat_timeout_seconds:g} s, session "
+        f"{session_seconds(settings.heartbeat_timeout_seconds):g} s; {PER_SECOND:g} rows/s, {options.rounds} rounds"
+    )
+    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The part that all elections share: a tenure that many threads look at, and the changes that one caller waits for.
+
+The clock is read under the lock: whoever has seen that a deadline passed will not see it moved afterwards.
+"""
+
+import collections
+import threading
+import time
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+from thresher.core.errors import ThresherError
+from thresher.election.leadership import Change
+from thresher.election.tenure import Event, RefreshAsked, Tenure, Tick, Withdrawn, decide
+
+
+class Candidacy:
+    """What a competitor has been told so far. Safe from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, draw: Callable[[], UUID] = uuid4) -> None:
+        self._clock, self._draw = clock, draw
+        self._tenure = Tenure()
+        self._changes: collections.deque[Change] = collections.deque()
+        self._error: ThresherError | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+
+    @property
+    def leader_id(self) -> UUID | None:
+        """The id of the leadership that is held now."""
+        with self._changed:
+            self.tell(Tick())
+            return self._tenure.leader_id
+
+    @property
+    def granted(self) -> bool:
+        """Whether leadership is ours to confirm."""
+        return self._tenure.granted
+
+    @property
+    def until(self) -> float:
+        """When the leadership that is held ends without a further confirmation."""
+        return self._tenure.until
+
+    def now(self) -> float:
+        """Return the time that deadlines are judged by."""
+        return self._clock()
+
+    def tell(self, event: Event) -> list[Change]:
+        """Take an event in, and return what it changed."""
+        with self._changed:
+            if self._closed:
+                return []
+            self._tenure, changes = decide(self._tenure, event, now=self._clock(), draw=self._draw)
+            if changes:
+                self._changes.extend(changes)
+                self._changed.notify_all()
+            return changes
+
+    def refresh(self) -> UUID | None:
+        """Take another id; None for a standby."""
+        with self._changed:
+            self.tell(RefreshAsked())
+            return self._tenure.leader_id
+
+    def fail(self, error: ThresherError) -> None:
+        """Have the caller told that this cannot go on. What is held is given up."""
+        with self._changed:
+            self.tell(Withdrawn())
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Give up what is held, and let nobody wait any longer."""
+        with self._changed:
+            self.tell(Withdrawn())
+            self._closed = True
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> Change | None:
+        """Return the next change, or None. Raises what somebody has to act on."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while True:
+                self.tell(Tick())
+                if self._changes:
+                    return self._changes.popleft()
+                if self._error is not None:
+                    raise self._error
+                left = deadline - time.monotonic()
+                if self._closed or left <= 0:
+                    return None
+                if self._tenure.leader_id is not None:
+                    left = min(left, self._tenure.until - self._clock())
+                self._changed.wait(max(0.0, left))

@@ -1,0 +1,311 @@
+"""Leadership by a row in the outbox's database, judged by that database's clock.
+
+1. A standby looks at the row a few times a second, which writes nothing, and takes it when it has ended: in one
+   statement that raises the token, so that of many who try one succeeds.
+2. The holder renews it three times within its length. Its own deadline counts, by its monotonic clock, from before it
+   asked: it ends before the row does. A process that was stopped finds it passed before it does anything else.
+3. Whoever stops releases the row: the next look of another finds it free.
+4. The database's clock may be set. Forward, a lease ends early, and its holder learns that at its next renewal. Back,
+   it would seem to last for long: a standby that has seen it unchanged for twice its length takes it nevertheless.
+5. A database that does not answer is not waited for beyond the deadline: the connection is given up.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg import conninfo, errors
+
+from thresher.db import TableName, statement
+from thresher.db.cursor import OwnCursor
+from thresher.db.refusal import is_refused
+from thresher.election.candidacy import Candidacy
+from thresher.election.problem import ElectionMisused, ElectionProblem, ElectionRefused
+from thresher.election.tenure import Confirmed, Granted, Withdrawn
+
+_logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS, _SHORTEST_LOOK_SECONDS = 0.2, 0.02
+_LONGEST_BACK_OFF_SECONDS = 2.0
+_LEAVE_SECONDS = 3.0
+_PATIENCE = 2.0
+TAKEN = "another one holds the lease"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The lease as it was when somebody looked, and for how long it is good."""
+
+    holder: str
+    token: int
+    until: str
+    span_seconds: float
+    left_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A row that does not change, and since when by our own clock."""
+
+    row: Row
+    since: float
+
+    def of(self, row: Row, now: float) -> "Seen":
+        """Return what is known after another look."""
+        same = (row.token, row.until) == (self.row.token, self.row.until)
+        return Seen(row=row, since=self.since if same else now)
+
+    def stale(self, now: float) -> bool:
+        """Whether its holder has been silent for longer than it may, whatever the database's clock says."""
+        return now - self.since > _PATIENCE * max(self.row.span_seconds, _LOOK_SECONDS)
+
+
+def next_look(row: Row) -> float:
+    """Return the seconds to wait before looking again: often enough for a release, and just when it ends."""
+    return min(_LOOK_SECONDS, max(_SHORTEST_LOOK_SECONDS, row.left_seconds))
+
+
+class Lease(Candidacy):
+    """Competes for one relay's row. One thread and one connection, which is made again when it is lost."""
+
+    def __init__(
+        self,
+        *,
+        dsn: str,
+        outbox: TableName,
+        name: str,
+        seconds: float = 1.5,
+        clock: Callable[[], float] = time.monotonic,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        super().__init__(clock)
+        self._dsn, self._outbox, self._name = dsn, outbox, name
+        self._seconds = seconds
+        self._log = logger or _logger
+        self._me = uuid4()
+        # Rises with each holder: whoever keeps it with what it writes can tell an older one's from a newer one's.
+        self.token: int | None = None
+        self._stopping = threading.Event()
+        self._woken = threading.Event()
+        self._resigning = False
+        self._told: str | None = None
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._lock = threading.Lock()
+        self._started = False
+
+    def start(self) -> None:
+        """Begin to compete."""
+        with self._lock:
+            if self._started:
+                raise ElectionMisused("a leadership is started once: make another")
+            self._started = True
+            if not self._stopping.is_set():
+                self._thread.start()
+
+    def resign(self) -> None:
+        """Give the lease back, and compete again when others had the time to take it."""
+        self.tell(Withdrawn())
+        self._resigning = True
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Release the row at once."""
+        self.close()
+        with self._lock:
+            self._stopping.set()
+            self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join(_LEAVE_SECONDS)
+
+    # The lease's own thread
+
+    def _run(self) -> None:
+        wait = 0.1
+        while not self._stopping.is_set():
+            try:
+                with contextlib.closing(_Connection(self._dsn, self._outbox, self._name, self._seconds)) as connection:
+                    if self._told is not None:
+                        self._log.info("the lease's database answers again")
+                    self._told, wait = None, 0.1
+                    self._compete(connection)
+            except psycopg.Error as error:
+                text = " ".join(str(error.diag.message_primary or error).split())
+                # A table of ours that was dropped, or went with a restore, is made again.
+                if is_refused(error.sqlstate, text) and not isinstance(error, errors.UndefinedTable):
+                    self.fail(ElectionRefused(f"the lease {self._name!r} cannot be competed for: {text}"))
+                    return
+                if self._told is None:
+                    self._told = text
+                    self._log.warning("the lease waits for its database: %s", text)
+                self._stopping.wait(wait)
+                wait = min(2 * wait, _LONGEST_BACK_OFF_SECONDS)
+            except ElectionRefused as error:
+                self.fail(error)
+                return
+            except Exception as error:  # noqa: BLE001 - told to whoever waits
+                self._log.exception("the lease's thread broke")
+                self.fail(ElectionProblem(f"the lease broke, which is a bug: {type(error).__name__}: {error}"))
+                return
+
+    def _compete(self, connection: "_Connection") -> None:
+        seen: Seen | None = None
+        while not self._stopping.is_set():
+            if self._resigning:
+                self._give_back(connection)
+                self._resigning, seen = False, None
+                # For as long as another one may take to see it.
+                self._stopping.wait(self._seconds)
+            elif self.token is not None:
+                self._renew(connection, self.token)
+                seen = None
+            else:
+                row = connection.look()
+                seen = Seen(row=row, since=self.now()) if seen is None else seen.of(row, self.now())
+                self._take_or_rest(connection, seen)
+        self._give_back(connection)
+
+    def _take_or_rest(self, connection: "_Connection", seen: Seen) -> None:
+        asked = self.now()
+        row, stale = seen.row, seen.stale(asked)
+        if row.left_seconds > 0 and not stale:
+            self._rest(next_look(row))
+            return
+        token = connection.take(self._me, row, stale=stale)
+        if token is None:
+            self._rest(_SHORTEST_LOOK_SECONDS)
+            return
+        self.token = token
+        self.tell(Granted())
+        self.tell(Confirmed(until=asked + self._seconds))
+        self._rest(self._seconds / 3)
+
+    def _renew(self, connection: "_Connection", token: int) -> None:
+        """Renew, and rest. One that comes too late begins another leadership: nobody else had the lease meanwhile."""
+        asked = self.now()
+        if connection.renew(self._me, token, min(self._seconds, max(self._seconds / 3, self.until - asked))):
+            self.tell(Confirmed(until=asked + self._seconds))
+            self._rest(self._seconds / 3)
+        else:
+            self.token = None
+            self.tell(Withdrawn(reason=TAKEN))
+
+    def _give_back(self, connection: "_Connection") -> None:
+        if self.token is not None:
+            connection.release(self._me, self.token)
+            self.token = None
+
+    def _rest(self, seconds: float) -> None:
+        if self._woken.wait(seconds) and not self._stopping.is_set():
+            self._woken.clear()
+
+
+class _Connection:
+    """The row, over a connection whose every statement is answered in time or ends it."""
+
+    def __init__(self, dsn: str, outbox: TableName, name: str, seconds: float) -> None:
+        self._name, self._seconds = name, seconds
+        self._connection = psycopg.connect(_session(dsn, name, seconds), autocommit=True, prepare_threshold=0)
+        try:
+            self._table = self._located(outbox)
+            self._make()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+    def look(self) -> Row:
+        """Return the row as it is."""
+        found = self._run("look").fetchone()
+        if found is None:
+            # Somebody removed it.
+            self._run("insert", holder=uuid4())
+            found = self._run("look").fetchone()
+        if found is None:
+            raise ElectionRefused(f"the lease {self._name!r} vanishes from {self._table} as soon as it is made")
+        holder, token, until, span, left = found
+        return Row(holder=holder, token=token, until=until, span_seconds=span, left_seconds=left)
+
+    def take(self, holder: UUID, row: Row, *, stale: bool) -> int | None:
+        """Take the lease that was seen; return its token, None if somebody else was quicker."""
+        seen = row.until if stale else None
+        found = self._run("take", holder=holder, token=row.token, seen=seen, seconds=self._seconds).fetchone()
+        return None if found is None else int(found[0])
+
+    def renew(self, holder: UUID, token: int, within_seconds: float) -> bool:
+        """Renew; False if it is not ours any more."""
+        given = {"holder": holder, "token": token, "seconds": self._seconds}
+        return self._run("renew", within_seconds, **given).rowcount == 1
+
+    def release(self, holder: UUID, token: int) -> None:
+        """Let another one have it."""
+        self._run("release", holder=holder, token=token)
+
+    def _run(self, what: str, within_seconds: float | None = None, **values: Any) -> OwnCursor:
+        given: Mapping[str, Any] = {"name": self._name, **values}
+        with self._in_time(within_seconds or self._seconds):
+            cursor = OwnCursor(self._connection)
+            cursor.execute(statement(f"lease_{what}", self._table), given)
+            return cursor
+
+    def _located(self, outbox: TableName) -> TableName:
+        """Return the table of leases, in the outbox's schema."""
+        with self._in_time(self._seconds):
+            row = OwnCursor(self._connection).execute(statement("table_schema"), [outbox.quoted()]).fetchone()
+        if row is None:
+            raise ElectionRefused(
+                f"there is no table {outbox}: 'thresher schema create' makes one, or name another with --outbox"
+            )
+        return TableName(table="thresher_lease", schema=row[0])
+
+    def _make(self) -> None:
+        with self._in_time(2 * self._seconds):
+            there = OwnCursor(self._connection).execute(
+                "SELECT pg_catalog.to_regclass(%s) IS NOT NULL", [self._table.quoted()]
+            )
+            if there.fetchone() != (True,):
+                with self._connection.transaction():
+                    # Two that start together would both find nothing there.
+                    self._connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_lease'))")
+                    OwnCursor(self._connection).execute(statement("lease_create", self._table))
+
+    @contextlib.contextmanager
+    def _in_time(self, seconds: float) -> Iterator[None]:
+        """Hang up on a database that does not answer: the driver itself would wait for ever."""
+        timer = threading.Timer(seconds, _hang_up, [self._connection])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _hang_up(connection: psycopg.Connection[Any]) -> None:
+    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
+
+
+def _session(dsn: str, name: str, seconds: float) -> str:
+    milliseconds = max(100, int(seconds * 1000))
+    given = conninfo.conninfo_to_dict(dsn)
+    options = (
+        f"{given.get('options') or ''} -c statement_timeout={milliseconds} -c TimeZone=UTC -c DateStyle=ISO "
+        "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off "
+        # A lost lease is taken anew: it need not be on the disk.
+        "-c synchronous_commit=off -c client_encoding=UTF8"
+    ).strip()
+    network = {"connect_timeout": "2", "keepalives_idle": "2", "tcp_user_timeout": str(milliseconds)}
+    network = {key: value for key, value in network.items() if key not in given}
+    # Not as the relay's own sessions are named, which a successor ends.
+    return conninfo.make_conninfo(dsn, application_name=f"thresher-lease/{name}"[:63], options=options, **network)

@@ -1,0 +1,399 @@
+"""NELI: leadership by a consumer group on a leader topic. Whoever is given partition 0 leads.
+
+1. Every competitor joins the group. Its coordinator gives partition 0 to one of them, and to another when that one
+   leaves, or has been silent for the session time-out.
+2. The owner sends two signs of life, several times within the deadline: a heartbeat record to partition 0, which it
+   must hear come back, and an offset commit, which the coordinator refuses to whoever is not the owner any more. It
+   leads from the first confirmed commit on, under a fresh id, while both have come back within the deadline, counted
+   from when they were sent.
+3. Past the deadline it is fenced. If it still owns the partition when the line is back, its signs of life come back
+   too, and it leads again, under another id. If not, the client learns that it was replaced, and joins again.
+4. The deadline and the client's beat together are shorter than the session: the old leader knows of its end before
+   the coordinator gives the partition away.
+5. Whoever stops leaves the group, and the next is chosen at once.
+
+Assignments are sticky and cooperative: who joins does not take partition 0 from a healthy leader of a topic with one
+partition. No database is needed, by a standby or a leader. Records of other groups and programs are passed over.
+"""
+
+import collections
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from thresher.core.errors import ThresherError
+from thresher.election.candidacy import Candidacy
+from thresher.election.problem import ElectionMisused, ElectionProblem, ElectionRefused, LeaderTopicMissing
+from thresher.election.pulse import Pulse
+from thresher.election.settings import ElectionSettings
+from thresher.election.tenure import Confirmed, Granted, Withdrawn
+from thresher.kafka.admin import Admin
+from thresher.kafka.refusal import Refusal, refusal_of
+
+_logger = logging.getLogger(__name__)
+_client_logger = logging.getLogger(f"{__name__}.client")
+_client_logger.setLevel(logging.CRITICAL)
+
+# The least that a broker allows by default.
+_LEAST_SESSION_SECONDS = 6.0
+# Between the end of a leader's deadline and the end of its session.
+_MARGIN_SECONDS = 1.0
+_GROUP_BEAT_SECONDS = 0.3
+_LEAVE_SECONDS = 8.0
+_LONGEST_BACK_OFF_SECONDS = 5.0
+_RECORDS = 500
+# How often a topic that is gone is looked for.
+_LOOK_SECONDS = 0.5
+LOST = "the group has given its partition away"
+# Heartbeats are of no use once they are old; no file is kept for long, since nobody reads it.
+_TOPIC_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "600000",
+    "segment.ms": "600000",
+    "segment.bytes": "1048576",
+}
+_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_UNWRITABLE = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION, KafkaError.INVALID_RECORD})
+
+
+def session_seconds(heartbeat_timeout_seconds: float) -> float:
+    """Return how long the coordinator waits for a silent member: longer than a leader waits for its own heartbeat."""
+    return max(_LEAST_SESSION_SECONDS, heartbeat_timeout_seconds + _MARGIN_SECONDS)
+
+
+def beat_seconds(settings: ElectionSettings) -> float:
+    """Return how often a leader sends its signs of life: ten times within the deadline, within the given bounds."""
+    wanted = settings.heartbeat_timeout_seconds / 10
+    return max(settings.min_poll_seconds, min(wanted, settings.max_poll_seconds))
+
+
+def consumer_properties(kafka: Mapping[str, Any], group: str, settings: ElectionSettings) -> dict[str, Any]:
+    """Return the properties of a competitor's consumer: what was asked for, and over it what the protocol rests on."""
+    session = int(session_seconds(settings.heartbeat_timeout_seconds) * 1000)
+    return {
+        "log_level": 2,
+        "reconnect.backoff.max.ms": 1000,
+        **kafka,
+        "group.id": group,
+        "group.protocol": "classic",
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": session,
+        # A thread that hangs holds no partition for longer than a process that does.
+        "max.poll.interval.ms": session,
+        "heartbeat.interval.ms": int(_GROUP_BEAT_SECONDS * 1000),
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "latest",
+        # Somebody's open transaction on a shared topic must not hide our heartbeats.
+        "isolation.level": "read_uncommitted",
+        "allow.auto.create.topics": False,
+        "topic.metadata.refresh.interval.ms": 1000,
+        "fetch.wait.max.ms": 100,
+        "fetch.error.backoff.ms": 100,
+        "socket.timeout.ms": session,
+        "queued.max.messages.kbytes": 1024,
+    }
+
+
+def producer_properties(kafka: Mapping[str, Any], settings: ElectionSettings) -> dict[str, Any]:
+    """Return the properties of the heartbeats' producer. A late one is of no use: it is given up."""
+    timeout = int(settings.heartbeat_timeout_seconds * 1000)
+    return {
+        "log_level": 2,
+        "reconnect.backoff.max.ms": 1000,
+        **kafka,
+        "acks": 1,
+        "enable.idempotence": False,
+        "linger.ms": 0,
+        "message.timeout.ms": timeout,
+        "request.timeout.ms": timeout,
+        "allow.auto.create.topics": False,
+        "topic.metadata.refresh.interval.ms": 1000,
+    }
+
+
+class Neli(Candidacy):
+    """Competes in one group, in one thread of its own, which alone talks to Kafka."""
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        group: str,
+        kafka: Mapping[str, Any],
+        settings: ElectionSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        super().__init__(clock)
+        self._topic, self._group, self._kafka = topic, group, kafka
+        self._settings = settings or ElectionSettings()
+        self._log = logger or _logger
+        self._stopping = threading.Event()
+        self._resigning = threading.Event()
+        self._told: str | None = None
+        self._known = False
+        self._lock = threading.Lock()
+        self._started = False
+        self._thread = threading.Thread(target=self._run, name="neli", daemon=True)
+
+    def start(self) -> None:
+        """Begin to compete."""
+        with self._lock:
+            if self._started:
+                raise ElectionMisused("a leadership is started once: make another")
+            self._started = True
+            if not self._stopping.is_set():
+                self._thread.start()
+
+    def resign(self) -> None:
+        """Leave the group, and join it again behind the others."""
+        self.tell(Withdrawn())
+        self._resigning.set()
+
+    def stop(self) -> None:
+        """Leave the group at once."""
+        self.close()
+        with self._lock:
+            self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_LEAVE_SECONDS)
+
+    # NELI's own thread
+
+    def _run(self) -> None:
+        wait = 0.1
+        while not self._stopping.is_set():
+            try:
+                writable = self._require_topic()
+                with contextlib.closing(_Member(self, self._topic, self._group, self._kafka, self._settings)) as member:
+                    member.writable = writable
+                    self._tell(None)
+                    wait = 0.1
+                    self._compete(member)
+            except KafkaException as error:
+                reason = error.args[0]
+                if refused := self._refused(reason):
+                    self.fail(refused)
+                    return
+                self._tell(reason.str())
+            except ThresherError as error:
+                self.fail(error)
+                return
+            except Exception as error:  # noqa: BLE001 - told to whoever waits
+                self._log.exception("the election's thread broke")
+                self.fail(ElectionProblem(f"the election broke, which is a bug: {type(error).__name__}: {error}"))
+                return
+            if self._resigning.is_set():
+                # For as long as another one may take to be given the partition.
+                self._resigning.clear()
+                self._stopping.wait(3 * _GROUP_BEAT_SECONDS)
+            else:
+                self._stopping.wait(wait)
+                wait = min(2 * wait, _LONGEST_BACK_OFF_SECONDS)
+
+    def _compete(self, member: "_Member") -> None:
+        """Take part until it is time to leave, or to begin anew."""
+        looked = self.now()
+        while not self._stopping.is_set() and not self._resigning.is_set():
+            self._tell(member.step(self._settings.min_poll_seconds))
+            if member.topic_gone and self.now() - looked > _LOOK_SECONDS:
+                member.writable = self._require_topic()
+                member.topic_gone, looked = False, self.now()
+
+    def _require_topic(self) -> bool:
+        """See that the leader topic is there, and return whether it takes heartbeats from us."""
+        admin = Admin.of(self._kafka)
+        admin.greet()
+        facts = admin.topic(self._topic)
+        # A broker's own topics are made by itself, and written by nobody else.
+        internal = self._topic.startswith("__")
+        if facts is None and not internal:
+            self._make_topic(admin)
+            facts = admin.topic(self._topic)
+        writable = not internal and (facts is None or facts.writable)
+        if not writable and not self._known:
+            self._log.info("%s is not ours to write to: the group's coordinator alone confirms leadership", self._topic)
+        self._known = True
+        return writable
+
+    def _make_topic(self, admin: Admin) -> None:
+        try:
+            admin.create_topic(self._topic, config=_TOPIC_CONFIG)
+        except KafkaException as error:
+            reason = error.args[0]
+            if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            if refusal_of(reason) not in {Refusal.CLIENT, Refusal.TOPIC_DENIED, Refusal.ROW}:
+                raise
+            if self._known:
+                # It was there: whoever has removed it may make it again.
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)) from error
+            raise LeaderTopicMissing(
+                f"the leader topic {self._topic} is not there and cannot be made: {reason.str()}; make it, with one "
+                "partition, or let us create it"
+            ) from error
+
+    def _refused(self, reason: KafkaError) -> ElectionRefused | None:
+        if refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
+            return ElectionRefused(
+                f"the broker refused: {reason.str()}; mend the credentials, or grant Read on the group {self._group} "
+                f"and Describe and Read on the topic {self._topic}"
+            )
+        if reason.code() == KafkaError.INVALID_SESSION_TIMEOUT:
+            seconds = session_seconds(self._settings.heartbeat_timeout_seconds)
+            return ElectionRefused(
+                f"the broker does not allow a session of {seconds:g} s: see its group.min.session.timeout.ms and "
+                "group.max.session.timeout.ms, and change the heartbeat time-out"
+            )
+        return None
+
+    def _tell(self, trouble: str | None) -> None:
+        """Say once what is waited for, and when that is over."""
+        if trouble is not None and trouble != self._told:
+            self._log.warning("the election waits for Kafka: %s", trouble)
+        elif trouble is None and self._told is not None:
+            self._log.info("the election goes on")
+        self._told = trouble
+
+
+class _Member:
+    """One membership: a consumer and, once it is needed, the heartbeats' producer."""
+
+    def __init__(
+        self, candidacy: Candidacy, topic: str, group: str, kafka: Mapping[str, Any], settings: ElectionSettings
+    ) -> None:
+        self._candidacy, self._topic, self._group, self._kafka = candidacy, topic, group, kafka
+        self._settings = settings
+        self.writable = True
+        # The client has not found the topic.
+        self.topic_gone = False
+        self._errors: collections.deque[KafkaError] = collections.deque(maxlen=100)
+        self._pulse: Pulse | None = None
+        self._beat_at = 0.0
+        self._position = 0
+        self._producer: Producer | None = None
+        self._fenced_since: float | None = None
+        callbacks = {"error_cb": self._errors.append, "on_commit": self._on_commit}
+        properties = {**consumer_properties(kafka, group, settings), **callbacks}
+        self._consumer = Consumer(properties, logger=_client_logger)
+        self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+
+    def close(self) -> None:
+        """Leave the group, and let go of everything. What was held is over."""
+        self._pulse = None
+        self._candidacy.tell(Withdrawn())
+        try:
+            self._consumer.close()
+        finally:
+            if self._producer is not None:
+                self._producer.purge(blocking=False)
+            self._producer = None
+
+    def step(self, seconds: float) -> str | None:
+        """Take in what has come, send what is due; return what is waited for. Raises what cannot be waited for here."""
+        trouble = None
+        for message in self._consumer.consume(_RECORDS, seconds):
+            error = message.error()
+            if error is None:
+                self._hear(message)
+            elif error.fatal() or refusal_of(error) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
+                raise KafkaException(error)
+            else:
+                self.topic_gone = self.topic_gone or error.code() in _GONE
+                trouble = error.str()
+        if self._producer is not None:
+            self._producer.poll(0)
+        while self._errors:
+            error = self._errors.popleft()
+            if error.fatal() or refusal_of(error) is Refusal.CLIENT:
+                raise KafkaException(error)
+        self._confirm()
+        self._send()
+        return trouble
+
+    def _hear(self, message: Message) -> None:
+        if message.partition() == 0 and self._pulse is not None:
+            self._position = (message.offset() or 0) + 1
+            key, value = message.key(), message.value()
+            self._pulse.hear(_bytes(key), _bytes(value))
+
+    def _confirm(self) -> None:
+        """Let the tenure know how far the signs of life reach; a line that stays dead although we own is made anew."""
+        if self._pulse is None:
+            return
+        timeout = self._settings.heartbeat_timeout_seconds
+        self._candidacy.tell(Confirmed(until=self._pulse.until(timeout)))
+        now = self._candidacy.now()
+        if self._candidacy.leader_id is not None:
+            self._fenced_since = None
+        elif self._fenced_since is None:
+            self._fenced_since = now
+        elif now - self._fenced_since > session_seconds(timeout) + timeout:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no sign of life has come back"))
+
+    def _send(self) -> None:
+        now = self._candidacy.now()
+        if self._pulse is None or now < self._beat_at:
+            return
+        self._beat_at = now + beat_seconds(self._settings)
+        key, beat = self._pulse.beat(now)
+        # What cannot be sent now, the next one may.
+        with contextlib.suppress(KafkaException):
+            place = TopicPartition(self._topic, 0, self._position, metadata=beat)
+            self._consumer.commit(offsets=[place], asynchronous=True)
+        if self._pulse.recorded:
+            if self._producer is None:
+                properties = {**producer_properties(self._kafka, self._settings), "error_cb": self._errors.append}
+                self._producer = Producer(properties, logger=_client_logger)
+            with contextlib.suppress(KafkaException, BufferError):
+                self._producer.produce(self._topic, beat, key, 0, on_delivery=self._on_delivery)
+            self._producer.poll(0)
+
+    # Called from within the consumer's and the producer's own calls
+
+    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None and error.code() in _UNWRITABLE:
+            self.writable = False
+            if self._pulse is not None:
+                self._pulse.recorded = False
+
+    def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        for place in places:
+            if error is None and place.error is None and self._pulse is not None:
+                self._pulse.confirm(place.metadata)
+                self._confirm()
+
+    def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        # From its end: what was said before is over. The others are not read.
+        starts = [TopicPartition(each.topic, each.partition, 0 if each.partition else OFFSET_END) for each in places]
+        consumer.incremental_assign(starts)
+        if others := [each for each in starts if each.partition]:
+            consumer.pause(others)
+        if any(each.partition == 0 for each in places):
+            now = self._candidacy.now()
+            self._pulse = Pulse(self._group, recorded=self.writable, began=now)
+            self._beat_at, self._fenced_since = now, None
+            self._candidacy.tell(Granted())
+            self._send()
+
+    def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._on_gone(consumer, places, None)
+
+    def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._on_gone(consumer, places, LOST)
+
+    def _on_gone(self, consumer: Consumer, places: list[TopicPartition], reason: str | None) -> None:
+        if any(each.partition == 0 for each in places):
+            self._pulse = None
+            self._candidacy.tell(Withdrawn(reason=reason))
+        consumer.incremental_unassign(places)
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,76 @@
+"""An election that a test holds: who leads, and when that ends, is what the test says."""
+
+import math
+import threading
+
+from thresher.election.candidacy import Candidacy
+from thresher.election.problem import ElectionMisused
+from thresher.election.tenure import Confirmed, Granted, Withdrawn
+
+
+class Ballot:
+    """Chooses among the competitors that share it: whoever has been there longest."""
+
+    def __init__(self) -> None:
+        self._waiting: list[StagedLeadership] = []
+        self._lock = threading.RLock()
+
+    def join(self, competitor: "StagedLeadership") -> None:
+        """Take part."""
+        with self._lock:
+            self._waiting.append(competitor)
+            self._choose()
+
+    def leave(self, competitor: "StagedLeadership") -> None:
+        """Take part no more."""
+        with self._lock:
+            if competitor in self._waiting:
+                self._waiting.remove(competitor)
+            self._choose()
+
+    def _choose(self) -> None:
+        if self._waiting and not self._waiting[0].granted:
+            self._waiting[0].grant()
+
+
+class StagedLeadership(Candidacy):
+    """A competitor. Without a ballot it leads when it is told to."""
+
+    def __init__(self, ballot: Ballot | None = None) -> None:
+        super().__init__()
+        self._ballot = ballot
+        self._started = False
+
+    def start(self) -> None:
+        """Begin to compete."""
+        if self._started:
+            raise ElectionMisused("a leadership is started once: make another")
+        self._started = True
+        if self._ballot is not None:
+            self._ballot.join(self)
+
+    def resign(self) -> None:
+        """Go to the end of the queue."""
+        self.tell(Withdrawn())
+        if self._ballot is not None:
+            self._ballot.leave(self)
+            self._ballot.join(self)
+
+    def stop(self) -> None:
+        """Leave."""
+        self.close()
+        if self._ballot is not None:
+            self._ballot.leave(self)
+
+    def grant(self, seconds: float = math.inf) -> None:
+        """Let it lead for so long."""
+        self.tell(Granted())
+        self.tell(Confirmed(until=self.now() + seconds))
+
+    def revoke(self) -> None:
+        """End its leadership in good order."""
+        self.tell(Withdrawn())
+
+    def fence(self, reason: str = "the test said so") -> None:
+        """End its leadership as if another one led already."""
+        self.tell(Withdrawn(reason=reason))

@@ -1,0 +1,121 @@
+"""What every election promises, whatever it rests on."""
+
+import itertools
+import time
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.election.watching import SOON_SECONDS, Watched, overlaps
+from thresher.db import TableName
+from thresher.devstack.stack import Stack
+from thresher.election.election import competitor
+from thresher.election.leadership import Acquired, Leadership, Refreshed, Revoked
+from thresher.election.problem import ElectionMisused
+from thresher.election.settings import ElectionKind, ElectionSettings
+from thresher.testing.leadership import Ballot, StagedLeadership
+
+Make = Callable[[], Leadership]
+STAGED = "staged"
+COMPETING = [STAGED, ElectionKind.LEASE, ElectionKind.NELI]
+ALL = [*COMPETING, ElectionKind.NONE]
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def outbox_dsn(stack: Stack) -> str:
+    """A database with an outbox, for all tests here: each has a name of its own."""
+    dsn = stack.postgres.create_database("leaderships")
+    with psycopg.connect(dsn) as connection:
+        connection.execute("CREATE TABLE outbox ()")
+    return dsn
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest, stack: Stack, outbox_dsn: str) -> Make:
+    """Make competitors for one and the same relay."""
+    ballot, name = Ballot(), f"contract-{next(_numbers)}"
+
+    def made() -> Leadership:
+        if request.param == STAGED:
+            return StagedLeadership(ballot)
+        return competitor(
+            # One topic for all, as applications share one; the group is what tells them apart.
+            ElectionSettings(kind=request.param, leader_topic="contract.leader"),
+            name=name,
+            dsn=outbox_dsn,
+            outbox=TableName(table="outbox"),
+            kafka={"bootstrap.servers": stack.kafka.bootstrap},
+        )
+
+    return made
+
+
+every = pytest.mark.parametrize("make", ALL, indirect=True)
+competing = pytest.mark.parametrize("make", COMPETING, indirect=True)
+
+
+@every
+def test_one_alone_leads_refreshes_its_id_and_is_over_when_stopped(make: Make) -> None:
+    leadership = make()
+    assert leadership.leader_id is None
+    assert leadership.refresh() is None
+    leadership.start()
+    acquired = leadership.wait(SOON_SECONDS)
+    assert isinstance(acquired, Acquired)
+    assert leadership.leader_id == acquired.leader_id
+
+    another = leadership.refresh()
+    assert another is not None
+    assert another != acquired.leader_id
+    assert leadership.leader_id == another
+    assert leadership.wait(SOON_SECONDS) == Refreshed(leader_id=another)
+    assert leadership.wait(0.01) is None
+
+    with pytest.raises(ElectionMisused):
+        leadership.start()
+
+    began = time.monotonic()
+    leadership.stop()
+    assert leadership.leader_id is None
+    assert leadership.refresh() is None
+    assert leadership.wait(SOON_SECONDS) == Revoked()
+    assert leadership.wait(600) is None
+    leadership.stop()
+    assert time.monotonic() - began < SOON_SECONDS
+
+
+@every
+def test_one_that_was_stopped_before_it_was_started_never_leads(make: Make) -> None:
+    leadership = make()
+    leadership.stop()
+    leadership.start()
+    assert leadership.wait(0.3) is None
+    assert leadership.leader_id is None
+    leadership.stop()
+
+
+@competing
+def test_of_several_one_leads_and_whoever_stops_or_resigns_is_followed_at_once(make: Make) -> None:
+    with Watched(make()) as first:
+        one = first.leading()
+        with Watched(make()) as second, Watched(make()) as third:
+            assert first.leadership.refresh() is not None
+            assert second.leadership.refresh() is None
+            # It resigns, and another one leads; only then may it lead again.
+            first.leadership.resign()
+            assert not first.leads or first.leadership.leader_id != one
+            second.until(lambda _: second.leads or third.leads)
+            leader, standby = (second, third) if second.leads else (third, second)
+            two = leader.leading()
+            leader.leadership.stop()
+            standby.until(lambda _: standby.leads or first.leads)
+            follower = standby if standby.leads else first
+            three = follower.leading()
+            assert len({one, two, three}) == 3
+            assert not leader.leads
+        first.leading()
+    assert not overlaps(each.claims for each in (first, second, third))
+    assert any(isinstance(change, Revoked) for change in first.changes)

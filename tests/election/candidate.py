@@ -1,0 +1,97 @@
+"""A competitor as a program of its own: says on its output when it takes itself for the leader, until it is ended.
+
+Takes its election as JSON. A line is `id before after`, by a clock that all processes of a machine share.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from tests.election.watching import Claims
+from tests.processes import eventually
+from thresher.db import TableName
+from thresher.election.election import competitor
+from thresher.election.settings import ElectionKind, ElectionSettings
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> None:
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    election = competitor(
+        ElectionSettings(kind=ElectionKind(given["kind"]), **given.get("settings", {})),
+        name=given["name"],
+        dsn=given["dsn"],
+        outbox=TableName(table="outbox"),
+        kafka={"bootstrap.servers": given["bootstrap"]},
+    )
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    election.start()
+    while not over.wait(0.01):
+        before = time.monotonic()
+        leader_id = election.leader_id
+        sys.stdout.write(f"{leader_id} {before} {time.monotonic()}\n")
+        sys.stdout.flush()
+    election.stop()
+
+
+class Candidate:
+    """The program, as a test has it."""
+
+    def __init__(self, directory: Path, **given: Any) -> None:
+        self._given = given
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / "claims"
+
+    def __enter__(self) -> Self:
+        with self._path.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.election.candidate", json.dumps(self._given)],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=output,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait(30)
+
+    def send(self, number: signal.Signals) -> float:
+        """Send a signal, and return when."""
+        now = time.monotonic()
+        self.process.send_signal(number)
+        return now
+
+    @property
+    def claims(self) -> Claims:
+        claims = Claims()
+        for line in self._path.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                leader_id, before, after = line.split()
+                claims.add(None if leader_id == "None" else leader_id, float(before), float(after))
+        return claims
+
+    def last(self) -> str | None:
+        """Return what it said last."""
+        lines = self._path.read_text().splitlines()[:-1]
+        return lines[-1].split()[0] if lines else None
+
+    def leading(self, seconds: float) -> str:
+        """Wait until it leads, and return its id."""
+        eventually(lambda: self.last() not in {None, "None"}, seconds)
+        return str(self.last())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Watches competitors: what they were told, and when they took themselves for the leader."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Self
+from uuid import UUID
+
+from tests.processes import eventually
+from thresher.core.errors import ThresherError
+from thresher.election.leadership import Acquired, Change, Fenced, Leadership, Refreshed, Revoked
+
+# Seen: 0.1 s where nobody has to be waited for.
+SOON_SECONDS = 10.0
+# Seen: 6.3 s, the session of a member that died.
+SESSION_SECONDS = 40.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Claim:
+    """A time within which one took itself for the leader: from after the first look to before the last."""
+
+    leader_id: str
+    since: float
+    until: float
+
+
+@dataclass(slots=True)
+class Claims:
+    """All that one competitor claimed, by a clock that all processes of a machine share."""
+
+    found: list[Claim] = field(default_factory=list)
+
+    def look(self, leadership: Leadership) -> None:
+        """Ask once."""
+        before = time.monotonic()
+        leader_id = leadership.leader_id
+        self.add(None if leader_id is None else str(leader_id), before, time.monotonic())
+
+    def add(self, leader_id: str | None, before: float, after: float) -> None:
+        if leader_id is None:
+            return
+        if self.found and self.found[-1].leader_id == leader_id:
+            self.found[-1].until = before
+        else:
+            self.found.append(Claim(leader_id=leader_id, since=after, until=after))
+
+
+def overlaps(parties: Iterable[Claims]) -> list[tuple[Claim, Claim]]:
+    """Return what two of them claimed at one time."""
+    all_claims = [(party, claim) for party, each in enumerate(parties) for claim in each.found]
+    return [
+        (one, other)
+        for place, (party, one) in enumerate(all_claims)
+        for rival, other in all_claims[place + 1 :]
+        if party != rival and max(one.since, other.since) < min(one.until, other.until)
+    ]
+
+
+class Watched:
+    """A competitor of the test's own process, with a thread that waits for its changes and one that asks for its id."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self.leadership = leadership
+        self.changes: list[Change] = []
+        self.times: list[float] = []
+        self.claims = Claims()
+        self.error: ThresherError | None = None
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._wait, self._look)]
+
+    def __enter__(self) -> Self:
+        self.leadership.start()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leadership.stop()
+        self._over.set()
+        for thread in self._threads:
+            thread.join(10)
+        well_formed(self.changes)
+
+    def _wait(self) -> None:
+        while not self._over.is_set():
+            try:
+                change = self.leadership.wait(0.1)
+            except ThresherError as error:
+                self.error = error
+                return
+            if change is not None:
+                self.changes.append(change)
+                self.times.append(time.monotonic())
+
+    def _look(self) -> None:
+        while not self._over.wait(0.005):
+            self.claims.look(self.leadership)
+
+    @property
+    def leads(self) -> bool:
+        return self.leadership.leader_id is not None
+
+    def ids(self) -> list[UUID]:
+        return [change.leader_id for change in self.changes if isinstance(change, Acquired | Refreshed)]
+
+    def until(self, condition: Callable[["Watched"], object], seconds: float = SOON_SECONDS) -> None:
+        eventually(lambda: condition(self), seconds, lambda: f"{self.changes} {self.error}")
+
+    def leading(self, seconds: float = SOON_SECONDS) -> UUID:
+        """Wait until it leads, and return its id."""
+        self.until(lambda it: it.leads and it.changes and isinstance(it.changes[-1], Acquired | Refreshed), seconds)
+        return self.ids()[-1]
+
+
+def well_formed(changes: Iterable[Change]) -> None:
+    """See that changes are whole leaderships, with ids that never come twice."""
+    leads, ids = False, []
+    for change in changes:
+        match change:
+            case Acquired(leader_id=leader_id):
+                assert not leads, changes
+                leads = True
+                ids.append(leader_id)
+            case Refreshed(leader_id=leader_id):
+                assert leads, changes
+                ids.append(leader_id)
+            case Revoked() | Fenced():
+                assert leads, changes
+                leads = False
+    assert len(set(ids)) == len(ids), changes

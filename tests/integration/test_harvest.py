@@ -1,0 +1,230 @@
+"""The life of a harvest: competing, leading, losing leadership, and what its listeners are told."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.processes import eventually
+from tests.relay.relaying import RELAYED_SECONDS, Place, Relaying
+from thresher.devstack.stack import Stack
+from thresher.election.settings import ElectionKind, ElectionSettings
+from thresher.harvest.event import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, MeterRead
+from thresher.harvest.harvest import Harvest, State
+from thresher.harvest.problem import HarvestMisused
+from thresher.outbox import Message
+from thresher.relay.names import sessions
+from thresher.relay.problem import DatabaseRefused, Superseded
+from thresher.spark.policy import Policy
+from thresher.spark.session import Session
+from thresher.testing.leadership import Ballot, StagedLeadership
+
+NONE = ElectionSettings(kind=ElectionKind.NONE)
+POLICY = Policy(beat_seconds=0.2, back_off_most_seconds=2.0, healthy_seconds=10.0)
+
+
+@pytest.fixture
+def place(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
+    return Place(stack, dsn, topic_prefix)
+
+
+def made(place: Place, **options: Any) -> Harvest:
+    settings = place.settings(shards=1, **options.pop("settings", {}))
+    return Harvest(settings, **{"policy": POLICY, "metrics_seconds": 0.2, **options})
+
+
+class Listener:
+    """Keeps all events."""
+
+    def __init__(self, harvest: Harvest) -> None:
+        self.events: list[Event] = []
+        harvest.on_event(self.events.append)
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def until(self, condition: Callable[[], object], seconds: float = RELAYED_SECONDS) -> None:
+        eventually(condition, seconds, lambda: f"{self.events}")
+
+
+def stash(place: Place, first: int, count: int) -> None:
+    place.stash(*(Message(topic=place.topic, key=f"{n % 7}", value=f"{n}") for n in range(first, first + count)))
+
+
+def values(place: Place, count: int) -> list[int]:
+    return sorted(int(message.value() or b"") for message in place.read(count))
+
+
+def test_a_harvest_leads_relays_tells_its_listeners_and_stops(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    harvest = made(place)
+    listener = Listener(harvest)
+
+    @harvest.on_event
+    def failing(_event: Event) -> None:
+        raise RuntimeError("the listener's own trouble")
+
+    assert (harvest.state, harvest.is_leader, harvest.leader_id) == (State.CREATED, False, None)
+    with pytest.raises(HarvestMisused):
+        harvest.wait()
+    stash(place, 0, 100)
+    with harvest:
+        assert str(harvest.state) == "Running"
+        with pytest.raises(HarvestMisused):
+            harvest.start()
+        assert values(place, 100) == list(range(100))
+        # The term of what it relays is its leader id.
+        assert place.sql("SELECT term FROM thresher_relay")[0][0] == harvest.leader_id
+        assert harvest.is_leader
+        listener.until(lambda: any(event.relayed == 100 for event in listener.of(MeterRead)))
+        assert harvest.wait(0) is State.RUNNING
+        eventually(lambda: harvest.in_flight_records == 0, 5)
+        assert harvest.in_flight_keys == 0
+    assert harvest.state is State.STOPPED
+    assert harvest.wait() is State.STOPPED
+    assert harvest.relayed == 100
+    (acquired,) = listener.of(LeaderAcquired)
+    assert listener.events[0] == acquired
+    assert listener.events[-1] == LeaderRevoked()
+    assert sum(event.rate * event.seconds for event in listener.of(MeterRead)) == pytest.approx(100)
+    assert "the listener's own trouble" in caplog.text
+    harvest.stop()
+    with pytest.raises(HarvestMisused):
+        harvest.start()
+
+
+def test_a_harvest_that_was_stopped_before_it_began_is_over() -> None:
+    from thresher.db import TableName
+    from thresher.relay.settings import Settings
+
+    harvest = Harvest(Settings(name="n", dsn="", outbox=TableName(table="outbox"), kafka={}))
+    harvest.stop()
+    assert harvest.state is State.STOPPED
+    assert harvest.wait() is State.STOPPED
+    with pytest.raises(HarvestMisused):
+        harvest.start()
+
+
+def touching(place: Place) -> list[Any]:
+    """What the relay has open in its database, or has ever made there."""
+    open_ = place.sql(
+        "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s",
+        "thresher%",
+    )
+    return [*open_, *place.sql("SELECT 1 WHERE to_regclass('thresher_relay') IS NOT NULL")]
+
+
+def test_a_standby_leaves_the_database_alone_and_leadership_that_ends_ends_the_relay(place: Place) -> None:
+    election = StagedLeadership()
+    harvest = made(place, election=election)
+    listener = Listener(harvest)
+    stash(place, 0, 10)
+    with harvest:
+        time.sleep(0.5)
+        assert touching(place) == []
+        election.grant()
+        assert values(place, 10) == list(range(10))
+        first = harvest.leader_id
+        eventually(lambda: harvest.relayed == 10, 10)
+
+        election.fence("the line was cut")
+        assert not harvest.is_leader
+        listener.until(lambda: listener.of(LeaderFenced) == [LeaderFenced(reason="the line was cut")])
+        name = place.settings().name
+        # Nothing of it is left.
+        eventually(
+            lambda: (
+                not place.sql("SELECT 1 FROM pg_stat_activity WHERE application_name LIKE %s", f"{sessions(name)}%")
+            ),
+            RELAYED_SECONDS,
+        )
+        stash(place, 10, 10)
+        time.sleep(0.5)
+        assert place.pending() == 10
+
+        election.grant()
+        assert values(place, 20) == list(range(20))
+        assert harvest.leader_id != first
+        eventually(lambda: harvest.relayed == 20, 10)
+        election.revoke()
+        listener.until(lambda: listener.of(LeaderRevoked))
+    assert len(listener.of(LeaderAcquired)) == 2
+
+
+def test_one_that_was_superseded_although_it_was_elected_competes_again(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    harvest = made(place, election=StagedLeadership(Ballot()))
+    listener = Listener(harvest)
+    stash(place, 0, 10)
+    with harvest:
+        values(place, 10)
+        # Somebody who knows no election.
+        with place.relaying(shards=1) as other:
+            other.until(lambda: other.relay.term)
+            # Which is superseded in its turn, and for good.
+            assert isinstance(other.ended(), Superseded)
+        stash(place, 10, 10)
+        assert values(place, 20) == list(range(20))
+    assert len(listener.of(LeaderAcquired)) == 2
+    assert "use the same election" in caplog.text
+
+
+def test_without_an_election_the_newest_leads_and_the_older_ends_as_superseded(place: Place) -> None:
+    harvest = made(place, election=NONE)
+    harvest.start()
+    eventually(lambda: harvest.term, RELAYED_SECONDS)
+    with Relaying(place.settings(shards=1), policy=POLICY), pytest.raises(Superseded):
+        harvest.wait(60)
+    assert harvest.state is State.STOPPED
+
+
+def test_what_somebody_has_to_act_on_ends_it(place: Place) -> None:
+    from thresher.db import TableName
+
+    harvest = made(place, election=NONE, settings={"outbox": TableName(table="nowhere")})
+    with pytest.raises(DatabaseRefused), harvest:
+        harvest.wait(60)
+
+
+def test_of_two_one_waits_and_goes_on_when_the_other_stops(place: Place) -> None:
+    one, other = made(place), made(place)
+    listener = Listener(other)
+    with one:
+        eventually(lambda: one.is_leader, RELAYED_SECONDS)
+        with other:
+            stash(place, 0, 100)
+            values(place, 100)
+            assert not other.is_leader
+            stopping = threading.Thread(target=one.stop)
+            stopping.start()
+            stash(place, 100, 100)
+            assert values(place, 200) == list(range(200))
+            stopping.join(60)
+            listener.until(lambda: other.is_leader)
+    assert one.relayed + other.relayed == 200
+
+
+def test_clients_and_logger_can_be_the_callers_own(place: Place) -> None:
+    logger, told = logging.getLogger("callers.own"), []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+
+    logger.addHandler(Keep())
+    logger.setLevel(logging.INFO)
+    settings = {
+        "producer_factory": "tests.relay.factories:marked_producer",
+        "connection_factory": "tests.relay.factories:marked_connection",
+    }
+    stash(place, 0, 10)
+    with made(place, election=NONE, logger=logger, settings=settings):
+        # The caller's producer adds a header.
+        assert all(("made-by", b"the caller") in (message.headers() or []) for message in place.read(10))
+        names = place.sql("SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'marked/%'")
+        assert names
+    assert any("taken over" in text for text in told)
+    assert logging.getLogger("thresher").propagate

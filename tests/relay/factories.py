@@ -1,0 +1,34 @@
+"""Clients of a caller's own, as shards make them: they leave a mark."""
+
+from typing import Any
+
+import psycopg
+from confluent_kafka import Producer
+
+from thresher.relay.database import connect
+
+
+def marked_connection(dsn: str, application: str) -> psycopg.Connection[Any]:
+    return connect(dsn, f"marked/{application}"[:63])
+
+
+class MarkedProducer:
+    """Adds a header to every record."""
+
+    def __init__(self, properties: dict[str, Any]) -> None:
+        self._producer = Producer(properties)
+
+    def __len__(self) -> int:
+        return len(self._producer)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def produce(self, *given: Any) -> None:
+        *others, headers = given
+        produce: Any = self._producer.produce
+        produce(*others, [*(headers or []), ("made-by", b"the caller")])
+
+
+def marked_producer(properties: dict[str, Any]) -> Any:
+    return MarkedProducer(properties)

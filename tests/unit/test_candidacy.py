@@ -1,0 +1,81 @@
+"""What many threads see of one leadership, by a clock of the test's own."""
+
+import threading
+
+import pytest
+
+from thresher.election.candidacy import Candidacy
+from thresher.election.leadership import Acquired, Fenced, Revoked
+from thresher.election.problem import ElectionRefused
+from thresher.election.tenure import LATE, Confirmed, Granted
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def leading(clock: Hand) -> Candidacy:
+    candidacy = Candidacy(clock)
+    candidacy.tell(Granted())
+    candidacy.tell(Confirmed(until=5.0))
+    assert isinstance(candidacy.wait(0), Acquired)
+    return candidacy
+
+
+def test_a_leader_past_its_deadline_has_no_id_although_nobody_has_waited() -> None:
+    clock = Hand()
+    candidacy = leading(clock)
+    clock.now = 5.0
+    assert candidacy.leader_id is None
+    # And what comes late begins another one.
+    before = candidacy.tell(Confirmed(until=9.0))
+    assert isinstance(before[0], Acquired)
+    assert candidacy.wait(0) == Fenced(reason=LATE)
+
+
+def test_time_that_is_set_back_gives_nobody_leadership_back() -> None:
+    clock = Hand()
+    candidacy = leading(clock)
+    clock.now = 5.0
+    assert candidacy.leader_id is None
+    clock.now = 1.0
+    assert candidacy.leader_id is None
+
+
+def test_whoever_waits_is_woken_by_a_change_of_another_thread() -> None:
+    candidacy = Candidacy()
+    threading.Timer(0.05, candidacy.tell, [Granted()]).start()
+    threading.Timer(0.1, candidacy.tell, [Confirmed(until=candidacy.now() + 60)]).start()
+    assert isinstance(candidacy.wait(20), Acquired)
+
+
+def test_whoever_waits_learns_of_the_deadline_when_it_passes() -> None:
+    candidacy = Candidacy()
+    candidacy.tell(Granted())
+    candidacy.tell(Confirmed(until=candidacy.now() + 0.1))
+    assert isinstance(candidacy.wait(0), Acquired)
+    assert candidacy.wait(20) == Fenced(reason=LATE)
+
+
+def test_an_error_is_raised_behind_the_changes_before_it_and_again() -> None:
+    candidacy = leading(Hand())
+    candidacy.fail(ElectionRefused("no"))
+    assert candidacy.wait(0) == Revoked()
+    for _ in range(2):
+        with pytest.raises(ElectionRefused):
+            candidacy.wait(0)
+
+
+def test_a_closed_one_says_what_it_gave_up_and_then_nothing_at_once() -> None:
+    candidacy = leading(Hand())
+    candidacy.close()
+    assert candidacy.leader_id is None
+    assert candidacy.wait(0) == Revoked()
+    assert candidacy.wait(600) is None
+    assert candidacy.tell(Granted()) == []

@@ -1,0 +1,126 @@
+"""What each event makes of a leadership, and that no order of events makes it something else."""
+
+import itertools
+import math
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thresher.election.leadership import Acquired, Change, Fenced, Refreshed, Revoked
+from thresher.election.tenure import LATE, Confirmed, Event, Granted, RefreshAsked, Tenure, Tick, Withdrawn, decide
+
+
+class Story:
+    """Tells events to a tenure, with ids that count up."""
+
+    def __init__(self) -> None:
+        self.tenure = Tenure()
+        self.changes: list[Change] = []
+        self._ids = (UUID(int=number) for number in itertools.count(1))
+
+    def tell(self, event: Event, now: float) -> list[Change]:
+        self.tenure, changes = decide(self.tenure, event, now=now, draw=self._ids.__next__)
+        self.changes += changes
+        return changes
+
+
+def leading(until: float = 5.0) -> Story:
+    story = Story()
+    story.tell(Granted(), 0.0)
+    story.tell(Confirmed(until=until), 0.0)
+    return story
+
+
+def test_what_is_granted_counts_once_it_is_confirmed() -> None:
+    story = Story()
+    assert story.tell(Granted(), 0.0) == []
+    assert story.tenure.leader_id is None
+    assert story.tell(Confirmed(until=5.0), 0.1) == [Acquired(leader_id=UUID(int=1))]
+
+
+def test_a_confirmation_without_a_grant_is_nothing() -> None:
+    assert Story().tell(Confirmed(until=5.0), 0.0) == []
+
+
+def test_a_leader_that_is_not_confirmed_is_fenced_at_its_deadline() -> None:
+    story = leading()
+    assert story.tell(Tick(), 4.999) == []
+    assert story.tell(Tick(), 5.0) == [Fenced(reason=LATE)]
+
+
+def test_a_confirmation_moves_the_deadline_and_never_back() -> None:
+    story = leading()
+    assert story.tell(Confirmed(until=9.0), 1.0) == []
+    assert story.tell(Confirmed(until=6.0), 1.1) == []
+    assert story.tell(Tick(), 8.9) == []
+    assert story.tell(Tick(), 9.0) == [Fenced(reason=LATE)]
+
+
+def test_a_late_confirmation_begins_another_leadership() -> None:
+    story = leading()
+    assert story.tell(Confirmed(until=9.0), 5.5) == [Fenced(reason=LATE), Acquired(leader_id=UUID(int=2))]
+
+
+def test_a_confirmation_that_has_run_out_itself_begins_nothing() -> None:
+    story = leading()
+    assert story.tell(Confirmed(until=6.0), 7.0) == [Fenced(reason=LATE)]
+
+
+def test_what_was_withdrawn_is_not_confirmed_any_more() -> None:
+    story = leading()
+    assert story.tell(Withdrawn(), 1.0) == [Revoked()]
+    assert story.tell(Confirmed(until=9.0), 1.0) == []
+
+
+def test_what_another_one_has_is_fenced_and_a_standby_is_told_nothing() -> None:
+    story = leading()
+    assert story.tell(Withdrawn(reason="taken"), 1.0) == [Fenced(reason="taken")]
+    assert story.tell(Withdrawn(reason="taken"), 1.0) == []
+
+
+def test_a_refresh_changes_the_id_and_not_the_deadline() -> None:
+    story = leading()
+    assert story.tell(RefreshAsked(), 1.0) == [Refreshed(leader_id=UUID(int=2))]
+    assert story.tell(Tick(), 5.0) == [Fenced(reason=LATE)]
+    assert story.tell(RefreshAsked(), 5.1) == []
+
+
+EVENTS = st.one_of(
+    st.builds(Granted),
+    st.floats(-1, 4).map(lambda ahead: Confirmed(until=ahead)),
+    st.sampled_from([Withdrawn(), Withdrawn(reason="taken")]),
+    st.builds(RefreshAsked),
+    st.builds(Tick),
+)
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), EVENTS), max_size=40))
+def test_every_story_is_made_of_whole_leaderships_with_fresh_ids(steps: list[tuple[float, Event]]) -> None:
+    story, now, told_until = Story(), 0.0, -math.inf
+    for elapsed, drawn in steps:
+        now += elapsed
+        # What was drawn says how far ahead.
+        event = Confirmed(until=now + drawn.until) if isinstance(drawn, Confirmed) else drawn
+        if isinstance(event, Confirmed):
+            told_until = max(told_until, event.until)
+        story.tell(event, now)
+        if story.tenure.leader_id is not None:
+            assert story.tenure.granted
+            assert now < story.tenure.until <= told_until
+    leads = False
+    ids = []
+    for change in story.changes:
+        match change:
+            case Acquired(leader_id=leader_id):
+                assert not leads
+                leads = True
+                ids.append(leader_id)
+            case Refreshed(leader_id=leader_id):
+                assert leads
+                ids.append(leader_id)
+            case Revoked() | Fenced():
+                assert leads
+                leads = False
+    assert len(set(ids)) == len(ids)
+    assert leads == (story.tenure.leader_id is not None)
