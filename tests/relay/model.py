@@ -521,8 +521,9 @@ class World:
                 return Fault(kind=Kind.REJECTED, why="something is poison")
         return None
 
-    def _note(self, attempt: Attempt, effect: Note, _: random.Random) -> None:
+    def _note(self, attempt: Attempt, effect: Note, _: random.Random) -> bool:
         attempt.note = effect.progress
+        return True
 
     def _commit(self, attempt: Attempt, _: Commit, luck: random.Random) -> None:
         transaction = self.broker.staged(attempt.epoch)

@@ -10,7 +10,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -70,6 +70,10 @@ class CommitUnknown(ProducerProblem):
     """Whether the transaction ended as asked is not known."""
 
 
+class ProducerFenced(ProducerProblem):
+    """Another producer with the same transactional id has taken over, or the client can do nothing any more."""
+
+
 class ProducerRefused(ThresherError):  # noqa: N818
     """The broker will not have this producer: credentials or permissions. Somebody has to act."""
 
@@ -90,7 +94,10 @@ class Undelivered:
 class TransactionalProducer:
     """One producer with one transactional id, for one thread."""
 
-    def __init__(self, transactional_id: str, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, transactional_id: str, config: Mapping[str, Any], *, make: Callable[[dict[str, Any]], Any] | None = None
+    ) -> None:
+        """`make` returns the client for its properties, in place of the real one: for faults in tests."""
         undelivered: list[Undelivered] = []
         self._undelivered = undelivered
         self._errors: list[KafkaError] = []
@@ -107,7 +114,8 @@ class TransactionalProducer:
                 undelivered.append(fault)
 
         callbacks = {"on_delivery": on_delivery, "error_cb": self._errors.append}
-        self._producer = Producer({**properties(transactional_id, config), **callbacks}, logger=_logger)
+        asked = {**properties(transactional_id, config), **callbacks, "logger": _logger}
+        self._producer = Producer(asked) if make is None else make(asked)
 
     def init(self, topic: str) -> None:
         """Fence, and end what is open; `topic` is any that is there. Raises `ProducerRefused` where waiting is vain."""
@@ -172,13 +180,13 @@ class TransactionalProducer:
         return [fault for fault in self._undelivered if fault.refusal is not Refusal.NEIGHBOUR]
 
     @property
-    def sound(self) -> bool:
-        """Whether nothing has failed that was not forgiven."""
-        return not self._undelivered
+    def unforgiven(self) -> tuple[Undelivered, ...]:
+        """What has failed and was not forgiven."""
+        return tuple(self._undelivered)
 
     def forgive(self) -> None:
-        """Forget the records that failed: who asks for this has dealt with them. A client that demands an abort because
-        of one takes no other record, so the next one that is produced fails at once."""
+        """Forget the records that failed: who asks for this has dealt with them. Where the client demands an abort
+        because of one, it takes no other record or does not commit."""
         self._undelivered.clear()
 
     def commit(self) -> None:
@@ -193,6 +201,7 @@ class TransactionalProducer:
             self._producer.poll(0)
         except KafkaException as error:
             self._raise_refused(error.args[0])
+            self._raise_fenced("commit", error.args[0])
             raise CommitUnknown(f"commit: {error.args[0].str()}") from error
         took = time.monotonic() - began
         if self._errors:
@@ -222,6 +231,7 @@ class TransactionalProducer:
             call(*arguments)
         except KafkaException as error:
             self._raise_refused(error.args[0])
+            self._raise_fenced(what, error.args[0])
             raise ProducerProblem(f"{what}: {error.args[0].str()}{self._last_error()}") from error
 
     def _raise_refused(self, error: KafkaError) -> None:
@@ -230,6 +240,10 @@ class TransactionalProducer:
                 f"the broker refuses the producer {self._id}: {error.str()}; grant it Write and Describe on its "
                 "transactional ids and topics, or mend its credentials"
             )
+
+    def _raise_fenced(self, what: str, error: KafkaError) -> None:
+        if error.fatal() or refusal_of(error) is Refusal.FENCED:
+            raise ProducerFenced(f"{what}: {error.str()}{self._last_error()}")
 
     def _last_error(self) -> str:
         return f"; last error: {self._errors[-1].str()}" if self._errors else ""

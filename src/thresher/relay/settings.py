@@ -60,6 +60,8 @@ class Settings:
     poison: Poison = Poison.DEAD_LETTER
     transforms: tuple[str, ...] = ()
     limits: Limits = Limits()
+    # What the shards make their producers with, by import path: a function of the client's properties.
+    producer_factory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
