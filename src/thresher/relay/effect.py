@@ -1,7 +1,8 @@
 """What the protocols ask of the world, one step at a time, and what the world answers.
 
 A protocol (`exactly_once`, `mark_purge_reset`) is a generator of these; `lane` does them against Kafka and
-Postgres, a test against a model of both. An error that an effect meets is raised where the effect is done and ends the attempt.
+Postgres, a test against a model of both. An error that an effect meets is raised where the effect is done and ends the
+attempt.
 """
 
 from collections.abc import Mapping, Sequence
