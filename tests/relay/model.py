@@ -10,8 +10,8 @@
 4. What happened is kept by message, whatever row stood for it, and judged as it happens: by what a reader of committed
    records gets, or, with marks, by what a reader of everything gets.
 5. With marks, a look marks what it finds, under the term, and a mark that a dead client asked for may come late.
-   Records fail before they are sent, or are said to have, by themselves or with the whole transaction; a commit's end may
-   not be known.
+   Records fail before they are sent, or are said to have, by themselves or with the whole transaction;
+   a commit's end may not be known.
 """
 
 import itertools
@@ -302,7 +302,10 @@ class World:
         self.writers.clear()
         self.orphans.clear()
         self.late_marks.clear()
-        self.tables = self.snapshots[choice % len(self.snapshots)].snapshot()
+        place = choice % len(self.snapshots)
+        self.tables = self.snapshots[place].snapshot()
+        # What was backed up later is of a past that there never was.
+        del self.snapshots[place + 1 :]
         there = {message.number for _, message in self.tables.outbox.values()}
         there |= {message.number for message, _ in self.tables.dead.values()}
         for message in self.messages:

@@ -168,7 +168,7 @@ class TransactionalProducer:
                     f"{len(self._producer)} records were not answered for in {_FLUSH_SECONDS:g} s{self._last_error()}"
                 )
             self._producer.flush(_LOOK_SECONDS)
-            if self._causes():
+            if any(fault.refusal is not Refusal.MOMENT for fault in self._causes()):
                 # All is lost already, and the client may keep the others for long.
                 break
             if self._undelivered:

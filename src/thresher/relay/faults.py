@@ -32,6 +32,12 @@ class Faults:
     def of(self, undelivered: Sequence[Undelivered], produced: Sequence[Row]) -> list[Fault]:
         """Return whose fault it was; raise where it was no row's and no topic's."""
         self.require_epoch(undelivered)
+        if self.lenient:
+            # The empty record of progress: nothing rests on it. Where the client holds it against the transaction, it
+            # does not commit.
+            undelivered = [
+                each for each in undelivered if (each.topic, each.refusal) != (self.progress, Refusal.MOMENT)
+            ]
         if undelivered and self.lenient and (faults := self._named(undelivered, produced)) is not None:
             return faults
         if undelivered and all(each.refusal is Refusal.NEIGHBOUR for each in undelivered):

@@ -297,6 +297,7 @@ class Lane:
             if self._shard.stopping:
                 return None
             if not self._ahead.ready:
+                self._in_flight = []
                 return Lot(rows=(), failures=self._shard.shared["failures"])
         self._learn()
         for batch in self._batches:
@@ -335,6 +336,8 @@ class Lane:
 
     def _produce(self, effect: Produce) -> list[Fault]:
         self._produced = effect.rows
+        if self._hook is not None:
+            self._in_flight = [row.id for row in effect.rows]
         if self._clock is not None:
             self._client.now_ms = self._clock.now_ms()
         records = iter(records_of(effect.rows))
@@ -351,6 +354,8 @@ class Lane:
         undelivered = self._client.flush()
         self._seam(Seam.FLUSHED)
         faults = self._faults.of(undelivered, self._produced)
+        if undelivered and not faults:
+            self._client.forgive()
         if len(undelivered) > 1 and any(each.refusal is Refusal.SIZE for each in undelivered):
             now = self._batch_bytes or int(self._settings.producer.get("batch.size", _BATCH_BYTES))
             self._batch_bytes = max(_LEAST_BATCH_BYTES, now // 2)
