@@ -16,5 +16,5 @@ class Marked(Relayed):
 
 TestMarkPurgeReset = Marked.TestCase
 TestMarkPurgeReset.settings = settings(
-    max_examples=600, stateful_step_count=50, derandomize=True, deadline=None, phases=[Phase.generate]
+    max_examples=300, stateful_step_count=50, derandomize=True, deadline=None, phases=[Phase.generate]
 )
