@@ -66,8 +66,7 @@ class Scored(RuleBasedStateMachine):
         self.waiting = rows + self.waiting
 
     def chosen(self, choices: list[int]) -> list[Row]:
-        rows = [self.in_flight.pop(choice % len(self.in_flight)) for choice in choices if self.in_flight]
-        return rows
+        return [self.in_flight.pop(choice % len(self.in_flight)) for choice in choices if self.in_flight]
 
     def ready(self) -> dict[Any, Row]:
         """Return the first row of each stream that has none in flight."""
@@ -108,7 +107,7 @@ def _stream(each: Row) -> Any:
 
 
 TestScoreboard = Scored.TestCase
-TestScoreboard.settings = settings(max_examples=200, stateful_step_count=40, derandomize=True, deadline=None)
+TestScoreboard.settings = settings(max_examples=100, stateful_step_count=40, derandomize=True, deadline=None)
 
 
 def test_a_key_with_many_rows_waits_for_its_turn_like_any_other() -> None:

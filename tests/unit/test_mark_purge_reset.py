@@ -1,6 +1,9 @@
 """What mark-purge/reset decides about faults, step by step: each test answers its effects by hand."""
 
+import itertools
+import uuid
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +11,7 @@ import pytest
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.transactional import Undelivered
 from thresher.relay.effect import (
-    Begin,
+    AwaitSettled,
     Commit,
     Control,
     Effect,
@@ -27,6 +30,7 @@ from thresher.relay.exactly_once import Me, Rules
 from thresher.relay.fate import SENT, Dead, Kind
 from thresher.relay.faults import Faults
 from thresher.relay.mark_purge_reset import Bounds, protocol
+from thresher.relay.marker import leader_id
 from thresher.relay.problem import BrokerLost
 from thresher.relay.progress import Origin, Progress
 from thresher.relay.row import Record, Row
@@ -134,8 +138,27 @@ def test_what_was_not_sent_in_the_end_loses_its_mark() -> None:
     run = Run(Take=lambda _: next(taken))
     assert run.settled == [[1]]
     assert run.of(Reset) == [Reset((2, 3))]
-    # Nothing of a key is begun before the purge of the one before it is done.
-    assert len(run.of(Begin)) == 1
+
+
+def test_nothing_of_a_key_is_sent_before_the_purge_of_what_is_before_it_is_done() -> None:
+    run = Run([row(1), row(2)], [row(3, b"l")], [row(4, b"l")])
+    kinds = [type(effect) for effect in run.seen]
+    for purged, follower in ((1, 2), (3, 4)):
+        (began,) = [
+            place for place, each in enumerate(run.seen) if isinstance(each, Settle) and purged in each.progress.ids
+        ]
+        (sent,) = [
+            place
+            for place, each in enumerate(run.seen)
+            if isinstance(each, Produce) and follower in [row.id for row in each.rows]
+        ]
+        assert AwaitSettled in kinds[began:sent], run.seen
+
+
+def test_a_leader_id_is_never_the_same_again() -> None:
+    mandates: Any = [SimpleNamespace(term=str(uuid.UUID(int=number))) for number in (1, 2)]
+    ids = {leader_id(mandate, *each) for mandate in mandates for each in itertools.product(range(3), repeat=3)}
+    assert len(ids) == 2 * 27
 
 
 def undelivered(refusal: Refusal, place: int | None = None, key: bytes | None = b"k", topic: str = "t") -> Undelivered:
