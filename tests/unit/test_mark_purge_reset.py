@@ -195,6 +195,6 @@ def test_a_record_that_was_refused_with_its_batch_condemns_no_row_by_its_key() -
 def test_the_empty_record_of_progress_is_no_rows_fault_and_a_fenced_producer_is_the_end() -> None:
     assert faults_of(undelivered(Refusal.MOMENT, place=0, topic="p")) == []
     with pytest.raises(BrokerLost):
-        faults_of(undelivered(Refusal.FENCED))
+        faults_of(undelivered(Refusal.FENCED, place=0))
     with pytest.raises(BrokerLost):
         faults_of(undelivered(Refusal.ROW, place=0, topic="p"))
