@@ -67,7 +67,7 @@ def sent(relaying: Relaying, rows: int) -> bool:
     return relaying.total("relayed") >= rows
 
 
-@pytest.mark.parametrize("relays", [1, 3])
+@pytest.mark.parametrize("relays", [1, 3, pytest.param(8, marks=pytest.mark.soak)])
 def test_a_reader_of_everything_sees_direct_repeats_at_most_when_one_in_fifty_records_fails(
     ours: Place, tmp_path: Path, relays: int
 ) -> None:
