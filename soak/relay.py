@@ -3,6 +3,8 @@
     ./run soak relay [--hits 100] [--seed 5] [--from ROUND]     kills it at every seam, again and again
     ./run soak relay --minutes N [--seed 5]                     faults of every kind, at random, one over the other
 
+Either with --delivery at-least-once: then readers of everything are asked, and may have got a record again, directly
+behind itself within its key.
 The seed gives the schedule: the same one again, or, with --from, the rest of one that was broken off.
 """
 
@@ -17,6 +19,7 @@ from pathlib import Path
 from tests.relay import mixing
 from tests.relay.crashing import SEAMS, CrashRun, schedule
 from tests.relay.mixed import MixedRun, summary
+from thresher.relay.settings import Delivery
 
 # What a run is left alone for in its end: faults that last are healed by then.
 CALM_SECONDS = 10.0
@@ -29,6 +32,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--log", type=Path, help="keep what the relays said in this file, with --minutes")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the round to begin with")
+    parser.add_argument("--delivery", type=Delivery, choices=list(Delivery), default=Delivery.EXACTLY_ONCE)
     options = parser.parse_args()
     # Broken off from outside, it still leaves nothing behind.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
@@ -41,10 +45,10 @@ def mixed(options: argparse.Namespace) -> int:
     print(f"seed {options.seed}: {len(faults)} faults in {options.minutes:g} minutes")
     print("\n".join(fault.line() for fault in faults), "\n", flush=True)
     began = time.monotonic()
-    with MixedRun(tell=lambda line: print(line, flush=True)) as run:
+    with MixedRun(delivery=options.delivery, tell=lambda line: print(line, flush=True)) as run:
         try:
             run.run(faults, seconds)
-            verdict, tally = run.verdict()
+            verdict, tally = run.verdict(everything=options.delivery is Delivery.AT_LEAST_ONCE)
         finally:
             if options.log is not None:
                 options.log.write_bytes(run.log.read_bytes())
@@ -68,7 +72,7 @@ def mixed(options: argparse.Namespace) -> int:
 def seams(options: argparse.Namespace) -> int:
     rounds = list(schedule(options.seed, options.hits))
     began = time.monotonic()
-    with CrashRun() as run:
+    with CrashRun(delivery=options.delivery) as run:
         for number, (victim, orders) in itertools.islice(enumerate(rounds), options.first, None):
             run.round(victim, orders)
             print(
@@ -77,7 +81,7 @@ def seams(options: argparse.Namespace) -> int:
                 f"{len(run.report.wrong)}",
                 flush=True,
             )
-        verdict, tally = run.verdict()
+        verdict, tally = run.verdict(everything=options.delivery is Delivery.AT_LEAST_ONCE)
     print("\n".join([*run.report.lines(), *run.report.wrong, verdict.line()]))
     never = [seam for seam in SEAMS if not run.report.counted()[seam]]
     good = verdict.ok and not run.report.wrong and not never

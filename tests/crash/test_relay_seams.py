@@ -9,6 +9,8 @@ import pytest
 from tests.processes import eventually
 from tests.relay.crashing import GROUPS, SEAMS, VICTIMS, CrashRun, short_schedule
 from thresher.kafka.admin import look
+from thresher.relay.seam import Seam
+from thresher.relay.settings import Delivery
 
 HITS = 5
 
@@ -31,6 +33,29 @@ def test_nothing_is_lost_repeated_or_reordered_wherever_the_relay_is_killed() ->
         assert {hit.victim for hit in run.report.hits if hit.seam in group} == set(VICTIMS), run.report.lines()
     # A relay whose JVM was killed says that it may be started again.
     assert set(run.exits) == {1}
+
+
+@pytest.mark.timeout(600)
+def test_at_least_once_a_reader_of_everything_sees_direct_repeats_wherever_the_relay_is_killed() -> None:
+    with CrashRun(delivery=Delivery.AT_LEAST_ONCE) as run:
+        # `./run soak relay --delivery at-least-once` has every victim at every seam, and many times more.
+        for victim, orders in short_schedule(seed=7, hits=2):
+            run.round(victim, orders)
+        servers(run)
+        verdict, tally = run.verdict(everything=True)
+        assert verdict.ok, (verdict.line(), verdict.examples)
+        assert verdict.repeated
+        assert tally.committed > 1_000
+        assert not run.report.wrong, run.report.wrong
+        assert all(run.report.counted()[seam] >= 2 for seam in SEAMS), run.report.lines()
+        # From one guarantee to the other and back, each killed with rows in flight.
+        run.load_again()
+        for delivery in (Delivery.EXACTLY_ONCE, Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE):
+            run.delivery = delivery
+            run.round("driver", {0: Seam.FLUSHED, 1: Seam.COMMITTED, 2: Seam.SETTLING, 3: Seam.PRODUCED_SOME})
+        verdict, _ = run.verdict()
+    # Whoever reads committed records only has seen no row twice, under either guarantee.
+    assert verdict.ok, (verdict.line(), verdict.examples)
 
 
 def two_relays(run: CrashRun) -> None:

@@ -7,6 +7,7 @@ that have to wait for them do it side by side.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
+from thresher.relay.settings import Delivery
 from thresher.spark.session import Session
 from thresher.testing.proxy import Api, Cut, Delay, Drop, Frame, Hold, KafkaProxy, Rule, Verdict
 
@@ -55,8 +57,8 @@ def wire(place: Place, proxy: KafkaProxy) -> Wire:
     return Wire(proxy, place.settings().name)
 
 
-def relaying(place: Place, proxy: KafkaProxy, shards: int) -> Relaying:
-    return place.relaying(shards=shards, kafka={"bootstrap.servers": proxy.address})
+def relaying(place: Place, proxy: KafkaProxy, shards: int, **changes: Any) -> Relaying:
+    return place.relaying(shards=shards, kafka={"bootstrap.servers": proxy.address}, **changes)
 
 
 def stash(place: Place, word: str, rows: int) -> None:
@@ -165,3 +167,21 @@ def test_a_wire_that_loses_and_delays_at_random_loses_repeats_and_reorders_nothi
         storm.end()
         load.end()
     load.require_clean(500)
+
+
+def test_at_least_once_answers_that_are_lost_or_cut_off_lead_to_direct_repeats_at_most(
+    place: Place, proxy: KafkaProxy, wire: Wire, tmp_path: Path
+) -> None:
+    with (
+        relaying(place, proxy, shards=3, delivery=Delivery.AT_LEAST_ONCE) as relay,
+        Load(place, tmp_path, own_keys=True) as load,
+    ):
+        relay.until(lambda: relayed(relay, 0, 1, 2), 60)
+        rules = [
+            wire.answer(Api.PRODUCE, 0, Cut(), times=2),
+            wire.answer(Api.PRODUCE, 1, Drop(), times=1),
+            wire.answer(Api.END_TXN, 2, Cut(), times=2),
+        ]
+        relay.until(lambda: all(rule.matched for rule in rules), 90)
+        load.end()
+    load.require_clean(300, everything=True)

@@ -1,16 +1,26 @@
 """At least once, in order per key, for readers of everything: marked, sent in waves, purged, marked anew on failure."""
 
+import contextlib
+import random
+import uuid
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from confluent_kafka import Message as Read
 
-from tests.relay.relaying import Place
+from tests.relay.load import Load
+from tests.relay.relaying import Place, Relaying
 from thresher.outbox import Message, Shape
+from thresher.relay.problem import Superseded
 from thresher.relay.settings import Delivery
+from thresher.testing.reading import read_topics
 
 MANY, KEYS = 600, 20
+FAULTY = "tests.relay.faulty:faulty"
 
 
 @pytest.fixture(params=[Shape.THRESHER, Shape.GOHARVEST], ids=str)
@@ -47,3 +57,100 @@ def test_rows_arrive_once_and_in_order_when_nothing_fails_and_no_mark_is_left(pl
     for numbers in by_key(read):
         assert numbers == sorted(numbers)
     assert place.sql("SELECT mode FROM thresher_relay") == [("at-least-once",)]
+
+
+def at_least_once(place: Place, **changes: Any) -> Relaying:
+    return place.relaying(delivery=Delivery.AT_LEAST_ONCE, **changes)
+
+
+def sent(relaying: Relaying, rows: int) -> bool:
+    return relaying.total("relayed") >= rows
+
+
+@pytest.mark.parametrize("relays", [1, 3, pytest.param(8, marks=pytest.mark.soak)])
+def test_a_reader_of_everything_sees_direct_repeats_at_most_when_one_in_fifty_records_fails(
+    ours: Place, tmp_path: Path, relays: int
+) -> None:
+    with Load(ours, tmp_path, own_keys=True, keys=120, rate=400.0) as load, contextlib.ExitStack() as scene:
+        older: list[Relaying] = []
+        for _ in range(relays):
+            newer = scene.enter_context(at_least_once(ours, producer_factory=FAULTY))
+            # It goes on and on: seen, 400 rows in 2 s.
+            for wanted in (200, 400, 600):
+                newer.until(partial(sent, newer, wanted))
+            assert all(isinstance(relay.ended(), Superseded) for relay in older)
+            older = [newer]
+        load.end()
+    verdict = load.require_clean(600 * relays, everything=True)
+    assert verdict.repeated > 0
+    assert verdict.rolled_back > 0
+
+
+def test_rows_that_a_dead_leader_of_goharvest_had_marked_are_picked_up_in_their_order(place: Place) -> None:
+    place.stash(*(message(place, number) for number in range(MANY)))
+    place.sql(f"UPDATE {place.table} SET leader_id = %s WHERE id %% 3 > 0", uuid.uuid4())
+    place.sql(f"UPDATE {place.table} SET leader_id = %s WHERE id %% 7 = 0", uuid.uuid4())
+    with at_least_once(place) as relaying:
+        relaying.until(lambda: place.pending() == 0)
+    for numbers in by_key(place.read(MANY)):
+        assert numbers == sorted(numbers)
+
+
+def test_a_lower_id_that_commits_late_is_sent_and_gaps_are_no_wait(ours: Place) -> None:
+    with (
+        at_least_once(ours, shards=1) as relaying,
+        psycopg.connect(ours.dsn) as late,
+        psycopg.connect(ours.dsn) as not_,
+    ):
+        ours.outbox.stash_many(late, [message(ours, 0, "k")])
+        ours.outbox.stash_many(not_, [message(ours, 1, "k")])
+        ours.stash(message(ours, 2, "k"))
+        relaying.until(lambda: relaying.total("relayed") == 1)
+        not_.rollback()
+        ours.stash(message(ours, 3, "k"))
+        relaying.until(lambda: relaying.total("relayed") == 2)
+        late.commit()
+        ours.stash(message(ours, 4, "k"))
+        relaying.until(lambda: ours.pending() == 0)
+    assert list(by_key(ours.read(4))) == [[2, 3, 0, 4]]
+
+
+def test_keys_with_few_rows_overtake_one_with_many(ours: Place) -> None:
+    ours.stash(*(message(ours, number, "hot") for number in range(5_000)))
+    with at_least_once(ours, shards=1) as relaying:
+        relaying.until(lambda: relaying.total("relayed") > 50)
+        ours.stash(*(message(ours, 5_000 + number, f"cold{number}") for number in range(100)))
+        cold = "SELECT count(*) FROM outbox WHERE kafka_key <> 'hot'"
+        relaying.until(lambda: ours.sql(cold) == [(0,)])
+        assert ours.pending() > 2_500
+
+
+@pytest.mark.parametrize("factory", [None, FAULTY], ids=["sound", "faulty"])
+def test_poison_goes_aside_and_its_neighbours_arrive_also_among_faults(ours: Place, factory: str | None) -> None:
+    narrow = f"{ours.prefix}narrow"
+    ours.admin.create_topic(narrow, partitions=1, config={"max.message.bytes": "20000"})
+    rows = []
+    for number in range(300):
+        rows.append(message(ours, number))
+        if number % 50 == 10:
+            rows.append(Message(topic=narrow, key=f"n{number}", value=random.Random(number).randbytes(30_000)))
+        elif number % 50 == 20:
+            rows.append(Message(topic=narrow, key=f"n{number}", value=b"1"))
+        elif number % 50 == 30:
+            rows.append(Message(topic=f"{ours.prefix}missing", key=f"m{number}", value=b"1"))
+    ours.stash(*rows)
+    ours.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values)"
+        " VALUES (%s, 'h', 'v', '{a,b}', '{x}')",
+        ours.topic,
+    )
+    with at_least_once(ours, shards=2, producer_factory=factory, limits={"grace_seconds": 1.0}) as relaying:
+        relaying.until(lambda: ours.pending() == 0, 60)
+    kinds = [kind for _, kind, *_ in ours.dead()]
+    assert sorted(kinds) == ["malformed"] + ["no-topic"] * 6 + ["too-large"] * 6
+    found = read_topics(ours.stack.kafka.bootstrap, [ours.topic, narrow])
+    assert len({(each.topic, each.offset, each.partition) for each in found}) >= 306
+    if factory is None:
+        assert len(found) == 306
+        for numbers in by_key(ours.read(300)):
+            assert numbers == sorted(numbers)

@@ -32,6 +32,7 @@ from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.outbox import create_schema
 from thresher.relay.seam import Seam
+from thresher.relay.settings import Delivery
 from thresher.testing.checker import Verdict, check
 from thresher.testing.history import read_history
 from thresher.testing.proxy import Api, Cut, Frame, Hold, KafkaProxy, Rule
@@ -87,8 +88,10 @@ class Report:
 class CrashRun:
     """A stack, a load and a relay that is killed and started again. A context manager."""
 
-    def __init__(self, *, rate: float = 400.0) -> None:
+    def __init__(self, *, rate: float = 400.0, delivery: Delivery = Delivery.EXACTLY_ONCE) -> None:
         self.report = Report()
+        # Of the relays that are started from now on.
+        self.delivery = delivery
         self._directory = open_directory()
         self.log = self._directory / "relay.log"
         self._rate = rate
@@ -111,6 +114,7 @@ class CrashRun:
             self.seams = self._directory / "seams"
             self.seams.mkdir()
             self.history = self._directory / "history.jsonl"
+            self._judged: list[Path] = []
             self._commits: dict[tuple[int, int], int] = {}
             self.proxy.on_request(Api.END_TXN, self._note_commit)
             self._begin_load()
@@ -134,7 +138,9 @@ class CrashRun:
     def _begin_load(self) -> None:
         plan = Plan(
             dsn=self.dsn, records=10_000_000, keys=50, topic=TOPIC, writers=3, transaction_rows=5, rollback_share=0.1,
-            rate=self._rate, skew=0.5, run=secrets.token_hex(4), history=self.history, patience_seconds=120.0,
+            # What overlaps has no order, and may come between a record and its repeat.
+            rate=self._rate, skew=0.5, own_keys=self.delivery is Delivery.AT_LEAST_ONCE,
+            run=secrets.token_hex(4), history=self.history, patience_seconds=120.0,
         )  # fmt: skip
         self._fleet = Fleet(plan)
         self._load = threading.Thread(target=self._pump, daemon=True)
@@ -156,7 +162,7 @@ class CrashRun:
         """Start a relay; the one before it, if it lives, is left alone."""
         given = {
             "name": NAME, "dsn": self.dsn, "bootstrap": self.proxy.address, "shards": SHARDS, "hook": hook,
-            "batch_rows": 200, **changes,
+            "batch_rows": 200, "delivery": self.delivery, **changes,
         }  # fmt: skip
         variables = {
             **os.environ,
@@ -298,8 +304,17 @@ class CrashRun:
 
     # The end
 
-    def verdict(self, seconds: float = 120.0) -> tuple[Verdict, Tally]:
-        """End the load, let everything arrive, stop the relay, and judge."""
+    def load_again(self) -> None:
+        """Begin another load, after a verdict: the next one is over all of it."""
+        self._judged.append(self.history)
+        self.history = self._directory / f"history-{len(self._judged)}.jsonl"
+        self._begin_load()
+
+    def verdict(self, seconds: float = 120.0, *, everything: bool = False) -> tuple[Verdict, Tally]:
+        """End the load, let everything arrive, stop the relay, and judge.
+
+        By what readers of committed records got; `everything`: by what readers of all got, who may get one again.
+        """
         tally = self._end_load()
         if self.process is None or self.process.poll() is not None:
             self.start(hook=False)
@@ -313,9 +328,9 @@ class CrashRun:
             code = self.stop()
             assert code == 0, f"exit code {code}: {self.said()}"
             held = rows_held(connection, TableName(table="outbox"))
-        reads = read_topics(self.stack.kafka.bootstrap, [TOPIC])
-        transactions = read_history(self.history)
-        return check(transactions, reads, dead=held.dead, pending=held.pending, filtered=set()), tally
+        reads = read_topics(self.stack.kafka.bootstrap, [TOPIC], uncommitted=everything)
+        transactions = [each for history in (*self._judged, self.history) for each in read_history(history)]
+        return check(transactions, reads, dead=held.dead, pending=held.pending, repeats_allowed=everything), tally
 
 
 Round = tuple[str, dict[int, str]]

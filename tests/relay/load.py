@@ -63,16 +63,22 @@ class Load:
             raise AssertionError("the load has not ended, or ended with an error")
         return self._tally
 
-    def verdict(self) -> Verdict:
-        """Hold what readers of committed records get, and what the database still has, against what was written."""
+    def verdict(self, *, everything: bool = False) -> Verdict:
+        """Hold what readers of committed records get, and what the database still has, against what was written.
+
+        `everything`: what readers of all records get, who may get one again, directly behind itself within its key.
+        """
         with psycopg.connect(self._place.dsn, autocommit=True) as connection:
             held = rows_held(connection, self._place.table)
-        reads = read_topics(self._place.stack.kafka.bootstrap, [self._place.topic])
-        return check(read_history(self._history), reads, dead=held.dead, pending=held.pending)
+        reads = read_topics(self._place.stack.kafka.bootstrap, [self._place.topic], uncommitted=everything)
+        return check(
+            read_history(self._history), reads, dead=held.dead, pending=held.pending, repeats_allowed=everything
+        )
 
-    def require_clean(self, least: int) -> None:
+    def require_clean(self, least: int, *, everything: bool = False) -> Verdict:
         """See that every row arrived once, in order, that none is dead, and that so many were written at least."""
-        verdict = self.verdict()
+        verdict = self.verdict(everything=everything)
         assert verdict.ok, (verdict.line(), verdict.examples)
         assert not verdict.dead
         assert self.tally.committed >= least, self.tally
+        return verdict

@@ -28,6 +28,7 @@ from thresher.core.errors import ThresherError
 from thresher.db import TableName
 from thresher.devstack.broker import KafkaOptions
 from thresher.kafka.admin import Admin, look
+from thresher.relay.settings import Delivery
 from thresher.spark.process import Process
 from thresher.spark.process import look as look_at
 from thresher.testing.checker import Verdict, check
@@ -136,8 +137,14 @@ class Relayed:
 class MixedRun(CrashRun):
     """A stack with an authorizer, a load, and a relay that is never left alone. A context manager."""
 
-    def __init__(self, *, rate: float = 400.0, tell: Callable[[str], None] = lambda _line: None) -> None:
-        super().__init__(rate=rate)
+    def __init__(
+        self,
+        *,
+        rate: float = 400.0,
+        delivery: Delivery = Delivery.EXACTLY_ONCE,
+        tell: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        super().__init__(rate=rate, delivery=delivery)
         self.outline = Outline()
         self._tell = tell
         self._began = time.monotonic()
@@ -206,7 +213,7 @@ class MixedRun(CrashRun):
         self.outline.unreached = len(coming)
         self._heal()
 
-    def verdict(self, seconds: float = 240.0) -> tuple[Verdict, Tally]:
+    def verdict(self, seconds: float = 240.0, *, everything: bool = False) -> tuple[Verdict, Tally]:
         """End the load, let everything arrive, stop the relay, and judge."""
         tally = self._end_load()
         with psycopg.connect(self.dsn, autocommit=True) as connection:
@@ -224,11 +231,11 @@ class MixedRun(CrashRun):
             if (code := current.process.wait(60)) != 0:
                 self.outline.wrong.append(f"stopped in good order, the relay ended with {code}")
             held = rows_held(connection, TableName(table="outbox"))
-        reads = read_topics(self.stack.kafka.bootstrap, [TOPIC, WIDE, OTHER, *self._missing])
+        reads = read_topics(self.stack.kafka.bootstrap, [TOPIC, WIDE, OTHER, *self._missing], uncommitted=everything)
         transactions = read_history(self.history)
         committed = {name for each in transactions if each.outcome is Outcome.COMMITTED for name in each.identities()}
         self._judge_dead(held.dead, committed)
-        return check(transactions, reads, dead=held.dead, pending=held.pending), tally
+        return check(transactions, reads, dead=held.dead, pending=held.pending, repeats_allowed=everything), tally
 
     def _judge_dead(self, dead: frozenset[str], committed: set[str]) -> None:
         bad = {name for name, extra in self._extras.items() if extra.bad}

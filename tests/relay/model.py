@@ -7,7 +7,11 @@
    in any order. It can be restored to a snapshot, under a new incarnation: every session ends, ids are given again.
 3. An attempt is the protocol's generator, its session, its epoch and its read-ahead. It may be left for dead and go on
    at any later step.
-4. What happened is kept by message, whatever row stood for it, and judged as it happens.
+4. What happened is kept by message, whatever row stood for it, and judged as it happens: by what a reader of committed
+   records gets, or, with marks, by what a reader of everything gets.
+5. With marks, a look marks what it finds, under the term, and a mark that a dead client asked for may come late.
+   Records fail before they are sent, or are said to have, by themselves or with the whole transaction;
+   a commit's end may not be known.
 """
 
 import itertools
@@ -18,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from thresher.relay import exactly_once, mark_purge_reset
 from thresher.relay.effect import (
     Absent,
     AwaitSettled,
@@ -38,15 +43,17 @@ from thresher.relay.effect import (
     ReadProgress,
     Recovered,
     Renew,
+    Reset,
     Settle,
     Standing,
     Survey,
     Surveyed,
     Take,
 )
-from thresher.relay.exactly_once import Me, Poison, Rules, protocol
+from thresher.relay.exactly_once import Me, Poison, Rules
 from thresher.relay.fate import FILTERED, Dead, Filtered, Kind, dead
-from thresher.relay.problem import Superseded
+from thresher.relay.mark_purge_reset import Bounds
+from thresher.relay.problem import BrokerLost, Superseded
 from thresher.relay.progress import Progress
 from thresher.relay.row import Record, Row, Sendable, bytes_of, topics_of
 
@@ -57,6 +64,9 @@ HELD_SECONDS = 2
 GOOD, NAMED_POISON, POISON, FILTERED_OUT, MALFORMED, NO_PARTITION, REROUTED = range(7)
 
 Version = tuple[int, int]
+Mark = tuple[int, int]
+# What each may come to in a wave: not taken, taken and said to have failed, either without a name.
+UNTAKEN, DENIED, NAMELESS = 0.03, 0.06, 0.08
 
 
 def bundled(rows: Sequence[Row]) -> Sequence[Row]:
@@ -119,9 +129,10 @@ class Tables:
     dead: dict[Version, tuple[Message, bool]] = field(default_factory=dict)
     term: str = ""
     next_id: int = 1
+    marks: dict[int, Mark] = field(default_factory=dict)
 
     def snapshot(self) -> "Tables":
-        return Tables(dict(self.outbox), dict(self.dead), self.term, self.next_id)
+        return Tables(dict(self.outbox), dict(self.dead), self.term, self.next_id, dict(self.marks))
 
     @property
     def blocked(self) -> set[Stream | None]:
@@ -187,7 +198,9 @@ class Attempt:
     # The client's own: records wait here until they are flushed.
     queue: list[tuple[int, Record]] = field(default_factory=list)
     note: Progress | None = None
-    settling: list[Progress] = field(default_factory=list)
+    # With the mark under which its rows were sent.
+    settling: list[tuple[Progress, Mark | None]] = field(default_factory=list)
+    hot: tuple[Stream, ...] = ()
     generation: int = 0
     in_flight: set[int] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
@@ -195,11 +208,16 @@ class Attempt:
     ready: ReadLot | None = None
     surveyed: dict[str, Standing] = field(default_factory=dict)
 
+    @property
+    def leader(self) -> Mark:
+        return (self.number, self.generation)
+
 
 class World:
     """Everything, and what may happen to it. Whatever happens is judged: `AssertionError` where a promise is broken."""
 
-    def __init__(self, poison: Poison, progress_bytes: int, *, stormy: bool = False) -> None:
+    def __init__(self, poison: Poison, progress_bytes: int, *, stormy: bool = False, marking: bool = False) -> None:
+        self.marking = marking
         # Topics come and go while attempts go on.
         self.stormy = stormy
         self.rules = Rules(poison=poison, grace_seconds=5.0, progress_bytes=progress_bytes)
@@ -214,11 +232,14 @@ class World:
         self.writers: list[list[tuple[int, int, Message]]] = []
         self.snapshots: list[Tables] = []
         # Settlings that a session was at when its client died: the server may still do them.
-        self.orphans: list[tuple[int, Progress]] = []
+        self.orphans: list[tuple[Progress, Mark | None]] = []
+        # Marks likewise: term, mark, rows.
+        self.late_marks: list[tuple[str, Mark, list[int]]] = []
         # What happened.
         self.messages: list[Message] = []
         self.by_version: dict[Version, Message] = {}
         self.sent: list[Message] = []
+        self.repeated = 0
         self.times_sent: Counter[int] = Counter()
         self.filtered: set[int] = set()
         self.condemned: set[int] = set()
@@ -281,7 +302,11 @@ class World:
         self.incarnation += 1
         self.writers.clear()
         self.orphans.clear()
-        self.tables = self.snapshots[choice % len(self.snapshots)].snapshot()
+        self.late_marks.clear()
+        place = choice % len(self.snapshots)
+        self.tables = self.snapshots[place].snapshot()
+        # What was backed up later is of a past that there never was.
+        del self.snapshots[place + 1 :]
         there = {message.number for _, message in self.tables.outbox.values()}
         there |= {message.number for message, _ in self.tables.dead.values()}
         for message in self.messages:
@@ -310,7 +335,11 @@ class World:
     # Attempts
 
     def launch(self, term: str) -> Attempt:
-        steps = protocol(Me(outbox_id=OUTBOX_ID, term=term, shard=0), self.rules)
+        me = Me(outbox_id=OUTBOX_ID, term=term, shard=0)
+        if self.marking:
+            steps = mark_purge_reset.protocol(me, self.rules, Bounds(in_flight_rows=3, window_rows=32))
+        else:
+            steps = exactly_once.protocol(me, self.rules)
         attempt = Attempt(next(self.numbers), term, steps, self.incarnation, next(steps))
         self.attempts.append(attempt)
         return attempt
@@ -318,8 +347,12 @@ class World:
     def kill(self, attempt: Attempt, *, settles: bool) -> None:
         """End a process for good; what its session was at may still be done."""
         self.attempts.remove(attempt)
-        if settles and attempt.settling and attempt.session and attempt.incarnation == self.incarnation:
-            self.orphans.append((self.incarnation, attempt.settling[0]))
+        if settles and attempt.session and attempt.incarnation == self.incarnation:
+            if attempt.settling:
+                self.orphans.append(attempt.settling[0])
+            if self.marking and attempt.recovered:
+                rows = [row.id for row in self._head(attempt, 0)[:3]]
+                self.late_marks.append((attempt.term, attempt.leader, rows))
 
     def step(self, attempt: Attempt, luck: random.Random) -> bool:
         """Do the effect that an attempt has come to; return whether it got anywhere."""
@@ -328,7 +361,7 @@ class World:
             if answer is _WAIT:
                 return False
             attempt.due = attempt.steps.send(answer)  # type: ignore[attr-defined]
-        except (Fenced, SessionLost, Cut):
+        except (Fenced, SessionLost, Cut, BrokerLost):
             self.kill(attempt, settles=luck.random() < 0.5)
         except (Superseded, StopIteration):
             self.attempts.remove(attempt)
@@ -350,7 +383,7 @@ class World:
                 self.hand_over(attempt)
             if attempt.settling and luck.random() < 0.3:
                 self.settle_one(attempt)
-        except SessionLost:
+        except (SessionLost, Superseded):
             self.kill(attempt, settles=False)
             return False
         return self.step(attempt, luck)
@@ -375,29 +408,43 @@ class World:
 
     def _settle(self, attempt: Attempt, effect: Settle, _: random.Random) -> None:
         assert effect.progress in self.broker.progress, "only what is committed is settled"
-        attempt.settling.append(effect.progress)
+        attempt.settling.append((effect.progress, attempt.leader if self.marking and not effect.recovering else None))
 
     def settle_one(self, attempt: Attempt) -> None:
         """Let an attempt's settler finish one record."""
         self._session(attempt)
-        progress = attempt.settling.pop(0)
-        self._execute(progress)
+        progress, mark = attempt.settling.pop(0)
+        found = self._execute(progress, mark)
         attempt.in_flight.difference_update(progress.ids)
+        if mark is not None and found < len(progress.ids):
+            raise SessionLost
 
     def settle_orphan(self, choice: int) -> None:
         """Let the server finish what a dead client had asked for."""
-        _, progress = self.orphans.pop(choice % len(self.orphans))
-        self._execute(progress)
+        self._execute(*self.orphans.pop(choice % len(self.orphans)))
 
-    def _execute(self, progress: Progress) -> None:
+    def mark_late(self, choice: int) -> None:
+        """Let the server finish a mark that a dead client had asked for."""
+        term, mark, rows = self.late_marks.pop(choice % len(self.late_marks))
+        if self.tables.term == term:
+            self.tables.marks.update(dict.fromkeys(rows, mark))
+
+    def _execute(self, progress: Progress, mark: Mark | None) -> int:
+        """Settle, with a mark only what carries it or is dead; return how many rows were found."""
+        count = 0
         for id_, time, fate in zip(progress.ids, progress.create_times, progress.fates, strict=True):
+            if mark is not None and not isinstance(fate, Dead) and self.tables.marks.get(id_) != mark:
+                continue
             if self._matches(id_, time):
+                count += 1
                 found, message = self.tables.outbox.pop(id_)
+                self.tables.marks.pop(id_, None)
                 if isinstance(fate, Dead):
                     self.tables.dead[id_, found] = (message, fate.blocking)
                 self.settled[self.incarnation, (id_, found)] += 1
                 named = any((id_, found) in zip(p.ids, p.create_times, strict=True) for p in self.broker.progress)
                 assert named, f"I7: row {id_} was removed, and no committed record speaks of it"
+        return count
 
     def _matches(self, id_: int, time: int) -> bool:
         return id_ in self.tables.outbox and self.tables.outbox[id_][0] == time
@@ -414,6 +461,16 @@ class World:
     def look(self, attempt: Attempt, rows: int, turn: int) -> None:
         """The read-ahead's thread reads the head; what it found is handed over later."""
         self._session(attempt)
+        found = self._head(attempt, turn)[:rows]
+        if self.marking and found:
+            if self.tables.term != attempt.term:
+                raise Superseded
+            self.tables.marks.update(dict.fromkeys((row.id for row in found), attempt.leader))
+            if attempt.in_flight & {row.id for row in found}:
+                raise SessionLost
+        attempt.reading = ReadLot(attempt.generation, attempt.epoch, found)
+
+    def _head(self, attempt: Attempt, turn: int) -> list[Row]:
         held = {topic for topic, until in attempt.held.items() if until > self.now}
         blocked = self.tables.blocked
         found: list[Row] = []
@@ -422,11 +479,12 @@ class World:
                 self._row(id_, time, message)
                 for id_, (time, message) in sorted(self.tables.outbox.items())
                 if _bucket(id_, message) == bucket
-                and id_ not in attempt.in_flight
+                and (self.tables.marks.get(id_) != attempt.leader if self.marking else id_ not in attempt.in_flight)
                 and message.topic not in held
                 and (message.stream is None or message.stream not in blocked)
+                and message.stream not in attempt.hot
             ]
-        attempt.reading = ReadLot(attempt.generation, attempt.epoch, found[:rows])
+        return found
 
     def hand_over(self, attempt: Attempt) -> None:
         """The read-ahead's thread offers what it read, unless it is forgotten by now."""
@@ -435,10 +493,13 @@ class World:
             attempt.in_flight.update(row.id for row in lot.rows)
             attempt.ready = lot
 
-    def _take(self, attempt: Attempt, _: Take, luck: random.Random) -> Any:
+    def _take(self, attempt: Attempt, effect: Take, luck: random.Random) -> Any:
         assert attempt.recovered, "nothing is read before recovery is over"
+        attempt.hot = effect.hot
         if attempt.stopping:
             return None
+        if not effect.wait and attempt.ready is None:
+            return Lot(rows=())
         if attempt.ready is None:
             if attempt.reading is None:
                 self.look(attempt, luck.choice((1, 2, 3, 5, 9)), luck.randrange(2))
@@ -488,18 +549,35 @@ class World:
         assert attempt.confirmed, "it goes on without having looked whether it is still its turn"
         attempt.note = None
 
+    def _reset(self, attempt: Attempt, effect: Reset, _: random.Random) -> None:
+        self._session(attempt)
+        for id_ in effect.ids:
+            if self.tables.term == attempt.term and self.tables.marks.get(id_) == attempt.leader:
+                del self.tables.marks[id_]
+
     def _produce(self, attempt: Attempt, effect: Produce, _: random.Random) -> list[Fault]:
         attempt.queue = [(place, row.plan) for place, row in enumerate(effect.rows) if isinstance(row.plan, Record)]
+        if self.marking:
+            streams = [row.stream for row in effect.rows if row.stream is not None]
+            assert len(set(streams)) == len(streams), f"two of a key in a wave: {streams}"
         return []
 
     def _flush(self, attempt: Attempt, _: Flush, luck: random.Random) -> list[Fault]:
         transaction = self.broker.staged(attempt.epoch)
         faults: list[Fault] = []
         for place, record in attempt.queue:
+            if self.marking and luck.random() < 0.02:
+                # What is in the client's hands is gone with it.
+                raise Cut
             fault = self._fault(place, record)
-            if fault is None:
+            chance = luck.random() if self.marking and fault is None else 1.0
+            if chance < NAMELESS:
+                fault = Fault(kind=None, why="not now", place=place if chance < DENIED else None)
+            if fault is None or UNTAKEN <= chance < NAMELESS:
                 transaction.records.append(record)
-            else:
+                if self.marking:
+                    self._see(self.messages[int(record.value or b"")])
+            if fault is not None:
                 faults.append(fault)
         if any(fault.place is None and fault.topic is None for fault in faults) and luck.random() < 0.5:
             # One that is not named takes the others of its batch with it.
@@ -522,10 +600,11 @@ class World:
                 return Fault(kind=Kind.REJECTED, why="something is poison")
         return None
 
-    def _note(self, attempt: Attempt, effect: Note, _: random.Random) -> None:
+    def _note(self, attempt: Attempt, effect: Note, luck: random.Random) -> bool:
         attempt.note = effect.progress
+        return not self.marking or luck.random() > (0.3 if effect.despite else 0.02)
 
-    def _commit(self, attempt: Attempt, _: Commit, luck: random.Random) -> None:
+    def _commit(self, attempt: Attempt, _: Commit, luck: random.Random) -> bool:
         transaction = self.broker.staged(attempt.epoch)
         if attempt.note is not None:
             transaction.notes.append(attempt.note)
@@ -533,10 +612,15 @@ class World:
         if chance < 0.05:
             # It never reaches the broker, or not while its sender lives.
             transaction.ending = luck.random() < 0.6
+            if self.marking and luck.random() < 0.5:
+                return False
             raise Cut
         self._committed(transaction)
         if chance < 0.12:
+            if self.marking and luck.random() < 0.5:
+                return False
             raise Cut
+        return True
 
     def late_commit(self) -> None:
         """What a dead attempt sent last arrives."""
@@ -563,10 +647,24 @@ class World:
         number = message.number
         assert message.committed is not None, f"I2: {number} was read, and nobody committed it"
         self.times_sent[number] += 1
+        if self.marking:
+            return
         assert self.times_sent[number] == 1, f"I3: {number} was read twice"
         for earlier in self.sent if message.stream is not None and not message.displaced else ():
             if earlier.stream == message.stream and not earlier.displaced:
                 assert message.committed > earlier.inserted, f"I4: {number} was read behind {earlier.number}"
+        self.sent.append(message)
+
+    def _see(self, message: Message) -> None:
+        """A reader of everything gets this one next: again, perhaps, but never behind what follows it."""
+        number = message.number
+        assert message.committed is not None, f"I2: {number} was read, and nobody committed it"
+        self.repeated += message in self.sent
+        for earlier in self.sent if message.stream is not None and not message.displaced else ():
+            if earlier.stream == message.stream and not earlier.displaced:
+                assert message.committed > earlier.inserted, f"I3: {number} was read behind {earlier.number}"
+                together = message.committed == earlier.committed
+                assert not together or number >= earlier.number, f"I3: {number} was read behind {earlier.number}"
         self.sent.append(message)
 
     def _has_fate(self, message: Message) -> bool:
@@ -591,7 +689,8 @@ class World:
         for message in self.messages:
             if message.committed is not None and not message.erased:
                 number = message.number
-                fates = self.times_sent[number] + (number in self.filtered) + (number in dead)
+                sent = min(1, self.times_sent[number]) if self.marking else self.times_sent[number]
+                fates = sent + (number in self.filtered) + (number in dead)
                 discarded = number in self.condemned
                 assert fates == 1 or (not fates and discarded) or (fates and message.not_again), (
                     f"I1: {number} has {fates} fates"
@@ -614,6 +713,7 @@ class World:
         Hold: _hold,
         Lift: lambda *_: None,
         Renew: _renew,
+        Reset: _reset,
     }
 
     # Rest
@@ -634,6 +734,8 @@ class World:
         self._work_off(luck)
         while self.orphans:
             self.settle_orphan(0)
+        while self.late_marks:
+            self.mark_late(0)
 
     def _work_off(self, luck: random.Random) -> None:
         """Run attempts until nothing is left; whoever waits for a dead row gets it mended."""

@@ -8,7 +8,7 @@ from typing import Any
 from thresher.core.errors import ThresherError
 from thresher.db import TableName
 from thresher.relay.relay import Relay
-from thresher.relay.settings import Limits, Settings
+from thresher.relay.settings import Delivery, Limits, Settings
 from thresher.spark import Policy
 from thresher.spark.signals import stopped_by_signals
 
@@ -24,6 +24,8 @@ def main() -> int:
         kafka={"bootstrap.servers": given["bootstrap"], **given.get("kafka", {})},
         shards=given["shards"],
         limits=Limits(batch_rows=given.get("batch_rows", 500)),
+        delivery=Delivery(given.get("delivery", Delivery.EXACTLY_ONCE)),
+        producer_factory=given.get("producer_factory"),
     )
     relay = Relay(
         settings,

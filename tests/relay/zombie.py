@@ -11,6 +11,7 @@ from typing import Any, Self
 from tests.processes import alive, command_line, descendants, eventually
 from tests.relay.relaying import Place
 from thresher.relay.seam import Seam
+from thresher.relay.settings import Delivery
 
 ROOT = Path(__file__).parents[2]
 # Seen: 6 s until four programs stand at their seams on a quiet machine.
@@ -22,8 +23,16 @@ PATIENT = {"silence_seconds": 120.0, "deaf_seconds": 120.0}
 class Zombie:
     """One program. Leaving its context kills whatever is left of it."""
 
-    def __init__(self, place: Place, directory: Path, *, victim: str, seams: dict[int, Seam]) -> None:
-        self.place, self.victim, self._seams = place, victim, seams
+    def __init__(
+        self,
+        place: Place,
+        directory: Path,
+        *,
+        victim: str,
+        seams: dict[int, Seam],
+        delivery: Delivery = Delivery.EXACTLY_ONCE,
+    ) -> None:
+        self.place, self.victim, self._seams, self._delivery = place, victim, seams, delivery
         self._directory = directory / f"zombie-{victim}"
         self._directory.mkdir()
         self._workers: list[int] = []
@@ -33,7 +42,7 @@ class Zombie:
         settings = self.place.settings()
         given = {
             "name": settings.name, "dsn": settings.dsn, "bootstrap": self.place.stack.kafka.bootstrap,
-            "shards": len(self._seams), "hook": True, "batch_rows": 50, "policy": PATIENT,
+            "shards": len(self._seams), "hook": True, "batch_rows": 50, "policy": PATIENT, "delivery": self._delivery,
         }  # fmt: skip
         variables = {
             **os.environ,
@@ -76,6 +85,7 @@ class Zombie:
             "jvm": java,
             "driver": [self.process.pid],
             "whole": [self.process.pid, *below],
+            "marker": [self.process.pid, *below],
         }[self.victim]
         for pid in self._stopped:
             os.kill(pid, signal.SIGSTOP)

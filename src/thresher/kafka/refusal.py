@@ -29,11 +29,18 @@ class Refusal(enum.Enum):
     NEIGHBOUR = "neighbour"
     """Another record of the transaction, which takes all of them along."""
 
+    FENCED = "fenced"
+    """The producer: another one with its transactional id has taken over, or it can do nothing any more."""
+
     MOMENT = "moment"
     """Nothing: later it may work."""
 
 
 _KINDS: dict[int, Refusal] = {
+    **dict.fromkeys(
+        (KafkaError._FENCED, KafkaError._FATAL, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED),
+        Refusal.FENCED,
+    ),
     **dict.fromkeys(
         (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE), Refusal.SIZE
     ),

@@ -70,6 +70,10 @@ class CommitUnknown(ProducerProblem):
     """Whether the transaction ended as asked is not known."""
 
 
+class ProducerFenced(ProducerProblem):
+    """Another producer with the same transactional id has taken over, or the client can do nothing any more."""
+
+
 class ProducerRefused(ThresherError):  # noqa: N818
     """The broker will not have this producer: credentials or permissions. Somebody has to act."""
 
@@ -164,7 +168,7 @@ class TransactionalProducer:
                     f"{len(self._producer)} records were not answered for in {_FLUSH_SECONDS:g} s{self._last_error()}"
                 )
             self._producer.flush(_LOOK_SECONDS)
-            if self._causes():
+            if any(fault.refusal is not Refusal.MOMENT for fault in self._causes()):
                 # All is lost already, and the client may keep the others for long.
                 break
             if self._undelivered:
@@ -176,13 +180,13 @@ class TransactionalProducer:
         return [fault for fault in self._undelivered if fault.refusal is not Refusal.NEIGHBOUR]
 
     @property
-    def sound(self) -> bool:
-        """Whether nothing has failed that was not forgiven."""
-        return not self._undelivered
+    def unforgiven(self) -> tuple[Undelivered, ...]:
+        """What has failed and was not forgiven."""
+        return tuple(self._undelivered)
 
     def forgive(self) -> None:
-        """Forget the records that failed: who asks for this has dealt with them. A client that demands an abort because
-        of one takes no other record, so the next one that is produced fails at once."""
+        """Forget the records that failed: who asks for this has dealt with them. Where the client demands an abort
+        because of one, it takes no other record or does not commit."""
         self._undelivered.clear()
 
     def commit(self) -> None:
@@ -197,6 +201,7 @@ class TransactionalProducer:
             self._producer.poll(0)
         except KafkaException as error:
             self._raise_refused(error.args[0])
+            self._raise_fenced("commit", error.args[0])
             raise CommitUnknown(f"commit: {error.args[0].str()}") from error
         took = time.monotonic() - began
         if self._errors:
@@ -226,6 +231,7 @@ class TransactionalProducer:
             call(*arguments)
         except KafkaException as error:
             self._raise_refused(error.args[0])
+            self._raise_fenced(what, error.args[0])
             raise ProducerProblem(f"{what}: {error.args[0].str()}{self._last_error()}") from error
 
     def _raise_refused(self, error: KafkaError) -> None:
@@ -234,6 +240,10 @@ class TransactionalProducer:
                 f"the broker refuses the producer {self._id}: {error.str()}; grant it Write and Describe on its "
                 "transactional ids and topics, or mend its credentials"
             )
+
+    def _raise_fenced(self, what: str, error: KafkaError) -> None:
+        if error.fatal() or refusal_of(error) is Refusal.FENCED:
+            raise ProducerFenced(f"{what}: {error.str()}{self._last_error()}")
 
     def _last_error(self) -> str:
         return f"; last error: {self._errors[-1].str()}" if self._errors else ""

@@ -1,7 +1,8 @@
-"""What the exactly-once protocol asks of the world, one step at a time, and what the world answers.
+"""What the protocols ask of the world, one step at a time, and what the world answers.
 
-The protocol (`exactly_once`) is a generator of these; `lane` does them against Kafka and Postgres, a test against a
-model of both. An error that an effect meets is raised where the effect is done and ends the attempt.
+A protocol (`exactly_once`, `mark_purge_reset`) is a generator of these; `lane` does them against Kafka and
+Postgres, a test against a model of both. An error that an effect meets is raised where the effect is done and ends the
+attempt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -157,7 +158,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Commit; an answer that is not certain ends the attempt."""
+    """Commit → whether that is certain. Exactly once, what is not certain ends the attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ from thresher.relay.effect import (
     Take,
 )
 from thresher.relay.fate import Dead, Kind, dead
-from thresher.relay.problem import ForeignProgress, Halted, Superseded
+from thresher.relay.problem import BrokerLost, ForeignProgress, Halted, Superseded
 from thresher.relay.progress import Origin, Progress, fitting, progress_of
 from thresher.relay.row import Record, Row, Sendable, records_of, topics_of
 
@@ -142,8 +142,8 @@ class Carrier:
         else:
             # Our name on the partition: another outbox finds it taken from the start.
             yield Begin()
-            yield Note(progress_of(self.origin, 0, [], 0))
-            yield Commit()
+            if not (yield Note(progress_of(self.origin, 0, [], 0))) or not (yield Commit()):
+                raise BrokerLost("the first progress record may not have been committed")
 
     def carry(self, lot: Lot) -> Generator[Effect, Any, bool]:
         """Bring the rows of a lot to their fates, or back to the table; return whether what was read is forgotten."""
@@ -162,19 +162,23 @@ class Carrier:
             faults: list[Fault] = yield Produce(rows)
             progress = progress_of(self._origin(), self.number + 1, rows, lot.failures)
             faults = faults + (yield Flush(progress))
+            spared: Sequence[Row] | None = None
             if faults:
                 spared = self._spared(rows, faults)
-                if spared is not None:
-                    progress = progress_of(self._origin(), self.number + 1, spared, lot.failures)
-                if spared is None or not (yield Note(progress, despite=True)):
+                if spared is None:
                     yield from self._rejected(rows, faults)
                     return True
+                progress = progress_of(self._origin(), self.number + 1, spared, lot.failures)
+            if not (yield Note(progress, despite=bool(faults))):
+                yield from self._rejected(rows, faults)
+                return True
+            if spared is not None:
                 rows = spared
             yield from self._delivered(rows)
-            if not faults:
-                yield Note(progress)
             yield AwaitSettled()
-            yield Commit()
+            if not (yield Commit()):
+                yield from self._rejected(rows, ())
+                return True
             self.number += 1
             yield Settle(progress)
             if not isinstance(rows, Sendable):

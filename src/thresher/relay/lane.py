@@ -1,4 +1,4 @@
-"""Does what the exactly-once protocol asks, against Kafka and Postgres: the shell of one attempt at one shard.
+"""Does what the protocols ask, against Kafka and Postgres: the shell of one attempt at one shard.
 
 The functions `read` and `publish` are the ends of the pipeline that the engine runs in a Python worker of a Spark task.
 The last one pulls, and recovers before it pulls: nothing is read before `init_transactions`.
@@ -19,11 +19,10 @@ from thresher.core.clock import ServerClock
 from thresher.kafka.admin import Admin
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.tail import Tail
-from thresher.kafka.transactional import TransactionalProducer, Undelivered
+from thresher.kafka.transactional import ProducerFenced, ProducerProblem, TransactionalProducer
 from thresher.relay import exactly_once, mark_purge_reset
 from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.effect import (
-    Absent,
     AwaitSettled,
     Begin,
     Commit,
@@ -49,14 +48,15 @@ from thresher.relay.effect import (
 )
 from thresher.relay.exactly_once import Me, Rules
 from thresher.relay.factory import connector_of, producer_of
-from thresher.relay.fate import Dead, Kind
+from thresher.relay.fate import Dead
+from thresher.relay.faults import Faults
 from thresher.relay.head import Head
 from thresher.relay.lot import rows_of, transformed
 from thresher.relay.mark_purge_reset import Bounds
 from thresher.relay.marker import Marker, leader_id, reset
 from thresher.relay.meter import Meter, counting_errors
 from thresher.relay.names import buckets_of, progress_topic, sessions, transactional_id
-from thresher.relay.problem import BrokerLost, BrokerRefused, DatabaseLost
+from thresher.relay.problem import BrokerLost, DatabaseLost
 from thresher.relay.progress import Progress, decode, encode, merged
 from thresher.relay.read_ahead import ReadAhead
 from thresher.relay.row import Record, Row, records_of
@@ -64,7 +64,7 @@ from thresher.relay.seam import Seam, hook_of
 from thresher.relay.settings import Delivery, Mandate
 from thresher.relay.settle import Settlement
 from thresher.relay.settler import Settler
-from thresher.relay.standings import KINDS, Standings
+from thresher.relay.standings import Standings
 from thresher.relay.topic import known_topic, progress_limit
 from thresher.spark.shard import Shard
 
@@ -149,8 +149,9 @@ class Lane:
         self._producer: TransactionalProducer | None = None
         self._admin = Admin.of(settings.kafka)
         self._standings = Standings(self._admin, self._partitions)
-        self._hook = hook_of(mandate.hook)
         self._progress = progress_topic(settings.name)
+        self._faults = Faults(progress=self._progress, standings=self._standings, lenient=self._marking)
+        self._hook = hook_of(mandate.hook)
         self._in_flight: list[int] = []
         self._produced: Sequence[Row] = ()
         self._taken: tuple[int, float] | None = None
@@ -285,7 +286,7 @@ class Lane:
         if recovering and found:
             self._shard.count("recovered", found)
         if not recovering and found < len(progress.ids):
-            self._settlement.require_gone(progress)
+            self._settlement.require_gone(progress, mark)
             if mark is not None:
                 raise DatabaseLost(
                     f"{len(progress.ids) - found} of {len(progress.ids)} rows were gone, or marked by another, before "
@@ -303,6 +304,7 @@ class Lane:
             if self._shard.stopping:
                 return None
             if not self._ahead.ready:
+                self._in_flight = []
                 return Lot(rows=(), failures=self._shard.shared["failures"])
         self._learn()
         for batch in self._batches:
@@ -344,6 +346,8 @@ class Lane:
     def _produce(self, effect: Produce) -> list[Fault]:
         self._produced = effect.rows
         self._in_hand(len(effect.rows))
+        if self._hook is not None:
+            self._in_flight = [row.id for row in effect.rows]
         if self._clock is not None:
             self._client.now_ms = self._clock.now_ms()
         records = iter(records_of(effect.rows))
@@ -364,73 +368,13 @@ class Lane:
             self._draft = (effect.draft, encode(effect.draft))
         undelivered = self._client.flush()
         self._seam(Seam.FLUSHED)
-        if undelivered and self._marking and (faults := self._named(undelivered)) is not None:
-            return faults
-        if undelivered and all(each.refusal is Refusal.NEIGHBOUR for each in undelivered):
-            # The client failed the transaction as a whole, and does not say for which topic.
-            return self._lost_topics(undelivered)
-        self._require_clock(undelivered)
+        faults = self._faults.of(undelivered, self._produced)
+        if undelivered and not faults:
+            self._client.forgive()
         if len(undelivered) > 1 and any(each.refusal is Refusal.SIZE for each in undelivered):
             now = self._batch_bytes or int(self._settings.producer.get("batch.size", _BATCH_BYTES))
             self._batch_bytes = max(_LEAST_BATCH_BYTES, now // 2)
-        return [self._fault(each) for each in undelivered]
-
-    def _named(self, undelivered: Sequence[Undelivered]) -> list[Fault] | None:
-        """Return faults that are single rows' alone; None if there are others. A wave has one row of a key."""
-        places: dict[Any, list[int]] = {}
-        for place, record in records_of(self._produced):
-            places.setdefault((record[0], record[2]), []).append(place)
-        faults = []
-        for each in undelivered:
-            own = [each.place] if each.place is not None else places.get((each.topic, each.key), [])
-            kind = KINDS.get(each.refusal)
-            # A broker refuses records by the batch, and some of them for nothing.
-            if len(own) != 1 or (each.place is None and each.refusal is not Refusal.MOMENT):
-                return None
-            faults.append(Fault(kind=kind, why=f"{each.topic}: {each.why}", place=own[0]))
         return faults
-
-    def _require_clock(self, undelivered: Sequence[Undelivered]) -> None:
-        """Raise if the broker refused a time that we gave: then no row is at fault, and all would be set aside."""
-        refused = next((each for each in undelivered if each.refusal is Refusal.TIME), None)
-        if refused is None or any(record[4] for _, record in records_of(self._produced)):
-            return
-        raise BrokerLost(
-            f"the broker refused the time of a record for {refused.topic} that has the database's: {refused.why}; set "
-            "the clocks of both right, or change the topic's message.timestamp.before.max.ms or …after.max.ms"
-        )
-
-    def _lost_topics(self, undelivered: Sequence[Undelivered]) -> list[Fault]:
-        topics = {each.topic for each in undelivered} - {self._progress}
-        standings = self._standings.ask(topics)
-        self._standings.forget()
-        faults = [
-            Fault(kind=standing.kind, why=standing.why, topic=topic)
-            for topic, standing in standings.items()
-            if isinstance(standing, Absent)
-        ]
-        if not faults:
-            progress = self._standings.ask([self._progress])[self._progress]
-            if isinstance(progress, Absent) and progress.kind is Kind.NOT_AUTHORISED:
-                raise BrokerRefused(f"{progress.why}; grant the relay Write on its progress topic")
-            raise BrokerLost(f"the transaction failed: {undelivered[0].why}")
-        return faults
-
-    def _fault(self, undelivered: Undelivered) -> Fault:
-        kind = KINDS.get(undelivered.refusal)
-        if kind is None and self._marking and undelivered.topic != self._progress:
-            return Fault(kind=None, why=f"{undelivered.topic}: {undelivered.why}")
-        if kind is None or undelivered.topic == self._progress:
-            raise BrokerLost(f"a record for {undelivered.topic} was not delivered: {undelivered.why}")
-        of_topic = undelivered.refusal in {Refusal.TOPIC, Refusal.TOPIC_DENIED}
-        if of_topic:
-            self._standings.forget(undelivered.topic)
-        return Fault(
-            kind=kind,
-            why=f"{undelivered.topic}: {undelivered.why}",
-            place=None if of_topic else undelivered.place,
-            topic=undelivered.topic if of_topic else None,
-        )
 
     def _note(self, effect: Note) -> bool:
         if effect.despite:
@@ -439,15 +383,30 @@ class Lane:
         value = text if drafted is effect.progress else encode(effect.progress)
         self._client.produce([(0, Record(self._progress, value, None, self._shard.index, 0, None))])
         self._noted, self._draft = effect.progress, None
-        return self._client.sound
+        if not self._marking:
+            return True
+        failed = self._client.unforgiven
+        self._faults.require_epoch(failed)
+        if any(each.refusal is not Refusal.MOMENT for each in failed):
+            raise BrokerLost(f"a record for {failed[0].topic} was not delivered: {failed[0].why}")
+        return not failed
 
-    def _commit(self, _: Commit) -> None:
+    def _commit(self, _: Commit) -> bool:
         self._seam(Seam.BEFORE_COMMIT)
-        self._client.commit()
+        try:
+            self._client.commit()
+        except ProducerFenced:
+            raise
+        except ProducerProblem as problem:
+            if not self._marking:
+                raise
+            self._shard.event("in doubt", why=str(problem))
+            return False
         self._committed = time.monotonic()
         self._in_hand(0)
         self._seam(Seam.COMMITTED)
         self._tell()
+        return True
 
     def _tell(self) -> None:
         """Count what the committed transaction carried, and say what it set aside."""

@@ -9,8 +9,9 @@ For readers that are not `read_committed`: of a key they see R0 R1 R1 R2, never 
 4. **Purge** what a committed record says was sent, by the leader id under which it was marked. Only when that has
    committed, the key's barrier lowers. Rows that are fewer than expected mean that somebody else is at work: stop.
 5. A row that the client did not take, or says it did not deliver, stays marked and is sent again before its followers;
-   the others of its wave are committed. When the client demands an abort, the shard recovers, and marks everything anew
-   under a **new leader id**; then what failed is tried by halves, as in the exactly-once protocol.
+   the others of its wave are committed. When the client demands an abort, or whether it committed is not certain, the
+   shard recovers, and marks everything anew under a **new leader id**; then what was refused is tried by halves, as in
+   the exactly-once protocol.
 6. **Reset** at the end: what is marked and was not sent loses its mark.
 
 A crash between any two effects loses nothing; what it repeats directly follows its original within its key:
@@ -24,12 +25,15 @@ from typing import Any
 from thresher.relay.effect import AwaitSettled, Effect, Fault, Lot, Recovered, Reset, Take
 from thresher.relay.exactly_once import Carrier, Me, Rules, Steps
 from thresher.relay.fate import dead
+from thresher.relay.problem import BrokerLost
 from thresher.relay.row import Row
 from thresher.relay.scoreboard import Scoreboard
 from thresher.relay.settings import Limits
 
 # A key with so large a part of the rows that may be marked has enough of them.
 _HOT_SHARE = 16
+# So often in a row the shard recovers by itself.
+_MOST_STRIKES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +86,24 @@ class _Waves(Carrier):
 
     # Rows of the last wave that the client did not take or deliver, the transaction being sound.
     unsent: list[Row] = field(default_factory=list)
+    # Waves in a row that came to nothing, and nobody's row was to blame.
+    strikes: int = 0
 
     def carry(self, lot: Lot) -> Generator[Effect, Any, bool]:
         self.unsent = []
-        return (yield from super().carry(lot))
+        over = yield from super().carry(lot)
+        if not over:
+            self.strikes = 0
+        return over
+
+    def _rejected(self, rows: Sequence[Row], faults: Sequence[Fault]) -> Steps:
+        if all(fault.kind is None for fault in faults):
+            self.strikes += 1
+            if self.strikes > _MOST_STRIKES:
+                # Whoever starts the shard again waits before, and longer each time.
+                why = faults[0].why if faults else "whether it was committed is not known"
+                raise BrokerLost(f"{self.strikes} transactions in a row came to nothing: {why}")
+        yield from super()._rejected(rows, faults)
 
     def _spared(self, rows: Sequence[Row], faults: Sequence[Fault]) -> Sequence[Row] | None:
         named = {fault.place: fault for fault in faults if fault.place is not None and fault.topic is None}

@@ -1,7 +1,8 @@
 """Marks the head of a shard that delivers at least once: the oldest rows that it has not marked yet become its own.
 
-One statement under the term, so that a leader that was superseded marks nothing. A mark need not be durable: a database
-that forgets one was restarted, and then the shard starts over. So it costs no flush to disk.
+One statement under the term, so that a leader that was superseded marks nothing. An older attempt under the same term
+may still mark: a row that comes back although it was marked tells of it, and the shard starts over. A mark need not be
+durable: a database that forgets one was restarted, and then the shard starts over. So it costs no flush to disk.
 """
 
 import uuid
@@ -19,7 +20,7 @@ from thresher.relay.database import connect, explained
 from thresher.relay.head import Probe, Share, bounded_query, head_query, largest, require_same
 from thresher.relay.lot import batch_of
 from thresher.relay.names import control_table
-from thresher.relay.problem import Superseded
+from thresher.relay.problem import DatabaseLost, Superseded
 from thresher.relay.settings import Mandate
 
 # Buckets take turns in being the first to be asked: by a number that has no factor in common with theirs.
@@ -87,6 +88,12 @@ class Marker:
         if not found:
             self._require_term()
             return None
+        if taken := {row[0] for row in found}.intersection(in_flight):
+            # Sent once more, they would come behind their followers.
+            raise DatabaseLost(
+                f"{len(taken)} rows that this shard had marked were marked by another: an older attempt at it is still "
+                "at work, and the shard starts over"
+            )
         return batch_of(found)
 
     def close(self) -> None:

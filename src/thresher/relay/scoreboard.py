@@ -2,11 +2,12 @@
 
 1. Of a key, at most one row is in flight. Its barrier lowers when the row's purge has committed, and not before.
 2. Waves are as large as the limit of rows in flight allows, and keys take turns: one with many rows slows only itself.
-3. A row that was not sent goes back to the head of its key. Rows without a key have no order to keep, and no barrier.
+   A row without a key has no order to keep, and takes its turn as if it were the only one of its key.
+3. A row that was not sent goes back to the head of its key.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from thresher.relay.row import Row
@@ -17,39 +18,35 @@ class Scoreboard:
 
     def __init__(self, most_in_flight: int) -> None:
         self._most = most_in_flight
+        # By stream; a row without a key is a stream of its own, by its id.
         self._waiting: dict[Any, deque[Row]] = {}
-        # Keys with rows to send and none in flight, in the order of their turns.
+        # Streams with rows to send and none in flight, in the order of their turns.
         self._ready: dict[Any, None] = {}
-        self._loose: deque[Row] = deque()
         self._raised: set[Any] = set()
-        self._in_flight = 0
 
     @property
     def in_flight(self) -> int:
         """Rows whose purge has not committed."""
-        return self._in_flight
+        return len(self._raised)
 
     @property
     def waiting(self) -> list[Row]:
         """Rows that were not sent yet."""
-        return [*(row for rows in self._waiting.values() for row in rows), *self._loose]
+        return [row for rows in self._waiting.values() for row in rows]
 
     @property
     def busy(self) -> bool:
         """Whether there is anything to do without another mark."""
-        return bool(self._in_flight or self._ready or self._loose)
+        return bool(self._raised or self._ready)
 
     def hot(self, many: int) -> list[Any]:
         """Return the keys with so many rows waiting: more of them need not be marked."""
-        return [stream for stream, rows in self._waiting.items() if len(rows) >= many]
+        return [stream for stream, rows in self._waiting.items() if len(rows) >= many and isinstance(stream, tuple)]
 
     def add(self, rows: Iterable[Row]) -> None:
         """Take marked rows, in the order in which they must be sent."""
         for row in rows:
-            stream = row.stream
-            if stream is None:
-                self._loose.append(row)
-                continue
+            stream = _stream(row)
             self._waiting.setdefault(stream, deque()).append(row)
             if stream not in self._raised:
                 self._ready[stream] = None
@@ -57,7 +54,7 @@ class Scoreboard:
     def wave(self) -> list[Row]:
         """Return the rows to send next, one of a key, and raise the barriers of their keys."""
         wave: list[Row] = []
-        room = self._most - self._in_flight
+        room = self._most - len(self._raised)
         while self._ready and len(wave) < room:
             stream = next(iter(self._ready))
             del self._ready[stream]
@@ -65,25 +62,24 @@ class Scoreboard:
             self._raised.add(stream)
             if not self._waiting[stream]:
                 del self._waiting[stream]
-        while self._loose and len(wave) < room:
-            wave.append(self._loose.popleft())
-        self._in_flight += len(wave)
         return wave
 
     def purged(self, rows: Iterable[Row]) -> None:
         """Lower the barriers of rows whose purge has committed."""
         for row in rows:
-            self._in_flight -= 1
-            if row.stream is not None:
-                self._raised.discard(row.stream)
-                if row.stream in self._waiting:
-                    self._ready[row.stream] = None
+            stream = _stream(row)
+            self._raised.discard(stream)
+            if stream in self._waiting:
+                self._ready[stream] = None
 
-    def again(self, rows: Sequence[Row]) -> None:
+    def again(self, rows: Iterable[Row]) -> None:
         """Take back rows that were not sent: each is the first of its key again."""
         for row in rows:
-            if row.stream is None:
-                self._loose.appendleft(row)
-            else:
-                self._waiting.setdefault(row.stream, deque()).appendleft(row)
-        self.purged(rows)
+            stream = _stream(row)
+            self._waiting.setdefault(stream, deque()).appendleft(row)
+            self._raised.discard(stream)
+            self._ready[stream] = None
+
+
+def _stream(row: Row) -> Any:
+    return row.id if row.key is None else row.stream

@@ -65,12 +65,16 @@ class Settlement:
                 ).rowcount
         return found
 
-    def require_gone(self, progress: Progress) -> None:
-        """Raise `DatabaseRefused` if rows that were settled are still pending: they would be sent for ever."""
+    def require_gone(self, progress: Progress, mark: uuid.UUID | None = None) -> None:
+        """Raise `DatabaseRefused` if rows that were settled are still pending: they would be sent for ever.
+
+        With a mark, those that somebody else has marked meanwhile do not count.
+        """
+        query, pairs = self._left, _pairs(progress.ids, progress.create_times)
+        if mark is not None:
+            query, pairs = f"{query}\n{statement('relay_purge_mine')}", {**pairs, "leader": mark}
         with explained():
-            row = (
-                OwnCursor(self._connection).execute(self._left, _pairs(progress.ids, progress.create_times)).fetchone()
-            )
+            row = OwnCursor(self._connection).execute(query, pairs).fetchone()
         if row is not None and row[0]:
             raise DatabaseRefused(
                 f"{row[0]} rows of {self._outbox} were sent and could not be removed: is there a trigger, a rule or a "

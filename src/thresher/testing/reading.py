@@ -58,15 +58,21 @@ class Held:
 
 
 def read_topics(
-    bootstrap: str, topics: Iterable[str], *, config: Mapping[str, str] | None = None, patience_seconds: float = 30.0
+    bootstrap: str,
+    topics: Iterable[str],
+    *,
+    config: Mapping[str, str] | None = None,
+    patience_seconds: float = 30.0,
+    uncommitted: bool = False,
 ) -> list[Read]:
     """Return the committed records of the topics, in the order of their offsets within each partition.
 
+    With `uncommitted`, all of them, aborted ones too: what a reader gets that does not ask for committed ones.
     `config` adds properties of the client. Raises `InvalidInput` where a topic is missing or a property cannot be, and
     `ReadingFailed` if the brokers are out of reach or for `patience_seconds` nothing more comes before the end.
     """
     wanted = list(dict.fromkeys(topics))
-    consumer = _consumer(bootstrap, config or {})
+    consumer = _consumer(bootstrap, config or {}, uncommitted=uncommitted)
     try:
         ends = _ends(consumer, _places(consumer, wanted, patience_seconds), patience_seconds)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in ends])
@@ -118,11 +124,12 @@ def _identities(cursor: OwnCursor, name: str, table: sql.Identifier) -> frozense
     return frozenset(_text(value) for (value,) in cursor.execute(query, [IDENTITY_HEADER]) if value is not None)
 
 
-def _consumer(bootstrap: str, config: Mapping[str, str]) -> Consumer:
+def _consumer(bootstrap: str, config: Mapping[str, str], *, uncommitted: bool = False) -> Consumer:
+    fixed = {**_FIXED, "isolation.level": "read_uncommitted"} if uncommitted else _FIXED
     if taken := sorted({"bootstrap.servers", *_FIXED} & config.keys()):
         raise InvalidInput(f"Kafka properties {', '.join(taken)}: they are the verification's own")
     try:
-        return Consumer({**_DEFAULTS, **config, **_FIXED, "bootstrap.servers": bootstrap}, logger=_log)
+        return Consumer({**_DEFAULTS, **config, **fixed, "bootstrap.servers": bootstrap}, logger=_log)
     except KafkaException as error:
         raise InvalidInput(f"Kafka properties: {error.args[0].str()}") from error
 

@@ -1,0 +1,122 @@
+"""The scoreboard against a model of it: lists of rows, and which of them are where."""
+
+import itertools
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from thresher.relay.row import Record, Row
+from thresher.relay.scoreboard import Scoreboard
+
+KEYS = [b"a", b"a", b"b", b"c", b"d", None]
+
+
+def row(id_: int, key: bytes | None) -> Row:
+    return Row(id_, 0, "t", key, Record("t", b"", key, -1, 0, None))
+
+
+class Scored(RuleBasedStateMachine):
+    """Marks, waves, purges and failures in any order. Waves may be purged in any order too, and in parts."""
+
+    @initialize(most=st.integers(1, 5))
+    def begin(self, most: int) -> None:
+        self.most = most
+        self.board = Scoreboard(most)
+        self.ids = itertools.count(1)
+        self.waiting: list[Row] = []
+        self.in_flight: list[Row] = []
+        self.gone: set[int] = set()
+        # In how many waves with room for it a stream was ready and had to wait.
+        self.passed: dict[Any, int] = {}
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), max_size=6))
+    def mark(self, keys: list[bytes | None]) -> None:
+        rows = [row(next(self.ids), key) for key in keys]
+        self.board.add(rows)
+        self.waiting += rows
+
+    @rule()
+    def wave(self) -> None:
+        ready = self.ready()
+        wave = self.board.wave()
+        assert len(wave) == min(len(ready), self.most - len(self.in_flight)), "as many as may be, and no more"
+        assert all(ready[_stream(each)] == each for each in wave), "the first of a key that has none in flight"
+        chosen = {_stream(each) for each in wave}
+        assert len(chosen) == len(wave), "one of a key"
+        for stream in ready:
+            self.passed[stream] = 0 if stream in chosen or not wave else self.passed.get(stream, 0) + len(wave)
+        for each in wave:
+            self.waiting.remove(each)
+        self.in_flight += wave
+
+    @precondition(lambda self: self.in_flight)
+    @rule(choices=st.lists(st.integers(0, 10), min_size=1, max_size=4))
+    def purge(self, choices: list[int]) -> None:
+        rows = self.chosen(choices)
+        self.board.purged(rows)
+        self.gone |= {each.id for each in rows}
+
+    @precondition(lambda self: self.in_flight)
+    @rule(choices=st.lists(st.integers(0, 10), min_size=1, max_size=4))
+    def fail(self, choices: list[int]) -> None:
+        rows = self.chosen(choices)
+        self.board.again(rows)
+        self.waiting = rows + self.waiting
+
+    def chosen(self, choices: list[int]) -> list[Row]:
+        return [self.in_flight.pop(choice % len(self.in_flight)) for choice in choices if self.in_flight]
+
+    def ready(self) -> dict[Any, Row]:
+        """Return the first row of each stream that has none in flight."""
+        raised = {_stream(each) for each in self.in_flight}
+        first: dict[Any, Row] = {}
+        for each in self.waiting:
+            if _stream(each) not in raised:
+                first.setdefault(_stream(each), each)
+        return first
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if not hasattr(self, "board"):
+            return
+        assert sorted(each.id for each in self.board.waiting) == sorted(each.id for each in self.waiting)
+        assert self.board.in_flight == len(self.in_flight) <= self.most
+        assert self.board.busy == bool(self.in_flight or self.ready())
+        for key in {each.key for each in self.waiting} - {None}:
+            mine = [each.id for each in self.board.waiting if each.key == key]
+            assert mine == [each.id for each in self.waiting if each.key == key], "in the order of their marks"
+
+    @invariant()
+    def keys_take_turns(self) -> None:
+        for stream, rows in getattr(self, "passed", {}).items():
+            # Nobody is sent twice before it: those that were ready with it, or had a row in flight.
+            others = len(self.gone) + len(self.waiting) + len(self.in_flight)
+            assert rows <= others, f"{stream} was passed over by {rows} rows"
+
+    @invariant()
+    def hot_keys_are_those_with_many(self) -> None:
+        if hasattr(self, "board"):
+            keys = [each.key for each in self.waiting if each.key is not None]
+            assert set(self.board.hot(2)) == {("t", key) for key in keys if keys.count(key) >= 2}
+
+
+def _stream(each: Row) -> Any:
+    return each.id if each.key is None else each.key
+
+
+TestScoreboard = Scored.TestCase
+TestScoreboard.settings = settings(max_examples=100, stateful_step_count=40, derandomize=True, deadline=None)
+
+
+def test_a_key_with_many_rows_waits_for_its_turn_like_any_other() -> None:
+    board = Scoreboard(2)
+    board.add([row(number, b"hot") for number in range(100)])
+    board.add([row(100 + number, b"%d" % number if number % 2 else None) for number in range(10)])
+    seen: list[int] = []
+    while len(seen) < 12:
+        wave = board.wave()
+        seen += [each.id for each in wave]
+        board.purged(wave)
+    assert set(range(100, 110)) < set(seen)

@@ -1,0 +1,200 @@
+"""What mark-purge/reset decides about faults, step by step: each test answers its effects by hand."""
+
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from thresher.kafka.refusal import Refusal
+from thresher.kafka.transactional import Undelivered
+from thresher.relay.effect import (
+    AwaitSettled,
+    Commit,
+    Control,
+    Effect,
+    Fault,
+    Init,
+    Lot,
+    Note,
+    Present,
+    Produce,
+    Renew,
+    Reset,
+    Settle,
+    Surveyed,
+)
+from thresher.relay.exactly_once import Me, Rules
+from thresher.relay.fate import SENT, Dead, Kind
+from thresher.relay.faults import Faults
+from thresher.relay.mark_purge_reset import Bounds, protocol
+from thresher.relay.marker import leader_id
+from thresher.relay.problem import BrokerLost
+from thresher.relay.progress import Origin, Progress
+from thresher.relay.row import Record, Row
+
+ORIGIN = Origin(outbox_id="ours", system_id="s", incarnation="1", term="before", shard=2)
+
+
+def row(id_: int, key: bytes | None = b"k") -> Row:
+    return Row(id_, id_ * 10, "t", key, Record("t", b"v", key, -1, 0, None))
+
+
+class Run:
+    """The protocol, given its lots one after another, and answered as on a good day where nothing else is said."""
+
+    def __init__(self, *lots: Sequence[Row], **answers: Callable[[Any], Any]) -> None:
+        left = [list(lot) for lot in lots]
+        self.steps = protocol(
+            Me(outbox_id="ours", term="now", shard=2), Rules(), Bounds(in_flight_rows=9, window_rows=9)
+        )
+        self.seen: list[Effect] = []
+        self.last = Progress(origin=ORIGIN, number=7, ids=[7], create_times=[0], fates=[SENT])
+        good: dict[str, Callable[[Any], Any]] = {
+            "ReadControl": lambda _: Control(outbox_id="ours", term="now", system_id="s", incarnation="1"),
+            "ReadProgress": lambda _: [self.last],
+            "Survey": lambda effect: Surveyed(now=0.0, standings=dict.fromkeys(effect.topics, Present(partitions=3))),
+            "Produce": lambda _: [],
+            "Flush": lambda _: [],
+            "Note": lambda _: True,
+            "Commit": lambda _: True,
+            "Take": lambda effect: Lot(rows=left.pop(0)) if left else None if effect.wait else Lot(rows=()),
+        }
+        answered = {**good, **answers}
+        answer: Any = None
+        try:
+            while True:
+                effect = self.steps.send(answer)
+                self.seen.append(effect)
+                reply = answered.get(type(effect).__name__)
+                answer = None if reply is None else reply(effect)
+                if isinstance(effect, Commit) and answer:
+                    self.last = self.of(Note)[-1].progress
+        except StopIteration:
+            pass
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [effect for effect in self.seen if isinstance(effect, kind)]
+
+    @property
+    def waves(self) -> list[list[int]]:
+        return [[each.id for each in effect.rows] for effect in self.of(Produce)]
+
+    @property
+    def settled(self) -> list[list[int]]:
+        return [list(effect.progress.ids) for effect in self.of(Settle) if not effect.recovering]
+
+
+def once(answer: Any, otherwise: Any) -> Callable[[Any], Any]:
+    left = [answer]
+    return lambda _: left.pop() if left else otherwise
+
+
+def test_a_row_that_was_not_delivered_goes_again_before_its_followers_and_the_others_are_committed() -> None:
+    run = Run([row(1), row(2), row(3, b"l")], Flush=once([Fault(kind=None, why="not now", place=0)], []))
+    assert run.waves == [[1, 3], [1], [2]]
+    assert run.settled == [[3], [1], [2]]
+    assert [effect.despite for effect in run.of(Note)] == [True, False, False]
+    assert not run.of(Renew)
+
+
+def test_a_poison_row_dies_in_the_transaction_of_its_neighbours_and_a_transient_fault_beside_it_is_borne() -> None:
+    faults = [Fault(kind=Kind.TOO_LARGE, why="large", place=1), Fault(kind=None, why="not now", place=2)]
+    run = Run([row(1, b"a"), row(2, b"b"), row(3, b"c")], Flush=once(faults, []))
+    first = run.of(Note)[0].progress
+    assert list(first.ids) == [1, 2]
+    assert isinstance(first.fates[1], Dead)
+    assert run.settled == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    "refused", [{"Note": once(False, True)}, {"Commit": once(False, True)}], ids=["note", "commit"]
+)
+def test_an_end_that_is_not_certain_is_found_out_by_recovery_and_everything_is_marked_anew(refused: Any) -> None:
+    run = Run([row(1), row(2)], [row(1), row(2)], **refused)
+    assert run.waves == [[1], [1], [2]]
+    assert run.settled == [[1], [2]]
+    kinds = [type(effect) for effect in run.seen]
+    assert kinds.count(Init) == 2
+    # The read-ahead forgets, and its next marks are under another leader id.
+    assert kinds.index(Renew) > max(place for place, kind in enumerate(kinds) if kind is Init)
+
+
+def test_a_fault_that_is_no_rows_own_ends_the_transaction_and_accuses_nobody() -> None:
+    run = Run([row(1)], [row(1)], Flush=once([Fault(kind=None, why="not now")], []))
+    assert run.waves == [[1], [1]]
+    assert run.settled == [[1]]
+
+
+def test_a_shard_that_gets_nowhere_lets_its_supervisor_wait() -> None:
+    with pytest.raises(BrokerLost, match="5 transactions in a row came to nothing"):
+        Run(*([row(1)] for _ in range(20)), Commit=lambda _: False)
+
+
+def test_what_was_not_sent_in_the_end_loses_its_mark() -> None:
+    taken = iter([Lot(rows=[row(1), row(2), row(3)]), None])
+    run = Run(Take=lambda _: next(taken))
+    assert run.settled == [[1]]
+    assert run.of(Reset) == [Reset((2, 3))]
+
+
+def test_nothing_of_a_key_is_sent_before_the_purge_of_what_is_before_it_is_done() -> None:
+    run = Run([row(1), row(2)], [row(3, b"l")], [row(4, b"l")])
+    kinds = [type(effect) for effect in run.seen]
+    for purged, follower in ((1, 2), (3, 4)):
+        (began,) = [
+            place for place, each in enumerate(run.seen) if isinstance(each, Settle) and purged in each.progress.ids
+        ]
+        (sent,) = [
+            place
+            for place, each in enumerate(run.seen)
+            if isinstance(each, Produce) and follower in [row.id for row in each.rows]
+        ]
+        assert AwaitSettled in kinds[began:sent], run.seen
+
+
+def test_a_leader_id_is_never_the_same_again() -> None:
+    mandates: Any = [SimpleNamespace(term=str(uuid.UUID(int=number))) for number in (1, 2)]
+    ids = {leader_id(mandate, *each) for mandate in mandates for each in itertools.product(range(3), repeat=3)}
+    assert len(ids) == 2 * 27
+
+
+def undelivered(refusal: Refusal, place: int | None = None, key: bytes | None = b"k", topic: str = "t") -> Undelivered:
+    return Undelivered(refusal=refusal, why="no", topic=topic, place=place, key=key)
+
+
+class Standings:
+    def ask(self, topics: Any) -> dict[str, Any]:
+        return dict.fromkeys(topics, Present(partitions=3))
+
+    def forget(self, _topic: str | None = None) -> None: ...
+
+
+def faults_of(*found: Undelivered, rows: Sequence[Row] = (row(1), row(2, b"l"))) -> list[Fault]:
+    standings: Any = Standings()
+    return Faults(progress="p", standings=standings, lenient=True).of(found, rows)
+
+
+def test_a_delivery_that_failed_is_its_rows_by_topic_and_key() -> None:
+    assert faults_of(undelivered(Refusal.MOMENT, key=b"l")) == [Fault(kind=None, why="t: no", place=1)]
+    # Rows without a key cannot be told apart.
+    keyless = [row(1, None), row(2, None)]
+    assert faults_of(undelivered(Refusal.MOMENT, key=None), rows=keyless) == [Fault(kind=None, why="t: no")]
+
+
+def test_a_missing_topic_is_the_topics_fault_even_if_the_client_says_so_of_a_row() -> None:
+    assert faults_of(undelivered(Refusal.TOPIC, place=0)) == [Fault(kind=Kind.NO_TOPIC, why="t: no", topic="t")]
+
+
+def test_a_record_that_was_refused_with_its_batch_condemns_no_row_by_its_key() -> None:
+    assert faults_of(undelivered(Refusal.SIZE)) == [Fault(kind=Kind.TOO_LARGE, why="t: no")]
+
+
+def test_the_empty_record_of_progress_is_no_rows_fault_and_a_fenced_producer_is_the_end() -> None:
+    assert faults_of(undelivered(Refusal.MOMENT, place=0, topic="p")) == []
+    with pytest.raises(BrokerLost):
+        faults_of(undelivered(Refusal.FENCED, place=0))
+    with pytest.raises(BrokerLost):
+        faults_of(undelivered(Refusal.ROW, place=0, topic="p"))
