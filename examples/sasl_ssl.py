@@ -13,9 +13,7 @@ from pathlib import Path
 
 from thresher.core.errors import ThresherError
 from thresher.core.secrets import mask_logs
-from thresher.harvest.configuration import load
-from thresher.relay.relay import Relay
-from thresher.spark.signals import stopped_by_signals
+from thresher.harvest import Harvest, load, stopped_by_signals
 
 
 def main() -> int:
@@ -24,9 +22,15 @@ def main() -> int:
     try:
         loaded = load(Path(sys.argv[1]), {}, os.environ)
         mask_logs(loaded.secrets)
-        relay = Relay(loaded.settings, spark=loaded.spark, policy=loaded.policy)
-        with stopped_by_signals(relay):
-            relay.run()
+        harvest = Harvest(
+            loaded.settings,
+            election=loaded.election,
+            spark=loaded.spark,
+            policy=loaded.policy,
+            metrics_seconds=loaded.metrics_seconds,
+        )
+        with stopped_by_signals(harvest), harvest:
+            harvest.wait()
     except ThresherError as error:
         print(error, file=sys.stderr)
         return error.exit_code

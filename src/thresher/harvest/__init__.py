@@ -1,1 +1,75 @@
-"""The relay as its users meet it: configuration, election, engine and relay wired together, with one life cycle."""
+"""The relay as its users meet it: configuration, election, engine and relay wired together, with one life cycle.
+
+Names are looked up when they are asked for: a module of this package costs what it imports itself, and no Spark.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from thresher.db import TableName
+    from thresher.election.settings import ElectionKind, ElectionSettings
+    from thresher.harvest.configuration import Configuration, load
+    from thresher.harvest.event import (
+        Event,
+        LeaderAcquired,
+        LeaderFenced,
+        LeaderRefreshed,
+        LeaderRevoked,
+        MeterRead,
+    )
+    from thresher.harvest.harvest import Harvest, State
+    from thresher.harvest.problem import HarvestMisused
+    from thresher.relay.settings import Delivery, Limits, Settings
+    from thresher.spark.settings import SparkOptions
+    from thresher.spark.signals import stopped_by_signals
+else:
+    import importlib
+
+    _HOMES = {
+        "thresher.db": ("TableName",),
+        "thresher.election.settings": ("ElectionKind", "ElectionSettings"),
+        "thresher.harvest.configuration": ("Configuration", "load"),
+        "thresher.harvest.event": (
+            "Event",
+            "LeaderAcquired",
+            "LeaderFenced",
+            "LeaderRefreshed",
+            "LeaderRevoked",
+            "MeterRead",
+        ),
+        "thresher.harvest.harvest": ("Harvest", "State"),
+        "thresher.harvest.problem": ("HarvestMisused",),
+        "thresher.relay.settings": ("Delivery", "Limits", "Settings"),
+        "thresher.spark.settings": ("SparkOptions",),
+        "thresher.spark.signals": ("stopped_by_signals",),
+    }
+
+    def __getattr__(name):
+        for home, names in _HOMES.items():
+            if name in names:
+                found = globals()[name] = getattr(importlib.import_module(home), name)
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "Configuration",
+    "Delivery",
+    "ElectionKind",
+    "ElectionSettings",
+    "Event",
+    "Harvest",
+    "HarvestMisused",
+    "LeaderAcquired",
+    "LeaderFenced",
+    "LeaderRefreshed",
+    "LeaderRevoked",
+    "Limits",
+    "MeterRead",
+    "Settings",
+    "SparkOptions",
+    "State",
+    "TableName",
+    "load",
+    "stopped_by_signals",
+]

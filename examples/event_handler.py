@@ -1,0 +1,51 @@
+"""A relay that tells the program when it begins to lead, when it ceases to, and how much it has relayed.
+
+    THRESHER_DS=postgresql://… THRESHER_BOOTSTRAP=localhost:9092 .venv/bin/python examples/event_handler.py
+
+`./run stack up` starts a local Postgres and Kafka and says where they are; `./run schema create` makes the table.
+"""
+
+import os
+
+from thresher.harvest import (
+    Event,
+    Harvest,
+    LeaderAcquired,
+    LeaderFenced,
+    LeaderRefreshed,
+    LeaderRevoked,
+    MeterRead,
+    Settings,
+    TableName,
+    stopped_by_signals,
+)
+
+harvest = Harvest(
+    Settings(
+        name="parcels",
+        dsn=os.environ["THRESHER_DS"],
+        outbox=TableName(table="outbox"),
+        kafka={"bootstrap.servers": os.environ["THRESHER_BOOTSTRAP"]},
+    ),
+    metrics_seconds=1.0,
+)
+
+
+@harvest.on_event
+def show(event: Event) -> None:
+    """Called in a thread of its own, with one event after another. What it raises is logged, and harms nobody."""
+    match event:
+        case LeaderAcquired(leader_id=leader_id):
+            print(f"leads, as {leader_id}", flush=True)
+        case LeaderRefreshed(leader_id=leader_id):
+            print(f"leads on, as {leader_id}", flush=True)
+        case LeaderRevoked():
+            print("leads no more", flush=True)
+        case LeaderFenced(reason=reason):
+            print(f"leads no more, and another may already: {reason}", flush=True)
+        case MeterRead(relayed=relayed, rate=rate):
+            print(f"relayed {relayed:,} records, {rate:,.0f} a second", flush=True)
+
+
+with stopped_by_signals(harvest), harvest:
+    harvest.wait()

@@ -1,0 +1,42 @@
+"""A relay that logs by a handler of the program's own, in place of the root logger: one line of JSON for each record.
+
+    THRESHER_DS=postgresql://… THRESHER_BOOTSTRAP=localhost:9092 .venv/bin/python examples/own_logging.py
+
+`./run stack up` starts a local Postgres and Kafka and says where they are; `./run schema create` makes the table.
+"""
+
+import json
+import logging
+import os
+
+from thresher.harvest import Harvest, Settings, TableName, stopped_by_signals
+
+
+class Lines(logging.Handler):
+    """Any handler will do: this one stands for the program's own way to log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record to standard output."""
+        try:
+            line = {"level": record.levelname.lower(), "from": record.name, "message": record.getMessage()}
+            print(json.dumps(line), flush=True)
+        except Exception:  # noqa: BLE001 - a record that cannot be written is reported as logging has it
+            self.handleError(record)
+
+
+logger = logging.getLogger("shop.relay")
+logger.setLevel(logging.DEBUG)
+logger.addHandler(Lines())
+
+harvest = Harvest(
+    Settings(
+        name="payments",
+        dsn=os.environ["THRESHER_DS"],
+        outbox=TableName(table="outbox"),
+        kafka={"bootstrap.servers": os.environ["THRESHER_BOOTSTRAP"]},
+    ),
+    logger=logger,
+)
+
+with stopped_by_signals(harvest), harvest:
+    harvest.wait()

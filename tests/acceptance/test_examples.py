@@ -1,0 +1,99 @@
+"""The programs in `examples/` that hold a harvest, run as they stand, all at once; `sasl_ssl.py` has its own test."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.processes import environment, eventually
+from tests.relay.relaying import Place
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ROWS = 50
+# Seen: 11 s until all three have relayed, 3 s until all have ended.
+UP_SECONDS, DOWN_SECONDS = 60.0, 20.0
+
+
+@dataclass
+class Program:
+    """An example that runs, on an outbox of its own."""
+
+    process: subprocess.Popen[bytes]
+    place: Place
+    out: Path
+    err: Path
+
+    def told(self) -> str:
+        return f"{self.process.args!r}: {self.out.read_text()}{self.err.read_text()}"
+
+    def lines(self) -> list[str]:
+        return self.out.read_text().splitlines()
+
+
+@contextmanager
+def running(example: str, place: Place, directory: Path) -> Iterator[Program]:
+    out, err = directory / f"{example}.out", directory / f"{example}.err"
+    variables = environment(THRESHER_DS=place.dsn, THRESHER_BOOTSTRAP=place.stack.kafka.bootstrap)
+    with out.open("wb") as told, err.open("wb") as complained:
+        process = subprocess.Popen(
+            [sys.executable, str(EXAMPLES / f"{example}.py")],
+            cwd=directory, env=variables, stdout=told, stderr=complained,
+        )  # fmt: skip
+    try:
+        yield Program(process, place, out, err)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def places(stack: Stack, topic_prefix: str) -> Iterator[dict[str, Place]]:
+    """An outbox for each example, in a database of its own."""
+    names = {name: f"examples_{name}" for name in ("basic", "own_logging", "event_handler")}
+    made = {
+        name: Place(stack, stack.postgres.create_database(database), f"{topic_prefix}{name}-")
+        for name, database in names.items()
+    }
+    yield made
+    for database in names.values():
+        stack.postgres.drop_database(database)
+    # The programs have names of their own, so their topics are not under the test's prefix.
+    made["basic"].admin.delete_topics([f"{name}.progress" for name in ("orders", "payments", "parcels")])
+
+
+def test_the_programs_relay_tell_what_they_do_and_end_well_when_told_to(
+    places: dict[str, Place], tmp_path: Path
+) -> None:
+    for place in places.values():
+        place.stash(*(Message(topic=place.topic, key=f"k{n % 7}", value=str(n)) for n in range(ROWS)))
+    with ExitStack() as all_of_them:
+        programs = {name: all_of_them.enter_context(running(name, place, tmp_path)) for name, place in places.items()}
+        basic, logging, handler = programs.values()
+        for program in programs.values():
+            eventually(lambda: program.place.pending() == 0, UP_SECONDS, program.told)  # noqa: B023 - called at once
+            values = {message.value() for message in program.place.read(ROWS)}
+            assert values == {str(n).encode() for n in range(ROWS)}
+        eventually(lambda: f"relayed {ROWS} records" in handler.out.read_text(), UP_SECONDS, handler.told)
+        for program in programs.values():
+            program.process.send_signal(signal.SIGTERM)
+        for program in programs.values():
+            assert program.process.wait(DOWN_SECONDS) == 0, program.told()
+
+    # Nothing was wrong, so nothing is said but what the program itself says.
+    assert [program.err.read_text() for program in programs.values()] == [""] * 3
+    assert basic.lines() == []
+    records = [json.loads(line) for line in logging.lines()]
+    assert {"thresher"} == {record["from"].partition(".")[0] for record in records}
+    assert any(re.match("leadership of payments acquired, as ", record["message"]) for record in records)
+    first, *_, last = handler.lines()
+    assert re.fullmatch(r"leads, as [0-9a-f-]{36}", first)
+    assert last == "leads no more"
