@@ -31,7 +31,7 @@ def blocks(language: str) -> list[str]:
 def test_the_python_example_runs(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         create_schema(connection, TableName(table="outbox"))
-    example, _, _ = blocks("python")
+    example, _, _, _ = blocks("python")
     subprocess.run([sys.executable, "-c", example], env=environment(THRESHER_DS=dsn), check=True, timeout=60)
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (1001,)
@@ -39,7 +39,7 @@ def test_the_python_example_runs(dsn: str) -> None:
 
 
 def test_the_pipeline_example_runs(tmp_path: Path) -> None:
-    _, _, example = blocks("python")
+    _, _, _, example = blocks("python")
     program = tmp_path / "squares.py"
     program.write_text(example)
     answer = subprocess.run(
@@ -48,6 +48,13 @@ def test_the_pipeline_example_runs(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.splitlines() == [str(sum(number**2 for number in range(100)))]
     assert not answer.stderr, "a run in which nothing is wrong is quiet"
+
+
+def test_the_harvest_example_is_the_one_that_is_run() -> None:
+    # By `tests/acceptance/test_examples.py`: another Spark would show nothing more.
+    _, _, example, _ = blocks("python")
+    _, _, code = (ROOT / "examples" / "basic.py").read_text().split('"""', 2)
+    assert example == code.lstrip()
 
 
 def test_the_relays_configuration_is_one(tmp_path: Path) -> None:
@@ -59,7 +66,7 @@ def test_the_relays_configuration_is_one(tmp_path: Path) -> None:
 
 
 def test_the_transform_example_filters() -> None:
-    _, example, _ = blocks("python")
+    _, example, _, _ = blocks("python")
     found: dict[str, Any] = {}
     exec(example, found)  # noqa: S102 - it is our own
     rows: list[tuple[Any, ...]] = [
