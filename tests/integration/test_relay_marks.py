@@ -1,6 +1,8 @@
 """Marks, purges and resets by themselves: whose they are, and what keeps a leader that was superseded from them."""
 
+import contextlib
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 
 import psycopg
@@ -41,10 +43,14 @@ def superseded(mandate: Mandate) -> Mandate:
     return replace(mandate, term=str(uuid.uuid4()))
 
 
-def marker(place: Place, mandate: Mandate, leader: uuid.UUID) -> Marker:
+@contextlib.contextmanager
+def marker(place: Place, mandate: Mandate, leader: uuid.UUID) -> Iterator[Marker]:
     with psycopg.connect(place.dsn) as connection:
         since = incarnation(connection).since
-    return Marker(mandate, "tests", buckets_of(0, 1), since, leader=lambda _: leader, hot=lambda: ())
+    with contextlib.closing(
+        Marker(mandate, "tests", buckets_of(0, 1), since, leader=lambda _: leader, hot=lambda: ())
+    ) as marking:
+        yield marking
 
 
 def marked(place: Place) -> dict[uuid.UUID | None, int]:
@@ -58,10 +64,11 @@ def read(marking: Marker, in_flight: tuple[int, ...] = ()) -> list[int]:
 
 def test_a_leader_that_was_superseded_marks_purges_and_resets_nothing(place: Place, mandate: Mandate) -> None:
     late = superseded(mandate)
-    with pytest.raises(Superseded):
-        read(marker(place, late, OTHERS))
+    with marker(place, late, OTHERS) as marking, pytest.raises(Superseded):
+        read(marking)
     assert marked(place) == {None: ROWS}
-    ids = read(marker(place, mandate, MINE))
+    with marker(place, mandate, MINE) as marking:
+        ids = read(marking)
     assert len(ids) == ROWS
     with psycopg.connect(place.dsn, autocommit=True) as connection:
         assert reset(connection, late, MINE, ids) == 0
@@ -86,10 +93,10 @@ def test_a_leader_that_was_superseded_marks_purges_and_resets_nothing(place: Pla
 def test_rows_that_another_attempt_has_marked_meanwhile_are_not_taken_a_second_time(
     place: Place, mandate: Mandate
 ) -> None:
-    mine = marker(place, mandate, MINE)
-    ids = read(mine)
-    assert read(mine, tuple(ids)) == []
-    # An attempt that was replaced, and does not know it yet: it has the same term.
-    assert len(read(marker(place, mandate, OTHERS))) == ROWS
-    with pytest.raises(DatabaseLost, match="marked by another"):
-        read(mine, tuple(ids))
+    # The other is an attempt that was replaced, and does not know it yet: it has the same term.
+    with marker(place, mandate, MINE) as mine, marker(place, mandate, OTHERS) as others:
+        ids = read(mine)
+        assert read(mine, tuple(ids)) == []
+        assert len(read(others)) == ROWS
+        with pytest.raises(DatabaseLost, match="marked by another"):
+            read(mine, tuple(ids))
