@@ -128,7 +128,7 @@ class Harvest:
 
     @property
     def in_flight_records(self) -> int:
-        """How many records were sent that are not settled yet, as of the shards' last beat."""
+        """How many records were sent that are not committed yet, as of the shards' last beat."""
         return self._gauge("in_flight_rows")
 
     @property
