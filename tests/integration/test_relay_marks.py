@@ -58,7 +58,8 @@ def marked(place: Place) -> dict[uuid.UUID | None, int]:
 
 
 def read(marking: Marker, in_flight: tuple[int, ...] = ()) -> list[int]:
-    batch = marking.read(100, 1_000_000, in_flight, (), 0)
+    # So many that a bucket may give all that it has.
+    batch = marking.read(10_000, 1_000_000, in_flight, (), 0)
     return [] if batch is None else batch.column("id").to_pylist()
 
 
