@@ -75,7 +75,7 @@ _TOLD = 50
 _LEAST_BATCH_BYTES, _BATCH_BYTES = 16_000, 1_000_000
 # What a broker takes to end a transaction on its partitions, behind its answer. Who begins the next one sooner is told
 # to come back, which the client does after 20 ms.
-_BREATH_SECONDS = 0.002
+_BREATH_SECONDS = 0.005
 # The rows of all shards lie side by side. What their lots span together should fit into a processor's cache: with eight
 # shards of 10,000 rows each, the database was seen to take twice as long for a row.
 _ROWS_TOGETHER, _LEAST_ROWS = 20_000, 1_000
