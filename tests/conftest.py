@@ -78,8 +78,8 @@ Engines = Callable[..., AbstractContextManager[Engine]]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Session]:
-    """One local Spark for the whole run, with slots for six shards."""
-    session = open_session(SparkOptions(master="local[6]"), name="tests", shards=4, abort=Bell())
+    """One local Spark for the whole run, with slots for eight shards."""
+    session = open_session(SparkOptions(master="local[8]"), name="tests", shards=4, abort=Bell())
     # From here on it is the program's own, as far as engines can tell.
     _only_one.release()
     yield session

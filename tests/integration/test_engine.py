@@ -238,7 +238,7 @@ def test_kill_finishes_nothing_and_says_so(engines: Engines) -> None:
 
 def test_the_programs_spark_is_used_and_not_stopped(engines: Engines, spark: Session) -> None:
     with engines(("some", {"rows": 1}), TALLY) as engine:
-        assert engine.wait(60).master == "local[6]"
+        assert engine.wait(60).master == "local[8]"
     assert spark.context.parallelize([1, 2], 1).sum() == 3
 
 
