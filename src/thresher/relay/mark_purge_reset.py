@@ -61,18 +61,18 @@ def protocol(me: Me, rules: Rules, bounds: Bounds) -> Steps:
     purging: Sequence[Row] = ()
     while (lot := (yield Take(wait=not board.busy, hot=tuple(board.hot(many))))) is not None:
         board.add(lot.rows)
-        wave = board.wave()
-        if not wave:
+        if purging:
+            # Then all keys have their turn: a wave costs about the same, however many rows it has.
             yield AwaitSettled()
             board.purged(purging)
             purging = ()
+        wave = board.wave()
+        if not wave:
             continue
         if (yield from waves.carry(Lot(rows=wave, failures=lot.failures))):
             # Whatever was marked is marked anew.
-            board, purging = Scoreboard(bounds.in_flight_rows), ()
+            board = Scoreboard(bounds.in_flight_rows)
             continue
-        # Each commit waited for the purge before it.
-        board.purged(purging)
         again = {row.id for row in waves.unsent}
         purging = [row for row in wave if row.id not in again]
         board.again(waves.unsent)
