@@ -21,6 +21,7 @@ from thresher.kafka.refusal import Refusal
 from thresher.kafka.tail import Tail
 from thresher.kafka.transactional import ProducerFenced, ProducerProblem, TransactionalProducer
 from thresher.relay import exactly_once, mark_purge_reset
+from thresher.relay.breath import Breath
 from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.effect import (
     AwaitSettled,
@@ -73,9 +74,6 @@ _LOOK_SECONDS = 0.05
 _TOLD = 50
 # The least that makes sense for a batch of the client's, and what it is without another word.
 _LEAST_BATCH_BYTES, _BATCH_BYTES = 16_000, 1_000_000
-# What a broker takes to end a transaction on its partitions, behind its answer: less for few rows, which are on few of
-# them. Who begins the next one sooner is told to come back, which the client does after 20 ms.
-_FEW, _SHORT_BREATH_SECONDS, _BREATH_SECONDS = 10, 0.002, 0.005
 # The rows of all shards lie side by side. What their lots span together should fit into a processor's cache: with eight
 # shards of 10,000 rows each, the database was seen to take twice as long for a row.
 _ROWS_TOGETHER, _LEAST_ROWS = 20_000, 1_000
@@ -158,7 +156,7 @@ class Lane:
         self._noted: Progress | None = None
         self._draft: tuple[Progress, bytes] | None = None
         self._since = ""
-        self._committed = 0.0
+        self._breath, self._committed, self._begun = Breath(), 0.0, 0.0
         self._clock: ServerClock | None = None
         # Smaller after a batch that was too large for its topic, though perhaps none of its records was.
         self._batch_bytes: int | None = None
@@ -335,8 +333,8 @@ class Lane:
 
     def _begin(self, _: Begin) -> None:
         self._seam(Seam.BEFORE_BEGIN)
-        breath = _SHORT_BREATH_SECONDS if len(self._produced) < _FEW else _BREATH_SECONDS
-        time.sleep(max(0.0, self._committed + breath - time.monotonic()))
+        time.sleep(max(0.0, self._committed + self._breath.after(len(self._produced)) - time.monotonic()))
+        self._begun = time.monotonic()
         self._meter.begun()
         self._produced = ()
         self._client.begin()
@@ -368,6 +366,7 @@ class Lane:
             # While the data is on its way.
             self._draft = (effect.draft, encode(effect.draft))
         undelivered = self._client.flush()
+        self._breath.learn(len(self._produced), self._begun - self._committed, time.monotonic() - self._begun)
         self._seam(Seam.FLUSHED)
         faults = self._faults.of(undelivered, self._produced)
         if undelivered and not faults:
