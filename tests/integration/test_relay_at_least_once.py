@@ -86,6 +86,20 @@ def test_a_reader_of_everything_sees_direct_repeats_at_most_when_one_in_fifty_re
     assert verdict.rolled_back > 0
 
 
+def test_sessions_that_the_database_ends_lead_to_direct_repeats_at_most(ours: Place, tmp_path: Path) -> None:
+    with Load(ours, tmp_path, own_keys=True, keys=60, rate=200.0) as load, at_least_once(ours) as relaying:
+        for wanted in (100, 200, 300):
+            relaying.until(partial(sent, relaying, wanted))
+            ours.sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name LIKE 'thresher/%'"
+            )
+        relaying.until(partial(sent, relaying, 500))
+        load.end()
+    assert relaying.total("relayed") >= 500
+    load.require_clean(400, everything=True)
+
+
 def test_rows_that_a_dead_leader_of_goharvest_had_marked_are_picked_up_in_their_order(place: Place) -> None:
     place.stash(*(message(place, number) for number in range(MANY)))
     place.sql(f"UPDATE {place.table} SET leader_id = %s WHERE id %% 3 > 0", uuid.uuid4())
