@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 from thresher.core.errors import ThresherError
 from thresher.election.leadership import Change
+from thresher.election.problem import ElectionMisused
 from thresher.election.tenure import Event, RefreshAsked, Tenure, Tick, Withdrawn, decide
 
 
@@ -93,3 +94,39 @@ class Candidacy:
                 if self._tenure.leader_id is not None:
                     left = min(left, self._tenure.until - self._clock())
                 self._changed.wait(max(0.0, left))
+
+
+class Competitor(Candidacy):
+    """A candidacy with a thread of its own, in which all of the competing is done."""
+
+    def __init__(self, name: str, clock: Callable[[], float], leave_seconds: float) -> None:
+        super().__init__(clock)
+        self._leave_seconds = leave_seconds
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._started = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to compete."""
+        with self._lock:
+            if self._started:
+                raise ElectionMisused("a leadership is started once: make another")
+            self._started = True
+            if not self._stopping.is_set():
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Leave at once."""
+        self.close()
+        with self._lock:
+            self._stopping.set()
+            self._wake()
+        if self._thread.is_alive():
+            self._thread.join(self._leave_seconds)
+
+    def _wake(self) -> None:
+        """End whatever the thread waits for beside the end itself."""
+
+    def _run(self) -> None:
+        raise NotImplementedError

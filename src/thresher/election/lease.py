@@ -27,8 +27,8 @@ from psycopg import conninfo, errors
 from thresher.db import TableName, statement
 from thresher.db.cursor import OwnCursor
 from thresher.db.refusal import is_refused
-from thresher.election.candidacy import Candidacy
-from thresher.election.problem import ElectionMisused, ElectionProblem, ElectionRefused
+from thresher.election.candidacy import Competitor
+from thresher.election.problem import ElectionProblem, ElectionRefused
 from thresher.election.tenure import Confirmed, Granted, Withdrawn
 
 _logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def next_look(row: Row) -> float:
     return min(_LOOK_SECONDS, max(_SHORTEST_LOOK_SECONDS, row.left_seconds))
 
 
-class Lease(Candidacy):
+class Lease(Competitor):
     """Competes for one relay's row. One thread and one connection, which is made again when it is lost."""
 
     def __init__(
@@ -86,29 +86,16 @@ class Lease(Candidacy):
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
     ) -> None:
-        super().__init__(clock)
+        super().__init__("lease", clock, _LEAVE_SECONDS)
         self._dsn, self._outbox, self._name = dsn, outbox, name
         self._seconds = seconds
         self._log = logger or _logger
         self._me = uuid4()
         # Rises with each holder: whoever keeps it with what it writes can tell an older one's from a newer one's.
         self.token: int | None = None
-        self._stopping = threading.Event()
         self._woken = threading.Event()
         self._resigning = False
         self._told: str | None = None
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-        self._lock = threading.Lock()
-        self._started = False
-
-    def start(self) -> None:
-        """Begin to compete."""
-        with self._lock:
-            if self._started:
-                raise ElectionMisused("a leadership is started once: make another")
-            self._started = True
-            if not self._stopping.is_set():
-                self._thread.start()
 
     def resign(self) -> None:
         """Give the lease back, and compete again when others had the time to take it."""
@@ -116,14 +103,8 @@ class Lease(Candidacy):
         self._resigning = True
         self._woken.set()
 
-    def stop(self) -> None:
-        """Release the row at once."""
-        self.close()
-        with self._lock:
-            self._stopping.set()
-            self._woken.set()
-        if self._thread.is_alive():
-            self._thread.join(_LEAVE_SECONDS)
+    def _wake(self) -> None:
+        self._woken.set()
 
     # The lease's own thread
 

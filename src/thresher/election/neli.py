@@ -27,8 +27,8 @@ from typing import Any
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from thresher.core.errors import ThresherError
-from thresher.election.candidacy import Candidacy
-from thresher.election.problem import ElectionMisused, ElectionProblem, ElectionRefused, LeaderTopicMissing
+from thresher.election.candidacy import Candidacy, Competitor
+from thresher.election.problem import ElectionProblem, ElectionRefused, LeaderTopicMissing
 from thresher.election.pulse import Pulse
 from thresher.election.settings import ElectionSettings
 from thresher.election.tenure import Confirmed, Granted, Withdrawn
@@ -117,7 +117,7 @@ def producer_properties(kafka: Mapping[str, Any], settings: ElectionSettings) ->
     }
 
 
-class Neli(Candidacy):
+class Neli(Competitor):
     """Competes in one group, in one thread of its own, which alone talks to Kafka."""
 
     def __init__(
@@ -130,39 +130,18 @@ class Neli(Candidacy):
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
     ) -> None:
-        super().__init__(clock)
+        super().__init__("neli", clock, _LEAVE_SECONDS)
         self._topic, self._group, self._kafka = topic, group, kafka
         self._settings = settings or ElectionSettings()
         self._log = logger or _logger
-        self._stopping = threading.Event()
         self._resigning = threading.Event()
         self._told: str | None = None
         self._known = False
-        self._lock = threading.Lock()
-        self._started = False
-        self._thread = threading.Thread(target=self._run, name="neli", daemon=True)
-
-    def start(self) -> None:
-        """Begin to compete."""
-        with self._lock:
-            if self._started:
-                raise ElectionMisused("a leadership is started once: make another")
-            self._started = True
-            if not self._stopping.is_set():
-                self._thread.start()
 
     def resign(self) -> None:
         """Leave the group, and join it again behind the others."""
         self.tell(Withdrawn())
         self._resigning.set()
-
-    def stop(self) -> None:
-        """Leave the group at once."""
-        self.close()
-        with self._lock:
-            self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(_LEAVE_SECONDS)
 
     # NELI's own thread
 
