@@ -29,7 +29,9 @@ def test_both_workers_publish_and_not_the_driver_and_shards_of_what_is_killed_go
     command += ["--bootstrap", stack.kafka.bootstrap, "--status", where, "--spark-master", spark_cluster.url]
     command += ["--spark-archives", options["archives"][0], "--spark-python", options["python"]]
     command += [word for name, value in options["conf"].items() for word in ("--spark", f"{name}={value}")]
-    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(500)))
+
+    def stash(first: int) -> None:
+        at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(first, first + 500)))
 
     def shards() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = ask(where)["shards"]
@@ -37,24 +39,28 @@ def test_both_workers_publish_and_not_the_driver_and_shards_of_what_is_killed_go
 
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment()) as relay:
         try:
+            stash(0)
             at.read(500, seconds=UP_SECONDS)
-            eventually(lambda: all(shard["relayed"] for shard in shards()), 10)
+            eventually(lambda: all(shard["relayed"] and shard["pid"] for shard in shards()), 10)
             victim, neighbour = shards()
             assert executor_of(victim["pid"]) != executor_of(neighbour["pid"])
             assert relay.pid not in {victim["pid"], neighbour["pid"]}
             assert {spark_cluster.worker_of(shard["pid"]) for shard in (victim, neighbour)} == {"one", "two"}
             os.kill(executor_of(victim["pid"]), signal.SIGKILL)
-            at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(500, 1000)))
+            stash(500)
+            # What lost its executor may send these before it ends, so they do not show that another took over.
             at.read(1000, seconds=RESTART_SECONDS)
-            assert not alive(victim["pid"])
-            eventually(lambda: shards()[0]["relayed"] > victim["relayed"], 10)
+            eventually(lambda: shards()[0]["pid"] not in (None, victim["pid"]), RESTART_SECONDS)
+            eventually(lambda: not alive(victim["pid"]), 20)
+            stash(1000)
+            at.read(1500, seconds=RESTART_SECONDS)
             again, untouched = shards()
-            assert (again["restarts"], again["pid"] != victim["pid"]) == (1, True)
+            assert again["restarts"] >= 1
             assert [untouched[key] for key in ("attempt", "pid")] == [neighbour[key] for key in ("attempt", "pid")]
             unlucky = spark_cluster.worker_of(again["pid"])
             spark_cluster.workers[unlucky].kill()
-            at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(1000, 1500)))
-            at.read(1500, seconds=RESTART_SECONDS)
+            stash(1500)
+            at.read(2000, seconds=RESTART_SECONDS)
 
             def elsewhere() -> bool:
                 pid = shards()[0]["pid"]
