@@ -17,7 +17,7 @@ def test_it_grows_with_every_time_that_it_was_too_short_and_shrinks_slowly() -> 
     assert 0 < breath.after(1) < first
     for _ in range(100):
         breath.learn(1, 0.003, 0.025)
-    assert breath.after(1) == 0.02
+    assert breath.after(1) == 0.008
 
 
 def test_only_transactions_of_few_rows_that_begin_close_behind_another_tell_anything() -> None:

@@ -176,6 +176,10 @@ class TransactionalProducer:
         self._producer.poll(0)
         return self._causes() or list(self._undelivered)
 
+    def await_sent(self, seconds: float) -> bool:
+        """Wait for so long, and say whether the broker has answered for everything; what failed, a flush will tell."""
+        return bool(self._producer.flush(seconds) == 0)
+
     def _causes(self) -> list[Undelivered]:
         return [fault for fault in self._undelivered if fault.refusal is not Refusal.NEIGHBOUR]
 

@@ -5,7 +5,7 @@ told to come back, which the client does after 20 ms, again and again. How long 
 how many partitions there were: so it is learnt from what happens to transactions of few rows.
 """
 
-_LEAST_SECONDS, _MOST_SECONDS = 0.0015, 0.02
+_LEAST_SECONDS, _MOST_SECONDS = 0.0015, 0.008
 # Many rows are on many partitions.
 _FEW, _MANY_SECONDS = 10, 0.005
 # What a flush of few rows takes when the client had to come back, and how far behind a commit that may happen.

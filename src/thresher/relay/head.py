@@ -139,7 +139,7 @@ class Head:
             if not found:
                 return None
             batch = batch_of(found)
-            full = batch.nbytes > size // 2
+            full = batch.get_total_buffer_size() > size // 2
             if len(found) < few or few == rows or full:
                 self._turn(batch, cut_off=len(found) >= few or full)
                 return batch

@@ -9,7 +9,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,6 @@ from thresher.kafka.refusal import Refusal
 from thresher.kafka.tail import Tail
 from thresher.kafka.transactional import ProducerFenced, ProducerProblem, TransactionalProducer
 from thresher.relay import exactly_once, mark_purge_reset
-from thresher.relay.breath import Breath
 from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.effect import (
     AwaitSettled,
@@ -57,6 +56,7 @@ from thresher.relay.mark_purge_reset import Bounds
 from thresher.relay.marker import Marker, leader_id, reset
 from thresher.relay.meter import Meter, counting_errors
 from thresher.relay.names import buckets_of, progress_topic, sessions, transactional_id
+from thresher.relay.opening import Opening
 from thresher.relay.problem import BrokerLost, DatabaseLost
 from thresher.relay.progress import Progress, decode, encode, merged
 from thresher.relay.read_ahead import ReadAhead
@@ -82,10 +82,13 @@ _ROWS_TOGETHER, _LEAST_ROWS = 20_000, 1_000
 def read(shard: Shard, _config: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """Give the lots that are read ahead. The publisher has recovered by the time the first is asked for."""
     ahead: ReadAhead = shard.shared["ahead"]
+    opening: Opening = shard.shared["opening"]
     while not shard.stopping:
         batch = ahead.take(_LOOK_SECONDS)
         if batch is not None:
             yield batch
+        else:
+            opening.tend()
 
 
 @counting_errors
@@ -156,7 +159,10 @@ class Lane:
         self._noted: Progress | None = None
         self._draft: tuple[Progress, bytes] | None = None
         self._since = ""
-        self._breath, self._committed, self._begun = Breath(), 0.0, 0.0
+        # A transform may take longer over a lot than a broker waits for a transaction.
+        self._opening = shard.shared["opening"] = Opening(
+            lambda: self._client, self._progress_record(b""), ahead=not settings.transforms
+        )
         self._clock: ServerClock | None = None
         # Smaller after a batch that was too large for its topic, though perhaps none of its records was.
         self._batch_bytes: int | None = None
@@ -236,6 +242,7 @@ class Lane:
         name = transactional_id(self._settings.name, self._shard.index)
         if self._producer is not None:
             self._producer.discard()
+        self._opening.forget()
         asked = {**self._settings.kafka, **self._settings.producer}
         if self._batch_bytes is not None:
             asked["batch.size"] = self._batch_bytes
@@ -305,6 +312,8 @@ class Lane:
                 self._in_flight = []
                 return Lot(rows=(), failures=self._shard.shared["failures"])
         self._learn()
+        if not self._ahead.ready:
+            self._opening.ahead(lambda: self._ahead.ready)
         for batch in self._batches:
             lot = self._ahead.lots[batch.schema.metadata[b"lot"]]
             if not self._ahead.current(lot):
@@ -320,6 +329,9 @@ class Lane:
             self._taken = (len(rows), time.monotonic())
             self._in_flight = [row.id for row in rows] if self._hook is not None else []
             return Lot(rows=rows, failures=lot.failures)
+        with suppress(ProducerProblem):
+            # Else whoever comes next ends it.
+            self._opening.end()
         return None
 
     def _learn(self) -> None:
@@ -333,14 +345,9 @@ class Lane:
 
     def _begin(self, _: Begin) -> None:
         self._seam(Seam.BEFORE_BEGIN)
-        time.sleep(max(0.0, self._committed + self._breath.after(len(self._produced)) - time.monotonic()))
-        self._begun = time.monotonic()
+        self._opening.begin()
         self._meter.begun()
         self._produced = ()
-        self._client.begin()
-        # An empty record, which no reader takes for progress: the progress partition joins the transaction while the
-        # data is on its way, and not after it.
-        self._client.produce([(0, Record(self._progress, b"", None, self._shard.index, 0, None))])
 
     def _produce(self, effect: Produce) -> list[Fault]:
         self._produced = effect.rows
@@ -366,7 +373,7 @@ class Lane:
             # While the data is on its way.
             self._draft = (effect.draft, encode(effect.draft))
         undelivered = self._client.flush()
-        self._breath.learn(len(self._produced), self._begun - self._committed, time.monotonic() - self._begun)
+        self._opening.flushed(len(self._produced))
         self._seam(Seam.FLUSHED)
         faults = self._faults.of(undelivered, self._produced)
         if undelivered and not faults:
@@ -381,7 +388,7 @@ class Lane:
             self._client.forgive()
         drafted, text = self._draft or (None, b"")
         value = text if drafted is effect.progress else encode(effect.progress)
-        self._client.produce([(0, Record(self._progress, value, None, self._shard.index, 0, None))])
+        self._client.produce([(0, self._progress_record(value))])
         self._noted, self._draft = effect.progress, None
         if not self._marking:
             return True
@@ -390,6 +397,9 @@ class Lane:
         if any(each.refusal is not Refusal.MOMENT for each in failed):
             raise BrokerLost(f"a record for {failed[0].topic} was not delivered: {failed[0].why}")
         return not failed
+
+    def _progress_record(self, value: bytes) -> Record:
+        return Record(self._progress, value, None, self._shard.index, 0, None)
 
     def _commit(self, _: Commit) -> bool:
         self._seam(Seam.BEFORE_COMMIT)
@@ -402,7 +412,7 @@ class Lane:
                 raise
             self._shard.event("in doubt", why=str(problem))
             return False
-        self._committed = time.monotonic()
+        self._opening.committed(len(self._produced))
         self._in_hand(0)
         self._seam(Seam.COMMITTED)
         self._tell()

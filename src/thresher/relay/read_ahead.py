@@ -25,6 +25,8 @@ _LONG_LOOK_SECONDS, _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS = 0.02, 0.1, 1.0
 # A shard that had nothing for seconds looks ten times less often than one that is in use.
 _SHARE_OF_IDLENESS, _SLOWEST = 0.002, 10
 _HELD_SECONDS = 2.0
+# While few rows are on their way no others can be, and looks would only take the processor from them.
+_FEW, _BUSY_SECONDS = 100, 0.003
 
 
 def pause(looked_seconds: float, idle_seconds: float, poll_seconds: float) -> float:
@@ -172,7 +174,8 @@ class ReadAhead:
         batch = head.read(self._rows, self._bytes, in_flight, held, generation)
         if batch is None:
             done = time.monotonic()
-            self._stopped.wait(pause(done - now, done - self._last, self._poll))
+            poll = max(self._poll, _BUSY_SECONDS) if in_flight else self._poll
+            self._stopped.wait(pause(done - now, done - self._last, poll))
             return
         self._last = now
         ids = integers(batch.column("id"))
@@ -181,3 +184,5 @@ class ReadAhead:
                 self._in_flight.update(ids)
                 self._ready = ReadLot(batch=batch, generation=generation)
                 self._state.notify_all()
+        if len(ids) < _FEW:
+            self._stopped.wait(_BUSY_SECONDS)

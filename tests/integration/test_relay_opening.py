@@ -1,0 +1,54 @@
+"""Transactions that are opened ahead of their rows, at a real broker."""
+
+import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from tests.processes import eventually
+from tests.relay.relaying import Place
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message
+from thresher.relay.names import progress_topic
+from thresher.relay.settings import Delivery
+from thresher.spark.session import Session
+
+# Seen: two seconds after the last row.
+ENDED_SECONDS = 20.0
+
+
+class Watch:
+    """What is open on the progress partition of the first shard."""
+
+    def __init__(self, at: Place) -> None:
+        self._client = AdminClient({"bootstrap.servers": at.stack.kafka.bootstrap})
+        self._place = TopicPartition(progress_topic(f"{at.prefix}relay"), 0)
+
+    def open(self) -> bool:
+        """Whether records lie behind what readers of committed ones can read."""
+        # Asked for in this order: what is committed meanwhile is not taken for open.
+        end, readable = (
+            self._client.list_offsets({self._place: OffsetSpec.latest()}, isolation_level=level)[self._place].result()
+            for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
+        )
+        return bool(readable.offset < end.offset)
+
+
+@pytest.mark.parametrize("delivery", Delivery)
+def test_a_shard_that_waits_for_rows_has_a_transaction_open_and_an_idle_one_has_none(
+    stack: Stack, spark: Session, dsn: str, topic_prefix: str, delivery: Delivery
+) -> None:
+    at = Place(stack, dsn, topic_prefix)
+
+    def another_is_awaited() -> bool:
+        # On a slow machine that may be over before it is looked at: then one more row shows it.
+        at.stash(Message(topic=at.topic, key="k", value="v"))
+        relaying.until(lambda: at.pending() == 0)
+        return Watch(at).open()
+
+    with at.relaying(shards=1, delivery=delivery) as relaying:
+        for _ in range(2):
+            relaying.until(another_is_awaited)
+            eventually(lambda: not Watch(at).open(), ENDED_SECONDS)
+        relaying.until(another_is_awaited)
+    # A broker answers before it has ended a transaction everywhere.
+    eventually(lambda: not Watch(at).open(), 5.0)

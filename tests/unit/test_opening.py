@@ -1,0 +1,175 @@
+"""Transactions wait for rows where rows are likely to come, and for nothing else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from thresher.relay.opening import Opening
+from thresher.relay.row import Record
+
+OPENER = Record("progress", b"", None, 0, 0, None)
+
+
+class Client:
+    """What a producer is told, and a clock on which each wait takes its time."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.now = 100.0
+        self.answers_after = 0.002
+        self._sent = 0.0
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def produce(self, records: Any) -> None:
+        assert list(records) == [(0, OPENER)]
+        self._sent = self.now
+
+    def await_sent(self, seconds: float) -> bool:
+        self.now += seconds
+        return self.now - self._sent >= self.answers_after
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def commit(self) -> None:
+        self.calls.append("commit")
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+def made(client: Client, *, ahead: bool = True) -> Opening:
+    return Opening(
+        lambda: client,  # type: ignore[arg-type, return-value]
+        OPENER,
+        ahead=ahead,
+        monotonic=lambda: client.now,
+        sleep=client.sleep,
+    )
+
+
+def never() -> bool:
+    return False
+
+
+def after(calls: int) -> Callable[[], bool]:
+    left = iter(range(calls))
+    return lambda: next(left, None) is None
+
+
+def carry(client: Client, opened: Opening, rows: int = 1) -> None:
+    opened.begin()
+    client.now += 0.004
+    opened.flushed(rows)
+    opened.committed(rows)
+
+
+def test_behind_rows_the_next_transaction_is_open_before_more_come(client: Client) -> None:
+    opened = made(client)
+    carry(client, opened)
+    opened.ahead(never)
+    assert client.calls == ["begin", "begin"]
+    began = client.now
+    opened.begin()
+    assert (client.calls, client.now) == (["begin", "begin"], began)
+
+
+def test_not_at_once_behind_a_commit(client: Client) -> None:
+    opened = made(client)
+    carry(client, opened)
+    committed = client.now
+    opened.begin()
+    assert client.now > committed
+
+
+def test_rows_that_come_meanwhile_are_not_kept_waiting(client: Client) -> None:
+    opened = made(client)
+    carry(client, opened)
+    opened.ahead(after(1))
+    assert client.calls == ["begin"]
+    client.answers_after = 1.0
+    began = client.now
+    opened.ahead(after(20))
+    assert client.calls == ["begin", "begin"]
+    assert client.now - began < 0.03
+
+
+def test_a_broker_that_does_not_answer_is_not_waited_for(client: Client) -> None:
+    opened = made(client)
+    carry(client, opened)
+    client.answers_after = 60.0
+    began = client.now
+    opened.ahead(never)
+    assert client.now - began < 0.1
+
+
+def test_a_transaction_that_waits_in_vain_is_ended_and_no_other_opened(client: Client) -> None:
+    opened = made(client)
+    carry(client, opened)
+    opened.ahead(never)
+    opened.tend()
+    assert client.calls == ["begin", "begin"]
+    client.now += 3.0
+    opened.tend()
+    opened.tend()
+    assert client.calls == ["begin", "begin", "commit"]
+    opened.ahead(never)
+    assert client.calls == ["begin", "begin", "commit"]
+    opened.begin()
+    assert client.calls == ["begin", "begin", "commit", "begin"]
+
+
+def test_rows_that_were_long_in_coming_get_a_transaction_of_their_own(client: Client) -> None:
+    opened = made(client)
+    carry(client, opened)
+    opened.ahead(never)
+    client.now += 3.0
+    opened.begin()
+    assert client.calls == ["begin", "begin", "commit", "begin"]
+
+
+def test_who_has_carried_nothing_yet_opens_nothing_ahead(client: Client) -> None:
+    opened = made(client)
+    opened.ahead(never)
+    opened.end()
+    assert client.calls == []
+
+
+def test_where_rows_may_wait_for_something_else_nothing_is_opened_ahead(client: Client) -> None:
+    opened = made(client, ahead=False)
+    carry(client, opened)
+    opened.ahead(never)
+    assert client.calls == ["begin"]
+
+
+def test_what_another_producer_had_open_is_not_ended_again(client: Client) -> None:
+    opened = made(client)
+    carry(client, opened)
+    opened.ahead(never)
+    opened.forget()
+    opened.end()
+    assert client.calls == ["begin", "begin"]
+    opened.begin()
+    assert client.calls == ["begin", "begin", "begin"]
+
+
+def test_a_broker_that_needs_longer_gets_longer(client: Client) -> None:
+    def waited() -> float:
+        carry(client, opened)
+        committed = client.now
+        opened.begin()
+        return client.now - committed
+
+    opened = made(client)
+    first = waited()
+    opened.committed(1)
+    client.answers_after = 0.025
+    for _ in range(3):
+        opened.ahead(never)
+        opened.committed(1)
+    assert waited() > 2 * first
