@@ -21,7 +21,7 @@ main()
 
 def parent(preload: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, "pyspark.worker"], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", PROGRAM, "pyspark.worker"], capture_output=True, text=True, timeout=150, check=False,
         env={**os.environ, "THRESHER_PRELOAD": preload, **variables},
     )  # fmt: skip
 

@@ -148,7 +148,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / "thresher.service"
     unit.write_text(text.replace("/opt/thresher/bin/thresher", "/bin/true").replace("User=thresher", "User=root"))
     judged = subprocess.run(
-        [analyze, "verify", "--man=no", unit], capture_output=True, text=True, timeout=60, check=False
+        [analyze, "verify", "--man=no", unit], capture_output=True, text=True, timeout=150, check=False
     )
     assert (judged.returncode, judged.stderr) == (0, "")
 

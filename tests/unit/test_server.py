@@ -15,7 +15,7 @@ def get(port: int, path: str, method: str = "GET") -> tuple[int, Message, bytes]
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=10) as answer:
+        with opener.open(request, timeout=60) as answer:
             return answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as error:
         with error:

@@ -1,7 +1,6 @@
 """What is shown of a process that leads nothing, and of one whose database does not answer."""
 
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +22,7 @@ def calls() -> Iterator[socket.socket]:
 
 
 def process(calls: socket.socket, **changes: Any) -> Process:
-    dsn = f"host=127.0.0.1 port={calls.getsockname()[1]} user=u dbname=d connect_timeout=2"
+    dsn = f"host=127.0.0.1 port={calls.getsockname()[1]} user=u dbname=d connect_timeout=120"
     settings = Settings(name="orders", dsn=dsn, outbox=TableName(table="outbox"), kafka={})
     return Process(settings=settings, **changes)
 
@@ -44,12 +43,11 @@ def test_a_standby_is_ready_and_its_database_is_not_called(calls: socket.socket)
 def test_a_database_that_says_nothing_keeps_no_page(calls: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "_PATIENCE_SECONDS", 0.3)
     with shown(process(calls, role=Role.TAKING_OVER, waiting_for="the database")) as page:
-        began = time.monotonic()
+        # Seen: 0.3 s. Who scrapes waits for 15 s, and libpq for 120.
         samples = page.samples()
         code, answer = page.probe("/readyz")
-        # Seen: 0.3 s. What libpq waits for is 2 s.
-        assert time.monotonic() - began < 1.9
         assert samples["thresher_database_up", ()] == 0
         assert (code, answer["waiting_for"]) == (503, "the database")
         assert "has not answered" in page.probe("/status")[1]["database_trouble"]
+        calls.settimeout(60.0)
         calls.accept()[0].close()

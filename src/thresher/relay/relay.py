@@ -41,7 +41,7 @@ from thresher.relay.transform import load
 from thresher.spark.engine import Engine
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
-from thresher.spark.problem import EngineProblem, ShardsFailed
+from thresher.spark.problem import EngineLost, EngineProblem, ShardsFailed
 from thresher.spark.settings import SparkOptions
 from thresher.spark.snapshot import EngineState, Snapshot
 from thresher.spark.supervision import Phase
@@ -91,8 +91,8 @@ class Relay:
         self._asked = threading.Event()
         self._engine: Engine | None = None
         self._error: ThresherError | None = None
-        # Topics whose rows wait, and why.
-        self.alarms: dict[str, str] = {}
+        # Topics whose rows wait, and why, by shard; replaced as a whole.
+        self._held: dict[int, dict[str, str]] = {}
         self._told: dict[int, str | None] = {}
         self._warned = False
         self.term: str | None = None
@@ -111,6 +111,11 @@ class Relay:
         if self._asked.is_set():
             return Role.STOPPING
         return Role.TAKING_OVER if self._watcher is None else Role.LEADING
+
+    @property
+    def alarms(self) -> dict[str, str]:
+        """Topics whose rows wait in one shard or more, and why."""
+        return {topic: why for held in self._held.values() for topic, why in held.items()}
 
     @property
     def trouble(self) -> tuple[str, str] | None:
@@ -200,7 +205,9 @@ class Relay:
         self._watcher = watcher
         try:
             snapshot = engine.wait()
-        except ShardsFailed as error:
+        except (EngineLost, ShardsFailed) as error:
+            # What the watch found comes first: one that was superseded must not be started again, although the Spark
+            # that it then could not stop in good order says that it may.
             cause = error.__cause__
             raise self._error or (cause if isinstance(cause, ThresherError) else error) from None
         finally:
@@ -378,10 +385,16 @@ class Relay:
                 for topic in fields["topics"]:
                     if topic not in self.alarms:
                         logger.warning("rows of topic %s wait: %s", topic, fields["why"], extra=told)
-                    self.alarms[topic] = str(fields["why"])
+                held = dict.fromkeys(fields["topics"], str(fields["why"]))
+                self._held = {**self._held, shard: {**self._held.get(shard, {}), **held}}
             case "lifted":
-                if self.alarms.pop(fields["topic"], None) is not None:
-                    logger.info("rows of topic %s go on", fields["topic"], extra=told)
+                if (topic := fields["topic"]) in self.alarms:
+                    logger.info("rows of topic %s go on", topic, extra=told)
+                # It is there for all of them: a shard without rows of it would never say so.
+                self._held = {
+                    each: {name: why for name, why in held.items() if name != topic}
+                    for each, held in self._held.items()
+                }
             case "dead":
                 logger.warning(
                     "rows set aside: %d, the first is %d: %s",
@@ -391,6 +404,8 @@ class Relay:
                     extra=told,
                 )
             case "relaying":
+                # What the attempt before it held, nobody would lift: this one finds out by itself.
+                self._held = {**self._held, shard: {}}
                 engine = self._engine
                 trouble = engine.snapshot().shards[shard].last_error if engine is not None else None
                 if self._told.get(shard, "") != trouble:

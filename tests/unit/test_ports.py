@@ -1,0 +1,33 @@
+import subprocess
+import sys
+
+import pytest
+
+from thresher.devstack import ports
+from thresher.devstack.problem import StackProblem
+
+DRAW = "from thresher.devstack import ports; ports._LOWEST = ports._HIGHEST = {port}; print(ports.free_port())"
+
+
+def drawn_elsewhere(port: int) -> subprocess.CompletedProcess[str]:
+    """Have another process draw, from this port alone."""
+    return subprocess.run(
+        [sys.executable, "-c", DRAW.format(port=port)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_port_that_was_drawn_is_nobody_elses_although_nobody_listens_on_it_yet() -> None:
+    port = ports.free_port()
+    refused = drawn_elsewhere(port)
+    assert refused.returncode == 1
+    assert "no free port found" in refused.stderr
+    assert ports.is_free(port)
+
+
+def test_a_port_that_a_process_drew_is_free_when_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = next(port for port in range(31_000, 32_000) if drawn_elsewhere(port).returncode == 0)
+    monkeypatch.setattr(ports, "_LOWEST", port)
+    monkeypatch.setattr(ports, "_HIGHEST", port)
+    assert ports.free_port() == port
+    with pytest.raises(StackProblem):
+        ports.free_port(taken={port})
