@@ -170,16 +170,16 @@ def main() -> None:
     options = parser.parse_args()
     figures = starts(options.rounds)
     idle = [("ticks", {"every": 3600.0}), ("tally", {})]
-    with driven([("ticks", {}), ("tally", {})]) as driver:
+    with driven([("ticks", {}), ("tally", {})], policy={}) as driver:
         figures["restart_worker_s"] = back(driver, options.rounds, lambda pid: os.kill(pid, signal.SIGKILL))
-    with driven(idle, quiet=True) as driver:
+    with driven(idle, quiet=True, policy={}) as driver:
         driver.until(lambda shot: all(shard["state"] == "running" for shard in shot["shards"]), 60)
         time.sleep(10)  # Java compiles what it has started with
         figures["idle_core_share"] = core_share(driver, options.idle_seconds)
     with tempfile.TemporaryDirectory(prefix="thresher-bench-") as scratch, cluster(Path(scratch)) as standalone:
         archive = Path(scratch) / "environment.tar.gz"
         pack(archive, only=["thresher", "pyarrow"])
-        with driven(spark=standalone.options(archive)) as driver:
+        with driven(spark=standalone.options(archive), policy={}) as driver:
             driver.until(running, 150)
             figures["restart_executor_s"] = back(
                 driver, options.rounds, lambda pid: os.kill(executor_of(pid), signal.SIGKILL)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.processes import eventually, marked
 from thresher.devstack import ports
@@ -23,7 +24,13 @@ from thresher.spark.settings import SparkOptions
 
 pytest_plugins = ["thresher.testing.fixtures"]
 
+# A machine that stalls is no fault of an example, nor of what draws it.
+settings.register_profile("thresher", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("thresher")
+
 PROXIED = "PROXIED"
+# For so many shards the run's Spark has slots at once.
+SLOTS = 8
 # Where tests take long, the longest first.
 _LONG = ("test_relay_seams", "crash/", "acceptance/", "test_election", "integration/", "contract/", "property/")
 
@@ -55,7 +62,7 @@ def nothing_stays_behind() -> Iterator[None]:
             command for command in marked(mark).values() if "multiprocessing.resource_tracker" not in command
         ] + files
 
-    eventually(lambda: not strays(), 20, lambda: f"left behind: {strays()}")
+    eventually(lambda: not strays(), 60, lambda: f"left behind: {strays()}")
     shutil.rmtree(places, ignore_errors=True)
 
 
@@ -78,8 +85,8 @@ Engines = Callable[..., AbstractContextManager[Engine]]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Session]:
-    """One local Spark for the whole run, with slots for eight shards."""
-    session = open_session(SparkOptions(master="local[8]"), name="tests", shards=4, abort=Bell())
+    """One local Spark for the whole run."""
+    session = open_session(SparkOptions(master=f"local[{SLOTS}]"), name="tests", shards=4, abort=Bell())
     # From here on it is the program's own, as far as engines can tell.
     _only_one.release()
     yield session
@@ -100,8 +107,9 @@ def engines(spark: Session) -> Engines:
                 Step(function=function if ":" in function else f"functions:{function}", config=config)
                 for function, config in steps
             ),
-            # Figures come with a beat: who waits for one does not wait long.
-            policy=Policy(**{"beat_seconds": 0.2, **policy}),
+            # Figures come with a beat: who waits for one does not wait long. Whoever looks silent because the machine
+            # stalls is left alone: tests of silence say how long they bear it.
+            policy=Policy(**{"beat_seconds": 0.2, "silence_seconds": 15.0, "deaf_seconds": 20.0, **policy}),
         )
         made = Engine(pipeline, observer=observer)
         made.start()

@@ -28,6 +28,11 @@ def command_line(pid: int) -> bytes:
         return b""
 
 
+def is_java(pid: int) -> bool:
+    """Whether it is a JVM, and not one of the helpers by which a JVM starts other programs."""
+    return Path(command_line(pid).split(b"\0")[0].decode(errors="replace")).name == "java"
+
+
 def marked(mark: str) -> dict[int, str]:
     """Every process that has the mark in its environment, wherever it went, with its command line."""
     found = {}
@@ -55,9 +60,13 @@ def descendants(pid: int) -> set[int]:
 
 
 def eventually(condition: Callable[[], object], seconds: float, complaint: Callable[[], str] = lambda: "") -> None:
+    """Look until it is so. The last look begins when the time is over: who was stalled before it is not too late."""
     deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s. {complaint()}"
+    while True:
+        last = time.monotonic() >= deadline
+        if condition():
+            return
+        assert not last, f"not within {seconds} s. {complaint()}"
         time.sleep(0.05)
 
 

@@ -125,9 +125,9 @@ def test_pump_stops_gracefully(dsn: str, connection: psycopg.Connection[Any], nu
             row = connection.execute("SELECT count(*) FROM outbox").fetchone()
             return int(row[0]) if row else 0
 
-        eventually(rows, 30)
+        eventually(rows, 90)
         pump.send_signal(number)
-        out, errors = pump.communicate(timeout=30)
+        out, errors = pump.communicate(timeout=90)
     assert pump.returncode == 0
     assert "stopped after" in errors
     assert json.loads(out)["committed"] == rows()
@@ -225,12 +225,12 @@ def test_a_second_signal_does_not_wait_for_a_writer_that_hangs(dsn: str, connect
             waiting = (
                 "SELECT FROM pg_stat_activity WHERE application_name = 'thresher pump' AND wait_event_type = 'Lock'"
             )
-            eventually(lambda: observer.execute(waiting).fetchall(), 30)
+            eventually(lambda: observer.execute(waiting).fetchall(), 90)
         # To the whole group, as a terminal or systemd does.
         os.killpg(pump.pid, signal.SIGTERM)
         time.sleep(0.5)
         os.killpg(pump.pid, signal.SIGINT)
-        out, errors = pump.communicate(timeout=30)
+        out, errors = pump.communicate(timeout=90)
     assert pump.returncode == 0, errors
     assert "Traceback" not in errors
     assert json.loads(out)["committed"] == 0

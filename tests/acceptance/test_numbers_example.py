@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyspark
@@ -22,6 +21,8 @@ from thresher.kafka.admin import Admin
 EXAMPLE = Path(__file__).parents[2] / "examples" / "numbers_to_kafka.py"
 SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 SHARDS, NUMBERS = 2, 2000
+# Only how long a failing test waits. Seen: 12 s for the longest of what is waited for.
+PATIENCE = 120.0
 
 
 @pytest.fixture
@@ -80,13 +81,16 @@ def test_all_numbers_arrive_once_and_in_order(stack: Stack, topic: str, numbers:
     variables = {"PYSPARK_PYTHON": sys.executable, **find_java().environment}
     answer = subprocess.run(
         [*runner, *command(stack, topic, numbers)],
-        env=environment(**variables), capture_output=True, text=True, timeout=120, check=False,
+        env=environment(**variables), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr[-3000:]
     shot = json.loads(answer.stdout.splitlines()[-1])
     assert [shard["state"] for shard in shot["shards"]] == ["finished"] * SHARDS
-    assert [shard["counts"] for shard in shot["shards"]] == [{"squared": NUMBERS, "published": NUMBERS}] * SHARDS
-    assert arrived(stack, topic) == {shard: list(expected(shard)) for shard in range(SHARDS)}
+    for shard, found in arrived(stack, topic).items():
+        # Once is promised to whom nothing happens: a machine that stalls may have cost a shard its worker.
+        restarted = shot["shards"][shard]["restarts"] > 0
+        assert restarted or shot["shards"][shard]["counts"] == {"squared": NUMBERS, "published": NUMBERS}
+        assert (list(dict.fromkeys(found)) if restarted else found) == list(expected(shard))
 
 
 def test_a_followed_file_may_grow_in_the_middle_of_a_line(stack: Stack, topic: str, numbers: Path) -> None:
@@ -96,36 +100,43 @@ def test_a_followed_file_may_grow_in_the_middle_of_a_line(stack: Stack, topic: s
         [sys.executable, *command(stack, topic, numbers, "--follow")],
         env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as program:  # fmt: skip
-        eventually(lambda: done(numbers, 0) == 2, 60)
+        eventually(lambda: done(numbers, 0) == 2, PATIENCE)
         with (numbers / "0.txt").open("a") as file:
             file.write("34\n5\n")
-        eventually(lambda: done(numbers, 0) == 4, 30)
+        eventually(lambda: done(numbers, 0) == 4, PATIENCE)
         program.terminate()
-        assert program.wait(30) == 0
-    assert arrived(stack, topic)[0] == [1, 2, 1234, 5]
+        assert program.wait(PATIENCE) == 0
+    # A worker that a stalled machine cost its line begins its last batch again.
+    assert list(dict.fromkeys(arrived(stack, topic)[0])) == [1, 2, 1234, 5]
 
 
 def test_killed_workers_lose_nothing_and_reorder_nothing(stack: Stack, topic: str, numbers: Path) -> None:
     options = ("--follow", "--batch", "5")
+    # In portions: the next one is there when workers were killed over the one before, however quick they were.
+    portions = list(itertools.pairwise((0, NUMBERS // 3, NUMBERS // 3 * 2, NUMBERS)))
+    for shard in range(SHARDS):
+        (numbers / f"{shard}.txt").write_text("")
     with subprocess.Popen(
         [sys.executable, *command(stack, topic, numbers, *options)],
         env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as program:  # fmt: skip
-        killed: set[int] = set()
-        deadline = time.monotonic() + 90
-        while not all(done(numbers, shard) == NUMBERS for shard in range(SHARDS)):
-            assert time.monotonic() < deadline
-            fresh = workers(program.pid) - killed
-            if len(killed) < 4 and len(fresh) == SHARDS and any(done(numbers, shard) for shard in range(SHARDS)):
-                killed |= fresh
-                for pid in fresh:
+        for begin, end in portions:
+            for shard in range(SHARDS):
+                with (numbers / f"{shard}.txt").open("a") as file:
+                    file.write("".join(f"{number}\n" for number in expected(shard)[begin:end]))
+            if end == NUMBERS:
+                break
+            eventually(lambda begin=begin: any(done(numbers, shard) > begin for shard in range(SHARDS)), PATIENCE)  # type: ignore[misc]
+            eventually(lambda: len(workers(program.pid)) == SHARDS, PATIENCE)
+            for pid in workers(program.pid):
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+        eventually(lambda: all(done(numbers, shard) == NUMBERS for shard in range(SHARDS)), PATIENCE)
         everybody = descendants(program.pid)
         program.terminate()
-        output, _ = program.communicate(timeout=30)
+        output, _ = program.communicate(timeout=PATIENCE)
         assert program.returncode == 0
-    eventually(lambda: not any(map(alive, everybody)), 5)
+    eventually(lambda: not any(map(alive, everybody)), 60)
     assert sum(shard["restarts"] for shard in json.loads(output)["shards"]) >= SHARDS
     for shard, found in arrived(stack, topic).items():
         # A batch that was acknowledged but not noted comes again, as a whole and right away.

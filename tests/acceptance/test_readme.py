@@ -32,7 +32,7 @@ def test_the_python_example_runs(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         create_schema(connection, TableName(table="outbox"))
     example, _, _, _ = blocks("python")
-    subprocess.run([sys.executable, "-c", example], env=environment(THRESHER_DS=dsn), check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", example], env=environment(THRESHER_DS=dsn), check=True, timeout=150)
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (1001,)
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
@@ -43,7 +43,7 @@ def test_the_pipeline_example_runs(tmp_path: Path) -> None:
     program = tmp_path / "squares.py"
     program.write_text(example)
     answer = subprocess.run(
-        [sys.executable, program], env=environment(), capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, program], env=environment(), capture_output=True, text=True, timeout=170, check=False
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.splitlines() == [str(sum(number**2 for number in range(100)))]
@@ -82,7 +82,7 @@ def test_the_commands_run(state: Path) -> None:
     assert both.split("\n")[:2] == ["./run demo", "./run test"]
     for line in tour.strip().splitlines():
         answer = subprocess.run(
-            shlex.split(line), cwd=ROOT, env=environment(THRESHER_STATE=str(state)), timeout=120,
+            shlex.split(line), cwd=ROOT, env=environment(THRESHER_STATE=str(state)), timeout=170,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert answer.returncode == 0, f"{line}: {answer.stderr}"

@@ -3,10 +3,11 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,16 @@ import pytest
 from tests.processes import environment, eventually
 from tests.relay.relaying import Place
 from thresher.cli.status import RelayUnreachable, ask
-from thresher.devstack.ports import free_port
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 
-# Seen: 6 s until its shards are up.
-UP_SECONDS = 60.0
+# Only how long a failing test waits. Seen: 6 s until its shards are up.
+UP_SECONDS = 120.0
 
 
 def thresher(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "thresher", *arguments], capture_output=True, text=True, timeout=100, check=False,
+        [sys.executable, "-m", "thresher", *arguments], capture_output=True, text=True, timeout=200, check=False,
         env=environment(**variables),
     )  # fmt: skip
 
@@ -36,12 +36,11 @@ def at(stack: Stack, dsn: str, topic_prefix: str) -> Place:
 
 
 class Running:
-    """`thresher run` in a directory of its own, with its log."""
+    """`thresher run` in a directory of its own, with its log. No stall of the machine costs it its lease."""
 
     def __init__(self, at: Place, directory: Path, **keys: Any) -> None:
-        self.status = f"127.0.0.1:{free_port()}"
         config = {
-            "name": f"{at.prefix}relay", "data_source": at.dsn, "status": self.status,
+            "name": f"{at.prefix}relay", "data_source": at.dsn, "status": "127.0.0.1:0", "lease_seconds": 30,
             "kafka": {"bootstrap.servers": at.stack.kafka.bootstrap}, **keys,
         }  # fmt: skip
         path = directory / "relay.yaml"
@@ -53,18 +52,26 @@ class Running:
                 cwd=directory, env=environment(), stdout=log, stderr=log,
             )  # fmt: skip
 
-    def ask(self) -> dict[str, Any]:
-        with contextlib.suppress(RelayUnreachable):
-            return ask(self.status)
-        return {}
+    @property
+    def status(self) -> str:
+        """Where it shows itself: on a free port, as its log says."""
+        found = re.search("status at http://([^/]+)/status", self.log.read_text())
+        return found[1] if found else ""
 
-    def until(self, key: str, value: object, seconds: float = UP_SECONDS) -> dict[str, Any]:
-        def there() -> bool:
+    def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """Wait until a picture shows it, and return that one: the next may look different."""
+        picture: dict[str, Any] = {}
+
+        def there() -> object:
+            nonlocal picture
             assert self.process.poll() is None, self.log.read_text()
-            return self.ask().get(key) == value
+            if at := self.status:
+                with contextlib.suppress(RelayUnreachable):
+                    picture = ask(at)
+            return picture and condition(picture)
 
-        eventually(there, seconds, lambda: f"{self.ask()} {self.log.read_text()}")
-        return self.ask()
+        eventually(there, UP_SECONDS, lambda: f"{picture} {self.log.read_text()}")
+        return picture
 
 
 @contextlib.contextmanager
@@ -83,24 +90,32 @@ def test_an_operators_day(at: Place, tmp_path: Path) -> None:
     at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES ('not a topic', 'k', 'v')")
     with running(at, tmp_path, transform="mine:same") as relay:
         at.read(100, seconds=UP_SECONDS)
-        picture = relay.until("relayed", 100)
-        relay.until("pending", 0)
-        relay.until("dead_rows", 1)
-        assert (picture["state"], picture["pending_exact"], len(picture["shards"])) == ("running", True, 2)
-        assert [shard["state"] for shard in picture["shards"]] == ["running"] * 2
+        picture = relay.until(
+            lambda picture: (
+                (picture["state"], picture["pending"], picture["dead_rows"]) == ("running", 0, 1)
+                and [shard["state"] for shard in picture["shards"]] == ["running"] * 2
+                and (picture["relayed"] == 100 or disturbed(picture))
+            )
+        )
+        assert picture["pending_exact"] is True
         shown = thresher("status", "--at", relay.status)
         assert shown.returncode == 0, shown.stderr
-        assert "relayed 100" in shown.stdout
+        assert "relayed 100" in shown.stdout or disturbed(picture)
         assert json.loads(thresher("status", "--at", relay.status, "--json").stdout)["name"] == f"{at.prefix}relay"
         dead(at)
-        relay.until("dead_rows", 0)
+        picture = relay.until(lambda picture: picture["dead_rows"] == 0)
         relay.process.send_signal(signal.SIGTERM)
-        assert relay.process.wait(60) == 0
+        assert relay.process.wait(UP_SECONDS) == 0
         log = relay.log.read_text()
     assert "Traceback" not in log
-    assert "101 rows relayed" in log
+    assert "101 rows relayed" in log or (disturbed(picture) and "rows relayed" in log)
     nobody = thresher("status", "--at", relay.status)
     assert (nobody.returncode, "no relay answers" in nobody.stderr) == (1, True)
+
+
+def disturbed(picture: dict[str, Any]) -> bool:
+    """Whether a shard had to start over, as where a commit took long: its rows were recovered, not relayed."""
+    return any(shard["restarts"] for shard in picture["shards"])
 
 
 def dead(at: Place) -> None:
@@ -118,12 +133,12 @@ def dead(at: Place) -> None:
     again = thresher("dead", "replay", str(row["id"]), "--ds", at.dsn)
     assert "1 rows were put back" in again.stdout
     # It cannot be sent this time either.
-    eventually(lambda: [found[1] for found in at.dead()] == ["malformed"], 20)
+    eventually(lambda: [found[1] for found in at.dead()] == ["malformed"], UP_SECONDS)
     at.sql("UPDATE outbox_dead SET kafka_topic = %s", at.topic)
     thresher("dead", "replay", "--all", "--ds", at.dsn)
-    assert at.read(101)[-1].value() is not None
+    assert at.read(101, seconds=UP_SECONDS)[-1].value() is not None
     at.sql("INSERT INTO outbox (kafka_topic) VALUES ('not a topic')")
-    eventually(lambda: len(at.dead()) == 1, 20)
+    eventually(lambda: len(at.dead()) == 1, UP_SECONDS)
     assert "1 rows were dropped" in thresher("dead", "drop", "--kind", "malformed", "--ds", at.dsn).stdout
 
 
@@ -136,16 +151,14 @@ def test_a_history_is_verified_end_to_end(at: Place, tmp_path: Path) -> None:
         )  # fmt: skip
         assert pumped.returncode == 0, pumped.stderr
         asked = ["verify", "--history", str(history), "--bootstrap", at.stack.kafka.bootstrap, "--ds", at.dsn]
-        verified = thresher(*asked, "--wait", "60")
+        verified = thresher(*asked, "--wait", "120")
         assert verified.returncode == 0, verified.stdout + verified.stderr
         assert verified.stdout.splitlines()[-1] == "lost 0, phantom 0, duplicated 0, out of order 0"
         at.stash(Message(topic=at.topic, key="k", value="not the pump's"))
-        eventually(lambda: at.pending() == 0, 20)
-        found = thresher(*asked)
-        assert found.returncode == 1
-        assert "phantom 1" in found.stdout
+        # Once it is relayed, and once the broker has written that its transaction is committed.
+        eventually(lambda: (found := thresher(*asked)).returncode == 1 and "phantom 1" in found.stdout, UP_SECONDS)
         relay.process.send_signal(signal.SIGINT)
-        assert relay.process.wait(60) == 0
+        assert relay.process.wait(UP_SECONDS) == 0
 
 
 def test_what_cannot_work_is_said_before_anything_starts() -> None:
@@ -168,7 +181,7 @@ def test_a_refusal_has_its_exit_code(at: Place) -> None:
 def test_a_stop_while_it_starts_is_a_stop(at: Place, tmp_path: Path) -> None:
     for line in ("status at", "has taken over"):
         with running(at, tmp_path) as relay:
-            eventually(lambda line=line, log=relay.log: line in log.read_text(), 30)  # type: ignore[misc]
+            eventually(lambda line=line, log=relay.log: line in log.read_text(), UP_SECONDS)  # type: ignore[misc]
             os.kill(relay.process.pid, signal.SIGTERM)
-            assert relay.process.wait(60) == 0, relay.log.read_text()
+            assert relay.process.wait(UP_SECONDS) == 0, relay.log.read_text()
             assert "Traceback" not in relay.log.read_text()

@@ -44,11 +44,12 @@ def run(copy: Path, *arguments: str, cwd: Path, **variables: str) -> "subprocess
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=300,
         check=False,
     )
 
 
+@pytest.mark.timeout(900)
 def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path, tmp_path: Path) -> None:
     first = run(copy, "--version", cwd=tmp_path)
     if first.returncode != 0:

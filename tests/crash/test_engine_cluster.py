@@ -1,6 +1,7 @@
 """On a real standalone cluster of a master and two workers, to which our environment is shipped without PySpark.
 
-Run by `./run soak engine`; `./run test` has a relay on the same cluster. Bounds are five times what was seen, plus 5 s.
+Run by `./run soak engine`; `./run test` has a relay on the same cluster. Bounds are five times what was seen, plus what
+a machine that stalls takes.
 """
 
 import os
@@ -21,29 +22,31 @@ pytestmark = pytest.mark.soak
 SHARDS = 4
 UP_SECONDS = 150.0
 RESTART_SECONDS = 60.0
+# Longer than a machine stalls.
+SILENCE_SECONDS = 10.0
 
 
 @pytest.fixture(scope="module")
 def driver(spark_cluster: Cluster, environment_archive: Path) -> Iterator[Driver]:
-    with driven(shards=SHARDS, spark=spark_cluster.options(environment_archive)) as running_driver:
+    policy = {"silence_seconds": SILENCE_SECONDS, "deaf_seconds": 20.0}
+    with driven(shards=SHARDS, spark=spark_cluster.options(environment_archive), policy=policy) as running_driver:
         running_driver.until(running, UP_SECONDS)
         yield running_driver
         running_driver.process.terminate()
         assert running_driver.end(60) == 0
-        running_driver.gone(20)
+        running_driver.gone()
 
 
 @pytest.fixture
 def shards(driver: Driver) -> list[Shot]:
     """All shards, running and counting."""
-    driver.until(running, UP_SECONDS)
-    found: list[Shot] = driver.shot["shards"]
+    found: list[Shot] = driver.until(running, UP_SECONDS)["shards"]
     return found
 
 
 def replaced(driver: Driver, before: Shot, seconds: float) -> Shot:
     index = before["shard"]
-    driver.until(
+    shot = driver.until(
         lambda shot: (
             shot["shards"][index]["state"] == "running"
             and shot["shards"][index]["pid"] != before["pid"]
@@ -51,13 +54,13 @@ def replaced(driver: Driver, before: Shot, seconds: float) -> Shot:
         ),
         seconds,
     )
-    return driver.shard(index)
+    now: Shot = shot["shards"][index]
+    return now
 
 
 def untouched(driver: Driver, before: Shot) -> None:
     index = before["shard"]
-    driver.until(lambda shot: shot["shards"][index]["counts"]["rows"] > before["counts"]["rows"], 30)
-    now = driver.shard(index)
+    now = driver.until(lambda shot: shot["shards"][index]["counts"]["rows"] > before["counts"]["rows"])["shards"][index]
     assert [now[key] for key in ("attempt", "pid", "restarts")] == [
         before[key] for key in ("attempt", "pid", "restarts")
     ]
@@ -66,7 +69,7 @@ def untouched(driver: Driver, before: Shot) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def first_homes(spark_cluster: Cluster, driver: Driver) -> set[str]:
     """The workers that had shards before any test killed one of them."""
-    return {spark_cluster.worker_of(shard["pid"]) for shard in driver.shot["shards"]}
+    return {spark_cluster.worker_of(shard["pid"]) for shard in driver.until(running)["shards"]}
 
 
 def test_shards_spread_over_both_workers(first_homes: set[str]) -> None:
@@ -85,7 +88,7 @@ def test_a_killed_executor(driver: Driver, shards: list[Shot]) -> None:
     victim, *neighbours = shards
     os.kill(executor_of(victim["pid"]), signal.SIGKILL)
     assert replaced(driver, victim, RESTART_SECONDS)["restarts"] == victim["restarts"] + 1
-    eventually(lambda: not alive(victim["pid"]), 20)
+    eventually(lambda: not alive(victim["pid"]), 60)
     for neighbour in neighbours:
         untouched(driver, neighbour)
 
@@ -94,8 +97,8 @@ def test_a_stopped_worker_process_is_replaced_and_ends(driver: Driver, shards: l
     victim, *neighbours = shards
     os.kill(victim["pid"], signal.SIGSTOP)
     after = replaced(driver, victim, RESTART_SECONDS)
-    assert after["last_error"] == "it was silent for 3 s"
-    eventually(lambda: not alive(victim["pid"]), 20)
+    assert after["last_error"] == f"it was silent for {SILENCE_SECONDS:g} s"
+    eventually(lambda: not alive(victim["pid"]), 60)
     for neighbour in neighbours:
         untouched(driver, neighbour)
 
@@ -109,9 +112,9 @@ def test_a_stopped_executor_is_replaced_and_finds_that_out_when_it_goes_on(drive
     replaced(driver, victim, RESTART_SECONDS * 2)
     for pid in everybody:
         os.kill(pid, signal.SIGCONT)
-    eventually(lambda: not alive(victim["pid"]), 30)
+    eventually(lambda: not alive(victim["pid"]), 60)
     time.sleep(1.0)
-    assert driver.shard(0)["state"] == "running"
+    driver.until(running)
     for neighbour in neighbours:
         untouched(driver, neighbour)
 
@@ -122,7 +125,7 @@ def test_a_stopped_executor_whose_python_lives_on(driver: Driver, shards: list[S
     os.kill(executor, signal.SIGSTOP)
     # Its line is fine: only Spark can notice, and then the driver ends what is left.
     replaced(driver, victim, 90.0)
-    eventually(lambda: not alive(victim["pid"]), 20)
+    eventually(lambda: not alive(victim["pid"]), 60)
     os.kill(executor, signal.SIGCONT)
     eventually(lambda: not alive(executor), 60)
     for neighbour in neighbours:
@@ -147,14 +150,13 @@ def test_the_shards_of_a_killed_standalone_worker_go_on_elsewhere(
 
 def test_after_the_driver_was_killed_its_executors_go(spark_cluster: Cluster, environment_archive: Path) -> None:
     with driven(shards=1, spark=spark_cluster.options(environment_archive)) as victim:
-        victim.until(running, UP_SECONDS)
-        worker = victim.shard(0)["pid"]
+        worker = victim.until(running, UP_SECONDS)["shards"][0]["pid"]
         executor = executor_of(worker)
         victim.look()
         victim.process.kill()
-        eventually(lambda: not alive(worker), 20)
+        eventually(lambda: not alive(worker), 60)
         eventually(lambda: not alive(executor), 60)
-        victim.gone(20)
+        victim.gone()
 
 
 def test_executors_without_our_environment_are_a_clear_error(spark_cluster: Cluster) -> None:

@@ -1,7 +1,7 @@
 """Whatever ends a task, its shard is back within a bound and its neighbour has not noticed; and nothing stays behind.
 
-Bounds are five times what was seen, plus 5 s. Seen: a killed worker 0.6 s, a stopped one 3.8 s, a killed daemon 1.4 s;
-without its JVM or its driver everything was gone within 0.5 s.
+Bounds are what a slow machine that stalls takes. Seen on a quick one: a killed worker 0.6 s, a stopped one 0.8 s more
+than its silence is borne, a killed daemon 1.4 s; without its JVM or its driver everything was gone within 0.5 s.
 """
 
 import os
@@ -20,10 +20,7 @@ from tests.processes import alive, eventually, parent
 from thresher.core.throwaway import sweep
 from thresher.spark.snapshot import ShardSnapshot
 
-RESTART_SECONDS = 8.0
-SILENCE_SECONDS = 24.0
-DAEMON_SECONDS = 15.0
-GONE_SECONDS = 20.0
+GONE_SECONDS = 60.0
 TICKS: tuple[str, dict[str, Any]] = ("ticks", {})
 TALLY: tuple[str, dict[str, Any]] = ("tally", {})
 
@@ -34,7 +31,8 @@ def send(shard: ShardSnapshot, number: signal.Signals) -> None:
 
 
 def test_workers_killed_terminated_or_stopped_are_replaced_and_the_others_go_on(engines: Engines) -> None:
-    with engines(TICKS, TALLY, shards=5) as engine:
+    # Longer than a machine stalls: only who is stopped is silent, and who is terminated has the time to finish.
+    with engines(TICKS, TALLY, shards=5, silence_seconds=8.0, orphan_seconds=30.0) as engine:
         killed, terminated, stopped, paused, neighbour = up(engine)
         send(stopped, signal.SIGSTOP)
         send(paused, signal.SIGSTOP)
@@ -42,12 +40,12 @@ def test_workers_killed_terminated_or_stopped_are_replaced_and_the_others_go_on(
         send(killed, signal.SIGKILL)
         time.sleep(1.0)  # much less than a task may be silent
         send(paused, signal.SIGCONT)
-        after = replaced(engine, killed, RESTART_SECONDS)
+        after = replaced(engine, killed)
         assert (after.attempt, after.restarts) == (2, 1)
         assert "Python worker exited unexpectedly" in (after.last_error or "")
-        assert replaced(engine, terminated, RESTART_SECONDS).last_error == "it stopped unasked: SIGTERM"
-        assert replaced(engine, stopped, SILENCE_SECONDS).last_error == "it was silent for 3 s"
-        assert not alive(stopped.pid or 0)
+        assert replaced(engine, terminated).last_error == "it stopped unasked: SIGTERM"
+        assert replaced(engine, stopped).last_error == "it was silent for 8 s"
+        eventually(lambda: not alive(stopped.pid or 0), GONE_SECONDS)
         for shard in (paused, neighbour):
             untouched(engine, shard)
 
@@ -58,15 +56,16 @@ def test_a_killed_worker_daemon_takes_its_workers_along_and_both_come_back(engin
         (daemon,) = {parent(shard.pid or 0) for shard in shards}
         os.kill(daemon, signal.SIGKILL)
         for shard in shards:
-            replaced(engine, shard, DAEMON_SECONDS)
-        assert not any(alive(shard.pid or 0) for shard in shards)
+            replaced(engine, shard)
+        # Its outcome is known a moment before it has ended.
+        eventually(lambda: not any(alive(shard.pid or 0) for shard in shards), GONE_SECONDS)
 
 
 def test_a_worker_that_fails_again_and_again_backs_off_and_its_neighbour_goes_on(engines: Engines) -> None:
     chain = (TICKS, ("misbehave", {"how": "exit_process", "always": True}), TALLY)
     with engines(*chain, back_off_seconds=0.05) as engine:
-        neighbour = until(engine, lambda shot: shot.shards[1].counts.get("rows"), 60).shards[1]
-        until(engine, lambda shot: shot.shards[0].restarts >= 4, 40)
+        neighbour = until(engine, lambda shot: shot.shards[1].counts.get("rows")).shards[1]
+        until(engine, lambda shot: shot.shards[0].restarts >= 4)
         untouched(engine, neighbour)
 
 
@@ -83,7 +82,7 @@ def test_without_its_jvm_the_engine_fails_and_nothing_is_left(tmp_path: Path) ->
         assert driver.end(GONE_SECONDS) == 1
         assert driver.shot["raised"] == "EngineLost"
         assert "start the program again" in driver.shot["error"]
-        driver.gone(10.0)
+        driver.gone(GONE_SECONDS)
     assert not list(tmp_path.iterdir())
 
 
@@ -100,6 +99,7 @@ def test_after_driver_and_jvm_were_killed_together_only_a_directory_is_left(
         (left,) = tmp_path.iterdir()
     # The next one removes it, once it is a minute old.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    os.utime(left)
     sweep("thresher-spark-")
     assert left.exists()
     os.utime(left, (0, 0))
@@ -111,39 +111,38 @@ def test_a_driver_that_was_killed_takes_a_shard_along_that_keeps_the_interpreter
     # Nothing in the worker's own process can run any more: the kernel's alarm has to end it.
     go = tmp_path / "go"
     chain = [("ticks", {}), ("misbehave", {"how": "hang_holding_the_lock", "when": str(go)}), ("tally", {})]
-    policy = {"silence_seconds": 60.0, "deaf_seconds": 2.0, "orphan_seconds": 1.0}
+    policy = {"silence_seconds": 60.0, "deaf_seconds": 4.0, "orphan_seconds": 1.0}
     with driven(chain, policy=policy) as driver:
-        driver.until(lambda shot: shot["shards"][0]["counts"].get("misbehaved") and shot["shards"][1]["counts"], 60)
+        shot = driver.until(lambda shot: shot["shards"][0]["counts"].get("misbehaved") and shot["shards"][1]["counts"])
         go.touch()
-        victim = driver.shard(0)["pid"]
         time.sleep(0.5)  # now it does
         driver.process.kill()
-        driver.gone(25.0)  # seen: 3
-        assert not alive(victim)
+        driver.gone(GONE_SECONDS)  # seen: 5
+        assert not alive(shot["shards"][0]["pid"])
 
 
 def test_a_driver_that_was_stopped_finds_its_shards_as_they_were_or_starts_them_again_and_killed_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    policy = {"silence_seconds": 2.0, "deaf_seconds": 5.0}
+    # Longer than a machine stalls: a task may be silent for so long, and a driver for longer.
+    silence, deaf = 6.0, 15.0
+    policy = {"silence_seconds": silence, "deaf_seconds": deaf}
     with driven(policy=policy, variables={"TMPDIR": str(tmp_path)}) as driver:
         before = driver.up()
         driver.process.send_signal(signal.SIGSTOP)
-        time.sleep(3.0)  # longer than a task may be silent, shorter than a driver may
+        time.sleep(silence + 1.0)
         driver.process.send_signal(signal.SIGCONT)
         time.sleep(1.5)  # whoever was taken for silent has been replaced by now
         rows = [shard["counts"]["rows"] for shard in before["shards"]]
-        driver.until(
-            lambda shot: all(s["counts"]["rows"] > n + 100 for s, n in zip(shot["shards"], rows, strict=True)), 30
-        )
+        driver.until(lambda shot: all(s["counts"]["rows"] > n + 100 for s, n in zip(shot["shards"], rows, strict=True)))
         assert [(shard["attempt"], shard["last_error"]) for shard in driver.shot["shards"]] == [(1, None)] * 2
         # For longer than a driver may be.
         pids = [shard["pid"] for shard in before["shards"]]
         driver.process.send_signal(signal.SIGSTOP)
-        eventually(lambda: not any(map(alive, pids)), 32.0)  # seen: 5.4
+        eventually(lambda: not any(map(alive, pids)), deaf + GONE_SECONDS)  # seen: 0.4 beyond
         driver.process.send_signal(signal.SIGCONT)
-        driver.until(lambda shot: running(shot) and all(shard["attempt"] == 2 for shard in shot["shards"]), 30)
-        assert "the driver was silent" in driver.shard(0)["last_error"]
+        shot = driver.until(lambda shot: running(shot) and all(shard["attempt"] == 2 for shard in shot["shards"]))
+        assert "the driver was silent" in shot["shards"][0]["last_error"]
         # For good.
         driver.look()
         assert len(driver.seen) >= 4  # itself, the JVM, the daemon, two workers

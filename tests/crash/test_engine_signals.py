@@ -1,6 +1,7 @@
 """Signals stop the engine in good order: in a plain program, under `spark-submit`, in a terminal. A second: at once.
 
-Bounds are five times what was seen, plus 5 s: a stop took 1.6 s and the batch that was open, at once 0.3 s.
+Bounds are what a slow machine that stalls takes. Seen on a quick one: a stop took 1.6 s and the batch that was open, at
+once 0.3 s.
 """
 
 import contextlib
@@ -15,13 +16,12 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.engine.driver import Driver, driven
+from tests.engine.driver import STEADY, Driver, driven
 from tests.processes import command_line
 from thresher.core.java import find_java
 
-STOP_SECONDS = 15.0
-AT_ONCE_SECONDS = 7.0
-GONE_SECONDS = 5.5
+STOP_SECONDS = 90.0
+AT_ONCE_SECONDS = 60.0
 BATCH_SECONDS = 1.0
 # Makes the terminal on standard input the controlling one of a new session, as a shell would.
 TAKE_TERMINAL = """
@@ -86,19 +86,20 @@ def test_a_plain_program_that_is_terminated_finishes_its_batches_and_ends_well(t
         assert driver.end(STOP_SECONDS) == 0
         assert [shard["state"] for shard in driver.shot["shards"]] == ["stopped", "stopped"]
         assert all_batches_were_finished(trace)
-        driver.gone(GONE_SECONDS)
+        driver.gone()
     assert not list(temporary.iterdir())
 
 
 def test_a_second_signal_ends_everything_at_once(trace: Path) -> None:
-    with driven(chain(trace, seconds=60.0)) as driver:
+    # Neither the batch nor the grace ends within what "at once" may take.
+    with driven(chain(trace, seconds=600.0), policy={**STEADY, "grace_seconds": 600.0}) as driver:
         driver.up()
         driver.process.send_signal(signal.SIGTERM)
-        driver.until(lambda shot: shot["state"] == "stopping", 10)
+        driver.until(lambda shot: shot["state"] == "stopping")
         driver.process.send_signal(signal.SIGTERM)
         assert driver.end(AT_ONCE_SECONDS) == 1
         assert driver.shot["raised"] == "StopForced"
-        driver.gone(GONE_SECONDS)
+        driver.gone()
     assert not all_batches_were_finished(trace)
 
 
@@ -112,7 +113,7 @@ def test_a_stop_while_spark_starts(trace: Path, tmp_path: Path) -> None:
             place.mkdir()
             drivers.append(stack.enter_context(driven(chain(trace), variables={"TMPDIR": str(place)})))
         for driver in drivers:
-            driver.until(lambda shot: shot["state"] != "new", 30)
+            driver.until(lambda shot: shot["state"] != "new")
         began = time.monotonic()
         for driver, delay in zip(drivers, delays, strict=True):
             time.sleep(max(0.0, began + delay - time.monotonic()))
@@ -121,7 +122,7 @@ def test_a_stop_while_spark_starts(trace: Path, tmp_path: Path) -> None:
         for driver, place in zip(drivers, places, strict=True):
             assert driver.end(STOP_SECONDS) == 0
             assert driver.shot["state"] == "done"
-            driver.gone(GONE_SECONDS)
+            driver.gone()
             assert not list(place.iterdir()), place
 
 
@@ -134,7 +135,7 @@ def test_ctrl_c_in_a_terminal(trace: Path, temporary: Path, terminal: tuple[int,
         assert driver.end(STOP_SECONDS) == 0
         assert [shard["state"] for shard in driver.shot["shards"]] == ["stopped", "stopped"]
         assert all_batches_were_finished(trace)
-        driver.gone(GONE_SECONDS)
+        driver.gone()
     assert not list(temporary.iterdir())
 
 
@@ -145,7 +146,7 @@ def test_sigterm_under_spark_submit(trace: Path) -> None:
         driver.process.terminate()
         assert driver.end(STOP_SECONDS) == 143
         assert all_batches_were_finished(trace)
-        driver.gone(5.0)
+        driver.gone()
 
 
 @pytest.mark.soak
@@ -158,7 +159,7 @@ def test_ctrl_c_under_spark_submit(trace: Path, terminal: tuple[int, int]) -> No
         os.write(ours, b"\x03")
         driver.end(STOP_SECONDS)
         assert all_batches_were_finished(trace)
-        driver.gone(5.0)
+        driver.gone()
 
 
 def test_nothing_is_left_of_spark_submit_or_of_its_program_when_either_is_killed(trace: Path, tmp_path: Path) -> None:
@@ -179,9 +180,9 @@ def test_nothing_is_left_of_spark_submit_or_of_its_program_when_either_is_killed
             if each.pid != other.process.pid and each.alive and b"program.py" in command_line(each.pid)
         ]  # fmt: skip
         os.kill(program, signal.SIGKILL)
-        one.gone(STOP_SECONDS)
+        one.gone()
         other.end(STOP_SECONDS)
-        other.gone(STOP_SECONDS)
+        other.gone()
 
 
 @pytest.mark.soak

@@ -1,6 +1,7 @@
 """The relay and a database that is shut down, restored, promoted, truncated, locked and bloated under it."""
 
 import contextlib
+import itertools
 import secrets
 import threading
 import time
@@ -13,7 +14,7 @@ import pytest
 from tests.processes import eventually
 from tests.relay.databases import copy_data, data_of, own_postgres, standby_of
 from tests.relay.relaying import Place, Relaying
-from tests.relay.standing import HOOK, standing
+from tests.relay.standing import HOOK, Standing, standing
 from thresher.db import TableName
 from thresher.devstack.postgres import Postgres
 from thresher.devstack.stack import Stack
@@ -27,7 +28,10 @@ from thresher.testing.pump import Fleet, Plan
 from thresher.testing.reading import read_topics, rows_held
 
 # Seen: 3 s until a relay is back after its database is; 12 s on a machine with much else to do.
-BACK_SECONDS = 60.0
+BACK_SECONDS = 65.0
+# However long a test takes, nobody gives a topic up that is still to be made.
+PATIENT = {"grace_seconds": 600.0}
+pytestmark = pytest.mark.timeout(400)
 
 
 def rows(topic: str, numbers: range) -> list[Message]:
@@ -99,7 +103,6 @@ def moves(at: Place, relaying: Relaying, seconds: float = BACK_SECONDS) -> None:
     )
 
 
-@pytest.mark.timeout(300)
 def test_shutdowns_locks_and_long_transactions_under_load_lose_repeat_and_reorder_nothing(
     stack: Stack, spark: Session, topic_prefix: str, tmp_path: Path
 ) -> None:
@@ -124,18 +127,17 @@ def test_shutdowns_locks_and_long_transactions_under_load_lose_repeat_and_reorde
                     moves(at, relaying)
                 holder.commit()
                 at.read(1, late, seconds=BACK_SECONDS)
-                before = [shard.restarts for shard in relaying.shards]
+                before = relaying.errors()
                 with psycopg.connect(at.dsn) as locker:
                     locker.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
                     time.sleep(5.0)  # the fault itself
                 moves(at, relaying)
-                assert [shard.restarts for shard in relaying.shards] == before, relaying.shards
+                assert relaying.errors() == before, relaying.shards
         with at.relaying() as relaying:
             relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
         judged(at, history)
 
 
-@pytest.mark.timeout(300)
 def test_rows_that_a_restored_data_directory_brings_back_are_not_sent_again(
     stack: Stack, spark: Session, topic_prefix: str
 ) -> None:
@@ -149,7 +151,7 @@ def test_rows_that_a_restored_data_directory_brings_back_are_not_sent_again(
             copy_data(copy, data_of(postgres))
             postgres.start()
 
-        with at.relaying() as relaying:
+        with at.relaying(limits=PATIENT) as relaying:
             at.stash(*rows(at.topic, range(100)))
             # They wait for their topic, and so are in the copy.
             at.stash(*rows(later, range(100, 300)))
@@ -181,7 +183,6 @@ def test_rows_that_a_restored_data_directory_brings_back_are_not_sent_again(
         assert once_in_order(at, 350) == [*range(100), *range(300, 550)]
 
 
-@pytest.mark.timeout(300)
 def test_rows_that_a_promoted_standby_has_not_seen_leave_are_not_sent_again(
     stack: Stack, spark: Session, topic_prefix: str
 ) -> None:
@@ -195,7 +196,7 @@ def test_rows_that_a_promoted_standby_has_not_seen_leave_are_not_sent_again(
                 port=f"{primary.port},{standby.port}",
                 target_session_attrs="read-write",
             )
-            with at.relaying(dsn=both) as relaying:
+            with at.relaying(dsn=both, limits=PATIENT) as relaying:
                 at.stash(*rows(at.topic, range(100)))
                 at.stash(*rows(later, range(100, 200)))
                 relaying.until(lambda: later in relaying.relay.alarms and at.pending() == 100, BACK_SECONDS)
@@ -207,8 +208,9 @@ def test_rows_that_a_promoted_standby_has_not_seen_leave_are_not_sent_again(
                 primary.server.end()
                 standby.start()
                 at.dsn = standby.dsn("promoted")
-                assert at.sql("SELECT pg_promote()") == [(True,)]
+                # From its promotion on the relay may be there at any moment.
                 assert at.pending() > 0
+                assert at.sql("SELECT pg_promote(wait_seconds => 120)") == [(True,)]
                 at.stash(*rows(at.topic, range(200, 300)))
                 relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
                 at.sql("CHECKPOINT")
@@ -227,33 +229,45 @@ def caught_up(primary: Postgres, standby: Postgres) -> None:
         )
 
 
+def in_hand(at: Place, relaying: Relaying, stood: Standing, first: int) -> int:
+    """Store rows, numbered from this one on, until somebody stands with 50 in hand; return the number behind them.
+
+    A commit that took long is not certain: then recovery settles the rows, and nobody has come to the seam with them.
+    """
+    for number in itertools.count(first, 50):
+        at.stash(*rows(at.topic, range(number, number + 50)))
+        relaying.until(lambda: stood.arrived or at.pending() == 0, BACK_SECONDS)
+        if stood.arrived:
+            return number + 50
+    raise AssertionError
+
+
 def test_rows_with_old_ids_are_sent_when_the_table_was_truncated_under_a_relay_that_settles(
     stack: Stack, spark: Session, dsn: str, topic_prefix: str
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
-    with at.relaying(shards=1, hook=HOOK) as relaying:
+    # All that is stored together is sent together, also by a shard that once was slow.
+    with at.relaying(shards=1, hook=HOOK, limits={"batch_seconds": 60.0}) as relaying:
         with standing(Seam.COMMITTED) as stood:
-            at.stash(*rows(at.topic, range(50)))
-            stood.arrived(BACK_SECONDS)
+            sent = in_hand(at, relaying, stood, 0)
             at.sql("TRUNCATE outbox RESTART IDENTITY")
-            at.stash(*rows(at.topic, range(50, 100)))
+            at.stash(*rows(at.topic, range(sent, sent + 50)))
             assert at.sql("SELECT min(id), max(id) FROM outbox") == [(1, 50)]
         relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
-        assert once_in_order(at, 100) == list(range(100))
+        assert once_in_order(at, sent + 50) == list(range(sent + 50))
         # A zombie in the middle of its settling, with its successor at work.
         with standing(Seam.SETTLING) as stood:
-            at.stash(*rows(at.topic, range(100, 150)))
-            stood.arrived(BACK_SECONDS)
+            sent = in_hand(at, relaying, stood, sent + 50)
             with at.relaying(shards=1) as successor:
                 successor.until(lambda: at.pending() == 0, BACK_SECONDS)
                 at.sql("TRUNCATE outbox RESTART IDENTITY")
-                at.stash(*rows(at.topic, range(150, 200)))
-                assert at.sql("SELECT max(id) FROM outbox") in ([(50,)], [(None,)])
+                at.stash(*rows(at.topic, range(sent, sent + 50)))
+                assert at.sql("SELECT coalesce(max(id), 0) <= 50 FROM outbox") == [(True,)]
                 stood.go()
                 assert isinstance(relaying.ended(), Superseded)
                 successor.until(lambda: at.pending() == 0, BACK_SECONDS)
-                at.stash(*rows(at.topic, range(200, 210)))
-                assert once_in_order(at, 210) == list(range(210))
+                at.stash(*rows(at.topic, range(sent + 50, sent + 60)))
+                assert once_in_order(at, sent + 60) == list(range(sent + 60))
 
 
 def test_a_head_behind_many_dead_rows_is_still_found(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> None:

@@ -1,10 +1,10 @@
 """What a broker, and whoever administers it, does to a relay at work: it goes on, waits, or says why it does not."""
 
+import contextlib
 import itertools
 import os
 import signal
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from thresher.spark.session import Session
 from thresher.testing.proxy import Api, Cut, Hold, KafkaProxy
 
 # A producer that is idle for so long is forgotten, and a transaction that is too old is ended at once.
-PROPERTIES = {
+FORGETFUL = {
     "transactional.id.expiration.ms": "5000",
     "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
     "producer.id.expiration.ms": "5000",
@@ -37,6 +37,7 @@ PROPERTIES = {
 # Seen: 1 to 5 s for everything that is waited for without a word, a start of a relay or of the broker included.
 PATIENCE_SECONDS = 60.0
 _numbers = itertools.count(1)
+pytestmark = pytest.mark.timeout(400)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +53,29 @@ class Broker:
         return {"bootstrap.servers": self.proxy.address, **LOGIN}
 
 
-@pytest.fixture(scope="module")
-def broker(spark: Session) -> Iterator[Broker]:
+@contextlib.contextmanager
+def broker_with(properties: Mapping[str, str]) -> Iterator[Broker]:
     port = ports.free_port()
     with (
-        Stack(kafka=guarded(port, PROPERTIES)) as stack,
+        Stack(kafka=guarded(port, properties)) as stack,
         KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=port) as proxy,
     ):
         guard = Guard(stack.kafka.bootstrap)
         guard.admit("t")
         yield Broker(stack=stack, proxy=proxy, guard=guard)
+
+
+@pytest.fixture(scope="module")
+def broker(spark: Session) -> Iterator[Broker]:
+    with broker_with({}) as made:
+        yield made
+
+
+@pytest.fixture
+def forgetful(spark: Session) -> Iterator[Broker]:
+    """One of its own: elsewhere a producer may idle for as long as a slow machine takes."""
+    with broker_with(FORGETFUL) as made:
+        yield made
 
 
 class GuardedPlace(Place):
@@ -71,16 +85,20 @@ class GuardedPlace(Place):
         number = next(_numbers)
         super().__init__(broker.stack, broker.stack.postgres.create_database(f"test_{number}"), f"t{number}-")
         self.broker = broker
-        self._stored = 0
+        self.stored = 0
 
     def relaying(self, **changes: Any) -> Relaying:
         return super().relaying(**{"kafka": self.broker.kafka, "shards": 1, **changes})
 
     def more(self, count: int, topic: str | None = None, **parts: Any) -> None:
         """Store rows with rising numbers, over a few keys."""
-        numbers = range(self._stored, self._stored + count)
-        self._stored += count
+        numbers = range(self.stored, self.stored + count)
+        self.stored += count
         self.stash(*(Message(topic=topic or self.topic, key=f"k{n % 5}", value=str(n), **parts) for n in numbers))
+
+    def more_if_none(self, count: int) -> None:
+        if self.pending() == 0:
+            self.more(count)
 
     def read(self, count: int, *topics: str, seconds: float = PATIENCE_SECONDS) -> list[Any]:
         return super().read(count, *topics, seconds=seconds)
@@ -89,6 +107,16 @@ class GuardedPlace(Place):
         """See that all rows leave the outbox and each is read once, in order."""
         relaying.until(lambda: self.pending() == 0, PATIENCE_SECONDS)
         in_order(self.read(count, *topics))
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic; the broker knows it when this returns, and takes no record for it any more."""
+        self.admin.delete_topics([topic])
+        eventually(lambda: self.admin.topic(topic) is None, PATIENCE_SECONDS)
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        """Create a topic; the broker knows it when this returns."""
+        self.admin.create_topic(topic, partitions=partitions)
+        eventually(lambda: self.admin.topic(topic) is not None, PATIENCE_SECONDS)
 
     def open(self) -> bool:
         """Whether a transaction is open on the topic, or was not ended by its producer or the broker."""
@@ -155,56 +183,61 @@ def test_a_broker_killed_during_a_commit_is_asked_what_became_of_it(at: GuardedP
             rule.release(Cut())
             broker.stack.kafka.start_node(1)
             at.all_there(relaying, count)
-        assert relaying.total("recovered") > 0
+        relaying.until(lambda: relaying.total("recovered") > 0, PATIENCE_SECONDS)
     assert at.dead() == []
 
 
 def test_producers_whose_transaction_timed_out_or_whom_the_broker_forgot_start_over_and_repeat_nothing(
-    at: GuardedPlace,
+    forgetful: Broker,
 ) -> None:
+    at = GuardedPlace(forgetful)
     with at.relaying(shards=2, hook=stalling.HOOK) as relaying:
-        relaying.until(lambda: relaying.total("transactions") == 2, PATIENCE_SECONDS)
-        threading.Thread(target=at.more, args=(100,)).start()
-        with stalling.stalled({0: Seam.FLUSHED, 1: Seam.BEFORE_COMMIT}):
+        relaying.until(lambda: relaying.up, PATIENCE_SECONDS)
+        with stalling.stalled({0: Seam.FLUSHED, 1: Seam.BEFORE_COMMIT}, lambda: at.more_if_none(100)):
             assert at.open()
             # Seen: 15.3 s, which is what the producers ask for.
             eventually(lambda: not at.open(), 85)
             assert at.pending() == 100
             at.read(0)
         at.all_there(relaying, 100)
-        assert [shard.restarts for shard in relaying.shards] == [1, 1]
+        before = [shard.restarts for shard in relaying.shards]
+        assert all(before), relaying.shards
         # Seen: 6 s.
         eventually(lambda: at.forgotten() == {f"{at.prefix}relay-0", f"{at.prefix}relay-1"}, PATIENCE_SECONDS)
         at.more(100)
         at.all_there(relaying, 200)
-        assert [shard.restarts for shard in relaying.shards] == [2, 2]
+        after = [shard.restarts for shard in relaying.shards]
+        assert all(now > then for now, then in zip(after, before, strict=True)), relaying.shards
     assert at.dead() == []
 
 
 def test_a_topic_deleted_under_the_relay_is_waited_for_and_one_with_more_partitions_is_used(at: GuardedPlace) -> None:
     other = f"{at.prefix}other"
     at.admin.create_topic(other)
-    with at.relaying() as relaying:
+    # However long this takes, nobody gives the topic up.
+    with at.relaying(limits={"grace_seconds": 600.0}) as relaying:
         at.more(20)
         at.more(20, other)
         at.all_there(relaying, 40, at.topic, other)
-        at.admin.delete_topics([at.topic])
+        # What an old topic still took would go with it.
+        at.delete(at.topic)
         at.more(100)
         at.more(20, other)
         relaying.until(lambda: at.topic in relaying.relay.alarms, PATIENCE_SECONDS)
         # The others go on.
         in_order(at.read(40, other))
-        assert at.pending() == 100
-        at.admin.create_topic(at.topic, partitions=2)
+        relaying.until(lambda: at.pending() == 100, PATIENCE_SECONDS)
+        at.create(at.topic, partitions=2)
         at.all_there(relaying, 100)
         relaying.until(lambda: not relaying.relay.alarms, PATIENCE_SECONDS)
         # Replaced too quickly for anybody to see it missing.
-        at.admin.delete_topics([at.topic])
-        eventually(lambda: at.admin.topic(at.topic) is None, PATIENCE_SECONDS)
-        at.admin.create_topic(at.topic, partitions=2)
+        at.delete(at.topic)
+        at.create(at.topic, partitions=2)
         at.more(100)
         at.all_there(relaying, 100)
         at.admin.widen_topic(at.topic, 5)
+        # Who asks for a partition before the broker knows it asks for one that is not there.
+        eventually(lambda: (facts := at.admin.topic(at.topic)) and facts.partitions == 5, PATIENCE_SECONDS)
         at.more(10, partition=4)
         at.all_there(relaying, 110)
         assert sum(message.partition() == 4 for message in at.read(110)) == 10
@@ -219,7 +252,7 @@ def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_own_rights_says_
     broker.guard.deny_topic(secret)
     at.more(30, secret)
     at.more(30)
-    with at.relaying() as relaying:
+    with at.relaying(limits={"grace_seconds": 600.0}) as relaying:
         in_order(at.read(30))
         relaying.until(lambda: secret in relaying.relay.alarms, PATIENCE_SECONDS)
         at.more(1)
@@ -238,7 +271,7 @@ def test_rows_wait_for_a_right_to_write_and_a_relay_without_its_own_rights_says_
         broker.guard.allow_topic(secret)
         at.all_there(relaying, 130, secret)
         relaying.until(lambda: not relaying.relay.alarms, PATIENCE_SECONDS)
-        assert relaying.shards[0].restarts == 0
+        assert not relaying.errors(), relaying.shards
         broker.guard.deny_topic(f"{at.prefix}relay.progress")
         at.more(20)
         silenced = relaying.ended()
@@ -283,13 +316,13 @@ def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_th
         at.stash(large)
         at.more(100)
         relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
-        assert relaying.shards[0].restarts == 0
+        assert not relaying.errors(), relaying.shards
         # Of the relay's own topic: what one transaction carries has to shrink.
         broker.guard.limit(f"{at.prefix}relay.progress", 19_000)
         # A thousand reasons do not fit into one record, whatever is tried first.
         at.sql("INSERT INTO outbox (kafka_topic, kafka_key) SELECT 'not a topic', 'k0' FROM generate_series(1, 1000)")
         relaying.until(lambda: at.pending() == 0, PATIENCE_SECONDS)
-        assert relaying.shards[0].restarts > 0
+        assert relaying.errors(), relaying.shards
     found = at.read(262)
     in_order([message for message in found if len(message.value() or b"") < 10])
     assert [row[1] for row in at.dead()] == ["too-large", *["malformed"] * 1000]
@@ -298,22 +331,23 @@ def test_rows_too_large_for_a_limit_lowered_under_the_relay_are_set_aside_and_th
 def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_until_it_is_adopted(
     at: GuardedPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The driver looks more often, and believes sooner that it is gone.
+    # The driver looks more often.
     monkeypatch.setattr(relay, "_TOPIC_SECONDS", 0.5)
-    monkeypatch.setattr(topic, "_SETTLING_SECONDS", 1.0)
     name = at.settings().name
     progress = f"{name}.progress"
-    with at.relaying() as relaying:
+    with at.relaying() as relaying, pytest.MonkeyPatch.context() as patch:
         at.more(50)
         at.all_there(relaying, 50)
-        at.admin.delete_topics([progress])
+        # It believes sooner that it is gone. Not while it starts: a topic just made may be that new to the broker.
+        patch.setattr(topic, "_SETTLING_SECONDS", 1.0)
+        at.delete(progress)
         at.more(50)
         gone = relaying.ended()
     assert isinstance(gone, ForeignProgress)
     assert f"{progress} is gone" in str(gone)
     assert f"thresher adopt {name}" in str(gone)
     # Whoever makes it again makes another one.
-    at.admin.create_topic(progress)
+    at.create(progress)
     with at.relaying() as relaying:
         replaced = relaying.ended()
     assert isinstance(replaced, ForeignProgress)
@@ -324,9 +358,8 @@ def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_unt
     with at.relaying() as relaying:
         at.all_there(relaying, 100)
         # Quick enough for nobody to see it missing, and with nothing to do for the shard.
-        at.admin.delete_topics([progress])
-        eventually(lambda: at.admin.topic(progress) is None, PATIENCE_SECONDS)
-        at.admin.create_topic(progress)
+        at.delete(progress)
+        at.create(progress)
         error = relaying.ended()
     assert isinstance(error, ForeignProgress)
     assert f"thresher adopt {name}" in str(error)
@@ -339,16 +372,16 @@ def test_a_shard_does_not_recover_from_a_progress_topic_that_was_replaced(
     # The driver would notice too, but later.
     monkeypatch.setattr(relay, "_TOPIC_SECONDS", 600.0)
     progress = f"{at.settings().name}.progress"
-    with at.relaying(hook=stalling.HOOK) as relaying:
-        relaying.until(lambda: relaying.total("transactions") == 1, PATIENCE_SECONDS)
-        threading.Thread(target=at.more, args=(50,)).start()
-        with stalling.stalled({0: Seam.COMMITTED}):
+    # All that is stored together is sent together, also by a shard that once was slow.
+    with at.relaying(hook=stalling.HOOK, limits={"batch_seconds": 60.0}) as relaying:
+        relaying.until(lambda: relaying.up, PATIENCE_SECONDS)
+        with stalling.stalled({0: Seam.COMMITTED}, lambda: at.more_if_none(50)):
             # Published and not settled: only the old topic says so.
-            at.read(50)
-            at.admin.delete_topics([progress])
-            eventually(lambda: at.admin.topic(progress) is None, PATIENCE_SECONDS)
-            at.admin.create_topic(progress)
-            os.kill(relaying.shards[0].pid or 0, signal.SIGKILL)
+            at.read(at.stored)
+            assert at.pending() == 50
+            at.delete(progress)
+            at.create(progress)
+            os.kill(relaying.pid(0), signal.SIGKILL)
         error = relaying.ended()
     assert isinstance(error, ForeignProgress)
-    at.read(50)
+    at.read(at.stored)

@@ -7,6 +7,7 @@ for longer, side by side.
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from thresher.relay.settings import Delivery
 from thresher.spark.session import Session
 
 STOPPED_SECONDS = 17.0
+pytestmark = pytest.mark.timeout(400)
 # Who is stopped, where its shards stand, and how many shards its successor has.
 ZOMBIES: dict[str, tuple[dict[int, Seam], int]] = {
     "worker": ({0: Seam.COMMITTED, 1: Seam.FLUSHED}, 2),
@@ -60,16 +62,20 @@ def held_by_others(place: Place, term: str | None) -> list[str]:
     return [row[0] for row in found if term is None or not row[0].startswith(sessions(name, term))]
 
 
+def nobody_else(place: Place, relay: Relaying) -> bool:
+    return not held_by_others(place, relay.relay.term)
+
+
 def moves(place: Place, relay: Relaying) -> None:
     """Wait until this relay has sent something, and all rows that are there now are gone."""
     last = place.sql("SELECT coalesce(max(id), 0) FROM outbox")[0][0]
     # Seen: 13 s, four successors starting at once on two busy cores.
     relay.until(
-        lambda: relay.total("relayed") and not place.sql("SELECT 1 FROM outbox WHERE id <= %s LIMIT 1", last), 90
+        lambda: relay.total("relayed") and not place.sql("SELECT 1 FROM outbox WHERE id <= %s LIMIT 1", last), 150
     )
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_relay_that_was_stopped_and_superseded_sends_and_settles_nothing_when_it_goes_on(
     places: Callable[[str], Place], tmp_path: Path
 ) -> None:
@@ -94,12 +100,13 @@ def test_a_relay_that_was_stopped_and_superseded_sends_and_settles_nothing_when_
         for victim, successor in successors.items():
             at = zombies[victim].place
             moves(at, successor)
-            # Whatever the zombie held in the database, row locks too, is not waited for: it was ended.
-            assert held_by_others(at, successor.relay.term) == []
+            # Whatever the zombie held in the database, row locks too, is not waited for: it was ended. What of it was
+            # not stopped comes to look once more, and then ends too.
+            successor.until(partial(nobody_else, at, successor), 15)
         eventually(lambda: time.monotonic() - stopped > STOPPED_SECONDS, STOPPED_SECONDS)
         for zombie in zombies.values():
             zombie.go_on()
-        codes = {victim: zombie.process.wait(120) for victim, zombie in zombies.items()}
+        codes = {victim: zombie.process.wait(180) for victim, zombie in zombies.items()}
         for victim, zombie in zombies.items():
             assert codes[victim] == 3, (victim, codes, zombie.said())
         for victim, load in loads.items():
@@ -125,7 +132,7 @@ def test_leaders_with_other_numbers_of_shards_take_over_from_one_another(
             older = [newer]
         # Together: one of them is the last, whichever it is, and the others say that they are not.
         older += [scene.enter_context(at.relaying(shards=shards)) for shards in (2, 1)]
-        eventually(lambda: sum(relay.error is None for relay in older) == 1, 60, lambda: str([r.error for r in older]))
+        eventually(lambda: sum(relay.error is None for relay in older) == 1, 120, lambda: str([r.error for r in older]))
         (leader,) = [relay for relay in older if relay.error is None]
         moves(at, leader)
         assert all(isinstance(relay.ended(), Superseded) for relay in older if relay is not leader)
@@ -179,4 +186,4 @@ def note(place: Place, record: bytes) -> None:
     """Put a record where the relay keeps its progress."""
     producer = Producer({"bootstrap.servers": place.stack.kafka.bootstrap})
     producer.produce(progress_topic(place.settings().name), record, partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0

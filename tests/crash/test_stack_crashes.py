@@ -1,6 +1,6 @@
 """Whatever dies, and however, no server stays behind that nobody owns, and no data goes that was to be kept.
 
-Bounds are five times what was seen, plus 5 s: everything here was over within a second.
+Bounds are what a slow machine that stalls takes: everything here was over within a second on a quick one.
 """
 
 import contextlib
@@ -22,13 +22,28 @@ from thresher.devstack.kept import KeptStack, Spec
 from thresher.devstack.server import Server
 from thresher.devstack.stack import Stack
 
-GONE_SECONDS = 10.0
+GONE_SECONDS = 60.0
 OWNER = """
 import json, sys, time
 from thresher.devstack.stack import Stack
 with Stack() as stack:
     print(json.dumps({"directory": str(stack.directory), "pids": [server.pid for server in stack.servers]}), flush=True)
     time.sleep(600)
+"""
+# Interrupts itself as Ctrl-C does, once its host is there and long before its servers are.
+INTERRUPTED = """
+import os, signal, sys, time
+from thresher.cli.app import main
+from thresher.devstack.kept import KeptStack
+wait_until_ready = KeptStack._wait_until_ready
+def interrupted(stack, host):
+    while not stack.host_file.exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+    return wait_until_ready(stack, host)
+KeptStack._wait_until_ready = interrupted
+sys.argv = ["thresher", "stack", "up", "--name", "crash"]
+main()
 """
 
 
@@ -65,12 +80,12 @@ def test_a_throwaway_stack_is_gone_after_its_owner_died() -> None:
 
 
 def test_a_stack_is_gone_although_a_forked_child_of_its_owner_lives_on() -> None:
-    # The child holds the owner's ends of all pipes open: only the change of parent tells.
-    script = OWNER.replace("time.sleep(600)", "import os\n    if os.fork() == 0: time.sleep(30)\n    time.sleep(600)")
+    # The child holds the owner's ends of all pipes open: only the change of parent tells. It is there before a word is.
+    fork = "import os\n    if os.fork() == 0: time.sleep(600); os._exit(0)\n    print("
+    script = OWNER.replace("print(", fork)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment()) as owner:
         assert owner.stdout is not None
         told = json.loads(owner.stdout.readline())
-        eventually(lambda: len(descendants(owner.pid)) >= 5, 10)
         children = descendants(owner.pid)
         owner.kill()
     eventually(lambda: not any(map(alive, told["pids"])), GONE_SECONDS)
@@ -88,7 +103,7 @@ def test_a_server_ends_with_its_keeper(tmp_path: Path) -> None:
     (keeper,) = (child for child in descendants(os.getpid()) if pid in descendants(child))
     os.kill(keeper, signal.SIGKILL)
     eventually(lambda: not alive(pid), GONE_SECONDS)
-    assert not server.running
+    eventually(lambda: not server.running, GONE_SECONDS)
     server.stop()
 
 
@@ -123,7 +138,7 @@ def test_what_a_killed_server_leaves_running_ends_with_it(tmp_path: Path) -> Non
     server = Server("parent", tmp_path, stop_signal=signal.SIGTERM, end_signal=signal.SIGKILL)
     server.start(["sh", "-c", "setsid sleep 600 & sleep 600"])
     pid = server.pid
-    eventually(lambda: len(descendants(pid)) >= 2, 10)
+    eventually(lambda: len(descendants(pid)) >= 2, GONE_SECONDS)
     left = descendants(pid)
     server.kill()
     assert not any(map(alive, left))
@@ -144,7 +159,7 @@ def test_commands_on_one_stack_at_once_end_in_one_stack_or_none(state: Path) -> 
     command = [sys.executable, "-m", "thresher", "stack"]
     ups = [subprocess.Popen([*command, "up", "--name", "crash", "--json"], stdout=subprocess.PIPE) for _ in range(2)]
     polls = [subprocess.Popen([*command, "status", "--name", "crash"], stdout=subprocess.DEVNULL) for _ in range(2)]
-    told = [json.loads(up.communicate(timeout=100)[0]) for up in ups]
+    told = [json.loads(up.communicate(timeout=150)[0]) for up in ups]
     assert [up.returncode for up in ups] == [0, 0]
     assert told[0]["processes"] == told[1]["processes"]
     for poll in polls:
@@ -152,20 +167,25 @@ def test_commands_on_one_stack_at_once_end_in_one_stack_or_none(state: Path) -> 
     assert KeptStack("crash").endpoints() is not None
     up = subprocess.Popen([*command, "up", "--name", "crash"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     subprocess.run(
-        [*command, "down", "--name", "crash", "--discard"], check=True, stdout=subprocess.DEVNULL, timeout=100
+        [*command, "down", "--name", "crash", "--discard"], check=True, stdout=subprocess.DEVNULL, timeout=150
     )
-    up.wait(100)
+    up.wait(150)
     KeptStack("crash").down(discard=True)
     eventually(lambda: not any(map(alive, told[0]["processes"].values())), GONE_SECONDS)
 
 
 def test_an_interrupted_up_leaves_nothing_running(state: Path) -> None:
-    command = [sys.executable, "-m", "thresher", "stack", "up", "--name", "crash"]
+    everybody: set[int] = set()
+    command = [sys.executable, "-c", INTERRUPTED]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()) as up:
-        eventually(KeptStack("crash").host_file.exists, 60)
-        everybody = descendants(up.pid)
-        up.send_signal(signal.SIGINT)
-        assert up.wait(60) == 130
+
+        def ended() -> bool:
+            everybody.update(descendants(up.pid))
+            return up.poll() is not None
+
+        eventually(ended, 150)
+        assert up.returncode == 130
+    assert everybody
     assert not KeptStack("crash").running
     eventually(lambda: not any(map(alive, everybody)), GONE_SECONDS)
 

@@ -89,8 +89,14 @@ class Candidate:
 
     def leading(self, seconds: float) -> str:
         """Wait until it leads, and return its id."""
-        eventually(lambda: self.last() not in {None, "None"}, seconds)
-        return str(self.last())
+        found: list[str | None] = []
+
+        def leads() -> bool:
+            found.append(self.last())
+            return found[-1] not in {None, "None"}
+
+        eventually(leads, seconds)
+        return str(found[-1])
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from thresher.core.errors import ThresherError
 from thresher.election.leadership import Acquired, Change, Fenced, Leadership, Refreshed, Revoked
 
 # Seen: 0.1 s where nobody has to be waited for.
-SOON_SECONDS = 10.0
+SOON_SECONDS = 30.0
 # Seen: 6.3 s, the session of a member that died.
-SESSION_SECONDS = 40.0
+SESSION_SECONDS = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Watched:
         self.leadership.stop()
         self._over.set()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         well_formed(self.changes)
 
     def _wait(self) -> None:
@@ -91,8 +91,9 @@ class Watched:
                 self.error = error
                 return
             if change is not None:
-                self.changes.append(change)
+                # Whoever sees the change sees its time too.
                 self.times.append(time.monotonic())
+                self.changes.append(change)
 
     def _look(self) -> None:
         while not self._over.wait(0.005):

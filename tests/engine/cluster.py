@@ -52,10 +52,10 @@ class Cluster:
 
     def start(self) -> None:
         self._start(self.master, "Master", "--port", str(self._port))
-        eventually(lambda: "I have been elected leader" in self.master.tail(200), 60)
+        eventually(lambda: "I have been elected leader" in self.master.tail(200), 120)
         for name in ("one", "two"):
             self.start_worker(name)
-        eventually(lambda: self.master.tail(500).count("Registering worker") >= 2, 60)
+        eventually(lambda: self.master.tail(500).count("Registering worker") >= 2, 120)
 
     def start_worker(self, name: str) -> None:
         server = self.workers[name] = self._server(name)

@@ -7,8 +7,12 @@ from thresher.spark.engine import Engine
 from thresher.spark.snapshot import ShardSnapshot, Snapshot
 from thresher.spark.supervision import Phase
 
+# Only how long a failing test waits. Seen: 0.6 s for a restart, 3 s for the first of a run to be up.
+PATIENCE = 60.0
 
-def until(engine: Engine, condition: Callable[[Snapshot], object], seconds: float) -> Snapshot:
+
+def until(engine: Engine, condition: Callable[[Snapshot], object], seconds: float = PATIENCE) -> Snapshot:
+    """Return the snapshot that shows it: the next one may look different."""
     deadline = time.monotonic() + seconds
     while not condition(shot := engine.snapshot()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {shot}"
@@ -18,28 +22,29 @@ def until(engine: Engine, condition: Callable[[Snapshot], object], seconds: floa
 
 def up(engine: Engine) -> tuple[ShardSnapshot, ...]:
     """Wait until every shard runs and has counted something."""
-    return until(engine, lambda shot: all(counting(shard) for shard in shot.shards), 60).shards
+    return until(engine, lambda shot: all(counting(shard) for shard in shot.shards)).shards
 
 
 def counting(shard: ShardSnapshot) -> bool:
     return shard.state is Phase.RUNNING and shard.counts.get("rows", 0) > 0
 
 
-def replaced(engine: Engine, before: ShardSnapshot, seconds: float) -> ShardSnapshot:
-    """Wait until another attempt of the shard counts again."""
+def replaced(engine: Engine, before: ShardSnapshot) -> ShardSnapshot:
+    """Wait until another attempt of the shard counts again: counts are sums, and only gauges are the attempt's own."""
     shot = until(
         engine,
         lambda shot: (
             counting(now := shot.shards[before.shard]) and now.pid != before.pid and now.attempt > before.attempt
-            and now.counts["rows"] > before.counts["rows"]
+            and now.gauges.get("last")
         ),
-        seconds,
     )  # fmt: skip
-    return shot.shards[before.shard]
+    now = shot.shards[before.shard]
+    assert now.counts["rows"] > before.counts["rows"]
+    return now
 
 
 def untouched(engine: Engine, before: ShardSnapshot) -> None:
     """See that the shard is the same attempt in the same process, and goes on counting."""
-    shot = until(engine, lambda shot: shot.shards[before.shard].counts["rows"] > before.counts["rows"], 15)
+    shot = until(engine, lambda shot: shot.shards[before.shard].counts["rows"] > before.counts["rows"])
     now = shot.shards[before.shard]
     assert (now.attempt, now.pid, now.restarts) == (before.attempt, before.pid, before.restarts)

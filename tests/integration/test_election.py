@@ -27,6 +27,7 @@ from tests.relay.guarded import LOGIN, Guard, _binding
 from thresher.db import TableName
 from thresher.devstack.broker import CLIENTS
 from thresher.devstack.stack import Stack
+from thresher.election import neli
 from thresher.election.leadership import Acquired, Fenced, Revoked
 from thresher.election.lease import Lease
 from thresher.election.neli import Neli, consumer_properties
@@ -36,8 +37,15 @@ from thresher.election.tenure import LATE
 from thresher.kafka.admin import Admin
 from thresher.testing.proxy import KafkaProxy
 
-# The deadline is short, the broker's least session is what it is: between them, one is cut off and still the owner.
+# The deadline is short, the session is not: between them, one is cut off and still the owner.
 HASTY = ElectionSettings(heartbeat_timeout_seconds=1.5)
+SESSION_LEAST_SECONDS = 12.0
+# A busy machine loses no leadership by it, and it can be waited for.
+STEADY = ElectionSettings(heartbeat_timeout_seconds=8.0)
+LEASE_SECONDS = 8.0
+# What takes longer than this has waited for a session to end.
+PATIENT = ElectionSettings(heartbeat_timeout_seconds=25.0)
+AT_ONCE_SECONDS = 20.0
 STORM_SECONDS = 10.0
 OUTBOX = TableName(table="outbox")
 
@@ -57,9 +65,14 @@ class Stage:
         given: dict[str, Any] = {"topic": f"{name}.leader", "group": name, "kafka": self.kafka, **changes}
         return Neli(**given)
 
-    def candidate(self, kind: str, name: str) -> Candidate:
+    def candidate(self, kind: str, name: str, **settings: Any) -> Candidate:
         return Candidate(
-            self.directory / f"{kind}-{name}", kind=kind, name=name, dsn=self.dsn, bootstrap=self.stack.kafka.bootstrap
+            self.directory / f"{kind}-{name}",
+            kind=kind,
+            name=name,
+            dsn=self.dsn,
+            bootstrap=self.stack.kafka.bootstrap,
+            settings=settings,
         )
 
     def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -88,54 +101,54 @@ def stage(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Stage:
 @pytest.fixture(scope="module")
 def played(stage: Stage) -> Iterator[dict[str, Future[Any]]]:
     """All scenarios, begun together."""
-    with ThreadPoolExecutor(len(SCENARIOS)) as pool:
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(SCENARIOS)) as pool:
+        # The least that a broker allows leaves too little between a short deadline and it for a busy machine.
+        patch.setattr(neli, "_LEAST_SESSION_SECONDS", SESSION_LEAST_SECONDS)
         yield {name: pool.submit(function, stage) for name, function in SCENARIOS.items()}
 
 
 Played = dict[str, Future[Any]]
 
 
-def kill(stage: Stage, kind: str) -> float:
-    """Kill the leader's process, and return the seconds until another leads."""
+def kill(stage: Stage, kind: str) -> None:
+    """Kill the leader's process, and see that another leads."""
     name = f"killed-{kind}"
     standby = stage.lease(name) if kind == "lease" else stage.neli(name)
     with stage.candidate(kind, name) as holder:
         one = holder.leading(SESSION_SECONDS)
         with Watched(standby) as other:
             time.sleep(0.5)
-            killed = holder.send(signal.SIGKILL)
+            holder.send(signal.SIGKILL)
+            # Seen: 1.4 s with a lease, 6.2 s with a session.
             two = other.leading(SESSION_SECONDS)
-            took = other.times[-1] - killed
         assert str(two) != one
         assert not overlaps([holder.claims, other.claims])
-    return took
 
 
 @scenario
-def lease_kill(stage: Stage) -> float:
-    return kill(stage, "lease")
+def lease_kill(stage: Stage) -> None:
+    kill(stage, "lease")
 
 
 @scenario
-def neli_kill(stage: Stage) -> float:
-    return kill(stage, "neli")
+def neli_kill(stage: Stage) -> None:
+    kill(stage, "neli")
 
 
 def test_the_lease_of_a_killed_holder_is_taken_when_it_has_ended(played: Played) -> None:
-    # Seen: 1.4 s.
-    assert played["lease_kill"].result() < 12
+    played["lease_kill"].result()
 
 
 def test_another_member_leads_when_the_session_of_a_killed_one_has_ended(played: Played) -> None:
-    # Seen: 6.2 s.
-    assert played["neli_kill"].result() < 36
+    played["neli_kill"].result()
 
 
 def stop(stage: Stage, kind: str) -> None:
     """Stop the leader's process for long; it goes on when another leads, and leads again when that one is gone."""
     name = f"stopped-{kind}"
-    standby = stage.lease(name) if kind == "lease" else stage.neli(name)
-    with stage.candidate(kind, name) as holder:
+    standby = stage.lease(name, seconds=LEASE_SECONDS) if kind == "lease" else stage.neli(name, settings=STEADY)
+    beat = STEADY.heartbeat_timeout_seconds
+    with stage.candidate(kind, name, lease_seconds=LEASE_SECONDS, heartbeat_timeout_seconds=beat) as holder:
         one = holder.leading(SESSION_SECONDS)
         with Watched(standby) as other:
             holder.send(signal.SIGSTOP)
@@ -170,19 +183,41 @@ def test_a_stopped_leader_that_goes_on_knows_that_it_was_replaced(played: Played
 # The lease
 
 
+def hang(stage: Stage, name: str) -> int:
+    """Stop the process that the database has for a lease while that does nothing: it must not keep the row locked."""
+    mine = "SELECT pid FROM pg_stat_activity WHERE application_name = %s ORDER BY backend_start DESC LIMIT 1"
+    found: list[int] = []
+
+    def hangs() -> bool:
+        for (pid,) in stage.sql(mine, f"thresher-lease/{name}"):
+            os.kill(pid, signal.SIGSTOP)
+            stopped(pid)
+            if stage.sql("SELECT state FROM pg_stat_activity WHERE pid = %s", pid) == [("idle",)]:
+                found.append(pid)
+            else:
+                os.kill(pid, signal.SIGCONT)
+        return bool(found)
+
+    eventually(hangs, SOON_SECONDS)
+    return found[0]
+
+
+def stopped(pid: int) -> None:
+    """Wait until the signal has taken effect."""
+    eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", SOON_SECONDS)
+
+
 @scenario
 def lease_hung(stage: Stage) -> None:
-    with Watched(stage.lease("hung")) as holder:
+    with Watched(stage.lease("hung", seconds=LEASE_SECONDS)) as holder:
         one = holder.leading()
-        (pid,) = stage.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'thresher-lease/hung'")[0]
-        os.kill(pid, signal.SIGSTOP)
+        pid = hang(stage, "hung")
         try:
-            holder.until(lambda it: not it.leads)
-            holder.until(lambda it: it.changes[-1] == Fenced(reason=LATE))
-            two = holder.leading()
+            # Nobody may lead for so short a time that it is not seen: another id tells that it has stepped down.
+            holder.until(lambda it: it.ids()[-1] != one, SESSION_SECONDS)
         finally:
             os.kill(pid, signal.SIGCONT)
-        assert one != two
+        assert Fenced(reason=LATE) in holder.changes
 
 
 def test_a_holder_whose_database_hangs_steps_down_in_time_and_goes_on_over_another_connection(played: Played) -> None:
@@ -191,11 +226,14 @@ def test_a_holder_whose_database_hangs_steps_down_in_time_and_goes_on_over_anoth
 
 @scenario
 def lease_blocked(stage: Stage) -> None:
-    with Watched(stage.lease("blocked")) as holder:
+    with Watched(stage.lease("blocked", seconds=LEASE_SECONDS)) as holder:
         one = holder.leading()
         with psycopg.connect(stage.dsn) as connection:
             connection.execute("SELECT * FROM thresher_lease WHERE name = 'blocked' FOR UPDATE")
+            blocked = time.monotonic()
             holder.until(lambda it: it.changes[-1] == Fenced(reason=LATE))
+            # Whatever was renewed, was renewed before.
+            assert holder.claims.found[-1].until < blocked + LEASE_SECONDS
         assert holder.leading() != one
 
 
@@ -223,16 +261,16 @@ def test_a_lease_that_seems_to_last_because_the_clock_was_set_back_is_taken(play
 
 @scenario
 def lease_taken(stage: Stage) -> list[Any]:
-    with Watched(stage.lease("taken")) as holder:
-        holder.leading()
+    with Watched(stage.lease("taken", seconds=LEASE_SECONDS)) as holder:
+        one = holder.leading()
         # The database's clock was set forward, and another one has taken what seemed to have ended.
         stage.sql(
             "UPDATE thresher_lease SET holder = %s, token = token + 1, until = clock_timestamp() + '1 s' "
             "WHERE name = 'taken'",
             uuid4(),
         )
-        holder.until(lambda it: isinstance(it.changes[-1], Fenced))
-        holder.leading()
+        holder.until(lambda it: it.ids()[-1] != one)
+        assert any(isinstance(change, Fenced) for change in holder.changes)
         tokens = stage.sql("SELECT token FROM thresher_lease WHERE name = 'taken'")[0]
         assert holder.leadership.token == tokens[0]  # type: ignore[attr-defined]
     return [*tokens]
@@ -274,14 +312,12 @@ def neli_cut(stage: Stage) -> None:
             Watched(stage.neli("replaced", kafka=behind, settings=HASTY)) as replaced,
         ):
             one, two = cut.leading(), replaced.leading()
-            with Watched(stage.neli("replaced", settings=HASTY)) as other:
+            with Watched(stage.neli("replaced", settings=PATIENT)) as other:
                 proxy.pause()
                 try:
-                    paused = time.monotonic()
+                    # Past its deadline, long before the group gives its partition away.
                     for each in (cut, replaced):
                         each.until(lambda it: it.changes[-1] == Fenced(reason=LATE))
-                    # Long past its deadline, long before the group gives its partition away.
-                    assert time.monotonic() - paused < 4.0, "too slow a machine to tell"
                 finally:
                     proxy.resume()
                 # It still owns the partition.
@@ -344,17 +380,21 @@ def test_members_that_join_and_leave_every_second_never_make_two_leaders_and_one
 
 @scenario
 def neli_deleted(stage: Stage) -> None:
-    with Watched(stage.neli("deleted")) as one, Watched(stage.neli("deleted")) as other:
+    with (
+        Watched(stage.neli("deleted", settings=HASTY)) as one,
+        Watched(stage.neli("deleted", settings=HASTY)) as other,
+    ):
         one.until(lambda _: one.leads or other.leads)
-        before = {*one.ids(), *other.ids()}
         stage.admin.delete_topics(["deleted.leader"])
-        # Nobody may lead for so short a time that it is not seen: another id tells that the old leadership has ended.
-        one.until(lambda _: {*one.ids(), *other.ids()} > before, 2 * SESSION_SECONDS)
-        one.until(lambda _: one.leads or other.leads, SESSION_SECONDS)
-        assert {*one.ids(), *other.ids()} > before
-        # And it lasts: heartbeats come back from the new one.
-        time.sleep(HASTY.heartbeat_timeout_seconds)
-        assert one.leads or other.leads
+        deleted = time.monotonic()
+
+        def lasts(_: Watched) -> bool:
+            claims = [each for each in (*one.claims.found, *other.claims.found) if each.since > deleted]
+            return any(each.until - each.since > 1.2 * HASTY.heartbeat_timeout_seconds for each in claims)
+
+        # Under an id from after it, and for longer than without heartbeats that come back from the new topic. A moment
+        # without a leader may be too short to be seen.
+        one.until(lasts, 2 * SESSION_SECONDS)
     assert not overlaps([one.claims, other.claims])
 
 
@@ -386,20 +426,25 @@ def neli_shared(stage: Stage) -> None:
     with contextlib.ExitStack() as open_:
         groups = {
             group: [
-                open_.enter_context(Watched(stage.neli(group, topic="shared", settings=HASTY))) for _ in range(members)
+                open_.enter_context(Watched(stage.neli(group, topic="shared", settings=STEADY))) for _ in range(members)
             ]
             for group, members in (("sales", 2), ("stock", 1))
         }
-        for number in range(50):
-            # What a Go program says there, and what nobody understands.
-            producer.produce("shared", b'{"leader": "somebody"}', b"heartbeat", 0)
-            producer.produce("shared", b"\xff" * number, b"thresher.neli:sales", number % 5)
-            producer.flush(5)
-            time.sleep(0.05)
 
         def decided() -> bool:
             return all(sum(each.leads for each in members) == 1 for members in groups.values())
 
+        eventually(decided, SOON_SECONDS)
+        # For longer than they would lead without a heartbeat of their own.
+        over = time.monotonic() + 1.5 * STEADY.heartbeat_timeout_seconds
+        number = 0
+        while time.monotonic() < over:
+            number += 1
+            # What a Go program says there, and what nobody understands.
+            producer.produce("shared", b'{"leader": "somebody"}', b"heartbeat", 0)
+            producer.produce("shared", b"\xff" * number, b"thresher.neli:sales", number % 5)
+            producer.flush(10)
+            time.sleep(0.05)
         eventually(decided, SOON_SECONDS)
         for members in groups.values():
             assert not overlaps(each.claims for each in members)
@@ -412,12 +457,12 @@ def test_applications_that_share_a_wide_topic_with_strangers_have_a_leader_each(
 
 @scenario
 def neli_internal(stage: Stage) -> None:
-    with Watched(stage.neli("internal", topic="__consumer_offsets", settings=HASTY)) as one:
+    with Watched(stage.neli("internal", topic="__consumer_offsets", settings=STEADY)) as one:
         one.leading()
-        time.sleep(2 * HASTY.heartbeat_timeout_seconds)
+        time.sleep(1.5 * STEADY.heartbeat_timeout_seconds)
         assert one.leads
         assert len(one.changes) == 1
-        with Watched(stage.neli("internal", topic="__consumer_offsets", settings=HASTY)) as other:
+        with Watched(stage.neli("internal", topic="__consumer_offsets", settings=STEADY)) as other:
             one.leadership.stop()
             other.leading()
     well_formed(one.changes)
@@ -434,24 +479,24 @@ def neli_read_only(stage: Stage) -> None:
     for kind, name in ((ResourceType.TOPIC, "read-only"), (ResourceType.GROUP, "readers")):
         guard._bind(_binding(kind, name, ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.ALLOW))
     login = {**LOGIN, "bootstrap.servers": stage.stack.kafka.bootstrap_of(CLIENTS)}
-    with Watched(stage.neli("readers", topic="read-only", kafka=login, settings=HASTY)) as one:
+    with Watched(stage.neli("readers", topic="read-only", kafka=login, settings=STEADY)) as one:
         one.leading()
-        time.sleep(2 * HASTY.heartbeat_timeout_seconds)
+        time.sleep(1.5 * STEADY.heartbeat_timeout_seconds)
         assert one.leads
         assert len(one.changes) == 1
 
     for group, topic in (("readers", "never-made"), ("others", "read-only")):
-        neli = stage.neli(group, topic=topic, kafka=login)
-        neli.start()
+        denied = stage.neli(group, topic=topic, kafka=login)
+        denied.start()
         with pytest.raises((ElectionRefused, LeaderTopicMissing)):
-            neli.wait(SESSION_SECONDS)
-        neli.stop()
-    neli = stage.neli("readers", topic="read-only", kafka={**login, "sasl.password": "wrong"})
-    neli.start()
+            denied.wait(SESSION_SECONDS)
+        denied.stop()
+    denied = stage.neli("readers", topic="read-only", kafka={**login, "sasl.password": "wrong"})
+    denied.start()
     with pytest.raises(ElectionRefused) as raised:
-        neli.wait(SESSION_SECONDS)
+        denied.wait(SESSION_SECONDS)
     assert "wrong" not in str(raised.value)
-    neli.stop()
+    denied.stop()
 
 
 def test_a_topic_that_we_may_only_read_decides_and_what_is_denied_is_an_error_to_act_on(played: Played) -> None:
@@ -460,19 +505,19 @@ def test_a_topic_that_we_may_only_read_decides_and_what_is_denied_is_an_error_to
 
 @scenario
 def neli_graceful(stage: Stage) -> float:
-    with Watched(stage.neli("graceful")) as one:
+    with Watched(stage.neli("graceful", settings=PATIENT)) as one:
         one.leading()
-        with Watched(stage.neli("graceful")) as other:
+        with Watched(stage.neli("graceful", settings=PATIENT)) as other:
             time.sleep(1.0)
             assert not other.leads
             began = time.monotonic()
             one.leadership.stop()
-            other.leading()
+            other.leading(SESSION_SECONDS)
             took = other.times[-1] - began
     assert one.changes[-1] == Revoked()
     return took
 
 
 def test_a_member_that_stops_leaves_at_once(played: Played) -> None:
-    # Seen: 0.4 s; a session would be 6.
-    assert played["neli_graceful"].result() < 5
+    # Seen: 0.4 s; a session would be 26.
+    assert played["neli_graceful"].result() < AT_ONCE_SECONDS

@@ -1,10 +1,12 @@
 """What functions do, good and bad, and what becomes of their shard; on a real Spark.
 
-Bounds are five times what was seen, plus 5 s: a restart took 0.6 s, the end of a silent task 3.7 s.
+Bounds are what a slow machine that stalls takes. Seen on a quick one: a restart took 0.6 s, the end of a silent task
+0.7 s more than its silence is borne.
 """
 
 import contextlib
 import importlib
+import os
 import time
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Engines
+from tests.conftest import SLOTS, Engines
 from tests.engine.watching import replaced, until, untouched, up
 from tests.processes import alive, eventually
 from thresher.spark.outcome import Fatal
@@ -21,8 +23,6 @@ from thresher.spark.session import Session, _only_one
 from thresher.spark.snapshot import EngineState
 from thresher.spark.supervision import Phase
 
-RESTART_SECONDS = 8.0
-SILENCE_SECONDS = 24.0
 TICKS: tuple[str, dict[str, Any]] = ("ticks", {})
 TALLY: tuple[str, dict[str, Any]] = ("tally", {})
 
@@ -45,11 +45,11 @@ def test_figures_and_events_reach_the_driver(engines: Engines) -> None:
     events: list[tuple[int, str, dict[str, Any]]] = []
     with engines(TICKS, TALLY, observer=lambda *event: events.append(event)) as engine:
         shards = up(engine)
-        until(engine, lambda _: len(events) == 2, 15)
+        until(engine, lambda _: len(events) == 2)
         assert {(shard, name, fields["pid"]) for shard, name, fields in events} == {
             (shard.shard, "first", shard.pid) for shard in shards
         }
-        shard = until(engine, lambda shot: shot.shards[0].gauges.get("last", 0) > 5, 15).shards[0]
+        shard = until(engine, lambda shot: shot.shards[0].gauges.get("last", 0) > 5).shards[0]
         assert shard.counts["rows"] >= shard.gauges["last"] > 5
         assert shard.resident_bytes is not None
         assert shard.resident_bytes > 20_000_000
@@ -66,44 +66,36 @@ def test_an_observer_that_fails_harms_nobody(engines: Engines) -> None:
 
 
 @pytest.mark.parametrize(
-    ("errors", "seconds"),
+    "errors",
     [
-        (
-            {
-                "raise_error": "ValueError: a bad day",
-                "raise_passing": "Passing: not now",
-                "raise_particular": "Particular: it is complicated",
-                "exit_python": "StepExited: a function called sys.exit(3)",
-            },
-            RESTART_SECONDS,
-        ),
-        (
-            {
-                "exit_process": "Python worker exited unexpectedly",
-                "crash": "Python worker exited unexpectedly",
-                "hang_holding_the_lock": "it was silent for 3 s",
-                "fork_and_die": "Python worker exited unexpectedly",
-                "eat_memory": "MemoryExceeded: ",
-            },
-            SILENCE_SECONDS,
-        ),
+        {
+            "raise_error": "ValueError: a bad day",
+            "raise_passing": "Passing: not now",
+            "raise_particular": "Particular: it is complicated",
+            "exit_python": "StepExited: a function called sys.exit(3)",
+        },
+        {
+            "exit_process": "Python worker exited unexpectedly",
+            "crash": "Python worker exited unexpectedly",
+            "hang_holding_the_lock": "it was silent for 8 s",
+            "fork_and_die": "Python worker exited unexpectedly",
+            "eat_memory": "MemoryExceeded: ",
+        },
     ],
     ids=["told", "untold"],
 )
 def test_shards_that_fail_are_restarted_and_their_neighbour_left_alone(
-    engines: Engines, tmp_path: Path, errors: dict[str, str], seconds: float
+    engines: Engines, tmp_path: Path, errors: dict[str, str]
 ) -> None:
     # Each shard fails in its own way once the last, their neighbour, is up.
     go = tmp_path / "go"
     chain = (TICKS, ("misbehave", {"how": list(errors), "when": str(go)}), TALLY)
-    with engines(*chain, shards=len(errors) + 1, memory_bytes=400 << 20) as engine:
-        neighbour = until(engine, lambda shot: shot.shards[-1].counts.get("rows"), 60).shards[-1]
-        until(engine, lambda shot: all(shard.counts.get("misbehaved") for shard in shot.shards[:-1]), 30)
+    with engines(*chain, shards=len(errors) + 1, memory_bytes=400 << 20, silence_seconds=8.0) as engine:
+        neighbour = until(engine, lambda shot: shot.shards[-1].counts.get("rows")).shards[-1]
+        until(engine, lambda shot: all(shard.counts.get("misbehaved") for shard in shot.shards[:-1]))
         go.touch()
         shot = until(
-            engine,
-            lambda shot: all(shard.attempt == 2 and shard.counts.get("rows") for shard in shot.shards[:-1]),
-            seconds,
+            engine, lambda shot: all(shard.attempt == 2 and shard.counts.get("rows") for shard in shot.shards[:-1])
         )
         for shard, error in zip(shot.shards, errors.values(), strict=False):
             assert shard.restarts == 1
@@ -143,7 +135,7 @@ def test_the_type_of_an_error_survives_the_trip_through_spark(engines: Engines) 
 
 def test_a_failed_shard_leaves_its_neighbour_running(engines: Engines) -> None:
     with engines(TICKS, ("misbehave", {"how": "raise_fatal"}), TALLY) as engine:
-        shot = until(engine, lambda shot: shot.shards[0].state is Phase.FAILED and shot.shards[1].counts, 60)
+        shot = until(engine, lambda shot: shot.shards[0].state is Phase.FAILED and shot.shards[1].counts)
         untouched(engine, shot.shards[1])
         with pytest.raises(ShardsFailed, match="1 of 2 shards"):
             engine.stop()
@@ -162,18 +154,16 @@ def test_a_shard_is_given_up_where_the_policy_says(engines: Engines) -> None:
 def test_counts_are_summed_over_attempts(engines: Engines) -> None:
     with engines(("ticks", {"every": 0.02}), TALLY, shards=1) as engine:
         (before,) = up(engine)
-        from os import kill
-
-        kill(before.pid or 0, 9)
-        after = replaced(engine, before, RESTART_SECONDS)
-        assert after.counts["rows"] > before.counts["rows"]
+        assert before.pid is not None
+        os.kill(before.pid, 9)
+        after = replaced(engine, before)
         assert after.gauges["last"] <= after.counts["rows"] - before.counts["rows"]
 
 
 def test_the_open_batch_is_finished_on_a_stop(engines: Engines, tmp_path: Any) -> None:
     trace = tmp_path / "trace"
     with engines(("ticks", {"every": 0.01}), ("slow", {"trace": str(trace), "seconds": 1.0})) as engine:
-        until(engine, lambda _: trace.exists() and trace.read_text().count("begin") >= 2, 60)
+        until(engine, lambda _: trace.exists() and trace.read_text().count("begin") >= 2)
         engine.stop()
         assert [shard.state for shard in engine.snapshot().shards] == [Phase.STOPPED] * 2
     lines = trace.read_text().split("\n")
@@ -184,33 +174,31 @@ def test_the_open_batch_is_finished_on_a_stop(engines: Engines, tmp_path: Any) -
 
 def test_a_batch_that_never_ends_is_ended_after_the_grace(engines: Engines) -> None:
     with engines(TICKS, ("misbehave", {"how": "hang"}), TALLY, grace_seconds=1.0) as engine:
-        until(engine, lambda shot: shot.shards[0].counts.get("misbehaved") and shot.shards[1].counts, 60)
-        began = time.monotonic()
-        engine.stop()
-        assert time.monotonic() - began < 15.0  # seen: 1.5
-        assert engine.snapshot().shards[0].state is Phase.STOPPED
+        until(engine, lambda shot: shot.shards[0].counts.get("misbehaved") and shot.shards[1].counts)
+        # It raises where the shards did not end in time and everything was ended by force. Seen: 1.5 s.
+        assert engine.stop().shards[0].state is Phase.STOPPED
 
 
 def test_a_stop_ends_a_shard_that_waits_for_its_back_off(engines: Engines) -> None:
     chain = (TICKS, ("misbehave", {"how": "raise_error", "always": True}), TALLY)
-    with engines(*chain, back_off_seconds=60.0, back_off_most_seconds=60.0) as engine:
-        until(engine, lambda shot: shot.shards[0].state is Phase.BACKING_OFF and shot.shards[1].counts, 60)
-        began = time.monotonic()
-        assert engine.stop().shards[0].state is Phase.STOPPED
-        assert time.monotonic() - began < 7.0  # seen: 0.3
-        assert engine.snapshot().shards[0].attempt == 1
+    with engines(*chain, back_off_seconds=600.0, back_off_most_seconds=600.0) as engine:
+        until(engine, lambda shot: shot.shards[0].state is Phase.BACKING_OFF and shot.shards[1].counts)
+        engine.request_stop()
+        shot = engine.wait(60)  # seen: 0.3
+        assert shot.state is EngineState.DONE
+        assert (shot.shards[0].state, shot.shards[0].attempt) == (Phase.STOPPED, 1)
 
 
 def test_a_shard_without_a_slot_is_reported_as_waiting_and_runs_when_there_is_one_or_can_be_stopped(
     engines: Engines, spark: Session
 ) -> None:
-    with engines(TICKS, TALLY, shards=6) as first:
+    with engines(TICKS, TALLY, shards=SLOTS) as first:
         up(first)
         with engines(TICKS, TALLY, shards=2, slot_seconds=0.5) as second:
-            shot = until(second, lambda shot: all(s.state is Phase.WAITING for s in shot.shards), 15)
+            shot = until(second, lambda shot: all(s.state is Phase.WAITING for s in shot.shards))
             assert [(shard.pid, shard.attempt, shard.restarts) for shard in shot.shards] == [(None, 1, 0)] * 2
             with engines(TICKS, TALLY, shards=1, slot_seconds=0.5) as third:
-                until(third, lambda shot: shot.shards[0].state is Phase.WAITING, 15)
+                until(third, lambda shot: shot.shards[0].state is Phase.WAITING)
                 assert third.stop().shards[0].state is Phase.STOPPED
             first.stop()
             up(second)
@@ -221,24 +209,22 @@ def test_a_shard_without_a_slot_is_reported_as_waiting_and_runs_when_there_is_on
 def test_a_stop_before_anything_runs_leaves_nothing_running(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
         engine.request_stop()
-        shot = engine.wait(30)
+        shot = engine.wait(60)
         assert [shard.state for shard in shot.shards] == [Phase.STOPPED] * 2
         assert shot.state is EngineState.DONE
 
 
 def test_kill_finishes_nothing_and_says_so(engines: Engines) -> None:
-    with engines(TICKS, ("misbehave", {"how": "hang"}), TALLY) as engine:
-        until(engine, lambda shot: shot.shards[0].counts.get("misbehaved"), 60)
-        began = time.monotonic()
+    with engines(TICKS, ("misbehave", {"how": "hang"}), TALLY, grace_seconds=600.0) as engine:
+        until(engine, lambda shot: shot.shards[0].counts.get("misbehaved"))
         engine.kill()
         with pytest.raises(StopForced):
-            engine.wait(30)
-        assert time.monotonic() - began < 7.0  # seen: 0.2
+            engine.wait(60)  # seen: 0.2
 
 
 def test_the_programs_spark_is_used_and_not_stopped(engines: Engines, spark: Session) -> None:
     with engines(("some", {"rows": 1}), TALLY) as engine:
-        assert engine.wait(60).master == "local[8]"
+        assert engine.wait(60).master == f"local[{SLOTS}]"
     assert spark.context.parallelize([1, 2], 1).sum() == 3
 
 
@@ -261,7 +247,7 @@ def test_leaving_a_block_stops_the_engine(engines: Engines, spark: Session) -> N
 def test_a_remote_spark_is_refused(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
     with engines(TICKS, TALLY) as engine, pytest.raises(SparkUnfit, match="SPARK_REMOTE is set"):
-        engine.wait(30)
+        engine.wait(60)
 
 
 @pytest.mark.parametrize(
@@ -289,11 +275,11 @@ def test_closing_that_hangs_is_ended_and_the_error_before_it_told(engines: Engin
 def test_a_child_that_a_function_forked_ends_with_its_task(engines: Engines) -> None:
     events: list[Any] = []
     with engines(TICKS, ("forks", {}), shards=1, observer=lambda *event: events.append(event)) as engine:
-        until(engine, lambda shot: events and shot.shards[0].counts.get("rows", 0) > 3, 60)
+        until(engine, lambda shot: events and shot.shards[0].counts.get("rows", 0) > 3)
         child = events[0][2]["pid"]
         assert alive(child)
         assert engine.stop().shards[0].state is Phase.STOPPED
-        eventually(lambda: not alive(child), 10)
+        eventually(lambda: not alive(child), 60)
 
 
 def test_a_configuration_may_hold_objects_of_the_functions_module(engines: Engines) -> None:
@@ -303,7 +289,11 @@ def test_a_configuration_may_hold_objects_of_the_functions_module(engines: Engin
         assert engine.wait(60).shards[0].counts == {"rows": 3}
 
 
-def test_a_slow_observer_has_seen_everything_when_the_wait_is_over(engines: Engines) -> None:
+def test_a_slow_observer_has_seen_everything_when_the_wait_is_over(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It is given a moment: here one that a machine that stalls does not use up.
+    monkeypatch.setattr("thresher.spark.engine._CLOSE_SECONDS", 60.0)
     seen = []
 
     def observer(shard: int, name: str, _fields: dict[str, Any]) -> None:
@@ -319,13 +309,13 @@ def test_a_slow_observer_has_seen_everything_when_the_wait_is_over(engines: Engi
 def test_a_keeper_that_breaks_ends_the_engine(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thresher.spark.engine.Engine._hook", lambda *_: 1 / 0)
     with engines(TICKS, TALLY) as engine, pytest.raises(EngineLost, match="ZeroDivisionError"):
-        engine.wait(30)
+        engine.wait(60)
 
 
 def test_an_engine_does_not_take_the_spark_of_another_engine(engines: Engines) -> None:
     told = "an engine of this process has a Spark of its own already"
     with _only_one, engines(TICKS, TALLY) as engine, pytest.raises(SparkUnfit, match=told):
-        engine.wait(30)
+        engine.wait(60)
 
 
 def test_engines_that_share_the_programs_spark_may_start_together(engines: Engines) -> None:

@@ -117,7 +117,7 @@ def test_a_half_finished_download_is_never_used(repository: Path, tmp_path: Path
 
 def test_runs_that_start_together_fetch_once(repository: Path, tmp_path: Path) -> None:
     runs = [subprocess.Popen([sys.executable, "-c", FETCH], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    answers = {run.communicate(timeout=120)[0] for run in runs}
+    answers = {run.communicate(timeout=300)[0] for run in runs}
     assert [run.returncode for run in runs] == [0, 0, 0]
     assert len(answers) == 1
     assert len(cached(tmp_path)) == 1
@@ -159,7 +159,7 @@ def test_a_full_disk_while_fetching_is_an_error_and_leaves_nothing_to_use(
     script = "\n".join(lines)
     environment = {**os.environ, "THRESHER_CACHE": str(place / "cache")}
     answer = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300, check=True
     )
     problem = json.loads(answer.stdout)
     assert "could not fetch" in problem

@@ -1,5 +1,6 @@
 """Who may have a shard's line: tried with real sockets on the line of a running engine."""
 
+import contextlib
 import os
 import socket
 import time
@@ -36,9 +37,9 @@ class Caller:
     def __init__(self, engine: Engine) -> None:
         assert engine._floor._exchange is not None
         address = engine._floor._exchange.address
-        self.wire = Wire(socket.create_connection((address.host, address.port), timeout=10))
+        self.wire = Wire(socket.create_connection((address.host, address.port), timeout=60))
 
-    def answer(self, seconds: float = 10.0) -> dict[str, Any] | None:
+    def answer(self, seconds: float = 60.0) -> dict[str, Any] | None:
         """The next thing that is said; None when it hung up."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -76,7 +77,11 @@ REFUSED: list[tuple[dict[str, Any], str | None]] = [
 GARBAGE = [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02[]", b"\x7f\xff\xff\xff", b"\x00\x00"]
 
 
-def test_who_is_not_the_newest_task_of_this_engine_is_refused(engines: Engines) -> None:
+def test_who_is_not_the_newest_task_of_this_engine_is_refused(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody is hung up on because the machine stalls between a call and its hello.
+    monkeypatch.setattr("thresher.spark.exchange._HELLO_SECONDS", 60.0)
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)
         for changes, why in REFUSED:
@@ -95,7 +100,7 @@ def test_garbage_and_silence_are_hung_up_on(engines: Engines) -> None:
         for garbage in GARBAGE:
             with Caller(engine) as caller:
                 caller.wire._socket.send(garbage)
-                assert caller.answer(30) is None, garbage
+                assert caller.answer() is None, garbage
         untouched(engine, before)
 
 
@@ -109,13 +114,14 @@ def test_a_newer_task_of_the_same_attempt_takes_the_line_and_the_older_one_ends(
             assert answer["is"] == "welcome"
 
             def older_ended() -> bool:
-                # The newcomer says that it is there: nobody is ended for its silence.
-                caller.wire.send({"is": "beat", "counts": {}, "gauges": {}, "resident": 1, "dropped": 0})
+                # The newcomer says that it is there: nobody is ended for its silence. It may be hung up on by now.
+                with contextlib.suppress(WireBroken):
+                    caller.wire.send({"is": "beat", "counts": {}, "gauges": {}, "resident": 1, "dropped": 0})
                 return not alive(before.pid or 0)
 
-            eventually(older_ended, 8)  # seen: 0.1
+            eventually(older_ended, 60)  # seen: 0.1
             # The real job ended with its task, so the newcomer's attempt is over as well.
-            until(engine, lambda shot: shot.shards[0].attempt == 2, 15)
+            until(engine, lambda shot: shot.shards[0].attempt == 2)
             while answer is not None and answer["is"] != "kill":
                 answer = caller.answer()
         untouched(engine, neighbour)
@@ -123,12 +129,11 @@ def test_a_newer_task_of_the_same_attempt_takes_the_line_and_the_older_one_ends(
 
 def test_many_strangers_do_not_keep_a_task_from_its_line(engines: Engines) -> None:
     with engines(TICKS, TALLY) as engine:
-        up(engine)
+        before, _ = up(engine)
         callers = [Caller(engine) for _ in range(300)]
-        before = engine.snapshot().shards[0]
         assert before.pid is not None
         os.kill(before.pid, 9)
-        until(engine, lambda shot: shot.shards[0].attempt >= 2 and shot.shards[0].state == "running", 60)
+        until(engine, lambda shot: shot.shards[0].attempt >= 2 and shot.shards[0].state == "running")
         for caller in callers:
             caller.wire.close()
 
@@ -142,7 +147,7 @@ def test_a_task_that_talks_nonsense_loses_its_line_and_harms_nobody(engines: Eng
             caller.wire.send({"is": "beat", "counts": {"rows": None}, "gauges": {}, "resident": 1, "dropped": 0})
             while caller.answer() is not None:
                 pass
-        until(engine, lambda shot: shot.shards[0].attempt >= 2 and shot.shards[0].state == "running", 30)
+        until(engine, lambda shot: shot.shards[0].attempt >= 2 and shot.shards[0].state == "running")
         untouched(engine, neighbour)
 
 
@@ -155,7 +160,7 @@ def test_an_engine_with_a_bug_ends_instead_of_running_on_unsupervised(
         os.kill(shards[0].pid or 0, 9)
         with pytest.raises(EngineProblem, match="which is a bug: ZeroDivisionError"):
             engine.wait(60)
-        eventually(lambda: not any(alive(shard.pid or 0) for shard in shards), 30)
+        eventually(lambda: not any(alive(shard.pid or 0) for shard in shards), 60)
 
 
 def test_a_broken_line_ends_its_task_and_nobody_elses(engines: Engines) -> None:
@@ -165,6 +170,6 @@ def test_a_broken_line_ends_its_task_and_nobody_elses(engines: Engines) -> None:
         assert caller is not None
         # As if the network had cut it: the driver's end closes without a word.
         engine._loop.post(lambda: caller._drop(caller))
-        after = replaced(engine, before, 15)
+        after = replaced(engine, before)
         assert (after.last_error or "").startswith("it stopped unasked: the line broke")
         untouched(engine, neighbour)

@@ -82,8 +82,8 @@ def test_a_wrong_password_is_not_waited_for(dsn: str, table: psycopg.Connection[
     wrong = psycopg.conninfo.make_conninfo(dsn, password="wrong")
     started = time.monotonic()
     with pytest.raises(PumpFailed, match="authentication failed") as caught:
-        Fleet(plan(wrong, patience_seconds=60)).run()
-    assert time.monotonic() - started < 30
+        Fleet(plan(wrong, patience_seconds=600)).run()
+    assert time.monotonic() - started < 150
     assert "wrong" not in str(caught.value)
 
 
@@ -92,7 +92,7 @@ def test_a_connection_lost_while_waiting_for_commit_is_unknown_and_before_it_rol
 ) -> None:
     # The first transaction sleeps at COMMIT, the second in its INSERT; each is terminated there.
     table.execute(
-        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(30); RETURN NEW; END';"
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(120); RETURN NEW; END';"
         "CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON outbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
         " WHEN (NEW.id = 1) EXECUTE FUNCTION slow();"
         "CREATE TRIGGER at_insert AFTER INSERT ON outbox FOR EACH ROW WHEN (NEW.id = 6) EXECUTE FUNCTION slow()"
@@ -127,20 +127,37 @@ def test_the_pump_outlives_a_killed_database_and_knows_what_it_does_not_know(
     with psycopg.connect(dsn) as connection:
         create_schema(connection, TableName(table="outbox"))
     crashes = 0
+    # Far more than is written: it ends when it has gone on after the last crash, however long they took.
+    fleet = Fleet(
+        plan(
+            dsn, records=1_000_000, writers=4, rate=2000, transaction_rows=5, history=history, patience_seconds=120
+        )
+    )  # fmt: skip
+
+    def size() -> int:
+        return history.stat().st_size if history.exists() else 0
+
+    def grown() -> None:
+        """Wait for some hundred transactions more."""
+        before = size()
+        while size() < before + 100_000:
+            time.sleep(0.02)
 
     def crash() -> None:
         nonlocal crashes
-        # In the middle of the load, which makes 4800 lines.
-        for lines in (1000, 2000, 3000):
-            while not history.exists() or history.read_text().count("\n") < lines:
-                time.sleep(0.02)
-            stack.postgres.server.kill()
-            stack.postgres.start()
-            crashes += 1
+        try:
+            for _ in range(3):
+                grown()
+                stack.postgres.server.kill()
+                stack.postgres.start()
+                crashes += 1
+            grown()
+        finally:
+            fleet.stop()
 
-    thread = threading.Thread(target=crash)
+    thread = threading.Thread(target=crash, daemon=True)
     thread.start()
-    tally = Fleet(plan(dsn, records=12_000, writers=4, rate=4000, transaction_rows=5, history=history)).run()
+    tally = fleet.run()
     thread.join()
     with psycopg.connect(dsn) as connection:
         held = {identity for (identity,) in connection.execute(IDS)}
@@ -148,8 +165,8 @@ def test_the_pump_outlives_a_killed_database_and_knows_what_it_does_not_know(
     for transaction in read_history(history):
         by_outcome[transaction.outcome].update(transaction.identities())
     assert crashes == 3
-    assert tally.rows == 12_000
+    assert tally.rows == sum(map(len, by_outcome.values()))
     assert by_outcome[Outcome.COMMITTED] <= held
     assert not by_outcome[Outcome.ROLLED_BACK] & held
     assert held <= by_outcome[Outcome.COMMITTED] | by_outcome[Outcome.UNKNOWN]
-    assert len(by_outcome[Outcome.COMMITTED]) < 12_000
+    assert len(by_outcome[Outcome.COMMITTED]) < tally.rows

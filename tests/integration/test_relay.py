@@ -10,7 +10,8 @@ import psycopg
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
-from tests.relay.relaying import Place, Relaying
+from tests.relay.patient import PRODUCER
+from tests.relay.relaying import Place, Relaying, taken_over
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
 from thresher.relay import takeover
@@ -121,7 +122,7 @@ def test_rows_keep_their_order_per_key_while_they_come_in(place: Places) -> None
     with at.relaying(limits={"batch_rows": 100}):
         writer = threading.Thread(target=write)
         writer.start()
-        found = at.read(count, seconds=60)
+        found = at.read(count, seconds=90)
         writer.join()
     in_order(found)
 
@@ -144,7 +145,8 @@ def test_transforms_filter_and_change_one_after_another(place: Places) -> None:
     at.admin.create_topic(f"{at.topic}-elsewhere")
     at.stash(*(Message(topic=at.topic, key="k", value=f"v{n}", headers=[("n", str(n))]) for n in range(10)))
     names = ("only_even", "shout", "elsewhere")
-    with at.relaying(transforms=tuple(f"tests.relay.transforms:{name}" for name in names), shards=1) as relaying:
+    transforms = tuple(f"tests.relay.transforms:{name}" for name in names)
+    with at.relaying(transforms=transforms, shards=1, producer_factory=PRODUCER) as relaying:
         found = at.read(5, f"{at.topic}-elsewhere")
         relaying.until(lambda: at.pending() == 0)
         relaying.until(lambda: (relaying.total("relayed"), relaying.total("filtered")) == (5, 5))
@@ -195,10 +197,10 @@ def test_a_record_too_large_among_ten_thousand_is_set_aside_alone(place: Places)
         Message(topic=narrow, key=f"k{n % 50}", value=b"x" * 30_000 if n == 6_000 else str(n)) for n in range(10_000)
     ]
     at.stash(*rows)
-    with at.relaying(shards=1, producer={"compression.type": "none"}) as relaying:
-        found = at.read(9_999, narrow, seconds=60)
+    with at.relaying(shards=1, producer={"compression.type": "none"}, producer_factory=PRODUCER) as relaying:
+        found = at.read(9_999, narrow, seconds=90)
         relaying.until(lambda: at.pending() == 0)
-        assert relaying.shards[0].restarts == 0
+        relaying.undisturbed()
     in_order(found)
     ((_, kind, reason, attempts, blocking),) = at.dead()
     assert (kind, blocking) == ("too-large", False)
@@ -288,8 +290,8 @@ def test_rows_of_a_missing_topic_wait_for_it_while_the_others_go_on(place: Place
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(200)))
     with at.relaying(limits={"batch_rows": 50}) as relaying:
         at.read(200)
-        relaying.until(lambda: missing in relaying.relay.alarms)
-        assert at.pending() == 200
+        # A row that is there may not be settled yet.
+        relaying.until(lambda: missing in relaying.relay.alarms and at.pending() == 200)
         at.admin.create_topic(missing)
         at.read(200, missing)
         relaying.until(lambda: at.pending() == 0)
@@ -300,11 +302,13 @@ def test_rows_of_a_missing_topic_wait_for_it_while_the_others_go_on(place: Place
 def test_rows_of_a_topic_that_stays_missing_are_set_aside_after_the_grace(place: Places) -> None:
     at = place()
     missing = f"{at.prefix}missing"
-    at.stash(*(Message(topic=missing, key=f"k{n}", value=str(n)) for n in range(20)))
     with at.relaying(limits={"grace_seconds": 3.0}, shards=1) as relaying:
+        relaying.until(lambda: relaying.up)
+        at.stash(*(Message(topic=missing, key=f"k{n}", value=str(n)) for n in range(20)))
         relaying.until(lambda: missing in relaying.relay.alarms)
-        assert at.dead() == []
         relaying.until(lambda: len(at.dead()) == 20)
+        # Not before the grace was over, by the database's clock: whoever looks may be late.
+        assert at.sql("SELECT min(dead_time - create_time) > '2.9 s' FROM outbox_dead") == [(True,)]
         at.stash(Message(topic=at.topic, key="k", value="on"))
         at.read(1)
     assert {row[1] for row in at.dead()} == {"no-topic"}
@@ -318,7 +322,7 @@ def test_a_change_of_shards_sends_nothing_twice_and_nothing_out_of_order(place: 
         with at.relaying(shards=shards) as relaying:
             at.stash(*(Message(topic=at.topic, key=f"k{n % 9}", value=str(n)) for n in range(sent, sent + 300)))
             sent += 300
-            relaying.until(lambda: relaying.total("relayed") > 0)
+            relaying.until(lambda: relaying.sent() > 0)
     with at.relaying(shards=2):
         found = at.read(sent)
     in_order(found)
@@ -327,7 +331,7 @@ def test_a_change_of_shards_sends_nothing_twice_and_nothing_out_of_order(place: 
 def test_a_newer_relay_goes_on_and_the_older_ends_as_superseded(place: Places) -> None:
     at = place()
     with at.relaying() as older:
-        older.until(lambda: older.total("transactions") == 2)
+        older.until(lambda: older.up)
         with at.relaying() as newer:
             error = older.ended()
             at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(100)))
@@ -345,7 +349,6 @@ def test_another_databases_progress_is_refused_before_anything_is_fenced(place: 
     try:
         with at.relaying(shards=1) as relaying:
             at.read(1)
-            before = relaying.shards[0].attempt
             theirs = Place.__new__(Place)
             theirs.__dict__.update(at.__dict__, dsn=other)
             from thresher.outbox import create_schema
@@ -358,7 +361,7 @@ def test_another_databases_progress_is_refused_before_anything_is_fenced(place: 
             assert "another outbox" in str(error)
             at.stash(Message(topic=at.topic, key="k", value="2"))
             at.read(2)
-            assert relaying.shards[0].attempt == before
+            assert relaying.total("fences.broker") == 0
     finally:
         stack.postgres.drop_database("other_progress")
 
@@ -366,7 +369,7 @@ def test_another_databases_progress_is_refused_before_anything_is_fenced(place: 
 def test_another_table_under_the_same_name_is_refused(place: Places) -> None:
     at = place()
     with at.relaying(shards=1) as relaying:
-        relaying.until(lambda: relaying.total("transactions") >= 1)
+        relaying.until(lambda: relaying.up)
     again = Place(at.stack, at.dsn, f"{at.prefix}b-", table="second")
     with again.relaying(name=at.settings().name, shards=1) as relaying:
         error = relaying.ended()
@@ -378,7 +381,7 @@ def test_a_copy_of_the_database_and_a_replaced_progress_topic_are_refused_until_
     at = place()
     name = at.settings().name
     with at.relaying(shards=1) as relaying:
-        relaying.until(lambda: relaying.total("transactions") >= 1)
+        relaying.until(lambda: relaying.up)
     at.sql("UPDATE thresher_relay SET system_id = '1'")
     with at.relaying(shards=1) as relaying:
         error = relaying.ended()
@@ -386,7 +389,7 @@ def test_a_copy_of_the_database_and_a_replaced_progress_topic_are_refused_until_
     assert f"thresher adopt {name}" in str(error)
     adopt(at, name)
     with at.relaying(shards=1) as relaying:
-        relaying.until(lambda: relaying.total("transactions") >= 0 and relaying.relay.term)
+        relaying.until(lambda: relaying.up)
     at.admin.delete_topics([f"{name}.progress"])
     with at.relaying(shards=1) as relaying:
         error = relaying.ended()
@@ -418,7 +421,7 @@ def test_what_somebody_has_to_mend_ends_the_relay_at_once_with_a_clear_error(pla
         at.sql("CREATE ROLE relay_user LOGIN PASSWORD 'right'")
         changes["dsn"] = psycopg.conninfo.make_conninfo(at.dsn, user="relay_user", password="right")
     with at.relaying(**changes, shards=1) as relaying:
-        error = relaying.ended(30)
+        error = relaying.ended()
     assert isinstance(error, DatabaseRefused)
     assert error.exit_code == 4
     expected = {"password": "password authentication failed", "table": "no table", "permission": "permission denied"}
@@ -429,7 +432,7 @@ def test_what_somebody_has_to_mend_ends_the_relay_at_once_with_a_clear_error(pla
 def test_a_role_with_just_the_rights_it_needs_can_relay(place: Places) -> None:
     at = place()
     with at.relaying(shards=1) as relaying:  # the tables beside the outbox are made by somebody who may
-        relaying.until(lambda: relaying.total("transactions") >= 1)
+        relaying.until(lambda: relaying.up)
     at.sql("DROP ROLE IF EXISTS relay_small")
     at.sql("CREATE ROLE relay_small LOGIN PASSWORD 'right'")
     at.sql("GRANT SELECT, DELETE ON outbox TO relay_small")
@@ -450,7 +453,8 @@ def test_a_role_with_just_the_rights_it_needs_can_relay(place: Places) -> None:
 def test_large_rows_are_bounded_by_bytes(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=b"x" * 200_000) for n in range(60)))
-    with at.relaying(limits={"batch_bytes": 1_000_000}, shards=1, producer={"compression.type": "none"}) as relaying:
+    settings: dict[str, Any] = {"limits": {"batch_bytes": 1_000_000}, "producer": {"compression.type": "none"}}
+    with at.relaying(**settings, shards=1, producer_factory=PRODUCER) as relaying:
         at.read(60)
         relaying.until(lambda: at.pending() == 0)
         relaying.until(lambda: relaying.total("relayed") == 60)
@@ -464,9 +468,10 @@ def test_rows_are_published_by_python_workers_and_never_by_the_driver(place: Pla
     with at.relaying(shards=2) as relaying:
         at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(100)))
         at.read(100)
-        relaying.until(lambda: relaying.total("relayed") == 100)
-        pids = {shard.pid for shard in relaying.shards}
-        assert all(shard.counts.get("relayed", 0) > 0 for shard in relaying.shards)
+        relaying.until(lambda: relaying.sent() == 100)
+        pids = {relaying.pid(shard) for shard in range(2)}
+        counted = [sum(shard.counts.get(name, 0) for name in ("relayed", "recovered")) for shard in relaying.shards]
+        assert all(counted)
     assert len(pids) == 2
     assert os.getpid() not in pids
 
@@ -491,7 +496,7 @@ def test_rows_that_something_keeps_from_being_removed_end_the_relay(place: Place
     at.sql("CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
     at.sql("CREATE TRIGGER keep BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION keep()")
     at.stash(Message(topic=at.topic, key="k", value="1"))
-    with at.relaying(shards=1) as relaying:
+    with at.relaying(shards=1, producer_factory=PRODUCER) as relaying:
         error = relaying.ended()
     assert isinstance(error, DatabaseRefused)
     assert "could not be removed" in str(error)
@@ -510,7 +515,7 @@ def test_the_empty_key_is_a_key_with_one_partition(place: Places) -> None:
 def test_a_layout_with_more_shards_that_never_ran_is_left_behind(place: Places) -> None:
     at = place()
     with at.relaying() as relaying:
-        relaying.until(lambda: relaying.total("transactions") >= 2)
+        relaying.until(lambda: relaying.up)
     at.sql("UPDATE thresher_relay SET shards = 5")
     at.stash(Message(topic=at.topic, key="k", value="1"))
     with at.relaying() as relaying:
@@ -523,7 +528,7 @@ def test_the_layout_is_the_one_found_with_the_term_not_one_read_before_it(
 ) -> None:
     at = place()
     with at.relaying(shards=2) as relaying:
-        relaying.until(lambda: relaying.total("transactions") >= 2)
+        relaying.until(lambda: relaying.up)
     fenced: list[int] = []
     real = takeover._settle_layout
 
@@ -541,8 +546,9 @@ def test_the_layout_is_the_one_found_with_the_term_not_one_read_before_it(
         return check(*given)
 
     monkeypatch.setattr(takeover, "_progress_topic", meanwhile)
-    takeover.take_over(at.settings(shards=2))
-    assert fenced == [4]
+    taken_over(at.settings(shards=2))
+    # Again, where it was tried again.
+    assert set(fenced) == {4}
 
 
 def test_rows_that_a_restored_database_brings_back_are_not_sent_again(place: Places, stack: Stack) -> None:
@@ -577,7 +583,7 @@ def test_settling_does_not_slow_down_on_a_table_whose_statistics_are_those_of_an
         relaying.until(lambda: relaying.relay.term)
         at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(30_000)))
         # Seen: 2 s. With a join that is planned for an empty table it takes minutes.
-        relaying.until(lambda: at.pending() == 0, 20)
+        relaying.until(lambda: at.pending() == 0, 60)
 
 
 def test_a_row_that_came_back_under_an_old_id_is_not_settled_by_its_predecessors_progress(place: Places) -> None:

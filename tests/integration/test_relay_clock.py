@@ -40,7 +40,7 @@ def test_a_clock_that_is_wrong_or_jumps_costs_no_progress_that_a_restore_needs(
 
     with at.relaying(shards=1, limits={"batch_rows": 10}) as relaying:
         at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(100)))
-        relaying.until(lambda: relaying.total("relayed") == 100)
+        relaying.until(lambda: relaying.sent() == 100)
         relaying.until(lambda: len(trimmed) >= 4)
         assert first() == 0
     # By the broker's own clock it is trimmed.
@@ -66,7 +66,9 @@ def test_a_record_without_a_time_of_its_own_gets_the_databases(
     (now,) = at.sql("SELECT extract(epoch FROM clock_timestamp())::float8 * 1000")[0]
     for message in found:
         at_ms = message.timestamp()[1]
-        assert at_ms == own.timestamp() * 1000 if message.key() == b"own" else abs(at_ms - AHEAD_MS - now) < 60_000
+        # The clock is ahead by much more than what has passed since.
+        late_ms = now - (at_ms - AHEAD_MS)
+        assert at_ms == own.timestamp() * 1000 if message.key() == b"own" else abs(late_ms) < AHEAD_MS / 5
 
 
 def test_rows_whose_time_a_wrong_clock_gave_wait_for_it_and_are_not_set_aside(

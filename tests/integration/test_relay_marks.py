@@ -8,7 +8,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from tests.relay.relaying import Place
+from tests.relay.relaying import Place, taken_over
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.control import incarnation
@@ -19,7 +19,6 @@ from thresher.relay.problem import DatabaseLost, DatabaseRefused, Superseded
 from thresher.relay.progress import Origin, Progress
 from thresher.relay.settings import Delivery, Mandate
 from thresher.relay.settle import Settlement
-from thresher.relay.takeover import take_over
 
 ROWS = 20
 MINE, OTHERS = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -34,9 +33,7 @@ def place(stack: Stack, dsn: str, topic_prefix: str) -> Place:
 
 @pytest.fixture
 def mandate(place: Place) -> Mandate:
-    given = take_over(place.settings(delivery=Delivery.AT_LEAST_ONCE))
-    assert given is not None
-    return given
+    return taken_over(place.settings(delivery=Delivery.AT_LEAST_ONCE))
 
 
 def superseded(mandate: Mandate) -> Mandate:

@@ -35,10 +35,10 @@ from thresher.kafka.admin import Admin
 
 def send(bootstrap: str, topic: str, values: list[str], **config: Any) -> None:
     errors: list[KafkaError] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 30_000, **config})
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 60_000, **config})
     for value in values:
         producer.produce(topic, value.encode(), on_delivery=lambda error, _: errors.append(error) if error else None)
-    assert producer.flush(40) == 0
+    assert producer.flush(90) == 0
     if errors:
         raise KafkaException(errors[0])
 
@@ -47,7 +47,7 @@ def receive(bootstrap: str, topic: str, count: int) -> list[str]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     values: list[str] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 90
     while len(values) < count and time.monotonic() < deadline:
         message = consumer.poll(1)
         if message is not None and not message.error():
@@ -295,7 +295,7 @@ def test_data_may_lie_anywhere_but_where_kafka_cannot_read(monkeypatch: pytest.M
         if works:
             with Stack() as odd:
                 Admin(odd.kafka.bootstrap).create_topic("x")
-                eventually((odd.directory / "kafka-1" / "data" / "x-0").is_dir, 30)
+                eventually((odd.directory / "kafka-1" / "data" / "x-0").is_dir, 60)
         else:
             with pytest.raises(BadRequest, match="a comma"):
                 Stack().start()

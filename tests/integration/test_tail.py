@@ -6,17 +6,32 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from tests.processes import eventually
 from thresher.devstack.stack import Stack
 from thresher.kafka import tail as module
+from thresher.kafka import transactional
 from thresher.kafka.admin import Admin
 from thresher.kafka.tail import Tail, TailUnread
 from thresher.kafka.transactional import ProducerProblem, TransactionalProducer
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stalls makes no commit uncertain and ends no transaction: that is not what is shown here."""
+    for bound in ("_CERTAIN_SECONDS", "_ANSWER_SECONDS", "_REQUEST_SECONDS", "_FLUSH_SECONDS"):
+        monkeypatch.setattr(transactional, bound, 60.0)
+    for bound in ("transaction.timeout.ms", "message.timeout.ms", "socket.timeout.ms"):
+        monkeypatch.setitem(transactional._OURS, bound, 120_000)
+    monkeypatch.setattr(module, "_REQUEST_SECONDS", 60.0)
+
+
 @pytest.fixture
 def topic(stack: Stack, topic_prefix: str) -> str:
-    Admin(stack.kafka.bootstrap).create_topic(f"{topic_prefix}tail")
-    return f"{topic_prefix}tail"
+    admin, name = Admin(stack.kafka.bootstrap), f"{topic_prefix}tail"
+    admin.create_topic(name)
+    # A broker may hear of it later than its controller.
+    eventually(lambda: admin.topics(name), 60)
+    return name
 
 
 def config(stack: Stack) -> dict[str, Any]:
@@ -46,11 +61,11 @@ def test_the_last_committed_record_is_found_behind_empty_and_aborted_ones(stack:
     for _ in range(20):
         commit(producer, topic, b"")
     bare = Producer({**config(stack), "transactional.id": f"{topic}-bare"})
-    bare.init_transactions(15)
+    bare.init_transactions(60)
     bare.begin_transaction()
     bare.produce(topic, b"aborted", partition=0)
     bare.flush()
-    bare.abort_transaction(15)
+    bare.abort_transaction(60)
     with Tail(topic, 0, config(stack)) as tail:
         assert tail.last() == b"second"
         assert list(tail.whole()) == [b"first", b"second"]

@@ -1,6 +1,6 @@
 """A broker behind a proxy and with an authorizer, and what its administrator does to a relay's rights and topics."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka.admin import (
@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.processes import eventually
 from thresher.devstack.broker import KafkaOptions, Listener
 
 PROXIED = "PROXIED"
@@ -26,7 +27,6 @@ LOGIN = {
     "sasl.username": USER,
     "sasl.password": PASSWORD,
 }
-_REQUEST_SECONDS = 5.0
 
 
 def guarded(port: int, properties: Mapping[str, str] | None = None) -> KafkaOptions:
@@ -44,10 +44,14 @@ def guarded(port: int, properties: Mapping[str, str] | None = None) -> KafkaOpti
 
 
 class Guard:
-    """The administrator of a guarded broker. Each call has taken effect on the controller when it returns."""
+    """The administrator of a guarded broker. Each call has taken effect on the broker when it returns.
 
-    def __init__(self, bootstrap: str) -> None:
+    What the controller has agreed to is news that a broker learns of a little later.
+    """
+
+    def __init__(self, bootstrap: str, *, patience_seconds: float = 30.0) -> None:
         self._client = AdminClient({"bootstrap.servers": bootstrap})
+        self._patience = patience_seconds
 
     def admit(self, prefix: str) -> None:
         """Let the user do everything with topics, transactional ids and groups under a prefix."""
@@ -75,17 +79,37 @@ class Guard:
         operation = AlterConfigOpType.DELETE if most_bytes is None else AlterConfigOpType.SET
         entry = ConfigEntry("max.message.bytes", str(most_bytes or ""), incremental_operation=operation)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        _all(self._client.incremental_alter_configs([resource], request_timeout=_REQUEST_SECONDS))
+        _all(self._client.incremental_alter_configs([resource], request_timeout=self._patience))
+
+        def known() -> bool:
+            asked = ConfigResource(ResourceType.TOPIC, topic)
+            (answer,) = self._client.describe_configs([asked], request_timeout=self._patience).values()
+            found = answer.result()["max.message.bytes"]
+            return bool(found.is_default) if most_bytes is None else found.value == str(most_bytes)
+
+        self._wait(known, f"the limit of {topic}")
 
     def _bind(self, binding: AclBinding) -> None:
-        _all(self._client.create_acls([binding], request_timeout=_REQUEST_SECONDS))
+        _all(self._client.create_acls([binding], request_timeout=self._patience))
+        self._wait(lambda: self._bound(binding), str(binding))
 
     def _unbind(self, binding: AclBinding) -> None:
-        wanted = AclBindingFilter(
-            binding.restype, binding.name, binding.resource_pattern_type, binding.principal, binding.host,
-            binding.operation, binding.permission_type,
-        )  # fmt: skip
-        _all(self._client.delete_acls([wanted], request_timeout=_REQUEST_SECONDS))
+        _all(self._client.delete_acls([_only(binding)], request_timeout=self._patience))
+        self._wait(lambda: not self._bound(binding), str(binding))
+
+    def _bound(self, binding: AclBinding) -> bool:
+        """Whether the broker goes by it: this is asked of its own authorizer."""
+        return bool(self._client.describe_acls(_only(binding), request_timeout=self._patience).result())
+
+    def _wait(self, known: Callable[[], bool], what: str) -> None:
+        eventually(known, self._patience, lambda: f"the broker has not heard of {what}")
+
+
+def _only(binding: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        binding.restype, binding.name, binding.resource_pattern_type, binding.principal, binding.host,
+        binding.operation, binding.permission_type,
+    )  # fmt: skip
 
 
 def _denial(kind: ResourceType, name: str) -> AclBinding:

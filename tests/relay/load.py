@@ -45,7 +45,7 @@ class Load:
 
     def __exit__(self, *_: object) -> None:
         self._fleet.stop()
-        self._thread.join(60)
+        self._thread.join(120)
 
     def _run(self) -> None:
         self._tally = self._fleet.run()
@@ -53,7 +53,7 @@ class Load:
     def end(self, seconds: float = 120.0) -> None:
         """Stop writing, and wait until nothing is left in the outbox."""
         self._fleet.stop()
-        self._thread.join(60)
+        self._thread.join(120)
         eventually(lambda: self._place.pending() == 0, seconds, lambda: f"{self._place.pending()} rows are left")
 
     @property

@@ -145,6 +145,8 @@ class MixedRun(CrashRun):
         tell: Callable[[str], None] = lambda _line: None,
     ) -> None:
         super().__init__(rate=rate, delivery=delivery)
+        # Who is stopped here is taken for dead, as everywhere.
+        self.policy = {}
         self.outline = Outline()
         self._tell = tell
         self._began = time.monotonic()
@@ -163,7 +165,8 @@ class MixedRun(CrashRun):
     def __enter__(self) -> "MixedRun":
         super().__enter__()
         try:
-            self._guard = Guard(self.stack.kafka.bootstrap)
+            # What cannot be done at once, since the broker is down, comes later.
+            self._guard = Guard(self.stack.kafka.bootstrap, patience_seconds=5.0)
             self._guard.admit(NAME)
             self._admin = Admin(self.stack.kafka.bootstrap)
             self._admin.create_topic(WIDE, partitions=2)

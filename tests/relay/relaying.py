@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -9,17 +10,24 @@ import psycopg
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from tests.processes import eventually
+from thresher.core.errors import ThresherError
 from thresher.db import TableName
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.outbox import Outbox, Shape, create_schema
 from thresher.relay.relay import Relay
-from thresher.relay.settings import Limits, Settings
+from thresher.relay.settings import Limits, Mandate, Settings
+from thresher.relay.takeover import take_over
 from thresher.spark.policy import Policy
 from thresher.spark.snapshot import ShardSnapshot
 
-# Seen: a relay is up 1.2 s after its start, and a row is there a few milliseconds later.
-RELAYED_SECONDS = 20.0
+# Seen: a relay is up 1.2 s after its start, and a row is there a few milliseconds later. A commit that a stall makes
+# last is not believed: the shard starts over, which takes as long again, more than once if need be.
+RELAYED_SECONDS = 60.0
+# Workers of a machine that stalls are not taken for dead.
+POLICY = Policy(
+    beat_seconds=0.2, back_off_most_seconds=2.0, healthy_seconds=10.0, silence_seconds=15.0, deaf_seconds=30.0
+)
 
 
 class Relaying:
@@ -56,7 +64,7 @@ class Relaying:
         snapshot = self.relay.snapshot()
         return snapshot.shards if snapshot is not None else ()
 
-    def ended(self, seconds: float = 60) -> BaseException | None:
+    def ended(self, seconds: float = 120) -> BaseException | None:
         """Wait for its end and return what it ended with."""
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the relay goes on"
@@ -65,6 +73,42 @@ class Relaying:
 
     def total(self, name: str) -> float:
         return sum(shard.counts.get(name, 0) for shard in self.shards)
+
+    @property
+    def up(self) -> bool:
+        """Whether all shards have recovered."""
+        shards = self.shards
+        return bool(shards) and all(shard.gauges.get("relaying") for shard in shards)
+
+    def pid(self, shard: int) -> int:
+        """Wait for a process that serves the shard, and return it: there is none between two attempts."""
+        found: list[int] = []
+
+        def there() -> bool:
+            found[:] = [each.pid for each in self.shards if each.shard == shard and each.pid is not None]
+            return bool(found)
+
+        self.until(there)
+        return found[0]
+
+    def errors(self) -> Counter[str]:
+        """Return what attempts have ended with, by kind; not commits that just took long, which any stall makes."""
+        found: Counter[str] = Counter()
+        for shard in self.shards:
+            stalled = {"errors.commit_unknown"} if "commit: it took" in str(shard.last_error) else set()
+            for name, count in shard.counts.items():
+                if name.startswith("errors.") and name not in stalled:
+                    found[name] += int(count)
+        return found
+
+    def sent(self) -> float:
+        """How many rows were sent: those of a commit that was in doubt are counted when recovery has found them."""
+        return self.total("relayed") + self.total("recovered")
+
+    def undisturbed(self) -> None:
+        """See that no shard had to start over, unless because a topic that was just made had no leader yet."""
+        for shard in self.shards:
+            assert shard.restarts == 0 or "did not say how" in (shard.last_error or ""), shard
 
     def until(self, condition: Callable[[], object], seconds: float = RELAYED_SECONDS) -> None:
         def met() -> object:
@@ -105,7 +149,7 @@ class Place:
 
     def relaying(self, **changes: Any) -> Relaying:
         options = {name: changes.pop(name) for name in ("hook", "policy", "spark") if name in changes}
-        options.setdefault("policy", Policy(beat_seconds=0.2, back_off_most_seconds=2.0, healthy_seconds=10.0))
+        options.setdefault("policy", POLICY)
         return Relaying(self.settings(**changes), **options)
 
     def stash(self, *messages: Any) -> None:
@@ -129,6 +173,21 @@ class Place:
         return read_committed(self.stack.kafka.bootstrap, topics or (self.topic,), count, seconds)
 
 
+def taken_over(settings: Settings) -> Mandate:
+    """Take over as a relay does: what time may mend, such as a topic that was just made, is tried again."""
+    deadline = time.monotonic() + RELAYED_SECONDS
+    while True:
+        try:
+            mandate = take_over(settings)
+        except ThresherError as error:
+            if not error.retryable or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            assert mandate is not None
+            return mandate
+
+
 def read_committed(
     bootstrap: str, topics: Sequence[str], count: int, seconds: float = RELAYED_SECONDS
 ) -> list[Message]:
@@ -142,11 +201,22 @@ def read_committed(
             "fetch.wait.max.ms": 20,
         }
     )
+    messages: list[Message] = []
+    places: list[TopicPartition] = []
+
+    def known() -> bool:
+        """Whether the broker has heard of all topics: one may just have been made."""
+        found = consumer.list_topics(timeout=30).topics
+        places[:] = [
+            TopicPartition(topic, partition, 0)
+            for topic in topics
+            for partition in (found[topic].partitions if topic in found else ())
+        ]
+        return {place.topic for place in places} == set(topics)
+
     try:
-        found = consumer.list_topics(timeout=15).topics
-        places = [TopicPartition(topic, partition, 0) for topic in topics for partition in found[topic].partitions]
+        eventually(known, seconds, lambda: f"not all of {topics} are there")
         consumer.assign(places)
-        messages: list[Message] = []
         deadline = time.monotonic() + seconds
         quiet = None
         while time.monotonic() < deadline and (quiet is None or time.monotonic() - quiet < 0.25):

@@ -27,7 +27,7 @@ class Scraper:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with _opener.open(f"http://{self._at}{path}", timeout=15) as answer:
+            with _opener.open(f"http://{self._at}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -7,7 +7,7 @@ when the order is gone. Beats go on meanwhile, so nobody takes the worker for de
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.processes import eventually
@@ -25,14 +25,23 @@ def reached(seam: Seam, shard: int, rows: list[int]) -> None:
 
 
 @contextlib.contextmanager
-def stalled(seams: Mapping[int, Seam], seconds: float = 60.0) -> Iterator[None]:
-    """Order shards to stall; the body begins once all do, and at its end they go on."""
+def stalled(seams: Mapping[int, Seam], store: Callable[[], None], seconds: float = 90.0) -> Iterator[None]:
+    """Order shards to stall; the body begins once all do, and at its end they go on.
+
+    `store` sees, at every look, that there are rows for them: not before the orders are there, and again where rows
+    have passed a seam behind a commit without stalling, since that took long and recovery settled them.
+    """
     for shard, seam in seams.items():
         draft = _order(shard).with_suffix(".draft")
         draft.write_text(seam)
         draft.rename(_order(shard))
+
+    def all_stall() -> bool:
+        store()
+        return all(_sign(shard).exists() for shard in seams)
+
     try:
-        eventually(lambda: all(_sign(shard).exists() for shard in seams), seconds)
+        eventually(all_stall, seconds)
         yield
     finally:
         for shard in seams:

@@ -1,23 +1,26 @@
 """A relay as a program that is stopped in the middle of its work, superseded, and goes on as if nothing had been."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from tests.processes import alive, command_line, descendants, eventually
+from tests.processes import descendants, eventually, is_java
 from tests.relay.relaying import Place
 from thresher.relay.seam import Seam
 from thresher.relay.settings import Delivery
+from thresher.spark.process import Process, look
 
 ROOT = Path(__file__).parents[2]
 # Seen: 6 s until four programs stand at their seams on a quiet machine.
-ARRIVAL_SECONDS = 90.0
+ARRIVAL_SECONDS = 200.0
 # Nobody is ended for being silent: what was stopped is to go on.
-PATIENT = {"silence_seconds": 120.0, "deaf_seconds": 120.0}
+PATIENT = {"silence_seconds": 600.0, "deaf_seconds": 600.0}
 
 
 class Zombie:
@@ -35,8 +38,8 @@ class Zombie:
         self.place, self.victim, self._seams, self._delivery = place, victim, seams, delivery
         self._directory = directory / f"zombie-{victim}"
         self._directory.mkdir()
-        self._workers: list[int] = []
-        self._stopped: list[int] = []
+        self._workers: list[Process] = []
+        self._stopped: list[Process] = []
 
     def __enter__(self) -> Self:
         settings = self.place.settings()
@@ -60,11 +63,11 @@ class Zombie:
         return self
 
     def __exit__(self, *_: object) -> None:
-        family = [self.process.pid, *descendants(self.process.pid), *self._workers]
-        for pid in family:
-            if alive(pid):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait(30)
+        below = _there(descendants(self.process.pid)) if self.process.poll() is None else []
+        self.process.kill()
+        for process in (*below, *self._workers):
+            process.kill()
+        self.process.wait(60)
 
     def arrive(self) -> dict[int, dict[str, Any]]:
         """Wait until every shard stands at its seam, with rows in its hands."""
@@ -73,30 +76,40 @@ class Zombie:
             path = self._directory / f"arrived-{shard}"
             eventually(path.exists, ARRIVAL_SECONDS, lambda: f"{self.victim}: nobody came: {self.said()}")
             found[shard] = json.loads(path.read_text())
-        self._workers = [arrival["pid"] for arrival in found.values()]
+        self._workers = _there(arrival["pid"] for arrival in found.values())
+        assert len(self._workers) == len(self._seams), f"{self.victim}: a worker has ended: {self.said()}"
         return found
 
     def stop(self) -> None:
         """Stop the victim: its workers, its JVM, its driver, or the whole."""
         below = descendants(self.process.pid)
-        java = [pid for pid in below if b"java" in command_line(pid).split(b"\0")[0]]
+        driver = _there([self.process.pid])
         self._stopped = {
             "worker": self._workers,
-            "jvm": java,
-            "driver": [self.process.pid],
-            "whole": [self.process.pid, *below],
-            "marker": [self.process.pid, *below],
+            "jvm": _there(filter(is_java, below)),
+            "driver": driver,
+            "whole": [*driver, *_there(below)],
+            "marker": [*driver, *_there(below)],
         }[self.victim]
-        for pid in self._stopped:
-            os.kill(pid, signal.SIGSTOP)
+        _signal(self._stopped, signal.SIGSTOP)
 
     def go_on(self) -> None:
         """Let the victim go on, and its shards beyond their seams."""
         for shard in self._seams:
             (self._directory / f"go-{shard}").touch()
-        for pid in self._stopped:
-            if alive(pid):
-                os.kill(pid, signal.SIGCONT)
+        _signal(self._stopped, signal.SIGCONT)
 
     def said(self) -> str:
         return (self._directory / "log").read_text(errors="replace")[-3000:]
+
+
+def _there(pids: Iterable[int]) -> list[Process]:
+    """Return those that run, by more than their ids: these may be given to others before we are done with them."""
+    return [process for process in map(look, pids) if process is not None]
+
+
+def _signal(processes: Iterable[Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            if process.alive:
+                os.kill(process.pid, number)

@@ -159,6 +159,11 @@ class Admin:
             for future in self._client.delete_topics(wanted, request_timeout=_REQUEST_SECONDS).values():
                 future.result()
 
+    def names(self, prefix: str = "") -> list[str]:
+        """Return the names of the topics that start so, internal ones left out."""
+        found = self._client.list_topics(timeout=_REQUEST_SECONDS).topics
+        return sorted(name for name in found if name.startswith(prefix) and not name.startswith("__"))
+
     def topics(self, prefix: str = "") -> list[TopicSize]:
         """Return the topics whose names start so, internal ones left out, with what they hold."""
         metadata = self._client.list_topics(timeout=_REQUEST_SECONDS)

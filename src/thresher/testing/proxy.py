@@ -32,7 +32,8 @@ from typing import Self, TypeVar
 from thresher.core.errors import ThresherError
 
 _HOST = "127.0.0.1"
-_CALL_SECONDS = 10.0
+# Seen: milliseconds. Longer means that an action blocks the proxy's thread.
+_CALL_SECONDS = 60.0
 _LOOK_SECONDS = 0.01
 # A broker takes no larger request by default; what claims to be larger is not Kafka's framing.
 _LARGEST_FRAME = 100 * 1024 * 1024
@@ -134,7 +135,7 @@ class Rule:
         """How many frames it decided so far."""
         return self._matched
 
-    def wait(self, count: int = 1, timeout_seconds: float = 10.0) -> None:
+    def wait(self, count: int = 1, timeout_seconds: float = 60.0) -> None:
         """Return once it decided so many frames; those to be held are held then. Raises `TimeoutError`."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._matched >= count, timeout_seconds):
