@@ -18,8 +18,10 @@ _REFUSED_SECONDS, _LOOK_SECONDS = 3.0, 0.1
 # What a cluster answers while a topic is new or its leader moves.
 _SETTLING = frozenset(
     {
+        KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
