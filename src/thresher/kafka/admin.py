@@ -163,22 +163,24 @@ class Admin:
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the names of the topics that start so, internal ones left out."""
-        found = self._client.list_topics(timeout=_REQUEST_SECONDS).topics
-        return sorted(name for name in found if name.startswith(prefix) and not name.startswith("__"))
+        return sorted(self._partitions(prefix))
 
     def topics(self, prefix: str = "") -> list[TopicSize]:
         """Return the topics whose names start so, internal ones left out, with what they hold."""
-        metadata = self._client.list_topics(timeout=_REQUEST_SECONDS)
-        found = {
-            name: list(topic.partitions)
-            for name, topic in metadata.topics.items()
-            if name.startswith(prefix) and not name.startswith("__")
-        }
+        found = self._partitions(prefix)
         first, last = (self._offsets(found, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
         return [
             TopicSize(name=name, partitions=len(found[name]), records=last[name] - first[name])
             for name in sorted(found)
         ]
+
+    def _partitions(self, prefix: str) -> dict[str, list[int]]:
+        metadata = self._client.list_topics(timeout=_REQUEST_SECONDS)
+        return {
+            name: list(topic.partitions)
+            for name, topic in metadata.topics.items()
+            if name.startswith(prefix) and not name.startswith("__")
+        }
 
     def _offsets(self, topics: Mapping[str, list[int]], spec: OffsetSpec) -> dict[str, int]:
         missing = {TopicPartition(name, partition) for name, partitions in topics.items() for partition in partitions}
