@@ -52,7 +52,11 @@ def head() -> Played:
 
 @pytest.fixture
 def ahead(head: Played) -> Iterator[ReadAhead]:
-    made = ReadAhead(lambda: head, most_rows=4_000, poll_seconds=0.0)  # type: ignore[arg-type, return-value]
+    yield from started(head, most_rows=4_000)
+
+
+def started(head: Played, most_rows: int, window_rows: int | None = None) -> Iterator[ReadAhead]:
+    made = ReadAhead(lambda: head, most_rows=most_rows, poll_seconds=0.0, window_rows=window_rows)  # type: ignore[arg-type, return-value]
     made.start()
     yield made
     made._stopped.set()
@@ -112,11 +116,60 @@ def test_only_one_lot_is_read_ahead(ahead: ReadAhead, head: Played) -> None:
     assert head.next_read()[1] == {1, 2}
 
 
+@pytest.fixture
+def grown(head: Played) -> Iterator[ReadAhead]:
+    """Its lots cannot grow any more: they have two rows."""
+    yield from started(head, most_rows=2)
+
+
+def test_a_deep_read_is_several_lots_the_oldest_rows_first(grown: ReadAhead, head: Played) -> None:
+    assert head.next_read()[0] == 8
+    # As a head gives them: one bucket after another, each by id.
+    head.find(2, 5, 7, 1, 3)
+    assert [taken(grown) for _ in range(3)] == [[1, 2], [3, 5], [7]]
+
+
+def test_nothing_is_read_while_a_lot_is_left_or_more_than_one_is_in_flight(grown: ReadAhead, head: Played) -> None:
+    head.next_read()
+    head.find(*range(2_004))
+    lots = [taken(grown) for _ in range(1_001)]
+    assert head.asked.empty(), "a lot is left"
+    assert taken(grown) == [2_002, 2_003]
+    assert head.asked.empty(), "too many are in flight"
+    for lot in lots[:499]:
+        grown.settled(lot)
+    assert head.asked.empty(), "still too many"
+    for lot in lots[499:]:
+        grown.settled(lot)
+    assert head.next_read()[1] == {2_002, 2_003}
+
+
+def test_renewing_forgets_all_lots_of_a_read(grown: ReadAhead, head: Played) -> None:
+    head.next_read()
+    head.find(1, 2, 3, 4)
+    assert taken(grown) == [1, 2]
+    grown.renew()
+    assert head.next_read()[1] == set()
+    head.find(1, 2)
+    assert taken(grown) == [1, 2]
+
+
+def test_lots_that_may_grow_are_read_one_at_a_time(ahead: ReadAhead, head: Played) -> None:
+    assert head.next_read()[0] == 1_000
+
+
+def test_rows_to_be_marked_are_read_one_lot_at_a_time(head: Played) -> None:
+    for ahead in started(head, most_rows=2, window_rows=4):
+        assert head.next_read()[0] == 2
+        head.find(1, 2)
+        assert taken(ahead) == [1, 2]
+
+
 def test_renewing_forgets_a_lot_that_is_ready(ahead: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(1)
     with ahead._state:
-        assert ahead._state.wait_for(lambda: ahead._ready is not None, PATIENCE)
+        assert ahead._state.wait_for(lambda: bool(ahead._ready), PATIENCE)
     ahead.renew()
     assert head.next_read()[1] == set()
     head.find(5)

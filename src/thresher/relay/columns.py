@@ -59,7 +59,10 @@ def size(column: pa.Array) -> int:
 def _cut(column: pa.Array) -> list[Any]:
     offsets = _view(column, "i", column.offset, len(column) + 1).tolist()
     data = column.buffers()[2]
-    raw = b"" if data is None else memoryview(data)[: offsets[-1]].tobytes()
+    first = offsets[0]
+    raw = b"" if data is None else memoryview(data)[first : offsets[-1]].tobytes()
+    if first:
+        offsets = [each - first for each in offsets]
     return [raw[start:end] for start, end in pairwise(offsets)]
 
 

@@ -1,4 +1,4 @@
-"""Reads the next lot while the one before it is published.
+"""Reads the next lots while the one before them is published.
 
 Every read starts at the head and leaves out the rows that are in flight; "behind the last id" would let a row overtake
 another that commits late. What was read before rows went back to the table is forgotten, whole.
@@ -7,6 +7,7 @@ another that commits late. What was read before rows went back to the table is f
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -25,6 +26,9 @@ _LONG_LOOK_SECONDS, _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS = 0.02, 0.1, 1.0
 # A shard that had nothing for seconds looks ten times less often than one that is in use.
 _SHARE_OF_IDLENESS, _SLOWEST = 0.002, 10
 _HELD_SECONDS = 2.0
+# A read steps over what is in flight, and over what was settled since the last one: with several lots at a time the
+# database was seen to take a third less for a row.
+_LOTS_TOGETHER = 4
 # While few rows are on their way no others can be, and looks would only take the processor from them.
 _FEW, _BUSY_SECONDS = 100, 0.003
 
@@ -48,7 +52,7 @@ class ReadLot:
 
 
 class ReadAhead:
-    """One lot ahead, read in a thread of its own. All methods are for the task's main thread."""
+    """A few lots ahead, read in a thread of its own. All methods are for the task's main thread."""
 
     def __init__(
         self,
@@ -72,7 +76,7 @@ class ReadAhead:
         self.generation = 0
         self._in_flight: set[int] = set()
         self._held: dict[str, float] = {}
-        self._ready: ReadLot | None = None
+        self._ready: deque[ReadLot] = deque()
         self._error: BaseException | None = None
         self._stopped = threading.Event()
         self._numbers = itertools.count(1)
@@ -86,10 +90,10 @@ class ReadAhead:
     def take(self, seconds: float) -> pa.RecordBatch | None:
         """Return the next batch, marked with its lot's number; None if there is none within the time."""
         with self._state:
-            self._state.wait_for(lambda: self._ready is not None or self._error is not None, seconds)
+            self._state.wait_for(lambda: bool(self._ready) or self._error is not None, seconds)
             if self._error is not None:
                 raise self._error
-            lot, self._ready = self._ready, None
+            lot = self._ready.popleft() if self._ready else None
             self._state.notify_all()
         if lot is None:
             return None
@@ -100,7 +104,7 @@ class ReadAhead:
     @property
     def ready(self) -> bool:
         """Whether the next batch, or the error that ended the reading, is there."""
-        return self._ready is not None or self._error is not None
+        return bool(self._ready) or self._error is not None
 
     def current(self, lot: ReadLot) -> bool:
         """Whether nothing has gone back since it was read."""
@@ -123,7 +127,7 @@ class ReadAhead:
         with self._state:
             self.generation += 1
             self._in_flight.clear()
-            self._ready = None
+            self._ready.clear()
             self._state.notify_all()
 
     def pace(self, rows: int, seconds: float, most_seconds: float) -> None:
@@ -159,9 +163,9 @@ class ReadAhead:
                 self._state.notify_all()
 
     def _is_time(self) -> bool:
-        """Whether to read: a lot is wanted, and no more than one is in flight, since a read steps over all of them."""
+        """Whether to read: no lot is left, and no more than one is in flight, since a read steps over all of them."""
         most = max(_FIRST_ROWS, self._rows) if self._window is None else self._window - 1
-        return self._ready is None and len(self._in_flight) <= most
+        return not self._ready and len(self._in_flight) <= most
 
     def _look(self, head: Head | Marker) -> None:
         with self._state:
@@ -171,7 +175,9 @@ class ReadAhead:
             generation, in_flight, held = self.generation, list(self._in_flight), list(self._held)
         if self._stopped.is_set():
             return
-        batch = head.read(self._rows, self._bytes, in_flight, held, generation)
+        rows = self._rows
+        many = rows == self._most_rows and self._window is None
+        batch = head.read(_LOTS_TOGETHER * rows if many else rows, self._bytes, in_flight, held, generation)
         if batch is None:
             done = time.monotonic()
             poll = max(self._poll, _BUSY_SECONDS) if in_flight else self._poll
@@ -182,7 +188,14 @@ class ReadAhead:
         with self._state:
             if generation == self.generation:
                 self._in_flight.update(ids)
-                self._ready = ReadLot(batch=batch, generation=generation)
+                self._ready.extend(ReadLot(batch=each, generation=generation) for each in _cut(batch, rows))
                 self._state.notify_all()
         if len(ids) < _FEW:
             self._stopped.wait(_BUSY_SECONDS)
+
+
+def _cut(batch: pa.RecordBatch, rows: int) -> Iterable[pa.RecordBatch]:
+    """Return lots of so many rows: the oldest first, whatever their keys, since rows of one age lie together."""
+    if batch.num_rows > rows:
+        batch = batch.sort_by("id")
+    return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
