@@ -73,12 +73,17 @@ def bundled(rows: Sequence[Row]) -> Sequence[Row]:
     """Return rows as columns if they are all to be sent as they are stored, as a real lot does."""
     if not all(isinstance(row.plan, Record) and (row.plan.topic, row.plan.key) == (row.topic, row.key) for row in rows):
         return rows
+    records = [row.plan for row in rows if isinstance(row.plan, Record)]
     return Sendable(
         ids=array("q", [row.id for row in rows]),
         create_times=array("q", [row.create_time for row in rows]),
-        records=[tuple(row.plan) for row in rows if isinstance(row.plan, Record)],
+        named=[record.topic for record in records],
+        values=[record.value for record in records],
+        keys=[record.key for record in records],
+        partitions=[record.partition for record in records],
+        headers=[record.headers for record in records],
         topics=topics_of(rows),
-        placed=any(row.plan.partition >= 0 for row in rows if isinstance(row.plan, Record)),
+        placed=any(record.partition >= 0 for record in records),
         size=bytes_of(rows),
     )
 

@@ -28,10 +28,9 @@ def test_numbers(values: list[int]) -> None:
         assert columns.integers(column).tolist() == column.to_pylist()
 
 
-@given(st.lists(st.none() | st.binary(max_size=5)))
-def test_bytes(values: list[bytes | None]) -> None:
-    for column in parts(values, pa.binary()):
-        assert columns.binaries(column) == column.to_pylist()
+@given(st.lists(st.integers(-(2**62), 2**62)), st.integers(-(2**61), 2**61))
+def test_less(values: list[int], by: int) -> None:
+    assert columns.less(values, by).tolist() == [value - by for value in values]
 
 
 @given(st.lists(st.sampled_from(["", "a", "grün"])))
@@ -40,7 +39,10 @@ def test_texts(values: list[str]) -> None:
         assert columns.texts(column) == column.to_pylist()
 
 
-@given(st.lists(st.lists(st.integers(0, 9), max_size=3)))
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=3))
+    | st.integers(1, 3).flatmap(lambda each: st.lists(st.lists(st.integers(0, 9), min_size=each, max_size=each)))
+)
 def test_lists(values: list[list[int]]) -> None:
     for column in parts(values, pa.list_(pa.int64())):
         assert columns.lists(column, column.flatten().to_pylist()) == column.to_pylist()

@@ -5,6 +5,8 @@ the decision record on the writer's COPY. Here an array costs one pass over its 
 """
 
 import struct
+import sys
+from array import array
 from collections.abc import Sequence
 
 _TEXT, _BYTEA, _BIGINT, _TIMESTAMPTZ = 25, 17, 20, 1184
@@ -12,6 +14,8 @@ _TEXT, _BYTEA, _BIGINT, _TIMESTAMPTZ = 25, 17, 20, 1184
 _HEAD = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i").pack
 _NULL = _LENGTH(-1)
+# A 64-bit number, before it is filled in.
+_ITEM = _LENGTH(8) + bytes(8)
 _EMPTY = {oid: struct.pack("!iiI", 0, 0, oid) for oid in (_TEXT, _BYTEA)}
 
 
@@ -30,9 +34,14 @@ def bigint_array(items: Sequence[int], *, timestamps: bool = False) -> bytes:
     oid = _TIMESTAMPTZ if timestamps else _BIGINT
     if not items:
         return struct.pack("!iiI", 0, 0, oid)
-    parts = [8] * (2 * len(items))
-    parts[1::2] = items
-    return _HEAD.pack(1, 0, oid, len(items), 1) + struct.pack("!" + "iq" * len(items), *parts)
+    values = array("q", items)
+    if sys.byteorder == "little":
+        values.byteswap()
+    data, body = values.tobytes(), bytearray(_ITEM * len(items))
+    # All first bytes, all second ones, and so on.
+    for place in range(8):
+        body[4 + place :: 12] = data[place::8]
+    return _HEAD.pack(1, 0, oid, len(items), 1) + bytes(body)
 
 
 def _array(oid: int, items: Sequence[bytes | None]) -> bytes:

@@ -10,8 +10,11 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, repeat, starmap
+from operator import length_hint
 from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -54,6 +57,9 @@ _DEFAULTS: dict[str, Any] = {
     "topic.metadata.propagation.max.ms": 5_000,
     "log_level": 2,
 }
+# What `produce` raises about a record; and how many records are handed over before another thread may run.
+_UNTAKEN = (BufferError, KafkaException, TypeError, ValueError, UnicodeError, OverflowError)
+_AT_ONCE = 1_000
 # What a configuration may not change, and why.
 # Topic, value, key, partition or -1, milliseconds or 0 for the time of sending, headers.
 Produced = tuple[str, bytes | None, bytes | None, int, int, Any]
@@ -136,15 +142,45 @@ class TransactionalProducer:
             try:
                 # By position, which is quicker; no callback of its own.
                 produce(topic, value, key, partition, None, None, timestamp or now, headers)
-            except BufferError:
-                self._make_room(place, record)
-            except KafkaException as error:
-                reason = error.args[0]
-                fault = Undelivered(refusal=refusal_of(reason), why=reason.str(), topic=topic, place=place)
-                self._undelivered.append(fault)
-            except (TypeError, ValueError, UnicodeError, OverflowError) as error:
-                why = f"it cannot be a record: {error}"
-                self._undelivered.append(Undelivered(refusal=Refusal.ROW, why=why, topic=topic, place=place))
+            except _UNTAKEN as error:
+                self._untaken(error, place, record)
+
+    def produce_columns(
+        self,
+        topics: Sequence[str],
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        partitions: Sequence[int],
+        headers: Sequence[Any],
+        *,
+        first: int = 0,
+    ) -> None:
+        """Do the same for records without a time of their own, the first of which has this place: it is quicker."""
+        nothing, left = repeat(None), iter(topics)
+        arguments = zip(
+            left, values, keys, partitions, nothing, nothing, repeat(self.now_ms), headers, strict=False
+        )  # fmt: skip
+        # No line of Python for a record; but other threads want their turn.
+        calls = starmap(self._producer.produce, arguments)
+        while length_hint(left):
+            try:
+                deque(islice(calls, _AT_ONCE), maxlen=0)
+            except _UNTAKEN as error:
+                place = len(topics) - length_hint(left) - 1
+                record = (topics[place], values[place], keys[place], partitions[place], 0, headers[place])
+                self._untaken(error, first + place, record)
+
+    def _untaken(self, error: Exception, place: int, record: Produced) -> None:
+        """Note what is wrong with a record that the client did not take; where its queue was full, try again."""
+        if isinstance(error, BufferError):
+            self._make_room(place, record)
+            return
+        if isinstance(error, KafkaException):
+            reason = error.args[0]
+            refusal, why = refusal_of(reason), reason.str()
+        else:
+            refusal, why = Refusal.ROW, f"it cannot be a record: {error}"
+        self._undelivered.append(Undelivered(refusal=refusal, why=why, topic=record[0], place=place))
 
     def _make_room(self, place: int, record: Produced) -> None:
         """Wait for the client's full queue to empty, and try again. What does not fit an empty one is too large."""

@@ -60,7 +60,7 @@ from thresher.relay.opening import Opening
 from thresher.relay.problem import BrokerLost, DatabaseLost
 from thresher.relay.progress import Progress, decode, encode, merged
 from thresher.relay.read_ahead import ReadAhead
-from thresher.relay.row import Record, Row, records_of
+from thresher.relay.row import Record, Row, Sendable, records_of
 from thresher.relay.seam import Seam, hook_of
 from thresher.relay.settings import Delivery, Mandate
 from thresher.relay.settle import Settlement
@@ -356,12 +356,22 @@ class Lane:
             self._in_flight = [row.id for row in effect.rows]
         if self._clock is not None:
             self._client.now_ms = self._clock.now_ms()
-        records = iter(records_of(effect.rows))
+        some = 0
         if self._hook is not None:
-            self._client.produce(itertools.islice(records, len(effect.rows) // 2))
+            some = len(effect.rows) // 2
+            self._hand_over(effect.rows, 0, some)
             self._seam(Seam.PRODUCED_SOME)
-        self._client.produce(records)
+        self._hand_over(effect.rows, some)
         return []
+
+    def _hand_over(self, rows: Sequence[Row], first: int, last: int | None = None) -> None:
+        if isinstance(rows, Sendable):
+            part = rows[first:last]
+            self._client.produce_columns(
+                part.named, part.values, part.keys, part.partitions, part.headers, first=first
+            )  # fmt: skip
+        else:
+            self._client.produce(itertools.islice(records_of(rows), first, last))
 
     def _in_hand(self, rows: int) -> None:
         """Report what is sent and not committed; a wave has one row of a key at most."""

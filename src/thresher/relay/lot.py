@@ -4,8 +4,7 @@ A transform sees and returns batches of this schema. What it leaves out is filte
 stored row by its id.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -92,34 +91,30 @@ def sendable(batch: pa.RecordBatch, reserved: str = "") -> Sendable | None:
         return None
     if placed and pc.min(partitions).as_py() < 0:
         return None
-    records = zip(
-        topics,
-        columns.binaries(batch.column("value")),
-        columns.binaries(batch.column("key")),
-        pc.fill_null(partitions, -1).to_pylist() if placed else repeat(-1),
-        repeat(0),
-        headers,
-        strict=False,
-    )
     return Sendable(
         ids=columns.integers(batch.column("id")),
         create_times=columns.integers(batch.column("create_time")),
-        records=list(records),
+        named=topics,
+        values=batch.column("value").to_pylist(),
+        keys=batch.column("key").to_pylist(),
+        partitions=pc.fill_null(partitions, -1).to_pylist() if placed else [-1] * len(topics),
+        headers=headers,
         topics=distinct,
         placed=placed,
         size=sum(map(columns.size, (batch.column("key"), batch.column("value"), names.flatten(), values.flatten()))),
     )
 
 
-def _headers(names: pa.Array, values: pa.Array) -> Iterable[Headers | None] | None:
+def _headers(names: pa.Array, values: pa.Array) -> Sequence[Headers | None] | None:
     """Return each row's headers; None if one has no name, or a row has more names than values or fewer."""
     flat = names.flatten()
     if not len(flat) and not len(values.flatten()):
-        return repeat(None)
+        return [None] * len(names)
     if flat.null_count or not columns.same_lengths(names, values):
         return None
-    pairs = list(zip(columns.texts(flat), columns.binaries(values.flatten()), strict=True))
-    return [each or None for each in columns.lists(names, pairs)]
+    pairs = list(zip(columns.texts(flat), values.flatten().to_pylist(), strict=True))
+    found = columns.lists(names, pairs)
+    return found if all(found) else [each or None for each in found]
 
 
 def _each(batch: pa.RecordBatch, reserved: str) -> list[Row]:

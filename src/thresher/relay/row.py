@@ -2,7 +2,8 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, NamedTuple, overload
 
 from thresher.relay.fate import Dead, Filtered
@@ -41,19 +42,28 @@ class Row(NamedTuple):
 class Sendable(Sequence[Row]):
     """Rows that are all to be sent as they are stored, as columns: a row is made when somebody looks at it.
 
-    `records` holds what each `Record` does. `topics` are all theirs. `placed`: some ask for a partition. `size` is what
-    `bytes_of` gives for them.
+    None has a time of its own. `named` is each row's topic, `topics` are all of them. `placed`: some ask for a
+    partition. `size` is what `bytes_of` gives for them.
     """
 
     ids: "array[int]"
     create_times: "array[int]"
-    records: Sequence[tuple[Any, ...]]
+    named: Sequence[str]
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None]
+    partitions: Sequence[int]
+    headers: Sequence[Headers | None]
     topics: frozenset[str]
     placed: bool
     size: int
 
+    @property
+    def records(self) -> Iterator[tuple[Any, ...]]:
+        """What each row's `Record` holds."""
+        return zip(self.named, self.values, self.keys, self.partitions, repeat(0), self.headers, strict=False)
+
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.ids)
 
     @overload
     def __getitem__(self, place: int) -> Row: ...
@@ -61,13 +71,25 @@ class Sendable(Sequence[Row]):
     def __getitem__(self, place: slice) -> "Sendable": ...
     def __getitem__(self, place: int | slice) -> "Row | Sendable":
         if not isinstance(place, slice):
-            return _row(self.ids[place], self.create_times[place], self.records[place])
-        ids, create_times, records = self.ids[place], self.create_times[place], self.records[place]
-        topics = self.topics if len(self.topics) == 1 else frozenset({record[0] for record in records})
-        size = self.size if len(records) == len(self.records) else sum(map(_size, records))
-        return Sendable(
-            ids=ids, create_times=create_times, records=records, topics=topics, placed=self.placed, size=size
+            record = (
+                self.named[place], self.values[place], self.keys[place], self.partitions[place], 0, self.headers[place]
+            )  # fmt: skip
+            return _row(self.ids[place], self.create_times[place], record)
+        if len(range(len(self))[place]) == len(self):
+            return self
+        named = self.named[place]
+        part = replace(
+            self,
+            ids=self.ids[place],
+            create_times=self.create_times[place],
+            named=named,
+            values=self.values[place],
+            keys=self.keys[place],
+            partitions=self.partitions[place],
+            headers=self.headers[place],
+            topics=self.topics if len(self.topics) == 1 else frozenset(named),
         )
+        return replace(part, size=sum(map(_size, part.records)))
 
     def __iter__(self) -> Iterator[Row]:
         return map(_row, self.ids, self.create_times, self.records)

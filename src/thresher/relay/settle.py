@@ -15,6 +15,7 @@ from thresher.db import TableName, statement
 from thresher.db.arrays import bigint_array
 from thresher.db.cursor import BigintArray, OwnCursor, TimestampArray
 from thresher.outbox.shape import Shape
+from thresher.relay import columns
 from thresher.relay.database import explained
 from thresher.relay.fate import Dead
 from thresher.relay.problem import DatabaseRefused
@@ -58,11 +59,9 @@ class Settlement:
                     found += cursor.execute(self._purge, {**pairs, "leader": mark}, prepare=True).rowcount
             middle()
             if dead:
-                columns = [list(column) for column in zip(*dead, strict=True)]
-                kinds = [str(kind) for kind in columns[2]]
-                found += cursor.execute(
-                    self._dead, [_ids(columns[0]), _times(columns[1]), kinds, *columns[3:]]
-                ).rowcount
+                told = [list(each) for each in zip(*dead, strict=True)]
+                kinds = [str(kind) for kind in told[2]]
+                found += cursor.execute(self._dead, [_ids(told[0]), _times(told[1]), kinds, *told[3:]]).rowcount
         return found
 
     def require_gone(self, progress: Progress, mark: uuid.UUID | None = None) -> None:
@@ -105,4 +104,4 @@ def _ids(values: Sequence[int]) -> BigintArray:
 
 
 def _times(values: Sequence[int]) -> TimestampArray:
-    return TimestampArray(bigint_array([value - _EPOCH for value in values], timestamps=True))
+    return TimestampArray(bigint_array(columns.less(values, _EPOCH), timestamps=True))
