@@ -163,9 +163,16 @@ class ReadAhead:
                 self._state.notify_all()
 
     def _is_time(self) -> bool:
-        """Whether to read: no lot is left, and no more than one is in flight, since a read steps over all of them."""
+        """Whether to read: no more than one lot is sent and not settled, since a read steps over all of them; and none
+        is left, or one where a read gives many and takes longer than a lot does."""
         most = max(_FIRST_ROWS, self._rows) if self._window is None else self._window - 1
-        return not self._ready and len(self._in_flight) <= most
+        left = len(self._ready)
+        return left <= self._together and len(self._in_flight) - left * self._rows <= most
+
+    @property
+    def _together(self) -> bool:
+        """Whether several lots are read at a time: they have grown as large as they may."""
+        return self._rows == self._most_rows and self._window is None
 
     def _look(self, head: Head | Marker) -> None:
         with self._state:
@@ -176,8 +183,8 @@ class ReadAhead:
         if self._stopped.is_set():
             return
         rows = self._rows
-        many = rows == self._most_rows and self._window is None
-        batch = head.read(_LOTS_TOGETHER * rows if many else rows, self._bytes, in_flight, held, generation)
+        most = _LOTS_TOGETHER * rows if self._together else rows
+        batch = head.read(most, self._bytes, in_flight, held, generation)
         if batch is None:
             done = time.monotonic()
             poll = max(self._poll, _BUSY_SECONDS) if in_flight else self._poll
