@@ -13,6 +13,7 @@ from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.control import incarnation
 from thresher.relay.fate import SENT
+from thresher.relay.lot import Few
 from thresher.relay.marker import Marker, reset
 from thresher.relay.names import buckets_of
 from thresher.relay.problem import DatabaseLost, DatabaseRefused, Superseded
@@ -56,8 +57,10 @@ def marked(place: Place) -> dict[uuid.UUID | None, int]:
 
 def read(marking: Marker, in_flight: tuple[int, ...] = ()) -> list[int]:
     # So many that a bucket may give all that it has.
-    batch = marking.read(10_000, 1_000_000, in_flight, (), 0)
-    return [] if batch is None else batch.column("id").to_pylist()
+    found = marking.read(10_000, 1_000_000, in_flight, (), 0)
+    if found is None:
+        return []
+    return list(found.ids) if isinstance(found, Few) else found.column("id").to_pylist()
 
 
 def test_a_leader_that_was_superseded_marks_purges_and_resets_nothing(place: Place, mandate: Mandate) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thresher.relay import columns
-from thresher.relay.lot import batch_of, rows_of, sendable
+from thresher.relay.lot import Few, batch_of, rows_of, sendable
 from thresher.relay.row import Record, Row, Sendable
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -69,6 +69,8 @@ def test_rows_are_the_same_by_columns_and_one_by_one(given_rows: list[Any], star
     batch = batch_of(stored).slice(start)
     one_by_one = [each for place in range(batch.num_rows) for each in rows_of(batch.slice(place, 1))]
     assert list(rows_of(batch)) == one_by_one
+    if stored[start:]:
+        assert rows_of(Few(stored[start:])) == one_by_one
     found = sendable(batch)
     if found is not None:
         assert list(found) == one_by_one

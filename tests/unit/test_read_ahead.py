@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from thresher.relay.lot import batch_of
+from thresher.relay.lot import Few, batch_of
 from thresher.relay.read_ahead import ReadAhead, pause
 
 # Only how long a failing test waits.
@@ -55,8 +55,8 @@ def ahead(head: Played) -> Iterator[ReadAhead]:
     yield from started(head, most_rows=4_000)
 
 
-def started(head: Played, most_rows: int, window_rows: int | None = None) -> Iterator[ReadAhead]:
-    made = ReadAhead(lambda: head, most_rows=most_rows, poll_seconds=0.0, window_rows=window_rows)  # type: ignore[arg-type, return-value]
+def started(head: Played, most_rows: int, **more: Any) -> Iterator[ReadAhead]:
+    made = ReadAhead(lambda: head, most_rows=most_rows, poll_seconds=0.0, **more)  # type: ignore[arg-type, return-value]
     made.start()
     yield made
     made._stopped.set()
@@ -82,6 +82,26 @@ def test_what_was_read_is_taken_with_its_lots_number(ahead: ReadAhead, head: Pla
     lot = ahead.lots[batch.schema.metadata[b"lot"]]
     assert lot.batch.column("id").to_pylist() == [1, 2]
     assert ahead.current(lot)
+
+
+def test_a_few_rows_that_nobody_looks_into_are_taken_without_columns(head: Played) -> None:
+    for ahead in started(head, most_rows=2, transformed=False):
+        head.answers.put(
+            Few([(3, None, "t", b"k", b"v", [], [], None, None), (1, None, "t", b"l", b"v", [], [], None, None)])
+        )
+        batch = ahead.take(PATIENCE)
+        assert batch is not None
+        assert batch.num_rows == 0
+        lot = ahead.lots[batch.schema.metadata[b"lot"]]
+        assert isinstance(lot.read, Few)
+        assert lot.read.ids == lot.batch.column("id").to_pylist() == [1, 3]
+        assert head.next_read()[1] == set()
+        assert head.next_read()[1] == {1, 3}
+
+
+def test_a_few_rows_are_cut_into_lots_too(grown: ReadAhead, head: Played) -> None:
+    head.answers.put(Few([(id_, None, "t", b"k", b"v", [], [], None, None) for id_ in (2, 5, 1)]))
+    assert [taken(grown) for _ in range(2)] == [[1, 2], [5]]
 
 
 def test_nothing_within_the_time_is_none(ahead: ReadAhead) -> None:
@@ -250,6 +270,24 @@ def test_a_held_topic_is_left_out_for_a_while(ahead: ReadAhead, head: Played, mo
         head.find(1)
         taken(ahead)
         assert head.next_read()[2] == expected
+
+
+def test_one_long_look_is_no_reason_to_look_less_often_and_two_are(
+    ahead: ReadAhead, head: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    waits: queue.SimpleQueue[float] = queue.SimpleQueue()
+    head.next_read()
+    monkeypatch.setattr("thresher.relay.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
+    stopped = SimpleNamespace(is_set=ahead._stopped.is_set, set=ahead._stopped.set, wait=waits.put)
+    monkeypatch.setattr(ahead, "_stopped", stopped)
+    head.find()
+    waits.get(timeout=PATIENCE)
+    for seconds, waited in ((0.05, 0.0), (0.06, 0.5), (0.001, 0.0), (0.05, 0.0)):
+        head.next_read()
+        now[0] += seconds
+        head.find()
+        assert waits.get(timeout=PATIENCE) == pytest.approx(waited)
 
 
 # Pace

@@ -20,7 +20,7 @@ from thresher.db.cursor import OwnCursor
 from thresher.outbox.shape import BUCKETS, Shape, bucket_of
 from thresher.relay.control import incarnation
 from thresher.relay.database import connect, explain, explained, session
-from thresher.relay.lot import READ_SCHEMA, batch_of
+from thresher.relay.lot import READ_SCHEMA, Few, batch_of, read_of
 from thresher.relay.problem import DatabaseLost
 from thresher.relay.settings import Settings
 
@@ -61,7 +61,7 @@ class Share:
 
 
 class Probe:
-    """Asks whether there is anything, with as little as the driver and the server can do: idle shards ask all day."""
+    """Asks where there is anything, with as little as the driver and the server can do: idle shards ask all day."""
 
     _NAME = b"thresher_probe"
 
@@ -72,12 +72,12 @@ class Probe:
         with explained():
             self._require(connection.pgconn.prepare(self._NAME, query.encode()))
 
-    def finds(self) -> bool:
-        """Whether a row is pending."""
+    def finds(self) -> frozenset[int]:
+        """Return the buckets in which a row is pending."""
         with explained():
             result = self._connection.pgconn.exec_prepared(self._NAME, [self._buckets])
             self._require(result)
-        return result.ntuples > 0
+        return frozenset(int(result.get_value(row, 0) or b"") for row in range(result.ntuples))
 
     def _require(self, result: PGresult) -> None:
         if result.status not in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}:
@@ -118,12 +118,15 @@ class Head:
 
     def read(
         self, rows: int, size: int, in_flight: Collection[int], held: Collection[str], _generation: int
-    ) -> pa.RecordBatch | None:
+    ) -> pa.RecordBatch | Few | None:
         """Return up to so many rows and, where rows are large, bytes of the head; None if there are none."""
-        if not in_flight and not self._deep and not self._probe.finds():
-            return None
+        buckets = self._buckets
+        if not in_flight and not self._deep:
+            holding = self._probe.finds()
+            if not holding:
+                return None
+            buckets = [bucket for bucket in buckets if bucket in holding]
         wanted: dict[str, Any] = {
-            "buckets": self._buckets,
             # As text: thousands of numbers are quoted in one go.
             "in_flight": f"{{{','.join(map(str, in_flight))}}}",
             "held": list(held),
@@ -134,19 +137,23 @@ class Head:
             few = min(_FEW, rows)
             with explained():
                 # Bounded by bytes always: for few rows that costs nothing.
-                few_wanted = {**wanted, "rows": few, "each": few}
+                few_wanted = {**wanted, "buckets": buckets, "rows": few, "each": few}
                 found = self._cursor.execute(self._bounded, few_wanted, prepare=True).fetchall()
             if not found:
                 return None
-            batch = batch_of(found)
-            full = batch.get_total_buffer_size() > size // 2
+            read = read_of(found)
+            full = read.nbytes > size // 2
             if len(found) < few or few == rows or full:
-                self._turn(batch, cut_off=len(found) >= few or full)
-                return batch
-        batch = self._read_many({**wanted, "rows": rows, "each": self._share.of(rows)})
+                if len(found) >= few or full:
+                    self._turn(found[-1][0], found[-1][3])
+                return read
+        wanted |= {"buckets": self._buckets, "rows": rows, "each": self._share.of(rows)}
+        batch = self._read_many(wanted)
         self._deep = batch.num_rows >= _FEW
         large = batch.nbytes > size // 2
-        asked = self._turn(batch, cut_off=batch.num_rows >= rows or large)
+        asked = len(self._buckets)
+        if batch.num_rows >= rows or (large and batch.num_rows):
+            asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
         if not large:
             self._share.learn(batch.num_rows, rows, asked)
         return batch if batch.num_rows else None
@@ -157,17 +164,13 @@ class Head:
         if self._arrow is not None:
             self._arrow.close()
 
-    def _turn(self, batch: pa.RecordBatch, *, cut_off: bool) -> int:
-        """Begin behind the last bucket next time: one with a long backlog does not keep the others waiting.
+    def _turn(self, id_: int, key: bytes | None) -> int:
+        """Begin behind the last row's bucket next time: one with a long backlog does not keep the others waiting.
 
         Returns how many buckets were asked.
         """
-        place = len(self._buckets)
-        if cut_off and batch.num_rows:
-            key = batch.column("key")[-1].as_py()
-            last = batch.column("id")[-1].as_py() % BUCKETS if key is None else bucket_of(key)
-            place = self._buckets.index(last) + 1
-            self._buckets = self._buckets[place:] + self._buckets[:place]
+        place = self._buckets.index(id_ % BUCKETS if key is None else bucket_of(key)) + 1
+        self._buckets = self._buckets[place:] + self._buckets[:place]
         return place
 
     def _read_many(self, wanted: dict[str, Any]) -> pa.RecordBatch:

@@ -144,6 +144,7 @@ class Lane:
             most_bytes=settings.limits.batch_bytes,
             poll_seconds=settings.limits.poll_seconds,
             window_rows=Bounds.of(settings.limits).window_rows if self._marking else None,
+            transformed=bool(settings.transforms),
         )
         shard.enter(closing(self._ahead))
         shard.shared["ahead"], shard.shared["failures"] = self._ahead, 0
@@ -323,7 +324,7 @@ class Lane:
             # A row there would be taken for progress, and nobody could recover from it.
             reserved = self._progress
             if lot.result is None:
-                rows = rows_of(lot.batch, reserved)
+                rows = rows_of(lot.read, reserved)
             else:
                 rows = transformed(lot.batch, lot.result, lot.failed, reserved)
             self._taken = (len(rows), time.monotonic())

@@ -5,6 +5,8 @@ stored row by its id.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -38,8 +40,35 @@ _FLAWS = {
 }
 # Up to here, looking at each row is quicker than looking at columns.
 _FEW = 16
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 # A year that Kafka's clients can still show, in microseconds: what is beyond it is a mistake.
 _LATEST = 253_402_300_800_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """A few rows as a query gave them: to put them into columns would take longer than to send them."""
+
+    found: Sequence[tuple[Any, ...]]
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The rows' ids."""
+        return [row[0] for row in self.found]
+
+    @property
+    def nbytes(self) -> int:
+        """About what the rows take: keys and values."""
+        return sum(len(row[3] or b"") + len(row[4] or b"") for row in self.found)
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the rows as a batch."""
+        return batch_of(self.found)
+
+
+def read_of(rows: Sequence[tuple[Any, ...]]) -> "Few | pa.RecordBatch":
+    """Return rows, as a query gives them, as what is quicker for so many."""
+    return Few(rows) if len(rows) <= _FEW else batch_of(rows)
 
 
 def batch_of(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -66,11 +95,13 @@ def _flawed(batch: pa.RecordBatch) -> dict[int, Dead]:
     return {id_: dead(*_FLAWS[flaw]) for id_, flaw in pairs if flaw is not None}
 
 
-def rows_of(batch: pa.RecordBatch, reserved: str = "") -> Sequence[Row]:
-    """Return the rows of a batch that no transform has touched, each with its record or with why there is none.
+def rows_of(batch: "pa.RecordBatch | Few", reserved: str = "") -> Sequence[Row]:
+    """Return rows that no transform has touched, each with its record or with why there is none.
 
     Nobody may write to the topic that is reserved.
     """
+    if isinstance(batch, Few):
+        return _few(batch, reserved)
     found = sendable(batch, reserved) if batch.num_rows > _FEW else None
     return _each(batch, reserved) if found is None else found
 
@@ -117,9 +148,23 @@ def _headers(names: pa.Array, values: pa.Array) -> Sequence[Headers | None] | No
     return found if all(found) else [each or None for each in found]
 
 
+def _few(few: Few, reserved: str) -> list[Row]:
+    ids, times, topics, keys, contents, names, values, partitions, moments, *rest = zip(*few.found, strict=True)
+    plans = _plans(topics, keys, contents, names, values, partitions, list(map(_micros, moments)), reserved)
+    for place, flaw in enumerate(rest[0] if rest else ()):
+        if flaw is not None:
+            plans[place] = dead(*_FLAWS[flaw])
+    return list(map(Row._make, zip(ids, map(_micros, times), topics, keys, plans, strict=True)))
+
+
+def _micros(moment: datetime | None) -> Any:
+    """Return a moment in microseconds since 1970."""
+    return None if moment is None else (moment - _EPOCH) // _MICROSECOND
+
+
 def _each(batch: pa.RecordBatch, reserved: str) -> list[Row]:
     ids, times, topics, keys = _identity(batch)
-    plans = _plans(batch, topics, keys, reserved)
+    plans = _plans_of(batch, topics, keys, reserved)
     if flawed := _flawed(batch):
         plans = [flawed.get(id_, plan) for id_, plan in zip(ids, plans, strict=True)]
     return list(map(Row._make, zip(ids, times, topics, keys, plans, strict=True)))
@@ -131,7 +176,7 @@ def transformed(
     """Return the rows of a batch with the plans that transforms made of them."""
     topics, keys = result.column("topic").to_pylist(), result.column("key").to_pylist()
     plans: dict[int, Record | Dead | Filtered] = dict(
-        zip(result.column("id").to_pylist(), _plans(result, topics, keys, reserved), strict=True)
+        zip(result.column("id").to_pylist(), _plans_of(result, topics, keys, reserved), strict=True)
     )
     plans.update(failed)
     plans.update(_flawed(batch))
@@ -147,11 +192,24 @@ def _identity(batch: pa.RecordBatch) -> tuple[list[int], list[int], list[str], l
     )
 
 
-def _plans(batch: pa.RecordBatch, topics: list[Any], keys: list[bytes | None], reserved: str) -> list[Record | Dead]:
-    names, values = batch.column("header_keys").to_pylist(), batch.column("header_values").to_pylist()
-    partitions = batch.column("partition").to_pylist()
+def _plans_of(batch: pa.RecordBatch, topics: list[Any], keys: list[bytes | None], reserved: str) -> list[Record | Dead]:
+    contents, names, values, partitions = (
+        batch.column(name).to_pylist() for name in ("value", "header_keys", "header_values", "partition")
+    )
     moments = batch.column("timestamp").cast(pa.int64()).to_pylist()
-    contents = batch.column("value").to_pylist()
+    return _plans(topics, keys, contents, names, values, partitions, moments, reserved)
+
+
+def _plans(
+    topics: Sequence[Any],
+    keys: Sequence[bytes | None],
+    contents: Sequence[bytes | None],
+    names: Sequence[Any],
+    values: Sequence[Any],
+    partitions: Sequence[int | None],
+    moments: Sequence[int | None],
+    reserved: str,
+) -> list[Record | Dead]:
     good = {topic for topic in set(topics) if topic is not None and is_topic(topic)} - {reserved}
     plans: list[Record | Dead] = []
     add = plans.append

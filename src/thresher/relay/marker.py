@@ -18,7 +18,7 @@ from thresher.db.cursor import BigintArray, OwnCursor
 from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.database import connect, explained
 from thresher.relay.head import Probe, Share, bounded_query, head_query, largest, require_same
-from thresher.relay.lot import batch_of
+from thresher.relay.lot import Few, read_of
 from thresher.relay.names import control_table
 from thresher.relay.problem import DatabaseLost, Superseded
 from thresher.relay.settings import Mandate
@@ -63,7 +63,7 @@ class Marker:
 
     def read(
         self, rows: int, size: int, in_flight: Collection[int], held: Collection[str], generation: int
-    ) -> pa.RecordBatch | None:
+    ) -> pa.RecordBatch | Few | None:
         """Mark up to so many rows and bytes of the head, and return them by id; None if there are none."""
         if not in_flight and not self._probe.finds():
             return None
@@ -94,7 +94,7 @@ class Marker:
                 f"{len(taken)} rows that this shard had marked were marked by another: an older attempt at it is still "
                 "at work, and the shard starts over"
             )
-        return batch_of(found)
+        return read_of(found)
 
     def close(self) -> None:
         """Let go of the connection."""

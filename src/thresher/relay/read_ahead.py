@@ -8,14 +8,16 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import pyarrow as pa
 
 from thresher.relay.columns import integers
 from thresher.relay.fate import Dead
 from thresher.relay.head import Head
+from thresher.relay.lot import Few, batch_of
 from thresher.relay.marker import Marker
 
 # The first lots are small, and grow as they turn out to be quick: a broker that cannot take many gets few.
@@ -29,6 +31,8 @@ _HELD_SECONDS = 2.0
 # A read steps over what is in flight, and over what was settled since the last one: with several lots at a time the
 # database was seen to take a third less for a row.
 _LOTS_TOGETHER = 4
+# What stands for rows that nobody looks into before they are sent.
+_EMPTY = batch_of([])
 # While few rows are on their way no others can be, and looks would only take the processor from them.
 _FEW, _BUSY_SECONDS = 100, 0.003
 
@@ -42,13 +46,18 @@ def pause(looked_seconds: float, idle_seconds: float, poll_seconds: float) -> fl
 
 @dataclass(slots=True)
 class ReadLot:
-    """A batch as it was read, and what transforms made of it."""
+    """Rows as they were read, and what transforms made of them."""
 
-    batch: pa.RecordBatch
+    read: pa.RecordBatch | Few
     generation: int
     result: pa.RecordBatch | None = None
     failed: dict[int, Dead] = field(default_factory=dict)
     failures: int = 0
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The rows as they were read, as a batch."""
+        return self.read.batch() if isinstance(self.read, Few) else self.read
 
 
 class ReadAhead:
@@ -62,7 +71,9 @@ class ReadAhead:
         poll_seconds: float,
         most_bytes: int = 16_000_000,
         window_rows: int | None = None,
+        transformed: bool = True,
     ) -> None:
+        """`transformed` says whether somebody looks into what is taken; if not, a few rows have an empty batch."""
         self._open_head = open_head
         self._most_rows = most_rows
         self._rows = min(_FIRST_ROWS, most_rows)
@@ -71,7 +82,8 @@ class ReadAhead:
         self._poll = poll_seconds
         # How many rows may be in flight for another read; about as many as a lot has, if None.
         self._window = window_rows
-        self._last = 0.0
+        self._transformed = transformed
+        self._last = self._took = 0.0
         self._state = threading.Condition()
         self.generation = 0
         self._in_flight: set[int] = set()
@@ -99,7 +111,8 @@ class ReadAhead:
             return None
         number = str(next(self._numbers)).encode()
         self.lots = {number: lot}
-        return lot.batch.replace_schema_metadata({b"lot": number})
+        batch = _EMPTY if isinstance(lot.read, Few) and not self._transformed else lot.batch
+        return batch.replace_schema_metadata({b"lot": number})
 
     @property
     def ready(self) -> bool:
@@ -184,25 +197,29 @@ class ReadAhead:
             return
         rows = self._rows
         most = _LOTS_TOGETHER * rows if self._together else rows
-        batch = head.read(most, self._bytes, in_flight, held, generation)
-        if batch is None:
+        read = head.read(most, self._bytes, in_flight, held, generation)
+        if read is None:
             done = time.monotonic()
             poll = max(self._poll, _BUSY_SECONDS) if in_flight else self._poll
-            self._stopped.wait(pause(done - now, done - self._last, poll))
+            # A machine that stalls makes one look long; what makes looks long makes all of them so.
+            took, self._took = min(done - now, self._took), done - now
+            self._stopped.wait(pause(took, done - self._last, poll))
             return
         self._last = now
-        ids = integers(batch.column("id"))
+        ids = read.ids if isinstance(read, Few) else integers(read.column("id"))
         with self._state:
             if generation == self.generation:
                 self._in_flight.update(ids)
-                self._ready.extend(ReadLot(batch=each, generation=generation) for each in _cut(batch, rows))
+                self._ready.extend(ReadLot(read=each, generation=generation) for each in _cut(read, rows))
                 self._state.notify_all()
         if len(ids) < _FEW:
             self._stopped.wait(_BUSY_SECONDS)
 
 
-def _cut(batch: pa.RecordBatch, rows: int) -> Iterable[pa.RecordBatch]:
+def _cut(read: pa.RecordBatch | Few, rows: int) -> Sequence[pa.RecordBatch | Few]:
     """Return lots of so many rows: the oldest first, whatever their keys, since rows of one age lie together."""
-    if batch.num_rows > rows:
-        batch = batch.sort_by("id")
-    return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+    if isinstance(read, Few):
+        found = sorted(read.found, key=itemgetter(0))
+        return [Few(found[start : start + rows]) for start in range(0, len(found), rows)]
+    batch = read.sort_by("id") if read.num_rows > rows else read
+    return [batch.slice(start, rows) for start in range(0, batch.num_rows, rows)]

@@ -1,0 +1,30 @@
+"""Arrays in Postgres' binary format are what the driver itself would send."""
+
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.types.numeric import Int8
+
+from thresher.db.arrays import bigint_array
+
+_BIGINT, _TIMESTAMPTZ = 20, 1184
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_numbers(values: list[int]) -> None:
+    transformer = Transformer()
+    found = bigint_array(values)
+    assert found == bigint_array(array("q", values))
+    if values:
+        given_numbers = [Int8(value) for value in values]
+        assert found == transformer.get_dumper(given_numbers, PyFormat.BINARY).dump(given_numbers)
+    assert bigint_array(values, timestamps=True)[8:12] == _TIMESTAMPTZ.to_bytes(4)
+    assert found[8:12] == _BIGINT.to_bytes(4)
+
+
+def test_what_was_given_is_left_as_it_is() -> None:
+    values = array("q", [1, 2])
+    bigint_array(values)
+    assert values.tolist() == [1, 2]
