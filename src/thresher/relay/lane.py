@@ -133,6 +133,7 @@ class Lane:
         self._control = ControlTable(self._connection, settings.outbox)
         self._settlement = Settlement(self._connection, settings.outbox, settings.shape, settings.settling)
         self._marking = settings.delivery is Delivery.AT_LEAST_ONCE
+        self._drawn = uuid.uuid4()
         self._hot: tuple[tuple[str, bytes], ...] = ()
         self._meter = Meter(shard)
         self._settler = Settler(self._settle)
@@ -216,7 +217,7 @@ class Lane:
         )
 
     def _leader(self, generation: int) -> uuid.UUID:
-        return leader_id(self._mandate, self._shard.index, self._shard.attempt, generation)
+        return leader_id(self._drawn, generation)
 
     def _partitions(self, topic: str) -> int | KafkaError:
         return self._client.partitions(topic)
