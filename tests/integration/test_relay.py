@@ -597,3 +597,34 @@ def test_a_row_that_came_back_under_an_old_id_is_not_settled_by_its_predecessors
     assert at.sql("SELECT min(id), max(id) FROM outbox") == [(1, 5)]
     with at.relaying(shards=1):
         assert values(at.read(10)) == [str(n).encode() for n in range(10)]
+
+
+def test_where_idle_sessions_are_ended_those_of_an_idle_relay_are_not(place: Places) -> None:
+    at = place()
+    name = at.sql("SELECT current_database()")[0][0]
+    at.sql(f"ALTER DATABASE \"{name}\" SET idle_session_timeout = '1s'")
+    with at.relaying(shards=1) as relaying:
+        for number in range(2):
+            at.stash(Message(topic=at.topic, key="k", value=str(number)))
+            at.read(number + 1)
+            # More than what a session may be idle.
+            time.sleep(2.0)
+        assert at.pending() == 0
+        relaying.undisturbed()
+
+
+def test_a_settling_that_fails_is_repaired_without_another_row(place: Places) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="0"))
+    # Of the shard's sessions, the one that settles is the only one to commit anything.
+    settles = (
+        "FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'thresher/%'"
+        " AND state = 'idle' AND query = 'COMMIT'"
+    )
+    with at.relaying(shards=1) as relaying:
+        relaying.until(lambda: at.pending() == 0 and at.sql(f"SELECT pid {settles}"))
+        assert len(at.sql(f"SELECT pg_terminate_backend(pid) {settles}")) == 1
+        at.stash(Message(topic=at.topic, key="k", value="1"))
+        relaying.until(lambda: at.pending() == 0)
+        assert all(shard.restarts for shard in relaying.shards)
+    assert values(at.read(2)) == [b"0", b"1"]

@@ -1,5 +1,6 @@
 """What one attempt's shell decides by itself: under which mark, by which time, and what it notices while it waits."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -10,8 +11,11 @@ import pytest
 
 from thresher.db import TableName
 from thresher.relay import lane
-from thresher.relay.lane import Lane
+from thresher.relay.lane import Lane, read
+from thresher.relay.problem import DatabaseLost
+from thresher.relay.progress import Origin, Progress
 from thresher.relay.settings import Delivery, Mandate, Settings
+from thresher.relay.settler import Settler
 from thresher.spark.bell import Bell
 from thresher.spark.shard import Figures, Shard
 
@@ -56,3 +60,21 @@ def test_a_task_that_spark_runs_again_within_an_attempt_has_marks_of_its_own(lan
     first, again = lanes(), lanes()
     assert first._leader(0) == first._leader(0)
     assert len({each._leader(generation) for each in (first, again) for generation in range(3)}) == 6
+
+
+def test_a_settling_that_fails_is_noticed_by_a_shard_that_has_no_other_row() -> None:
+    def lost(_progress: Progress, _recovering: bool) -> None:
+        raise DatabaseLost("the session was ended")
+
+    origin = Origin(outbox_id="", system_id="", incarnation="", term="", shard=0)
+    looks = iter(range(300))
+    shared: dict[str, Any] = {
+        # Each look takes a moment; so many of them, and it will never be noticed.
+        "ahead": SimpleNamespace(take=lambda _: time.sleep(0.01) if next(looks) >= 0 else None),
+        "opening": SimpleNamespace(tend=lambda: None),
+        "settler": Settler(lost),
+    }
+    shared["settler"].begin(Progress(origin=origin, number=1, ids=[1], create_times=[1], fates=[]), False)
+    shard: Any = SimpleNamespace(shared=shared, stopping=False)
+    with pytest.raises(DatabaseLost, match="the session was ended"):
+        list(read(shard, {}))

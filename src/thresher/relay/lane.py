@@ -83,12 +83,14 @@ def read(shard: Shard, _config: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """Give the lots that are read ahead. The publisher has recovered by the time the first is asked for."""
     ahead: ReadAhead = shard.shared["ahead"]
     opening: Opening = shard.shared["opening"]
+    settler: Settler = shard.shared["settler"]
     while not shard.stopping:
         batch = ahead.take(_LOOK_SECONDS)
         if batch is not None:
             yield batch
         else:
             opening.tend()
+            settler.check()
 
 
 @counting_errors
@@ -136,7 +138,7 @@ class Lane:
         self._drawn = uuid.uuid4()
         self._hot: tuple[tuple[str, bytes], ...] = ()
         self._meter = Meter(shard)
-        self._settler = Settler(self._settle)
+        self._settler = shard.shared["settler"] = Settler(self._settle)
         shard.enter(closing(self._settler))
         together = max(_LEAST_ROWS, _ROWS_TOGETHER // shard.shards)
         self._ahead = ReadAhead(
