@@ -56,3 +56,10 @@ def test_whatever_the_client_raises_says_who_has_to_act(ask: Any, failing: str, 
         ask(producer(failing, error))
     assert type(caught.value) is kind
     assert error.str() in str(caught.value)
+
+
+def test_a_broker_that_allows_only_shorter_transactions_is_for_somebody_to_mend() -> None:
+    too_long = KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, "the timeout is too long", True)
+    with pytest.raises(ProducerRefused, match=r"transaction\.max\.timeout\.ms to at least 15000") as caught:
+        producer("init_transactions", too_long).init("orders.progress")
+    assert (caught.value.retryable, caught.value.exit_code) == (False, 4)

@@ -75,7 +75,7 @@ class ProducerFenced(ProducerProblem):
 
 
 class ProducerRefused(ThresherError):  # noqa: N818
-    """The broker will not have this producer: credentials or permissions. Somebody has to act."""
+    """The broker will not have this producer: credentials, permissions or limits. Somebody has to act."""
 
     exit_code: ClassVar[int] = 4
 
@@ -241,10 +241,11 @@ class TransactionalProducer:
 
     def _raise_refused(self, error: KafkaError) -> None:
         if refusal_of(error) is Refusal.CLIENT:
-            raise ProducerRefused(
-                f"the broker refuses the producer {self._id}: {error.str()}; grant it Write and Describe on its "
-                "transactional ids and topics, or mend its credentials"
-            )
+            if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                what = f"raise the broker's transaction.max.timeout.ms to at least {_OURS['transaction.timeout.ms']}"
+            else:
+                what = "grant it Write and Describe on its transactional ids and topics, or mend its credentials"
+            raise ProducerRefused(f"the broker refuses the producer {self._id}: {error.str()}; {what}")
 
     def _raise_fenced(self, what: str, error: KafkaError) -> None:
         if error.fatal() or refusal_of(error) is Refusal.FENCED:
