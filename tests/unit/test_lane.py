@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from thresher.core.clock import ServerClock
 from thresher.db import TableName
 from thresher.relay import lane
+from thresher.relay.effect import Begin, Init
 from thresher.relay.lane import Lane, read
 from thresher.relay.problem import DatabaseLost
 from thresher.relay.progress import Origin, Progress
@@ -78,3 +80,21 @@ def test_a_settling_that_fails_is_noticed_by_a_shard_that_has_no_other_row() -> 
     shard: Any = SimpleNamespace(shared=shared, stopping=False)
     with pytest.raises(DatabaseLost, match="the session was ended"):
         list(read(shard, {}))
+
+
+def test_the_first_record_of_a_producer_has_the_databases_time(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[int] = []
+
+    class Client:
+        def produce(self, *record: Any) -> None:
+            times.append(record[6])
+
+        def __getattr__(self, _name: str) -> Any:
+            return lambda *_: None
+
+    monkeypatch.setattr(lane, "producer_of", lambda _: lambda _properties: Client())
+    made = lanes()
+    made._clock = ServerClock(1_000.0, monotonic=lambda: 5.0)
+    made.do(Init())
+    made.do(Begin())
+    assert times == [1_000_000]

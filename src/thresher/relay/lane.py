@@ -251,6 +251,9 @@ class Lane:
             asked["batch.size"] = self._batch_bytes
         self._producer = TransactionalProducer(name, asked, make=producer_of(self._settings.producer_factory))
         self._producer.init(self._progress)
+        if self._clock is not None:
+            # The empty record that opens its first transaction has a time too.
+            self._producer.now_ms = self._clock.now_ms()
         self._seam(Seam.RECOVERY_FENCED)
 
     def _read_progress(self, effect: ReadProgress) -> Iterable[Progress]:
