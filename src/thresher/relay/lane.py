@@ -296,8 +296,8 @@ class Lane:
         self._ahead.settled(progress.ids)
         if recovering and found:
             self._shard.count("recovered", found)
-        if not recovering and found < len(progress.ids):
-            self._settlement.require_gone(progress, mark)
+        if found < len(progress.ids):
+            self._settlement.require_gone(progress, mark, recovering=recovering)
             if mark is not None:
                 raise DatabaseLost(
                     f"{len(progress.ids) - found} of {len(progress.ids)} rows were gone, or marked by another, before "
