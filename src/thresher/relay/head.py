@@ -166,8 +166,10 @@ class Head:
         if cut_off and batch.num_rows:
             key = batch.column("key")[-1].as_py()
             last = batch.column("id")[-1].as_py() % BUCKETS if key is None else bucket_of(key)
-            place = self._buckets.index(last) + 1
-            self._buckets = self._buckets[place:] + self._buckets[:place]
+            if last in self._buckets:
+                # Else its key was too large to be looked at.
+                place = self._buckets.index(last) + 1
+                self._buckets = self._buckets[place:] + self._buckets[:place]
         return place
 
     def _read_many(self, wanted: dict[str, Any]) -> pa.RecordBatch:
