@@ -3,22 +3,25 @@
 import contextlib
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import psycopg
 import pytest
 
+from tests.processes import eventually
 from tests.relay.relaying import Place, taken_over
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.control import incarnation
+from thresher.relay.database import connect
 from thresher.relay.fate import SENT
 from thresher.relay.lot import Few
 from thresher.relay.marker import Marker, reset
 from thresher.relay.names import buckets_of
 from thresher.relay.problem import DatabaseLost, DatabaseRefused, Superseded
 from thresher.relay.progress import Origin, Progress
-from thresher.relay.settings import Delivery, Mandate
+from thresher.relay.settings import Delivery, Mandate, Settling
 from thresher.relay.settle import Settlement
 
 ROWS = 20
@@ -63,6 +66,14 @@ def read(marking: Marker, in_flight: tuple[int, ...] = ()) -> list[int]:
     return list(found.ids) if isinstance(found, Few) else found.column("id").to_pylist()
 
 
+def all_sent(place: Place) -> Progress:
+    """Return a record that says so of every row."""
+    origin = Origin(outbox_id="", system_id="", incarnation="", term="", shard=0)
+    rows = place.sql("SELECT id, (extract(epoch FROM create_time) * 1000000)::bigint FROM outbox ORDER BY id")
+    ids, times = ([row[column] for row in rows] for column in (0, 1))
+    return Progress(origin=origin, number=1, ids=ids, create_times=times, fates=[SENT] * len(ids))
+
+
 def test_a_leader_that_was_superseded_marks_purges_and_resets_nothing(place: Place, mandate: Mandate) -> None:
     late = superseded(mandate)
     with marker(place, late, OTHERS) as marking, pytest.raises(Superseded):
@@ -75,12 +86,7 @@ def test_a_leader_that_was_superseded_marks_purges_and_resets_nothing(place: Pla
         assert reset(connection, late, MINE, ids) == 0
         assert reset(connection, mandate, OTHERS, ids) == 0
         settlement = Settlement(connection, place.table, place.shape, place.settings().settling)
-        origin = Origin(outbox_id="", system_id="", incarnation="", term="", shard=0)
-        times = [
-            row[0]
-            for row in place.sql("SELECT (extract(epoch FROM create_time) * 1000000)::bigint FROM outbox ORDER BY id")
-        ]
-        sent = Progress(origin=origin, number=1, ids=sorted(ids), create_times=times, fates=[SENT] * ROWS)
+        sent = all_sent(place)
         assert settlement.execute(sent, mark=OTHERS) == 0
         settlement.require_gone(sent, mark=OTHERS)
         with pytest.raises(DatabaseRefused):
@@ -101,3 +107,24 @@ def test_rows_that_another_attempt_has_marked_meanwhile_are_not_taken_a_second_t
         assert len(read(others)) == ROWS
         with pytest.raises(DatabaseLost, match="marked by another"):
             read(mine, tuple(ids))
+
+
+@pytest.mark.parametrize("settling", Settling)
+def test_rows_that_an_older_attempt_marks_at_that_moment_are_settled_by_recovery_all_the_same(
+    place: Place, settling: Settling
+) -> None:
+    sent = all_sent(place)
+    waits = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with (
+        contextlib.closing(connect(place.dsn, "tests")) as connection,
+        ThreadPoolExecutor(1) as thread,
+        psycopg.connect(place.dsn) as older,
+    ):
+        older.execute("UPDATE outbox SET leader_id = %s", [OTHERS])
+        settlement = Settlement(connection, place.table, place.shape, settling)
+        found = thread.submit(settlement.execute, sent)
+        eventually(lambda: place.sql(waits), 60)
+        older.commit()
+        assert found.result(60) == ROWS
+        settlement.require_gone(sent, recovering=True)
+    assert place.pending() == 0

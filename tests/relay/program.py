@@ -9,7 +9,7 @@ from thresher.core.errors import ThresherError
 from thresher.db import TableName
 from thresher.relay.relay import Relay
 from thresher.relay.settings import Delivery, Limits, Settings
-from thresher.spark import Policy
+from thresher.spark import Policy, SparkOptions
 from thresher.spark.signals import stopped_by_signals
 
 
@@ -29,6 +29,7 @@ def main() -> int:
     )
     relay = Relay(
         settings,
+        spark=SparkOptions(master=given["master"]) if given.get("master") else None,
         hook="tests.relay.hook:reached" if given.get("hook") else None,
         policy=Policy(
             **{"back_off_seconds": 0.1, "back_off_most_seconds": 1.0, "healthy_seconds": 5.0, **given.get("policy", {})}
@@ -36,10 +37,12 @@ def main() -> int:
     )
     try:
         with stopped_by_signals(relay):
-            relay.run()
+            snapshot = relay.run()
     except ThresherError as error:
         logging.getLogger("thresher").critical("ended: %s: %s", type(error).__name__, error)
         return error.exit_code
+    for shard in snapshot.shards if snapshot is not None else ():
+        logging.info("shard %d: attempt %d, last error: %s", shard.shard, shard.attempt, shard.last_error)
     return 0
 
 

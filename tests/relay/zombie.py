@@ -34,8 +34,10 @@ class Zombie:
         victim: str,
         seams: dict[int, Seam],
         delivery: Delivery = Delivery.EXACTLY_ONCE,
+        master: str | None = None,
     ) -> None:
         self.place, self.victim, self._seams, self._delivery = place, victim, seams, delivery
+        self._master = master
         self._directory = directory / f"zombie-{victim}"
         self._directory.mkdir()
         self._workers: list[Process] = []
@@ -46,6 +48,7 @@ class Zombie:
         given = {
             "name": settings.name, "dsn": settings.dsn, "bootstrap": self.place.stack.kafka.bootstrap,
             "shards": len(self._seams), "hook": True, "batch_rows": 50, "policy": PATIENT, "delivery": self._delivery,
+            "master": self._master,
         }  # fmt: skip
         variables = {
             **os.environ,

@@ -259,16 +259,21 @@ class Harvest:
                 leadership = self._competitor()
                 self._leadership = leadership
                 leadership.start()
+                ended_with: BaseException | None = None
                 try:
                     self._compete(leadership, warm)
                 finally:
                     self._state = State.STOPPING
-                    self._end_relay(forced=self._kill_asked.rung, lost=lambda: leadership.leader_id is None)
+                    ended_with = self._end_relay(
+                        forced=self._kill_asked.rung, lost=lambda: leadership.leader_id is None
+                    )
                     # Before Spark is ended, which takes its time: a successor need not wait for that.
                     leadership.stop()
                     self._announce_rest(leadership)
                 if self._kill_asked.rung:
                     self._error = StopForced("stopped at once: open batches were not finished")
+                elif _has_to_be_known(ended_with):
+                    self._error = ended_with
             except BaseException as error:  # noqa: BLE001 - raised by `wait`
                 self._error = error
             finally:
@@ -360,15 +365,16 @@ class Harvest:
 
     def _end_relay(
         self, *, forced: bool, seconds: float | None = None, lost: Callable[[], bool] = lambda: False
-    ) -> None:
-        """End the relay if one runs, and return when nothing of it is left."""
+    ) -> BaseException | None:
+        """End the relay if one runs, and return what it ended with when nothing of it is left."""
         leading = self._leading
         if leading is None:
-            return
+            return None
         self._looked = None
         leading.end(forced=forced, seconds=seconds, hurry=lambda: self._kill_asked.rung or lost())
         self._last = leading.relay.snapshot() or self._last
         self._leading = None
+        return leading.error
 
     def _announce(self, change: Change) -> None:
         match change:
@@ -432,6 +438,16 @@ class _Leading:
                 self._thread.join()
                 return
             self._thread.join(_LOOK_SECONDS)
+
+
+def _has_to_be_known(error: BaseException | None) -> bool:
+    """Whether somebody has to act on what a relay ended with, although it was asked to stop.
+
+    Not on a successor's take-over, nor where there was no time left: then it has stopped, and the rest is theirs.
+    """
+    if error is None or isinstance(error, Superseded | StopForced):
+        return False
+    return not (isinstance(error, ThresherError) and error.retryable)
 
 
 @contextlib.contextmanager

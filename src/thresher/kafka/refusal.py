@@ -24,7 +24,7 @@ class Refusal(enum.Enum):
     """The topic: it is not ours to write to."""
 
     CLIENT = "client"
-    """The client's credentials or permissions."""
+    """The client: its credentials, its permissions, or what it asks for."""
 
     NEIGHBOUR = "neighbour"
     """Another record of the transaction, which takes all of them along."""
@@ -61,6 +61,7 @@ _KINDS: dict[int, Refusal] = {
     **dict.fromkeys(
         (
             KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            KafkaError.INVALID_TRANSACTION_TIMEOUT,
             KafkaError.CLUSTER_AUTHORIZATION_FAILED,
             KafkaError.GROUP_AUTHORIZATION_FAILED,
             KafkaError.UNSUPPORTED_SASL_MECHANISM,

@@ -81,7 +81,7 @@ class ProducerFenced(ProducerProblem):
 
 
 class ProducerRefused(ThresherError):  # noqa: N818
-    """The broker will not have this producer: credentials or permissions. Somebody has to act."""
+    """The broker will not have this producer: credentials, permissions or limits. Somebody has to act."""
 
     exit_code: ClassVar[int] = 4
 
@@ -203,18 +203,18 @@ class TransactionalProducer:
                 raise ProducerProblem(
                     f"{len(self._producer)} records were not answered for in {_FLUSH_SECONDS:g} s{self._last_error()}"
                 )
-            self._producer.flush(_LOOK_SECONDS)
+            self._do("flush", self._producer.flush, _LOOK_SECONDS)
             if any(fault.refusal is not Refusal.MOMENT for fault in self._causes()):
                 # All is lost already, and the client may keep the others for long.
                 break
             if self._undelivered:
                 deadline = min(deadline, time.monotonic() + _CAUSE_SECONDS)
-        self._producer.poll(0)
+        self._do("poll", self._producer.poll, 0)
         return self._causes() or list(self._undelivered)
 
     def await_sent(self, seconds: float) -> bool:
         """Wait for so long, and say whether the broker has answered for everything; what failed, a flush will tell."""
-        return bool(self._producer.flush(seconds) == 0)
+        return bool(self._do("flush", self._producer.flush, seconds) == 0)
 
     def _causes(self) -> list[Undelivered]:
         return [fault for fault in self._undelivered if fault.refusal is not Refusal.NEIGHBOUR]
@@ -231,7 +231,7 @@ class TransactionalProducer:
 
     def commit(self) -> None:
         """Commit. Raises `CommitUnknown` where that is not certain, and nothing is committed that lacks a record."""
-        self._producer.poll(0)
+        self._do("poll", self._producer.poll, 0)
         if self._undelivered:
             raise ProducerProblem(f"a record of the transaction was refused: {self._undelivered[0].why}")
         self._errors.clear()
@@ -266,9 +266,10 @@ class TransactionalProducer:
             return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         return found.error if found.error is not None else len(found.partitions)
 
-    def _do(self, what: str, call: Any, *arguments: Any) -> None:
+    def _do(self, what: str, call: Any, *arguments: Any) -> Any:
+        """Make a call of the client's, any of which raises once it can do nothing any more."""
         try:
-            call(*arguments)
+            return call(*arguments)
         except KafkaException as error:
             self._raise_refused(error.args[0])
             self._raise_fenced(what, error.args[0])
@@ -276,10 +277,11 @@ class TransactionalProducer:
 
     def _raise_refused(self, error: KafkaError) -> None:
         if refusal_of(error) is Refusal.CLIENT:
-            raise ProducerRefused(
-                f"the broker refuses the producer {self._id}: {error.str()}; grant it Write and Describe on its "
-                "transactional ids and topics, or mend its credentials"
-            )
+            if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                what = f"raise the broker's transaction.max.timeout.ms to at least {_OURS['transaction.timeout.ms']}"
+            else:
+                what = "grant it Write and Describe on its transactional ids and topics, or mend its credentials"
+            raise ProducerRefused(f"the broker refuses the producer {self._id}: {error.str()}; {what}")
 
     def _raise_fenced(self, what: str, error: KafkaError) -> None:
         if error.fatal() or refusal_of(error) is Refusal.FENCED:

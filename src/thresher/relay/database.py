@@ -22,6 +22,9 @@ _OPTIONS = (
     "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off "
     "-c idle_in_transaction_session_timeout=15s -c synchronous_commit=on -c TimeZone=UTC -c client_encoding=UTF8"
 )
+# Limits that a role or a server sets for its applications: an idle shard's sessions would be ended, and what takes long
+# would be broken off, only to be begun again. Who wants one for the relay says so in the connection string.
+_UNLIMITED = "-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0"
 _NETWORK = {
     "connect_timeout": "10",
     "keepalives_idle": "5",
@@ -34,7 +37,7 @@ _NETWORK = {
 def session(dsn: str, application: str) -> str:
     """Return the connection string of a relay's session."""
     given = conninfo.conninfo_to_dict(dsn)
-    options = f"{given.get('options') or ''} {_OPTIONS}".strip()
+    options = f"{_UNLIMITED} {given.get('options') or ''} {_OPTIONS}"
     network = {name: value for name, value in _NETWORK.items() if name not in given}
     return conninfo.make_conninfo(dsn, application_name=application, options=options, **network)
 

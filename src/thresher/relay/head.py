@@ -169,7 +169,11 @@ class Head:
 
         Returns how many buckets were asked.
         """
-        place = self._buckets.index(id_ % BUCKETS if key is None else bucket_of(key)) + 1
+        last = id_ % BUCKETS if key is None else bucket_of(key)
+        if last not in self._buckets:
+            # Its key was too large to be looked at.
+            return len(self._buckets)
+        place = self._buckets.index(last) + 1
         self._buckets = self._buckets[place:] + self._buckets[:place]
         return place
 

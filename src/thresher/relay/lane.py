@@ -83,12 +83,14 @@ def read(shard: Shard, _config: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """Give the lots that are read ahead. The publisher has recovered by the time the first is asked for."""
     ahead: ReadAhead = shard.shared["ahead"]
     opening: Opening = shard.shared["opening"]
+    settler: Settler = shard.shared["settler"]
     while not shard.stopping:
         batch = ahead.take(_LOOK_SECONDS)
         if batch is not None:
             yield batch
         else:
             opening.tend()
+            settler.check()
 
 
 @counting_errors
@@ -133,9 +135,10 @@ class Lane:
         self._control = ControlTable(self._connection, settings.outbox)
         self._settlement = Settlement(self._connection, settings.outbox, settings.shape, settings.settling)
         self._marking = settings.delivery is Delivery.AT_LEAST_ONCE
+        self._drawn = uuid.uuid4()
         self._hot: tuple[tuple[str, bytes], ...] = ()
         self._meter = Meter(shard)
-        self._settler = Settler(self._settle)
+        self._settler = shard.shared["settler"] = Settler(self._settle)
         shard.enter(closing(self._settler))
         together = max(_LEAST_ROWS, _ROWS_TOGETHER // shard.shards)
         self._ahead = ReadAhead(
@@ -217,7 +220,7 @@ class Lane:
         )
 
     def _leader(self, generation: int) -> uuid.UUID:
-        return leader_id(self._mandate, self._shard.index, self._shard.attempt, generation)
+        return leader_id(self._drawn, generation)
 
     def _partitions(self, topic: str) -> int | KafkaError:
         return self._client.partitions(topic)
@@ -249,6 +252,9 @@ class Lane:
             asked["batch.size"] = self._batch_bytes
         self._producer = TransactionalProducer(name, asked, make=producer_of(self._settings.producer_factory))
         self._producer.init(self._progress)
+        if self._clock is not None:
+            # The empty record that opens its first transaction has a time too.
+            self._producer.now_ms = self._clock.now_ms()
         self._seam(Seam.RECOVERY_FENCED)
 
     def _read_progress(self, effect: ReadProgress) -> Iterable[Progress]:
@@ -291,8 +297,8 @@ class Lane:
         self._ahead.settled(progress.ids)
         if recovering and found:
             self._shard.count("recovered", found)
-        if not recovering and found < len(progress.ids):
-            self._settlement.require_gone(progress, mark)
+        if found < len(progress.ids):
+            self._settlement.require_gone(progress, mark, recovering=recovering)
             if mark is not None:
                 raise DatabaseLost(
                     f"{len(progress.ids) - found} of {len(progress.ids)} rows were gone, or marked by another, before "

@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
 # As read: with what is wrong with a row that the database can tell without handing it over.
 READ_SCHEMA = SCHEMA.append(pa.field("flaw", pa.string()))
 _FLAWS = {
-    "too-large": (Kind.TOO_LARGE, "its value is larger than any record can be"),
+    "too-large": (Kind.TOO_LARGE, "its key, value or headers are larger than any record can be"),
     "headers": (Kind.MALFORMED, "its headers are arrays of arrays"),
     "timestamp": (Kind.MALFORMED, "its timestamp is before 1970 or after 9999, which Kafka cannot hold"),
 }

@@ -28,9 +28,13 @@ _TURN = 7
 Stream = tuple[str, bytes]
 
 
-def leader_id(mandate: Mandate, shard: int, attempt: int, generation: int) -> uuid.UUID:
-    """Return what a shard marks with: its leadership's own, and never the same again after it started over."""
-    return uuid.uuid5(uuid.UUID(mandate.term), f"{shard}/{attempt}/{generation}")
+def leader_id(drawn: uuid.UUID, generation: int) -> uuid.UUID:
+    """Return what a process marks with: by what it has drawn for itself, and another one after each start over.
+
+    Not by term, shard and attempt, which come again where Spark runs a task again by itself: what the first had marked
+    would count as the second's, and be sent by nobody.
+    """
+    return uuid.uuid5(drawn, str(generation))
 
 
 class Marker:

@@ -64,12 +64,14 @@ class Settlement:
                 found += cursor.execute(self._dead, [_ids(told[0]), _times(told[1]), kinds, *told[3:]]).rowcount
         return found
 
-    def require_gone(self, progress: Progress, mark: uuid.UUID | None = None) -> None:
+    def require_gone(self, progress: Progress, mark: uuid.UUID | None = None, *, recovering: bool = False) -> None:
         """Raise `DatabaseRefused` if rows that were settled are still pending: they would be sent for ever.
 
-        With a mark, those that somebody else has marked meanwhile do not count.
+        With a mark, those that somebody else has marked meanwhile do not count. In recovery, dead ones do not: one that
+        an older attempt marked at that moment was missed, and is judged anew; of the others none is.
         """
-        query, pairs = self._left, _pairs(progress.ids, progress.create_times)
+        ids, times = (progress.ids, progress.create_times) if not recovering else _split(progress)[:2]
+        query, pairs = self._left, _pairs(ids, times)
         if mark is not None:
             query, pairs = f"{query}\n{statement('relay_purge_mine')}", {**pairs, "leader": mark}
         with explained():

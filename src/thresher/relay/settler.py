@@ -29,8 +29,12 @@ class Settler:
         """Return when everything handed over is durable."""
         with self._state:
             self._state.wait_for(lambda: self._error is not None or self._done == self._begun)
-            if self._error is not None:
-                raise self._error
+            self.check()
+
+    def check(self) -> None:
+        """Raise what settling failed with, if it did: for who has nothing to hand over, and would not hear of it."""
+        if self._error is not None:
+            raise self._error
 
     def close(self) -> None:
         """Finish what was handed over, for a moment, and end."""

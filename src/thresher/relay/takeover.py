@@ -208,5 +208,6 @@ def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row:
             for each in merged(decode(data) for data in tail.whole()) if whole else [record]:
                 if each.origin.outbox_id != row.outbox_id:
                     raise ForeignProgress("the progress topic holds records of another outbox")
-                settlement.execute(each)
+                if settlement.execute(each) < len(each.ids):
+                    settlement.require_gone(each, recovering=True)
         producer.discard()

@@ -1,0 +1,46 @@
+"""A task that Spark runs again by itself, within the same attempt: as on a cluster that loses a node."""
+
+import os
+import signal
+from pathlib import Path
+
+from tests.processes import eventually
+from tests.relay.relaying import RELAYED_SECONDS, Place
+from tests.relay.zombie import Zombie
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message
+from thresher.relay.seam import Seam
+from thresher.relay.settings import Delivery
+from thresher.testing.history import IDENTITY_HEADER
+from thresher.testing.reading import read_topics
+
+ROWS, KEYS = 400, 20
+
+
+def test_at_least_once_rows_that_the_killed_task_had_marked_are_sent_before_their_followers(
+    stack: Stack, dsn: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    at = Place(stack, dsn, topic_prefix)
+    messages = [
+        Message(topic=at.topic, key=f"k{number % KEYS}", headers={IDENTITY_HEADER: str(number)})
+        for number in range(ROWS)
+    ]
+    at.stash(*messages[: ROWS // 2])
+    # Spark tries a task up to four times.
+    seams, delivery = {0: Seam.FLUSHED}, Delivery.AT_LEAST_ONCE
+    with Zombie(at, tmp_path, victim="worker", seams=seams, delivery=delivery, master="local[4,4]") as relay:
+        killed = relay.arrive()[0]
+        assert killed["rows"]
+        # Who takes only rows that nobody has marked would send these first.
+        at.stash(*messages[ROWS // 2 :])
+        os.kill(killed["pid"], signal.SIGKILL)
+        eventually(lambda: at.pending() == 0, RELAYED_SECONDS, relay.said)
+        relay.process.send_signal(signal.SIGTERM)
+        assert relay.process.wait(RELAYED_SECONDS) == 0, relay.said()
+        assert "shard 0: attempt 1, last error: the executor was lost, and Spark started the task again" in relay.said()
+    seen: dict[object, list[int]] = {}
+    for each in read_topics(stack.kafka.bootstrap, [at.topic], uncommitted=True):
+        seen.setdefault(each.key, []).append(int(each.identity))
+    assert len({number for numbers in seen.values() for number in numbers}) == ROWS
+    # Again, perhaps, but never behind what follows it.
+    assert all(numbers == sorted(numbers) for numbers in seen.values()), seen

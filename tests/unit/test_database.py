@@ -1,0 +1,23 @@
+"""The relay's sessions: what their connection string asks for."""
+
+from psycopg import conninfo
+
+from thresher.relay.database import session
+
+
+def settings(dsn: str) -> dict[str, str]:
+    """Return what the server is told, where the last word counts."""
+    options = str(conninfo.conninfo_to_dict(session(dsn, "relay"))["options"])
+    words = options.replace("\\ ", "_").split()
+    return dict(word.split("=") for word in words if word != "-c")
+
+
+def test_limits_that_a_role_has_for_its_applications_do_not_bind_the_relay() -> None:
+    found = settings("host=db user=relay")
+    assert {found[f"{what}_timeout"] for what in ("statement", "lock", "idle_session")} == {"0"}
+
+
+def test_limits_of_the_connection_string_are_kept_and_what_the_guarantee_rests_on_is_not_its_to_say() -> None:
+    found = settings("host=db options='-c lock_timeout=5s -c synchronous_commit=off'")
+    assert (found["lock_timeout"], found["statement_timeout"]) == ("5s", "0")
+    assert found["synchronous_commit"] == "on"

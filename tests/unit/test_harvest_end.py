@@ -1,0 +1,81 @@
+"""What a harvest says when its relay ends with an error while it is being stopped."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from thresher.db import TableName
+from thresher.harvest import harvest as module
+from thresher.harvest.harvest import Harvest, State
+from thresher.relay.problem import DatabaseLost, DatabaseRefused, Superseded
+from thresher.relay.settings import Settings
+from thresher.spark.problem import StopForced
+from thresher.testing.leadership import Ballot, StagedLeadership
+
+
+class Spark:
+    """One that is there."""
+
+    ready = True
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def start(self) -> None: ...
+
+    def check(self) -> None: ...
+
+    def close(self, _abort: Any) -> None: ...
+
+
+class Relay:
+    """Runs until it is asked to stop, and then ends with an error."""
+
+    error: BaseException = RuntimeError()
+    runs = threading.Event()
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._asked = threading.Event()
+
+    def run(self) -> None:
+        self.runs.set()
+        self._asked.wait(60)
+        raise self.error
+
+    def request_stop(self) -> None:
+        self._asked.set()
+
+    def snapshot(self) -> None: ...
+
+
+@pytest.fixture
+def harvest(monkeypatch: pytest.MonkeyPatch) -> Harvest:
+    monkeypatch.setattr(module, "WarmSpark", Spark)
+    monkeypatch.setattr(module, "Relay", Relay)
+    monkeypatch.setattr(Relay, "runs", threading.Event())
+    settings = Settings(name="orders", dsn="", outbox=TableName(table="outbox"), kafka={})
+    return Harvest(settings, election=StagedLeadership(Ballot()))
+
+
+def stopped(harvest: Harvest, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> State:
+    monkeypatch.setattr(Relay, "error", error)
+    harvest.start()
+    assert Relay.runs.wait(60)
+    harvest.stop()
+    return harvest.wait()
+
+
+@pytest.mark.parametrize("error", [DatabaseRefused("rows could not be removed"), RuntimeError("a bug")])
+def test_what_somebody_has_to_act_on_is_told_also_by_one_that_is_being_stopped(
+    harvest: Harvest, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        stopped(harvest, error, monkeypatch)
+    assert harvest.state is State.STOPPED
+
+
+@pytest.mark.parametrize("error", [DatabaseLost("lost"), Superseded("taken over"), StopForced("no time left")])
+def test_what_the_next_start_or_a_successor_mends_does_not_spoil_a_stop(
+    harvest: Harvest, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stopped(harvest, error, monkeypatch) is State.STOPPED
