@@ -11,6 +11,7 @@ from thresher.devstack.stack import Stack
 from thresher.outbox import Shape
 from thresher.relay.control import incarnation
 from thresher.relay.head import Head
+from thresher.relay.lot import Few
 from thresher.relay.names import buckets_of
 from thresher.relay.settings import Settings
 
@@ -32,7 +33,8 @@ def heads_of(settings: Settings) -> dict[int, dict[str, Any]]:
         since = incarnation(connection).since
     for shard in range(SHARDS):
         with contextlib.closing(Head(settings, "tests", buckets_of(shard, SHARDS), since)) as head:
-            while (batch := head.read(1, BATCH_BYTES, list(found), (), 0)) is not None:
+            while (read := head.read(1, BATCH_BYTES, list(found), (), 0)) is not None:
+                batch = read.batch() if isinstance(read, Few) else read
                 found |= {row["id"]: row for row in batch.to_pylist()}
     return found
 
