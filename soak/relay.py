@@ -1,10 +1,10 @@
 """Tries to break the relay under a load that never ends; then one verdict over all of it.
 
     ./run soak relay [--hits 100] [--seed 5] [--from ROUND]     kills it at every seam, again and again
-    ./run soak relay --minutes N [--seed 5]                     faults of every kind, at random, one over the other
+    ./run soak relay --minutes N [--seed 5] [--nodes 1|3]       faults of every kind, at random, one over the other
 
 Either with --delivery at-least-once: then readers of everything are asked, and may have got a record again, directly
-behind itself within its key.
+behind itself within its key. With three nodes, every topic is on all of them, and faults of brokers hit one at a time.
 The seed gives the schedule: the same one again, or, with --from, the rest of one that was broken off.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.relay import mixing
 from tests.relay.crashing import SEAMS, CrashRun, schedule
-from tests.relay.mixed import MixedRun, summary
+from tests.relay.mixed import MixedRun
 from thresher.relay.settings import Delivery
 
 # What a run is left alone for in its end: faults that last are healed by then.
@@ -29,11 +29,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hits", type=int, default=100, help="hits per seam")
     parser.add_argument("--minutes", type=float, help="mix faults of every kind for so long")
+    parser.add_argument("--nodes", type=int, default=1, choices=(1, 3), help="brokers, with --minutes")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--log", type=Path, help="keep what the relays said in this file, with --minutes")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the round to begin with")
     parser.add_argument("--delivery", type=Delivery, choices=list(Delivery), default=Delivery.EXACTLY_ONCE)
     options = parser.parse_args()
+    if options.minutes is None and options.nodes > 1:
+        parser.error("--nodes: seams are of one broker; several need --minutes")
     # Broken off from outside, it still leaves nothing behind.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
     return seams(options) if options.minutes is None else mixed(options)
@@ -41,11 +44,12 @@ def main() -> int:
 
 def mixed(options: argparse.Namespace) -> int:
     seconds = options.minutes * 60
-    faults = list(mixing.schedule(options.seed, seconds - CALM_SECONDS))
+    faults = list(mixing.schedule(options.seed, seconds - CALM_SECONDS, options.nodes))
     print(f"seed {options.seed}: {len(faults)} faults in {options.minutes:g} minutes")
     print("\n".join(fault.line() for fault in faults), "\n", flush=True)
     began = time.monotonic()
-    with MixedRun(delivery=options.delivery, tell=lambda line: print(line, flush=True)) as run:
+    scene = MixedRun(delivery=options.delivery, nodes=options.nodes, tell=lambda line: print(line, flush=True))
+    with scene as run:
         try:
             run.run(faults, seconds)
             verdict, tally = run.verdict(everything=options.delivery is Delivery.AT_LEAST_ONCE)
@@ -61,9 +65,11 @@ def mixed(options: argparse.Namespace) -> int:
         "ok": good,
         "seed": options.seed,
         "minutes": options.minutes,
+        "nodes": options.nodes,
+        "delivery": options.delivery,
         "rows": tally.committed,
         "seconds": round(time.monotonic() - began, 1),
-        **summary(outline, verdict),
+        **outline.summary(verdict),
     }
     print(json.dumps(told))
     return 0 if good else 1

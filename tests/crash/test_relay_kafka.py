@@ -57,7 +57,7 @@ class Broker:
 def broker_with(properties: Mapping[str, str]) -> Iterator[Broker]:
     port = ports.free_port()
     with (
-        Stack(kafka=guarded(port, properties)) as stack,
+        Stack(kafka=guarded(port, properties=properties)) as stack,
         KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=port) as proxy,
     ):
         guard = Guard(stack.kafka.bootstrap)

@@ -97,7 +97,7 @@ def servers(run: CrashRun) -> None:
     assert run.process.poll() is None, run.said()
     run.process.send_signal(signal.SIGTERM)
     assert run.process.wait(END_SECONDS) == 0
-    run.start(hook=False)
+    run.start(hook=None)
     moves(run)
 
 

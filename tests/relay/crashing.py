@@ -24,7 +24,8 @@ from typing import Any
 import psycopg
 
 from tests.processes import descendants, eventually, is_java, open_directory
-from tests.relay.hook import COMMIT_SENT
+from tests.relay.guarded import PROXIED
+from tests.relay.hook import COMMIT_SENT, HOOK
 from thresher.db import TableName
 from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
@@ -92,14 +93,16 @@ class Report:
 class CrashRun:
     """A stack, a load and a relay that is killed and started again. A context manager."""
 
-    def __init__(self, *, rate: float = 400.0, delivery: Delivery = Delivery.EXACTLY_ONCE) -> None:
+    def __init__(self, *, rate: float = 400.0, delivery: Delivery = Delivery.EXACTLY_ONCE, nodes: int = 1) -> None:
         self.report = Report()
         # Of the relays that are started from now on.
         self.delivery = delivery
         self.policy: Mapping[str, float] = PATIENT
         self._directory = open_directory()
         self.log = self._directory / "relay.log"
+        self.clock = self._directory / "clock"
         self._rate = rate
+        self._nodes = nodes
         self._number = 0
         self._expected: dict[int, Hit] = {}
         self._tally: Tally | None = None
@@ -109,9 +112,13 @@ class CrashRun:
     def __enter__(self) -> "CrashRun":
         with contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
-            port = ports.free_port()
-            self.stack = stack.enter_context(Stack(kafka=self.broker(port)))
-            self.proxy = stack.enter_context(KafkaProxy(self.stack.kafka.bootstrap_of("PROXIED"), port=port))
+            ways = [ports.free_port() for _ in range(self._nodes)]
+            self.stack = stack.enter_context(Stack(kafka=self.broker(*ways)))
+            self.proxies = {
+                node: stack.enter_context(KafkaProxy(f"{ports.HOST}:{self.stack.kafka.port(PROXIED, node)}", port=way))
+                for node, way in zip(self.stack.kafka.nodes, ways, strict=True)
+            }
+            self.proxy = self.proxies[1]
             self.dsn = self.stack.postgres.create_database("crash")
             with psycopg.connect(self.dsn) as connection:
                 create_schema(connection, TableName(table="outbox"))
@@ -131,10 +138,11 @@ class CrashRun:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def broker(self, port: int) -> KafkaOptions:
-        """How the broker is set up, with a way in through the proxy at that port."""
+    def broker(self, *ways: int) -> KafkaOptions:
+        """How the cluster is set up, with a way in to each node through the proxy at that port."""
         return KafkaOptions(
-            listeners=(Listener(name="PROXIED", advertised_ports=(port,)),),
+            nodes=len(ways),
+            listeners=(Listener(name=PROXIED, advertised_ports=ways),),
             properties={"auto.create.topics.enable": "false"},
         )
 
@@ -163,17 +171,19 @@ class CrashRun:
 
     # The relay
 
-    def start(self, *, hook: bool = True, **changes: Any) -> "subprocess.Popen[bytes]":
+    def start(self, *, hook: str | None = HOOK, **changes: Any) -> "subprocess.Popen[bytes]":
         """Start a relay; the one before it, if it lives, is left alone."""
         given = {
-            "name": NAME, "dsn": self.dsn, "bootstrap": self.proxy.address, "shards": SHARDS, "hook": hook,
-            "batch_rows": 200, "delivery": self.delivery, "policy": self.policy, **changes,
+            "name": NAME, "dsn": self.dsn, "shards": SHARDS, "hook": hook, "batch_rows": 200,
+            "bootstrap": ",".join(proxy.address for proxy in self.proxies.values()),
+            "delivery": self.delivery, "policy": self.policy, **changes,
         }  # fmt: skip
         variables = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "THRESHER_SEAMS": str(self.seams),
             "THRESHER_SEAMS_DSN": self.dsn,
+            "THRESHER_CLOCK": str(self.clock),
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -336,7 +346,7 @@ class CrashRun:
         """
         tally = self._end_load()
         if self.process is None or self.process.poll() is not None:
-            self.start(hook=False)
+            self.start(hook=None)
         with psycopg.connect(self.dsn, autocommit=True) as connection:
 
             def drained() -> bool:

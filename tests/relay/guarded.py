@@ -1,4 +1,4 @@
-"""A broker behind a proxy and with an authorizer, and what its administrator does to a relay's rights and topics."""
+"""Brokers behind proxies and with an authorizer, and what their administrator does to a relay's rights and topics."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,11 +29,12 @@ LOGIN = {
 }
 
 
-def guarded(port: int, properties: Mapping[str, str] | None = None) -> KafkaOptions:
-    """How a broker is set up whose one user comes in through a proxy at that port, and may do nothing yet."""
+def guarded(*ways: int, properties: Mapping[str, str] | None = None) -> KafkaOptions:
+    """How a cluster is set up whose one user comes in through proxies, one a node, and may do nothing yet."""
     login = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
     return KafkaOptions(
-        listeners=(Listener(name=PROXIED, advertised_ports=(port,), security="SASL_PLAINTEXT"),),
+        nodes=len(ways),
+        listeners=(Listener(name=PROXIED, advertised_ports=ways, security="SASL_PLAINTEXT"),),
         users={USER: PASSWORD},
         properties={
             "auto.create.topics.enable": "false",
@@ -46,7 +47,7 @@ def guarded(port: int, properties: Mapping[str, str] | None = None) -> KafkaOpti
 class Guard:
     """The administrator of a guarded broker. Each call has taken effect on the broker when it returns.
 
-    What the controller has agreed to is news that a broker learns of a little later.
+    What the controller has agreed to is news that a broker learns of a little later; of several, one is asked.
     """
 
     def __init__(self, bootstrap: str, *, patience_seconds: float = 30.0) -> None:

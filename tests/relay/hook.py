@@ -15,6 +15,7 @@ import psycopg
 
 from thresher.relay.seam import Seam
 
+HOOK = "tests.relay.hook:reached"
 # Not a seam of the code: the answer to a commit is on its way, which only the wire can tell.
 COMMIT_SENT = "commit-sent"
 

@@ -1,10 +1,11 @@
-"""A relay as a program of its own, with the hook of the crash tests. Takes its settings as JSON."""
+"""A relay as a program of its own, with a hook for its workers. Takes its settings as JSON."""
 
 import json
 import logging
 import sys
 from typing import Any
 
+from tests.relay import drift
 from thresher.core.errors import ThresherError
 from thresher.db import TableName
 from thresher.relay.relay import Relay
@@ -15,6 +16,8 @@ from thresher.spark.signals import stopped_by_signals
 
 def main() -> int:
     given: dict[str, Any] = json.loads(sys.argv[1])
+    if given.get("hook") == drift.HOOK:
+        drift.follow()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     settings = Settings(
@@ -25,12 +28,13 @@ def main() -> int:
         shards=given["shards"],
         limits=Limits(batch_rows=given.get("batch_rows", 500)),
         delivery=Delivery(given.get("delivery", Delivery.EXACTLY_ONCE)),
+        transforms=tuple(given.get("transforms", ())),
         producer_factory=given.get("producer_factory"),
     )
     relay = Relay(
         settings,
         spark=SparkOptions(master=given["master"]) if given.get("master") else None,
-        hook="tests.relay.hook:reached" if given.get("hook") else None,
+        hook=given.get("hook"),
         policy=Policy(
             **{"back_off_seconds": 0.1, "back_off_most_seconds": 1.0, "healthy_seconds": 5.0, **given.get("policy", {})}
         ),

@@ -3,6 +3,8 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
+FAILING, FILTERED = b"fail", b"filter"
+
 
 def only_even(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Keep rows whose value ends in an even digit."""
@@ -35,6 +37,14 @@ def picky(batch: pa.RecordBatch) -> pa.RecordBatch:
     if b"bad" in batch.column("value").to_pylist():
         raise ValueError("this one I do not like")
     return batch
+
+
+def choosy(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Fail on some rows, leave others out, and pass all the rest as they are."""
+    values = batch.column("value").to_pylist()
+    if FAILING in values:
+        raise ValueError("not this one")
+    return batch.filter(pa.array([value != FILTERED for value in values], pa.bool_()))
 
 
 def broken(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.processes import descendants, eventually, is_java
+from tests.relay.hook import HOOK
 from tests.relay.relaying import Place
 from thresher.relay.seam import Seam
 from thresher.relay.settings import Delivery
@@ -47,7 +48,7 @@ class Zombie:
         settings = self.place.settings()
         given = {
             "name": settings.name, "dsn": settings.dsn, "bootstrap": self.place.stack.kafka.bootstrap,
-            "shards": len(self._seams), "hook": True, "batch_rows": 50, "policy": PATIENT, "delivery": self._delivery,
+            "shards": len(self._seams), "hook": HOOK, "batch_rows": 50, "policy": PATIENT, "delivery": self._delivery,
             "master": self._master,
         }  # fmt: skip
         variables = {

@@ -1,0 +1,85 @@
+"""What happens to the database of a random soak."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from tests.relay.mix.agenda import Agenda
+from thresher.devstack.postgres import Postgres
+
+# How long an outbox under load is watched for a moment in which it is empty.
+_EMPTY_SECONDS, _LOOK_SECONDS = 5.0, 0.05
+
+
+class Database:
+    """The server, and the outbox in it."""
+
+    def __init__(self, server: Postgres, dsn: str, *, agenda: Agenda) -> None:
+        self._server, self._dsn, self._agenda = server, dsn, agenda
+
+    def connect(self) -> psycopg.Connection[Any]:
+        # A lock may be our own, to be released by the one who waits for it here.
+        return psycopg.connect(self._dsn, connect_timeout=2, options="-c lock_timeout=1s")
+
+    def counted(self, last: int) -> tuple[int, int, int] | None:
+        """Return how many rows there are, how many of them up to an id, and the highest id."""
+        try:
+            with self.connect() as connection:
+                return connection.execute(
+                    "SELECT count(*), count(*) FILTER (WHERE id <= %s), coalesce(max(id), 0) FROM outbox", [last]
+                ).fetchone()
+        except psycopg.Error:
+            return None
+
+    def start(self) -> None:
+        if not self._server.server.running:
+            self._server.start()
+
+    # Faults
+
+    def end_sessions(self, rows: int) -> None:
+        with psycopg.connect(self._server.dsn(), autocommit=True, connect_timeout=2) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity"
+                " WHERE application_name LIKE 'thresher/%%' ORDER BY random() LIMIT %s) AS chosen",
+                [rows],
+            )
+
+    def postgres_fast(self, seconds: float) -> bool:
+        return self._end(self._server.server.stop, seconds)
+
+    def postgres_immediate(self, seconds: float) -> bool:
+        return self._end(self._server.server.end, seconds)
+
+    def postgres_kill(self, seconds: float) -> bool:
+        return self._end(self._server.server.kill, seconds)
+
+    def table_locked(self, seconds: float) -> None:
+        connection = self.connect()
+        try:
+            connection.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
+        except psycopg.Error:
+            connection.close()
+            raise
+        self._agenda.later(seconds, "unlock", connection.close)
+
+    def ids_restart(self) -> bool:
+        """Have ids come again, when nothing is pending: under the lock nobody adds to an outbox that is empty."""
+        deadline = time.monotonic() + _EMPTY_SECONDS
+        while time.monotonic() < deadline:
+            with self.connect() as connection:
+                connection.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
+                if connection.execute("SELECT FROM outbox LIMIT 1").fetchone() is None:
+                    connection.execute("TRUNCATE outbox RESTART IDENTITY")
+                    return True
+            time.sleep(_LOOK_SECONDS)
+        return False
+
+    def _end(self, end: Callable[[], None], seconds: float) -> bool:
+        if not self._server.server.running:
+            return False
+        end()
+        self._agenda.later(seconds, "postgres start", self.start)
+        return True

@@ -1,0 +1,35 @@
+"""What a random soak did, and what was wrong with it besides the verdict."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thresher.testing.checker import Verdict
+
+_FIGURES = (
+    "committed", "rolled_back", "unknown", "read", "repeated", "dead", "filtered", "lost", "phantom", "duplicated",
+    "reordered",
+)  # fmt: skip
+
+
+@dataclass
+class Outline:
+    """What the run did, for the last line."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)
+    exits: Counter[int] = field(default_factory=Counter)
+    unreached: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def summary(self, verdict: Verdict) -> Mapping[str, Any]:
+        """Return the figures of a run."""
+        return {
+            "faults": dict(sorted(self.faults.items())),
+            "missed": dict(sorted(self.missed.items())),
+            "unreached": self.unreached,
+            "exits": {str(code): count for code, count in sorted(self.exits.items())},
+            "verdict": {name: getattr(verdict, name) for name in _FIGURES},
+            "wrong": self.wrong,
+        }
