@@ -1,4 +1,7 @@
-"""What the administrator of a random soak does to topics, limits and rights, with rows to meet it."""
+"""What the administrator of a random soak does to topics, limits and rights, with rows to meet it.
+
+What is to be taken back is due before it is done: a broker that did not answer in time may have done it all the same.
+"""
 
 import itertools
 import os
@@ -49,22 +52,22 @@ class Administrator:
         self._rows.stash(Extra(topic=WIDE, partition=place) for place in (None, 0, *newest, None))
 
     def topic_denied(self, seconds: float) -> None:
-        self._guard.deny_topic(TOPIC)
         self._agenda.later(seconds, "allow", lambda: self._guard.allow_topic(TOPIC))
+        self._guard.deny_topic(TOPIC)
 
     def other_topic_denied(self, seconds: float) -> None:
-        self._guard.deny_topic(OTHER)
         self._agenda.later(seconds, "allow", lambda: self._guard.allow_topic(OTHER))
+        self._guard.deny_topic(OTHER)
         self._rows.stash(Extra(topic=OTHER, key=f"key-{number}") for number in range(5))
 
     def producer_denied(self, seconds: float) -> None:
-        self._guard.deny_producers(f"{NAME}-")
-        self._agenda.later(seconds, "allow", lambda: self._guard.allow_producers(f"{NAME}-"))
         self._relays.excuse(REFUSED)
+        self._agenda.later(seconds, "allow", lambda: self._guard.allow_producers(f"{NAME}-"))
+        self._guard.deny_producers(f"{NAME}-")
 
     def limit_lowered(self, seconds: float) -> None:
-        self._guard.limit(TOPIC, LOWERED_BYTES)
         self._agenda.later(seconds, "limit", lambda: self._guard.limit(TOPIC, None))
+        self._guard.limit(TOPIC, LOWERED_BYTES)
         self._rows.stash(
             Extra(key=self._rows.key(number), value=os.urandom(LARGE_BYTES), doubtful=True) if number % 2 else
             Extra(key=self._rows.key(number)) for number in range(6)
