@@ -55,9 +55,7 @@ class Brokers:
 
     def leaders_return(self) -> bool:
         """Leaders that moved when their node went lead again where they did before. Whether any had moved."""
-        asked = self._client.elect_leaders(
-            ElectionType.PREFERRED, request_timeout=_ELECTED_SECONDS, operation_timeout=_ELECTED_SECONDS
-        )
+        asked = self._client.elect_leaders(ElectionType.PREFERRED, request_timeout=_ELECTED_SECONDS)
         return any(problem is None for problem in asked.result().values())
 
     def _end(self, node: int, end: Callable[[], None], seconds: float) -> bool:
