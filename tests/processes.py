@@ -9,6 +9,10 @@ from pathlib import Path
 
 from thresher.spark.process import look
 
+ROOT = Path(__file__).parents[1]
+# For programs of the tests' own: the source beside the tests, which may be a copy with something broken on purpose.
+PYTHON_PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+
 
 def alive(pid: int) -> bool:
     """Whether the process runs; one that ended and was not collected does not."""

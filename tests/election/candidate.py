@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.election.watching import Claims
-from tests.processes import eventually
+from tests.processes import PYTHON_PATH, ROOT, eventually
 from thresher.db import TableName
 from thresher.election.election import competitor
 from thresher.election.settings import ElectionKind, ElectionSettings
-
-ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
@@ -56,7 +54,7 @@ class Candidate:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.election.candidate", json.dumps(self._given)],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": PYTHON_PATH},
                 stdout=output,
             )
         return self

@@ -23,7 +23,7 @@ from typing import Any
 
 import psycopg
 
-from tests.processes import descendants, eventually, is_java, open_directory
+from tests.processes import PYTHON_PATH, ROOT, descendants, eventually, is_java, open_directory
 from tests.relay.guarded import PROXIED
 from tests.relay.hook import COMMIT_SENT, HOOK
 from thresher.db import TableName
@@ -40,7 +40,6 @@ from thresher.testing.proxy import Api, Cut, Frame, Hold, KafkaProxy, Rule
 from thresher.testing.pump import Fleet, Plan, Tally
 from thresher.testing.reading import read_topics, rows_held
 
-ROOT = Path(__file__).parents[2]
 SHARDS = 4
 NAME = "crash"
 TOPIC = "crash.orders"
@@ -180,7 +179,7 @@ class CrashRun:
         }  # fmt: skip
         variables = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": PYTHON_PATH,
             "THRESHER_SEAMS": str(self.seams),
             "THRESHER_SEAMS_DSN": self.dsn,
             "THRESHER_CLOCK": str(self.clock),

@@ -10,14 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from tests.processes import descendants, eventually, is_java
+from tests.processes import PYTHON_PATH, ROOT, descendants, eventually, is_java
 from tests.relay.hook import HOOK
 from tests.relay.relaying import Place
 from thresher.relay.seam import Seam
 from thresher.relay.settings import Delivery
 from thresher.spark.process import Process, look
 
-ROOT = Path(__file__).parents[2]
 # Seen: 6 s until four programs stand at their seams on a quiet machine.
 ARRIVAL_SECONDS = 200.0
 # Nobody is ended for being silent: what was stopped is to go on.
@@ -53,7 +52,7 @@ class Zombie:
         }  # fmt: skip
         variables = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": PYTHON_PATH,
             "THRESHER_SEAMS": str(self._directory),
             "THRESHER_SEAMS_DSN": settings.dsn,
         }
