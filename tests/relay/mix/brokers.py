@@ -12,7 +12,8 @@ from thresher.devstack import ports
 from thresher.devstack.broker import Kafka
 from thresher.kafka.admin import look
 
-_ELECTED_SECONDS, _HEALED_SECONDS = 5.0, 120.0
+_ELECTED_MILLISECONDS = 5000
+_HEALED_SECONDS = 120.0
 
 
 class Brokers:
@@ -20,7 +21,10 @@ class Brokers:
 
     def __init__(self, kafka: Kafka, *, agenda: Agenda) -> None:
         self._kafka, self._agenda = kafka, agenda
-        self._client = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+        # An election takes no time-out of its own: the client fails on the argument.
+        self._client = AdminClient(
+            {"bootstrap.servers": kafka.bootstrap, "log_level": 0, "socket.timeout.ms": _ELECTED_MILLISECONDS}
+        )
         # Ended, and not seen in the cluster since.
         self._away: set[int] = set()
 
@@ -55,7 +59,7 @@ class Brokers:
 
     def leaders_return(self) -> bool:
         """Leaders that moved when their node went lead again where they did before. Whether any had moved."""
-        asked = self._client.elect_leaders(ElectionType.PREFERRED, request_timeout=_ELECTED_SECONDS)
+        asked = self._client.elect_leaders(ElectionType.PREFERRED)
         return any(problem is None for problem in asked.result().values())
 
     def _end(self, node: int, end: Callable[[], None], seconds: float) -> bool:
