@@ -3,6 +3,7 @@
 Each part of the scene (`tests/relay/mix`) has the faults that concern it, as methods under the names of the schedule.
 """
 
+import multiprocessing
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -66,7 +67,7 @@ class MixedRun(CrashRun):
         super().__enter__()
         try:
             agenda, kafka = self._agenda, self.stack.kafka
-            self._database = Database(self.stack.postgres, self.dsn, agenda=agenda)
+            self._database = Database(self.stack.postgres, self.dsn, writers=_writers, agenda=agenda)
             self._brokers = Brokers(kafka, agenda=agenda)
             own_keys = self.delivery is Delivery.AT_LEAST_ONCE
             self._rows = Rows(self._database.connect, self.history, own_keys=own_keys, agenda=agenda)
@@ -182,3 +183,9 @@ class MixedRun(CrashRun):
         current.process.terminate()
         if (code := current.process.wait(60)) != 0:
             self.outline.wrong.append(f"stopped in good order, the relay ended with {code}")
+
+
+def _writers() -> list[int]:
+    """The processes of the load, which is a thread of this one."""
+    children = multiprocessing.active_children()
+    return [child.pid for child in children if child.pid is not None and child.name.startswith("pump-writer-")]

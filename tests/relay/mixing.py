@@ -129,7 +129,7 @@ _KINDS: Mapping[str, tuple[int, Parameters]] = {
     "topic-missing": (2, _lasting(1, 20)),
     "bad-rows": (3, _rows),
     "large-rows": (2, _rows),
-    "choosy-rows": (2, _rows),
+    "choosy-rows": (3, _rows),
     "table-locked": (2, _lasting(0.5, 15)),
     "long-transaction": (2, _lasting(5, 60)),
     "ids-restart": (2, _nothing),

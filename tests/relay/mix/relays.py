@@ -70,7 +70,7 @@ class Relays:
     ) -> None:
         self._start, self._agenda, self._outline, self._said = start, agenda, outline, said
         self._relays: list[Relayed] = []
-        self._shards, self._transforms = 4, False
+        self._shards, self._transforms = 4, True
         self._excused: dict[int, float] = {}
 
     def begin(self) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from tests.relay.mix.agenda import Agenda
 from thresher.spark.process import Process, look
@@ -29,6 +29,18 @@ def pause(agenda: Agenda, pids: Iterable[int], seconds: float, what: str = "go o
         send(process.pid, signal.SIGSTOP)
     agenda.later(seconds, what, lambda: _resume(found))
     return bool(found)
+
+
+@contextlib.contextmanager
+def stopped(pids: Collection[int]) -> Iterator[None]:
+    """Have them stand still for as long as this lasts."""
+    found = [process for pid in pids if (process := look(pid)) is not None]
+    try:
+        for process in found:
+            send(process.pid, signal.SIGSTOP)
+        yield
+    finally:
+        _resume(found)
 
 
 def _resume(processes: Iterable[Process]) -> None:
