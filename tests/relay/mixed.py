@@ -144,8 +144,8 @@ class MixedRun(CrashRun):
 
     # The end of it
 
-    def verdict(self, seconds: float = 240.0, *, everything: bool = False) -> tuple[Verdict, Tally]:
-        """End the load, let everything arrive, stop the relay, and judge."""
+    def verdict(self, seconds: float = STUCK_SECONDS, *, everything: bool = False) -> tuple[Verdict, Tally]:
+        """End the load, let everything arrive, for as long as rows move within a bound; stop the relay, and judge."""
         tally = self._end_load()
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             self._drain(connection, seconds)
@@ -169,11 +169,13 @@ class MixedRun(CrashRun):
         return verdict, tally
 
     def _drain(self, connection: psycopg.Connection[Any], seconds: float) -> None:
-        def drained() -> bool:
+        movement = Movement(moved=self._agenda.now)
+        while connection.execute("SELECT FROM outbox LIMIT 1").fetchone() is not None:
             self._look_after()
-            return connection.execute("SELECT FROM outbox LIMIT 1").fetchone() is None
-
-        eventually(drained, seconds, lambda: f"{self._database.counted(0)} rows are left: {self.said()}")
+            movement.look(self._agenda.now, self._database.counted)
+            still = movement.still(self._agenda.now)
+            assert still < seconds, f"{movement.waiting} rows are left, and none moves: {self.said()}"
+            time.sleep(0.1)
 
     def _stop_relay(self) -> None:
         older = self._relays.older
