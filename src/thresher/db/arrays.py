@@ -41,7 +41,7 @@ def bigint_array(items: Sequence[int], *, timestamps: bool = False) -> bytes:
     # All first bytes, all second ones, and so on.
     for place in range(8):
         body[4 + place :: 12] = data[place::8]
-    return _HEAD.pack(1, 0, oid, len(items), 1) + bytes(body)
+    return _HEAD.pack(1, 0, oid, len(items), 1) + body
 
 
 def _array(oid: int, items: Sequence[bytes | None]) -> bytes:

@@ -60,9 +60,9 @@ _DEFAULTS: dict[str, Any] = {
 # What `produce` raises about a record; and how many records are handed over before another thread may run.
 _UNTAKEN = (BufferError, KafkaException, TypeError, ValueError, UnicodeError, OverflowError)
 _AT_ONCE = 1_000
-# What a configuration may not change, and why.
 # Topic, value, key, partition or -1, milliseconds or 0 for the time of sending, headers.
 Produced = tuple[str, bytes | None, bytes | None, int, int, Any]
+# What a configuration may not change.
 GUARDED = frozenset({*_OURS, "transactional.id", "request.required.acks", "delivery.timeout.ms"})
 
 
