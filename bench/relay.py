@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.relays.ceiling import Tuning, copying, tuned
-from bench.relays.latency import PER_SECOND, WARM_SECONDS, cuts, latencies, polling
+from bench.relays.latency import PER_SECOND, WARM_SECONDS, cuts, latencies, polling, unhindered
 from bench.relays.place import KEYS, PARTITIONS, VALUE_BYTES, WARM_SHARE, Place, Watched, tally, watch
 from bench.relays.processes import cpu_seconds, most_resident_mb, tree
 from bench.relays.sides import SHARDS, reaper, relay
@@ -149,8 +149,9 @@ class Bench:
     def latency(self) -> Figures:
         rounds = []
         for _ in range(self.rounds):
-            floor = cuts(latencies(self.place, lambda topic: polling(self.place, topic), self.seconds))
-            p50, p95, p99 = cuts(latencies(self.place, lambda _: self.relay(), self.seconds))
+            plain = latencies(self.place, lambda topic: polling(self.place, topic), self.seconds)
+            ours = latencies(self.place, lambda _: self.relay(), self.seconds)
+            floor, (p50, p95, p99) = cuts(plain), cuts(ours)
             say(
                 f"latency: p50 {p50:.1f}, p95 {p95:.1f}, p99 {p99:.1f}; floor: p50 {floor[0]:.1f}, "
                 f"p95 {floor[1]:.1f}, p99 {floor[2]:.1f}"
@@ -160,9 +161,10 @@ class Bench:
                     "p50_ms": p50, "p95_ms": p95, "p99_ms": p99, "floor_p50_ms": floor[0], "floor_p95_ms": floor[1],
                     "floor_p99_ms": floor[2], "p99_vs_floor_p99": p99 / floor[2],
                     "p50_vs_floor": p50 / floor[0], "p95_vs_p50": p95 / p50, "p99_vs_p50": p99 / p50,
+                    **unhindered(ours, ""), **unhindered(plain, "floor_"),
                 }
             )  # fmt: skip
-        return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+        return {name: statistics.median(each[name] for each in rounds if name in each) for name in rounds[0]}
 
     def idle(self) -> Figures:
         self.place.execute("TRUNCATE outbox RESTART IDENTITY")

@@ -1,21 +1,22 @@
 """How long a row takes from its commit to a reader of committed records, when rows come at random times, one by one.
 
 The floor is one plain loop that looks every millisecond, publishes what is there in a transaction of Kafka, and deletes
-it. All on one machine and one monotonic clock.
+it. All on one machine and one monotonic clock. A row is hindered if a processor stalled while it was on its way.
 """
 
-import multiprocessing
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
+from bench.relays.apart import Line, running
 from bench.relays.place import COLUMNS, KEYS, PARTITIONS, PATIENCE_SECONDS, VALUE_BYTES, Place
+from bench.relays.pulse import feeling
 from thresher.db.arrays import bigint_array
 from thresher.db.cursor import BigintArray, OwnCursor
 from thresher.outbox import Outbox
@@ -23,13 +24,18 @@ from thresher.testing.history import IDENTITY_HEADER, identity
 from thresher.testing.pump import Plan
 
 PER_SECOND, WARM_SECONDS = 20, 3.0
-CONTEXT = multiprocessing.get_context("spawn")
-Line = Any
 Side = Callable[[str], AbstractContextManager[Any]]
 
 
-def latencies(place: Place, side: Side, seconds: float) -> list[float]:
-    """Return the milliseconds from commit to arrival, of rows committed after the warm-up."""
+class Way(NamedTuple):
+    """A row's way from its commit to its arrival; hindered or not, or None where there is no telling."""
+
+    milliseconds: float
+    hindered: bool | None
+
+
+def latencies(place: Place, side: Side, seconds: float) -> list[Way]:
+    """Return the ways of rows that were committed after the warm-up."""
     (topic,) = place.new_topics()
     place.execute("TRUNCATE outbox RESTART IDENTITY")
     rows = arrivals(WARM_SECONDS + seconds)
@@ -39,6 +45,7 @@ def latencies(place: Place, side: Side, seconds: float) -> list[float]:
         running(write, bare, topic, 0, [(0.0, "first")]) as first,
         running(write, bare, topic, 1, rows) as writer,
         side(topic),
+        feeling() as pulse,
     ):
         first.send("go")
         first.recv()
@@ -47,13 +54,30 @@ def latencies(place: Place, side: Side, seconds: float) -> list[float]:
         committed = received(writer, WARM_SECONDS + seconds)
         arrived = received(reader, 0)
     start = min(committed.values())
-    return [(arrived[mark] - at) / 1e6 for mark, at in committed.items() if at - start >= WARM_SECONDS * 1e9]
+    return [
+        Way((arrived[mark] - at) / 1e6, pulse.stalled(at, arrived[mark]) if pulse.known else None)
+        for mark, at in committed.items()
+        if at - start >= WARM_SECONDS * 1e9
+    ]
 
 
-def cuts(milliseconds: Sequence[float]) -> tuple[float, float, float]:
-    """Return the 50th, 95th and 99th percentile."""
-    found = statistics.quantiles(milliseconds, n=100, method="inclusive")
+def cuts(ways: Sequence[Way]) -> tuple[float, float, float]:
+    """Return the 50th, 95th and 99th percentile of the milliseconds."""
+    found = statistics.quantiles((way.milliseconds for way in ways), n=100, method="inclusive")
     return found[49], found[94], found[98]
+
+
+def unhindered(ways: Sequence[Way], name: str) -> dict[str, float]:
+    """Return the figures of rows on whose way no processor stalled, and how many others there were."""
+    free = [way for way in ways if way.hindered is False]
+    if len(free) < len(ways) // 2:
+        return {}
+    p50, p95, p99 = cuts(free)
+    return {
+        f"{name}hindered_share": 1 - len(free) / len(ways),
+        f"{name}unhindered_p95_vs_p50": p95 / p50,
+        f"{name}unhindered_p99_vs_p50": p99 / p50,
+    }
 
 
 @contextmanager
@@ -82,23 +106,6 @@ def poll(place: Place, topic: str, line: Line) -> None:
             producer.commit_transaction()
             ids = BigintArray(bigint_array([row[0] for row in rows]))
             cursor.execute("DELETE FROM outbox WHERE id = ANY (%s)", [ids], prepare=True)
-
-
-@contextmanager
-def running(target: Callable[..., None], *arguments: Any) -> Iterator[Line]:
-    """Run a function in a process of its own, and wait until it is ready; it ends when its line is closed."""
-    ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=target, args=(*arguments, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        ours.recv()
-        yield ours
-    finally:
-        ours.close()
-        process.join(10)
-        if process.is_alive():
-            process.kill()
 
 
 def arrivals(seconds: float) -> list[tuple[float, str]]:
