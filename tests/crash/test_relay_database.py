@@ -251,13 +251,15 @@ def test_rows_with_old_ids_are_sent_when_the_table_was_truncated_under_a_relay_t
         with standing(Seam.COMMITTED) as stood:
             sent = in_hand(at, relaying, stood, 0)
             at.sql("TRUNCATE outbox RESTART IDENTITY")
-            at.stash(*rows(at.topic, range(sent, sent + 50)))
-            assert at.sql("SELECT min(id), max(id) FROM outbox") == [(1, 50)]
+            at.stash(*rows(at.topic, range(sent, sent + 60)))
+            assert at.sql("SELECT min(id), max(id) FROM outbox") == [(1, 60)]
+            # The last ten have ids that are not in flight, and are read meanwhile: they must not overtake the others.
+            time.sleep(0.5)
         relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
-        assert once_in_order(at, sent + 50) == list(range(sent + 50))
+        assert once_in_order(at, sent + 60) == list(range(sent + 60))
         # A zombie in the middle of its settling, with its successor at work.
         with standing(Seam.SETTLING) as stood:
-            sent = in_hand(at, relaying, stood, sent + 50)
+            sent = in_hand(at, relaying, stood, sent + 60)
             with at.relaying(shards=1) as successor:
                 successor.until(lambda: at.pending() == 0, BACK_SECONDS)
                 at.sql("TRUNCATE outbox RESTART IDENTITY")

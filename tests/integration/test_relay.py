@@ -1,5 +1,6 @@
 """What a relay does with rows, good and bad, on real servers and a real Spark."""
 
+import copy
 import threading
 import time
 from collections.abc import Callable
@@ -590,6 +591,60 @@ def test_rows_that_a_restored_database_brings_back_are_not_sent_again(place: Pla
         relaying.until(lambda: at.pending() == 0)
         found = at.read(61)
     in_order(found)
+
+
+def test_rows_that_come_back_with_a_table_of_the_same_server_are_not_sent_again(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(60)))
+    columns = "id, create_time, kafka_topic, kafka_key, kafka_value"
+    at.sql(f"CREATE TABLE backup AS SELECT {columns} FROM outbox")
+    with at.relaying(shards=2, limits={"batch_rows": 5}) as relaying:
+        at.read(60)
+        relaying.until(lambda: at.pending() == 0)
+    # As a restore of the table does, while the server runs on.
+    at.sql("ALTER TABLE outbox RENAME TO lost")
+    at.sql("CREATE TABLE outbox (LIKE lost INCLUDING ALL)")
+    at.sql(f"INSERT INTO outbox ({columns}) SELECT * FROM backup")
+    at.sql("SELECT setval(pg_get_serial_sequence('outbox', 'id'), 60)")
+    at.stash(Message(topic=at.topic, key="k1", value="60"))
+    with at.relaying(shards=2) as relaying:
+        relaying.until(lambda: at.pending() == 0)
+        found = at.read(61)
+    in_order(found)
+
+
+def test_a_copy_of_the_database_on_the_same_server_is_refused_and_once_adopted_sends_nothing_again(
+    place: Places,
+) -> None:
+    at = place()
+    with at.relaying(shards=2) as relaying:
+        relaying.until(lambda: relaying.up)
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(60)))
+    copied = copy_of(at)
+    with at.relaying(shards=2, limits={"batch_rows": 5}) as relaying:
+        at.read(60)
+        relaying.until(lambda: at.pending() == 0)
+    with copied.relaying(shards=2) as other:
+        error = other.ended()
+    assert isinstance(error, ForeignProgress)
+    name = at.settings().name
+    assert f"thresher adopt {name}" in str(error)
+    adopt(copied, name)
+    copied.stash(Message(topic=at.topic, key="k1", value="60"))
+    with copied.relaying(shards=2) as other:
+        other.until(lambda: copied.pending() == 0)
+        in_order(copied.read(61))
+
+
+def copy_of(at: Place) -> Place:
+    """Return the same place on a copy of its database."""
+    ((name,),) = at.sql("SELECT current_database()")
+    copied = f"{name}_copy"
+    with psycopg.connect(at.stack.postgres.dsn(), autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{copied}" TEMPLATE "{name}"'.encode())
+    other = copy.copy(at)
+    other.dsn = psycopg.conninfo.make_conninfo(at.dsn, dbname=copied)
+    return other
 
 
 @pytest.mark.parametrize("settling", list(Settling))

@@ -196,3 +196,15 @@ def test_a_row_that_was_set_aside_twice_is_set_aside_once_when_a_restore_brings_
         relaying.until(lambda: at.pending() == 0)
     assert [row[1] for row in at.dead()] == ["malformed"]
     assert at.sql("SELECT create_time < %s FROM outbox_dead", datetime.now(UTC)) == [(True,)]
+
+
+def test_a_row_that_its_topic_refuses_takes_no_other_of_its_batch_along(at: Place) -> None:
+    at.admin.create_topic(f"{at.prefix}compacted", config={"cleanup.policy": "compact"})
+    # A compacted topic takes no record without a key; the broker names the one, and refuses the batch.
+    keys = [b"k%d" % n for n in range(25)]
+    at.stash(*(Message(topic=f"{at.prefix}compacted", key=key, value=b"good") for key in [*keys, None, *keys]))
+    with at.relaying(shards=1) as relaying:
+        assert len(at.read(50, f"{at.prefix}compacted")) == 50
+        relaying.until(lambda: at.pending() == 0)
+        relaying.undisturbed()
+    assert [kind for _, kind, *_ in at.dead()] == ["rejected"]

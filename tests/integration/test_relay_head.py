@@ -1,14 +1,17 @@
-"""What a head hands over of rows that are larger than any record can be."""
+"""What a head hands over of large rows: of those that are larger than any record can be, and how many at a time."""
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from tests.relay.relaying import Place, taken_over
 from thresher.devstack.stack import Stack
 from thresher.outbox import Shape
+from thresher.outbox.shape import bucket_of
 from thresher.relay.control import incarnation
 from thresher.relay.head import Head
 from thresher.relay.lot import Few
@@ -30,7 +33,7 @@ def heads_of(settings: Settings) -> dict[int, dict[str, Any]]:
     """Return what the heads of all shards hand over, one row at a time, by id."""
     found: dict[int, dict[str, Any]] = {}
     with psycopg.connect(settings.dsn) as connection:
-        since = incarnation(connection).since
+        since = incarnation(connection, settings.outbox).since
     for shard in range(SHARDS):
         with contextlib.closing(Head(settings, "tests", buckets_of(shard, SHARDS), since)) as head:
             while (read := head.read(1, BATCH_BYTES, list(found), (), 0)) is not None:
@@ -60,3 +63,72 @@ def test_keys_and_headers_too_large_for_any_record_stay_where_they_are(place: Pl
         ("too-large", b"k", [], []),
         ("too-large", b"k", [], []),
     ]
+
+
+@pytest.fixture
+def head(stack: Stack, dsn: str, topic_prefix: str) -> Iterator[tuple[Place, Head]]:
+    """The head of the only shard of an outbox in our own shape."""
+    place = Place(stack, dsn, topic_prefix)
+    settings = taken_over(place.settings(shards=1, limits={"batch_bytes": BATCH_BYTES})).settings
+    with psycopg.connect(settings.dsn) as connection:
+        since = incarnation(connection, settings.outbox).since
+    with contextlib.closing(Head(settings, "tests", buckets_of(0, 1), since)) as head:
+        yield place, head
+
+
+def test_rows_that_compress_well_are_read_by_their_size_as_they_are_sent(head: tuple[Place, Head]) -> None:
+    place, reader = head
+    place.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) SELECT 't', convert_to('k' || n, 'UTF8'),"
+        " convert_to(repeat('x', 10000), 'UTF8') FROM generate_series(1, 3000) n"
+    )
+    toast = "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = 'outbox'::regclass"
+    assert place.sql(toast) == [(0,)]
+    seen: set[int] = set()
+    while (read := reader.read(2_000, 8 * BATCH_BYTES, seen, (), 0)) is not None:
+        # What Arrow takes for a row is a little more than what the database counts.
+        assert read.nbytes < 9 * BATCH_BYTES
+        seen |= ids_of(read)
+    assert len(seen) == 3_000
+
+
+def test_names_of_headers_count_too(head: tuple[Place, Head]) -> None:
+    place, reader = head
+    place.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys, kafka_header_values) SELECT 't', 'k',"
+        " ARRAY[string_agg(md5(m::text), '')], ARRAY['x'::bytea] FROM generate_series(1, 8) n,"
+        " generate_series(1, 20000) m GROUP BY n"
+    )
+    read = reader.read(1_000, BATCH_BYTES, (), (), 0)
+    assert read is not None
+    assert len(ids_of(read)) == 1
+
+
+def test_a_row_that_does_not_fit_beside_others_keeps_nobody_waiting(head: tuple[Place, Head]) -> None:
+    place, reader = head
+    keys: dict[int, str] = {}
+    for number in range(1_000):
+        keys.setdefault(bucket_of(f"k{number}".encode()), f"k{number}")
+    first, middle, last = (keys[bucket] for bucket in (0, 31, 63))
+
+    def store(key: str, contents: str = "") -> int:
+        ((id_,),) = place.sql(
+            "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys, kafka_header_values)"
+            " VALUES ('t', convert_to(%s, 'UTF8'), '{a}', ARRAY[convert_to(%s, 'UTF8')]) RETURNING id",
+            key,
+            contents,
+        )
+        return int(id_)
+
+    waiting = {store(middle, "".join(map(str, range(300_000)))), store(last)}
+    seen: set[int] = set()
+    for _ in range(10):
+        store(first)
+        read = reader.read(1_000, BATCH_BYTES, seen, (), 0)
+        assert read is not None
+        seen |= ids_of(read)
+    assert waiting <= seen
+
+
+def ids_of(read: pa.RecordBatch | Few) -> set[int]:
+    return set(read.ids if isinstance(read, Few) else read.column("id").to_pylist())

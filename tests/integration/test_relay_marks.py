@@ -47,7 +47,7 @@ def superseded(mandate: Mandate) -> Mandate:
 @contextlib.contextmanager
 def marker(place: Place, mandate: Mandate, leader: uuid.UUID) -> Iterator[Marker]:
     with psycopg.connect(place.dsn) as connection:
-        since = incarnation(connection).since
+        since = incarnation(connection, mandate.settings.outbox).since
     with contextlib.closing(
         Marker(mandate, "tests", buckets_of(0, 1), since, leader=lambda _: leader, hot=lambda: ())
     ) as marking:

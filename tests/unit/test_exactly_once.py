@@ -359,6 +359,17 @@ def test_a_topic_that_stays_missing_is_condemned_after_the_grace_and_not_before(
     assert "for 60 s" in notes(done)[0].fates[0].reason  # type: ignore[union-attr]
 
 
+def test_rows_of_a_topic_that_nobody_knows_about_wait_and_are_never_condemned_for_that() -> None:
+    run = Run(grace_seconds=60)
+    for run.now in (100.0, 200.0, 300.0):
+        run.on(Survey, lambda _: run.surveyed({"t": Absent(kind=None, why="no leader"), "u": Present(partitions=1)}))
+        done = run.carry(row(1), row(2, topic="u"))
+        assert fates(done) == {2: Sent}
+        assert Hold(frozenset({"t"}), "no leader", missing=frozenset({"t"})) in done
+    run.now = 310.0
+    assert fates(run.standing(MISSING).carry(row(1))) == {}, "its grace begins now"
+
+
 def test_a_topic_that_comes_back_is_lifted_and_its_next_absence_gets_the_whole_grace() -> None:
     run = Run(grace_seconds=60).standing(MISSING)
     run.carry(row(1))

@@ -82,7 +82,9 @@ def test_a_settling_that_fails_is_noticed_by_a_shard_that_has_no_other_row() -> 
         list(read(shard, {}))
 
 
-def test_the_first_record_of_a_producer_has_the_databases_time(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_that_opens_a_transaction_has_the_databases_time(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     times: list[int] = []
 
     class Client:
@@ -94,7 +96,11 @@ def test_the_first_record_of_a_producer_has_the_databases_time(lanes: Lanes, mon
 
     monkeypatch.setattr(lane, "producer_of", lambda _: lambda _properties: Client())
     made = lanes()
-    made._clock = ServerClock(1_000.0, monotonic=lambda: 5.0)
+    now = [5.0]
+    made._clock = ServerClock(1_000.0, monotonic=lambda: now[0])
     made.do(Init())
     made.do(Begin())
-    assert times == [1_000_000]
+    made._opening.committed(1)
+    now[0] += 86_400
+    made.do(Begin())
+    assert times == [1_000_000, 87_400_000]

@@ -65,3 +65,22 @@ def test_who_was_superseded_must_not_be_started_again_although_its_spark_was_los
     with pytest.raises(Superseded if superseded else EngineLost) as raised:
         led.run()
     assert raised.value.exit_code == (3 if superseded else 1)
+
+
+def test_a_watch_that_outlives_its_leadership_says_nothing_about_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    class Watch:
+        def __init__(self, _mandate: Mandate) -> None: ...
+
+        def look(self) -> None:
+            # It took so long that nobody waits for it any more.
+            over.set()
+            raise Superseded("the term is another: the next leadership's")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(relay, "_Watch", Watch)
+    led, engine = Relay(SETTINGS), Stuck()
+    led._look_on(MANDATE, engine, over)  # type: ignore[arg-type]
+    assert led._error is None

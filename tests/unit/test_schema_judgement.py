@@ -32,6 +32,7 @@ def test_the_shape_itself_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("relation", "subject", "detail"),
     [
+        (replace(GOOD, encoding="SQL_ASCII"), "database", "its encoding is SQL_ASCII"),
         (with_column("kafka_key", None), "column kafka_key", "missing; it should be bytea"),
         (with_column("kafka_key", Column(type="text")), "column kafka_key", "its type is text, it should be bytea"),
         (with_column("kafka_key", Column(type="bytea", not_null=True)), "column kafka_key", "NOT NULL"),

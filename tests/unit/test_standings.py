@@ -105,10 +105,12 @@ def test_a_missing_topic_has_its_reason(stands: Standings) -> None:
     assert standing.why.startswith("gone: ")
 
 
-def test_an_answer_that_says_nothing_is_trouble_and_not_an_absence(cluster: Cluster, stands: Standings) -> None:
-    cluster.topics = {"t": KafkaError(KafkaError.LEADER_NOT_AVAILABLE)}
-    with pytest.raises(BrokerLost, match="how t stands"):
-        stands.ask(["t"])
+def test_an_answer_that_says_nothing_of_a_topic_keeps_that_one_waiting(cluster: Cluster, stands: Standings) -> None:
+    cluster.topics = {"t": KafkaError(KafkaError.LEADER_NOT_AVAILABLE), "u": there()}
+    found = stands.ask(["t", "u"])
+    assert isinstance(found["t"], Absent)
+    assert found["t"].kind is None
+    assert found["u"] == Present(partitions=3)
 
 
 def test_no_answer_is_trouble(stands: Standings, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

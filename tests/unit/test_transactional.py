@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.kafka.transactional import ProducerFenced, ProducerProblem, ProducerRefused, TransactionalProducer
 
 FENCED = KafkaError(KafkaError._FENCED, "fenced by a newer instance", True)
@@ -63,3 +64,18 @@ def test_a_broker_that_allows_only_shorter_transactions_is_for_somebody_to_mend(
     with pytest.raises(ProducerRefused, match=r"transaction\.max\.timeout\.ms to at least 15000") as caught:
         producer("init_transactions", too_long).init("orders.progress")
     assert (caught.value.retryable, caught.value.exit_code) == (False, 4)
+
+
+@pytest.mark.parametrize(
+    ("code", "refusal"),
+    [
+        # A broker that names the record it refuses: all others of the batch are told this.
+        (KafkaError._INVALID_DIFFERENT_RECORD, Refusal.NEIGHBOUR),
+        # A topic that went away under records which are queued.
+        (KafkaError._UNKNOWN_PARTITION, Refusal.TOPIC),
+        (KafkaError.INVALID_RECORD, Refusal.ROW),
+        (KafkaError.LEADER_NOT_AVAILABLE, Refusal.MOMENT),
+    ],
+)
+def test_an_error_says_whose_it_is(code: int, refusal: Refusal) -> None:
+    assert refusal_of(KafkaError(code)) is refusal

@@ -61,6 +61,23 @@ def test_everything_may_be_left_out() -> None:
     assert done.batch.schema == SCHEMA
 
 
+def choosy(given: pa.RecordBatch) -> pa.RecordBatch:
+    """Fail where there is no row to look at."""
+    assert given.num_rows
+    return given
+
+
+def test_a_batch_without_rows_is_given_to_nobody() -> None:
+    done = run([("m:f", choosy)], batch(), 3)
+    assert (ids(done.batch), done.failed, done.failures) == ([], {}, 3)
+    assert done.batch.schema == SCHEMA
+
+
+def test_where_one_leaves_everything_out_the_next_has_nothing_to_fail_on() -> None:
+    done = run([("m:f", only(lambda _: False)), ("m:g", choosy)], batch(1, 2))
+    assert (ids(done.batch), done.failed) == ([], {})
+
+
 def test_a_change_is_passed_on() -> None:
     assert run([("m:f", upper)], batch(1)).batch.column("topic").to_pylist() == ["T"]
 

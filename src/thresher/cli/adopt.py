@@ -15,17 +15,19 @@ def adopt(
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
 ) -> None:
-    """Let a relay go on with this database system and whatever progress topic it finds.
+    """Let a relay go on with this database and whatever progress topic it finds.
 
-    After a restore into another system or an upgrade, or when the progress topic was lost. Without the old topic, what
-    was published last and not yet removed may be published again. Make sure that no other relay of that name runs.
+    After an upgrade or a restore into another database or system, or when the progress topic was lost. Without the old
+    topic, what was published last and not yet removed may be published again. Make sure that no other relay of that
+    name runs.
     """
     from thresher.relay.control import ControlTable, incarnation  # noqa: PLC0415
 
     with connect(resolve_dsn(ds)) as connection:
         connection.autocommit = True
-        system = incarnation(connection).system_id
-        control = ControlTable(connection, table_name(outbox, schema))
+        table = table_name(outbox, schema)
+        system = incarnation(connection, table).system_id
+        control = ControlTable(connection, table)
         if not control.run("adopt", name=name, system_id=system):
             raise InvalidInput(f"there is no relay {name!r} on this database")
     out.print(f"the relay {name} belongs to this database now; its progress topic is looked at anew", markup=False)

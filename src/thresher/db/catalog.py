@@ -61,6 +61,8 @@ class Relation:
     triggers: tuple[str, ...] = ()
     referring: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
+    # The database's.
+    encoding: str = "UTF8"
 
 
 def read_relation(connection: Connection[Any], name: TableName) -> Relation | None:
@@ -69,7 +71,7 @@ def read_relation(connection: Connection[Any], name: TableName) -> Relation | No
     row = cursor.execute(statement("catalog_table"), [name.quoted()]).fetchone()
     if row is None:
         return None
-    oid, kind, persistence, row_security, options, has_children, rules, triggers, referring, constraints = row
+    oid, kind, persistence, row_security, options, has_children, rules, triggers, referring, constraints, encoding = row
     with connection.transaction(force_rollback=True):
         cursor.execute(statement("catalog_session"))
         columns = {
@@ -102,4 +104,5 @@ def read_relation(connection: Connection[Any], name: TableName) -> Relation | No
         triggers=tuple(triggers),
         referring=tuple(referring),
         constraints=tuple(constraints),
+        encoding=encoding,
     )

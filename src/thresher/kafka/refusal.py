@@ -49,15 +49,25 @@ _KINDS: dict[int, Refusal] = {
             KafkaError.INVALID_RECORD,
             KafkaError.TOPIC_EXCEPTION,
             KafkaError.POLICY_VIOLATION,
-            KafkaError._UNKNOWN_PARTITION,
             KafkaError._INVALID_ARG,
         ),
         Refusal.ROW,
     ),
     KafkaError.INVALID_TIMESTAMP: Refusal.TIME,
-    **dict.fromkeys((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC), Refusal.TOPIC),
+    # A partition that is not there is what a client says of a topic that went away under its records.
+    **dict.fromkeys(
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION), Refusal.TOPIC
+    ),
     KafkaError.TOPIC_AUTHORIZATION_FAILED: Refusal.TOPIC_DENIED,
-    **dict.fromkeys((KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE), Refusal.NEIGHBOUR),
+    **dict.fromkeys(
+        (
+            KafkaError._PURGE_QUEUE,
+            KafkaError._PURGE_INFLIGHT,
+            KafkaError._STATE,
+            KafkaError._INVALID_DIFFERENT_RECORD,
+        ),
+        Refusal.NEIGHBOUR,
+    ),
     **dict.fromkeys(
         (
             KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,

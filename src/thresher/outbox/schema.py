@@ -145,6 +145,8 @@ def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
         yield _breaks("table", "it is TEMPORARY: no relay can see it")
     if relation.row_security:
         yield _breaks("table", "row level security is on: rows that a policy hides from the relay are never sent")
+    if relation.encoding == "SQL_ASCII":
+        yield _breaks("database", "its encoding is SQL_ASCII: it may hold texts that nobody can read; UTF8 is needed")
     yield from _judge_surroundings(relation)
     yield from _judge_columns(relation, shape)
     yield from _judge_ids(relation)

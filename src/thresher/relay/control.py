@@ -29,7 +29,7 @@ class ControlRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incarnation:
-    """Which database system it is, and since when it has been running; and what time it is there, in seconds."""
+    """Which database of which system it is, and since when it is what it is; and what time it is there, in seconds."""
 
     system_id: str
     since: str
@@ -82,10 +82,10 @@ def exists(connection: psycopg.Connection[Any], quoted: str) -> bool:
     return row is not None and bool(row[0])
 
 
-def incarnation(connection: psycopg.Connection[Any]) -> Incarnation:
+def incarnation(connection: psycopg.Connection[Any], outbox: TableName) -> Incarnation:
     """Return which database this is. Raises `DatabaseLost` on a standby: rows are only settled on the primary."""
     with explained():
-        row = OwnCursor(connection).execute(statement("incarnation")).fetchone()
+        row = OwnCursor(connection).execute(statement("incarnation"), [outbox.quoted()]).fetchone()
     if row is None:
         raise DatabaseLost("the database did not say which it is")
     system_id, since, standby, now = row

@@ -41,9 +41,9 @@ class Present:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """The topic is not there for us."""
+    """The topic is not there for us. Without a kind, that says nothing about its rows: they wait, however long."""
 
-    kind: Kind
+    kind: Kind | None
     why: str
 
 

@@ -280,7 +280,12 @@ class Carrier:
     ) -> Generator[Effect, Any, Sequence[Row]]:
         """Hold the rows of lost topics, or condemn them when the grace is over."""
         grace = self.rules.grace_seconds
-        expired = {topic for topic in lost if now - self._missed(topic, now) >= grace}
+        expired: dict[str, Kind] = {}
+        for topic, absent in lost.items():
+            if absent.kind is None:
+                self.absent[topic] = (now, now)
+            elif now - self._missed(topic, now) >= grace:
+                expired[topic] = absent.kind
         kept: list[Row] = []
         why = ""
         newly: set[str] = set()
@@ -289,15 +294,15 @@ class Carrier:
             if not isinstance(plan, Record) or plan.topic not in lost:
                 kept.append(row)
             elif plan.topic in expired:
-                absent = lost[plan.topic]
-                fate = dead(absent.kind, f"{absent.why}, for {grace:g} s", max(1, self.rejections))
+                reason = f"{lost[plan.topic].why}, for {grace:g} s"
+                fate = dead(expired[plan.topic], reason, max(1, self.rejections))
                 kept.append(row._replace(plan=self._condemned(row, fate)))
             else:
                 newly.add(row.topic)
                 why = lost[plan.topic].why
         if newly:
             held |= newly
-            yield Hold(frozenset(newly), why, frozenset(lost) - expired)
+            yield Hold(frozenset(newly), why, frozenset(lost) - expired.keys())
         return [row for row in _settled_streams(kept) if row.topic not in held]
 
     def _missed(self, topic: str, now: float) -> float:

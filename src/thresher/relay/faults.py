@@ -76,7 +76,7 @@ class Faults:
         faults = [
             Fault(kind=standing.kind, why=standing.why, topic=topic)
             for topic, standing in standings.items()
-            if isinstance(standing, Absent)
+            if isinstance(standing, Absent) and standing.kind is not None
         ]
         if not faults:
             progress = self.standings.ask([self.progress])[self.progress]

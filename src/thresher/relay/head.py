@@ -107,13 +107,15 @@ class Head:
         self._since = since
         self._largest = largest(settings)
         self._connection = connect(settings.dsn, application)
-        require_same(incarnation(self._connection).since, since)
+        require_same(incarnation(self._connection, settings.outbox).since, since)
         self._cursor = OwnCursor(self._connection)
         self._cursor.format = psycopg.pq.Format.BINARY
         self._probe = Probe(self._connection, settings, buckets)
         self._arrow: Any = None
         # The last query was cut off by its limit: there is more.
         self._deep = False
+        # About what a row has taken lately.
+        self._row_bytes = 0.0
         self._share = Share(len(self._buckets))
 
     def read(
@@ -142,21 +144,21 @@ class Head:
             if not found:
                 return None
             read = read_of(found)
-            full = read.nbytes > size // 2
-            if len(found) < few or few == rows or full:
-                if len(found) >= few or full:
-                    self._turn(found[-1][0], found[-1][3])
+            self._weigh(read.nbytes, len(found))
+            if len(found) < few or few == rows or read.nbytes > size // 2:
+                self._turn(found[-1][0], found[-1][3])
                 return read
         wanted |= {"buckets": self._buckets, "rows": rows, "each": self._share.of(rows)}
         batch = self._read_many(wanted)
-        self._deep = batch.num_rows >= _FEW
-        large = batch.nbytes > size // 2
-        asked = len(self._buckets)
-        if batch.num_rows >= rows or (large and batch.num_rows):
-            asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
-        if not large:
-            self._share.learn(batch.num_rows, rows, asked)
-        return batch if batch.num_rows else None
+        found_rows = batch.num_rows
+        self._deep = found_rows >= _FEW
+        if not found_rows:
+            return None
+        self._weigh(batch.nbytes, found_rows)
+        asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
+        if batch.nbytes <= size // 2:
+            self._share.learn(found_rows, rows, asked if found_rows >= rows else len(self._buckets))
+        return batch
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -165,7 +167,8 @@ class Head:
             self._arrow.close()
 
     def _turn(self, id_: int, key: bytes | None) -> int:
-        """Begin behind the last row's bucket next time: one with a long backlog does not keep the others waiting.
+        """Begin behind the last row's bucket next time: one with a long backlog does not keep the others waiting, nor
+        does one whose next row was too large to come along.
 
         Returns how many buckets were asked.
         """
@@ -178,16 +181,17 @@ class Head:
         return place
 
     def _read_many(self, wanted: dict[str, Any]) -> pa.RecordBatch:
-        query = self._bounded if self._holds_large_rows() else self._query
-        with explained():
-            text = psycopg.ClientCursor(self._connection).mogrify(query, wanted)
+        # What compresses well is large without being stored out of line.
+        heavy = self._row_bytes * wanted["rows"] > wanted["bytes"]
+        query = self._bounded if heavy or self._holds_large_rows() else self._query
+        text = self._text(query, wanted)
         try:
             if self._arrow is None:
                 self._arrow = adbc_driver_postgresql.dbapi.connect(
                     session(self._settings.dsn, self._application), autocommit=True
                 )
                 with self._arrow.cursor() as cursor:
-                    cursor.execute(statement("incarnation"))
+                    cursor.execute(self._text(statement("incarnation"), [self._settings.outbox.quoted()]))
                     require_same(cursor.fetchone()[1], self._since)
             with self._arrow.cursor() as cursor:
                 cursor.execute(text)
@@ -196,6 +200,15 @@ class Head:
             raise explain(error.sqlstate, str(error)) from error
         batches = table.cast(READ_SCHEMA).combine_chunks().to_batches()
         return batches[0] if batches else batch_of([])
+
+    def _text(self, query: str, values: Any) -> str:
+        """Return a statement with its values in it: through ADBC it has no others."""
+        with explained():
+            return psycopg.ClientCursor(self._connection).mogrify(query, values)
+
+    def _weigh(self, size: int, rows: int) -> None:
+        """Learn what rows take: at once that they are large, and slowly that they are not."""
+        self._row_bytes = max(size / rows, 0.75 * self._row_bytes)
 
     def _holds_large_rows(self) -> bool:
         with explained():

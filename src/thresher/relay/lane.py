@@ -233,7 +233,7 @@ class Lane:
 
     def _read_control(self, _: ReadControl) -> Control | None:
         row = self._control.read(self._settings.name)
-        now = incarnation(self._connection)
+        now = incarnation(self._connection, self._settings.outbox)
         self._since = now.since
         self._clock = ServerClock(now.now)
         if row is None:
@@ -252,9 +252,6 @@ class Lane:
             asked["batch.size"] = self._batch_bytes
         self._producer = TransactionalProducer(name, asked, make=producer_of(self._settings.producer_factory))
         self._producer.init(self._progress)
-        if self._clock is not None:
-            # The empty record that opens its first transaction has a time too.
-            self._producer.now_ms = self._clock.now_ms()
         self._seam(Seam.RECOVERY_FENCED)
 
     def _read_progress(self, effect: ReadProgress) -> Iterable[Progress]:
@@ -299,10 +296,11 @@ class Lane:
             self._shard.count("recovered", found)
         if found < len(progress.ids):
             self._settlement.require_gone(progress, mark, recovering=recovering)
-            if mark is not None:
+            if not recovering:
+                # What has come under their ids meanwhile was passed over, and its followers may be in our hands.
                 raise DatabaseLost(
                     f"{len(progress.ids) - found} of {len(progress.ids)} rows were gone, or marked by another, before "
-                    "they were purged: somebody else is at work in this table, and the shard starts over"
+                    "they were settled: somebody else is at work in this table, and the shard starts over"
                 )
         if not recovering:
             self._meter.settled(time.monotonic() - began)
@@ -319,6 +317,7 @@ class Lane:
                 self._in_flight = []
                 return Lot(rows=(), failures=self._shard.shared["failures"])
         self._learn()
+        self._keep_time()
         if not self._ahead.ready:
             self._opening.ahead(lambda: self._ahead.ready)
         for batch in self._batches:
@@ -352,17 +351,21 @@ class Lane:
 
     def _begin(self, _: Begin) -> None:
         self._seam(Seam.BEFORE_BEGIN)
+        self._keep_time()
         self._opening.begin()
         self._meter.begun()
         self._produced = ()
+
+    def _keep_time(self) -> None:
+        """Tell the client the time, also for the empty record that opens a transaction."""
+        if self._clock is not None:
+            self._client.now_ms = self._clock.now_ms()
 
     def _produce(self, effect: Produce) -> list[Fault]:
         self._produced = effect.rows
         self._in_hand(len(effect.rows))
         if self._hook is not None:
             self._in_flight = [row.id for row in effect.rows]
-        if self._clock is not None:
-            self._client.now_ms = self._clock.now_ms()
         some = 0
         if self._hook is not None:
             some = len(effect.rows) // 2

@@ -58,8 +58,10 @@ class Few:
 
     @property
     def nbytes(self) -> int:
-        """About what the rows take: keys and values."""
-        return sum(len(row[3] or b"") + len(row[4] or b"") for row in self.found)
+        """About what the rows take: keys, values and headers."""
+        return sum(
+            sum(len(part or b"") for part in (*row[3:5], *(row[5] or ()), *(row[6] or ()))) for row in self.found
+        )
 
     def batch(self) -> pa.RecordBatch:
         """Return the rows as a batch."""

@@ -57,7 +57,7 @@ class Marker:
         head = bounded_query(head_query(settings.shape, settings.outbox, f"{settings.shape.prefix}_not_mine"))
         self._mark = bound(statement("relay_mark", settings.outbox), mandate).replace("{head}", head)
         self._connection = connect(settings.dsn, application)
-        require_same(incarnation(self._connection).since, since)
+        require_same(incarnation(self._connection, settings.outbox).since, since)
         with explained():
             self._connection.execute("SET synchronous_commit = off")
         self._cursor = OwnCursor(self._connection)

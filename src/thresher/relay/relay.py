@@ -226,7 +226,7 @@ class Relay:
         while not self._asked.is_set():
             try:
                 with connect(settings.dsn, f"{sessions(settings.name, mandate.term)}/r") as connection:
-                    since = incarnation(connection).since
+                    since = incarnation(connection, settings.outbox).since
                     row = ControlTable(connection, settings.outbox).read(settings.name)
             except Trouble:
                 self._asked.wait(_LOOK_SECONDS)
@@ -313,8 +313,13 @@ class Relay:
             logger.exception("the relay's watch broke", extra=self._fields())
             count_error(self.ledger, error)
             broke = EngineProblem(f"the relay's watch broke, which is a bug: {type(error).__name__}: {error}")
-            self._error = self._error or broke
+            self._blame(broke, over)
             engine.request_stop()
+
+    def _blame(self, error: ThresherError, over: threading.Event) -> None:
+        """Keep why this leadership has to end; one that is over already has nothing to do with the next."""
+        if not over.is_set():
+            self._error = self._error or error
 
     def _look_on(self, mandate: Mandate, engine: Engine, over: threading.Event) -> None:
         trimmed = seen = time.monotonic()
@@ -335,7 +340,7 @@ class Relay:
                     continue
                 except RelayProblem as error:
                     count_error(self.ledger, error)
-                    self._error = self._error or error
+                    self._blame(error, over)
                     engine.request_stop()
                     return
                 if time.monotonic() - trimmed > _TRIM_SECONDS:

@@ -89,7 +89,7 @@ def take_over(
         )
         if not laid_out:
             raise Superseded("a newer relay of the same name has taken over while this one was starting")
-        since = incarnation(connection).since
+        since = incarnation(connection, settings.outbox).since
         progress_limit(admin, settings)
     return Mandate(
         settings=settings,
@@ -126,7 +126,7 @@ def _prepare(connection: psycopg.Connection[Any], settings: Settings) -> None:
 
 
 def _own_row(connection: psycopg.Connection[Any], control: ControlTable, settings: Settings, term: str) -> ControlRow:
-    system = incarnation(connection).system_id
+    system = incarnation(connection, settings.outbox).system_id
     control.run(
         "insert",
         name=settings.name,
@@ -144,10 +144,11 @@ def _own_row(connection: psycopg.Connection[Any], control: ControlTable, setting
         raise ForeignProgress(
             f"the name {settings.name!r} is that of a relay of {row.outbox}: {settings.outbox} needs another name"
         )
-    if row.system_id != system:
+    # Rows of earlier versions have the system alone.
+    if row.system_id not in {system, system.partition("/")[0]}:
         raise ForeignProgress(
-            f"the relay {settings.name!r} belongs to another database system ({row.system_id}, this is {system}): a "
-            f"copy must not publish under its name. If this database has replaced it: 'thresher adopt {settings.name}'"
+            f"the relay {settings.name!r} belongs to another database ({row.system_id}, this is {system}): a copy must "
+            f"not publish under its name. If this database has replaced it: 'thresher adopt {settings.name}'"
         )
     return row
 
@@ -194,7 +195,7 @@ def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row:
         extra={"relay": settings.name, "shards": settings.shards, "mode": str(settings.delivery)},
     )
     settlement = Settlement(connection, settings.outbox, settings.shape, settings.settling)
-    now = incarnation(connection)
+    now = incarnation(connection, settings.outbox)
     for shard in range(shards):
         name = transactional_id(settings.name, shard)
         producer = TransactionalProducer(name, {**settings.kafka, **settings.producer})

@@ -1,7 +1,7 @@
 """Applies the transforms: functions from a record batch to a record batch, named by import path.
 
 1. A row is known by its id: one that is not in the result was filtered; one that is unknown or there twice is an error,
-   as is a result of another schema.
+   as is a result of another schema. A function never gets a batch without rows.
 2. When a function fails, the batch is halved until the rows are found that fail alone: they are poison, the others
    go on.
 3. A hundred failures in a row are the function's fault, not the rows': the shard waits with an alarm, and starts over.
@@ -96,6 +96,9 @@ class _Failure(Exception):  # noqa: N818
 
 def _checked(transforms: Sequence[tuple[str, Transform]], batch: pa.RecordBatch) -> pa.RecordBatch:
     for path, function in transforms:
+        if not batch.num_rows:
+            # Nothing of it is left to fail on.
+            break
         try:
             given = function(batch)
         except Exception as error:

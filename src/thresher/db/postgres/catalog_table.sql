@@ -8,6 +8,7 @@ SELECT c.oid, c.relkind::text, c.relpersistence::text, c.relrowsecurity OR c.rel
        ARRAY(SELECT k.conrelid::regclass::text FROM pg_catalog.pg_constraint k
               WHERE k.confrelid = c.oid AND k.contype = 'f' ORDER BY 1),
        ARRAY(SELECT k.conname::text FROM pg_catalog.pg_constraint k
-              WHERE k.conrelid = c.oid AND k.contype IN ('c', 'x') ORDER BY 1)
+              WHERE k.conrelid = c.oid AND k.contype IN ('c', 'x') ORDER BY 1),
+       pg_catalog.current_setting('server_encoding')
   FROM pg_catalog.pg_class c
  WHERE c.oid = pg_catalog.to_regclass(%s)

@@ -1,8 +1,8 @@
--- A shard's head in a table with large rows: also bounded by bytes, and never less than one row. Sizes of keys and values are
--- read without fetching what is stored out of line. A row whose key or headers are larger than any record can be stays
--- behind but for what it is known by, as one with such a value does; a key that is not too large is needed for the order.
--- Where nothing is stored out of line nothing is so large, and the head does without this. `{head}` is the statement of
--- the table's shape.
+-- A shard's head in a table with large rows: also bounded by bytes, and never less than one row. Sizes of keys and values
+-- are read without fetching what is stored out of line. A row whose key or headers are larger than any record can be
+-- stays behind but for what it is known by, as one with such a value does; a key that is not too large is needed for the
+-- order. Where nothing is stored out of line and rows were small so far, the head does without this. `{head}` is the
+-- statement of the table's shape.
 SELECT id, create_time, topic, CASE WHEN NOT large OR octet_length(key) <= %(largest)s THEN key END AS key, value,
        CASE WHEN large THEN '{}' ELSE header_keys END AS header_keys,
        CASE WHEN large THEN '{}' ELSE header_values END AS header_values,
@@ -11,7 +11,7 @@ SELECT id, create_time, topic, CASE WHEN NOT large OR octet_length(key) <= %(lar
                greatest(octet_length(h.key), pg_column_size(h.header_keys), pg_column_size(h.header_values))
                  > %(largest)s AS large,
                sum(coalesce(octet_length(h.key), 0)::bigint + coalesce(octet_length(h.value), 0)
-                   + coalesce(pg_column_size(h.header_values), 0))
+                   + coalesce(pg_column_size(h.header_keys), 0) + coalesce(pg_column_size(h.header_values), 0))
                  OVER (ROWS UNBOUNDED PRECEDING) AS running
           FROM (
 {head}
