@@ -504,12 +504,15 @@ def ended_by_kept_rows(relaying: Relaying) -> None:
     assert "could not be removed" in str(error)
 
 
-def test_rows_that_something_keeps_from_being_removed_end_the_relay(place: Places) -> None:
+@pytest.mark.parametrize(("partition", "sent"), [(None, 1), (99, 0)], ids=["sent", "dead"])
+def test_rows_that_something_keeps_from_being_removed_end_the_relay(
+    place: Places, partition: int | None, sent: int
+) -> None:
     at = place()
     keep_rows(at)
-    at.stash(Message(topic=at.topic, key="k", value="1"))
+    at.stash(Message(topic=at.topic, key="k", value="1", partition=partition))
     ended_by_kept_rows(at.relaying(shards=1, producer_factory=PRODUCER))
-    at.read(1)
+    assert len(at.read(sent)) == sent
 
 
 @pytest.mark.parametrize("delivery", Delivery)
