@@ -1,6 +1,7 @@
 """The reader ahead, over a head that is played by hand: it reads when it is let, and gives what it is told."""
 
 import queue
+import threading
 from collections.abc import Collection, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from thresher.relay.lot import Few, batch_of
+from thresher.relay.lot import Few, batch_of, rows_of
 from thresher.relay.read_ahead import ReadAhead, pause
 
 # Only how long a failing test waits.
@@ -85,7 +86,7 @@ def test_what_was_read_is_taken_with_its_lots_number(ahead: ReadAhead, head: Pla
 
 
 def test_a_few_rows_that_nobody_looks_into_are_taken_without_columns(head: Played) -> None:
-    for ahead in started(head, most_rows=2, transformed=False):
+    for ahead in started(head, most_rows=2, rows_of=rows_of):
         head.answers.put(
             Few([(3, None, "t", b"k", b"v", [], [], None, None), (1, None, "t", b"l", b"v", [], [], None, None)])
         )
@@ -366,3 +367,33 @@ def test_the_longer_nothing_has_come_the_less_often_it_looks_down_to_a_tenth() -
 def test_after_a_long_look_it_waits_ten_times_as_long_up_to_a_second() -> None:
     assert pause(0.05, 0.0, 0.001) == pytest.approx(0.5)
     assert pause(5.0, 0.0, 0.001) == 1.0
+
+
+def test_lots_that_nobody_looks_into_are_turned_into_rows_ahead(head: Played) -> None:
+    for ahead in started(head, most_rows=2, rows_of=lambda batch: [*rows_of(batch), "turned"]):
+        head.find(1, 2, 3, 4)
+        for ids in ([1, 2], [3, 4]):
+            assert taken(ahead) == ids
+            (lot,) = ahead.lots.values()
+            assert lot.rows is not None
+            assert [*(row.id for row in lot.rows[:-1]), lot.rows[-1]] == [*ids, "turned"]
+
+
+def test_renewing_forgets_lots_that_are_still_being_turned_into_rows(head: Played) -> None:
+    turning, go = threading.Event(), threading.Event()
+
+    def slowly(batch: pa.RecordBatch) -> Any:
+        turning.set()
+        assert go.wait(PATIENCE)
+        return rows_of(batch)
+
+    for ahead in started(head, most_rows=2, rows_of=slowly):
+        head.find(1, 2, 3, 4)
+        assert turning.wait(PATIENCE)
+        ahead.renew()
+        go.set()
+        assert head.next_read()[1] == set()
+        # The next read was asked for with nothing in flight.
+        assert head.next_read()[1] == set()
+        head.find(3)
+        assert taken(ahead) == [3]

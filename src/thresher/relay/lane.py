@@ -147,7 +147,7 @@ class Lane:
             most_bytes=settings.limits.batch_bytes,
             poll_seconds=settings.limits.poll_seconds,
             window_rows=Bounds.of(settings.limits).window_rows if self._marking else None,
-            transformed=bool(settings.transforms),
+            rows_of=None if settings.transforms else lambda batch: rows_of(batch, self._progress),
         )
         shard.enter(closing(self._ahead))
         shard.shared["ahead"], shard.shared["failures"] = self._ahead, 0
@@ -326,12 +326,11 @@ class Lane:
                 continue
             if lot.result is not None:
                 self._shard.shared["failures"] = lot.failures
-            # A row there would be taken for progress, and nobody could recover from it.
-            reserved = self._progress
+            # A row in the progress topic would be taken for progress, and nobody could recover from it.
             if lot.result is None:
-                rows = rows_of(lot.read, reserved)
+                rows = rows_of(lot.read, self._progress) if lot.rows is None else lot.rows
             else:
-                rows = transformed(lot.batch, lot.result, lot.failed, reserved)
+                rows = transformed(lot.batch, lot.result, lot.failed, self._progress)
             self._taken = (len(rows), time.monotonic())
             self._in_flight = [row.id for row in rows] if self._hook is not None else []
             return Lot(rows=rows, failures=lot.failures)

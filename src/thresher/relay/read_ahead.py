@@ -19,6 +19,7 @@ from thresher.relay.fate import Dead
 from thresher.relay.head import Head
 from thresher.relay.lot import Few, batch_of
 from thresher.relay.marker import Marker
+from thresher.relay.row import Row
 
 # The first lots are small, and grow as they turn out to be quick: a broker that cannot take many gets few.
 _FIRST_ROWS, _FIRST_BYTES = 1_000, 1_000_000
@@ -46,10 +47,11 @@ def pause(looked_seconds: float, idle_seconds: float, poll_seconds: float) -> fl
 
 @dataclass(slots=True)
 class ReadLot:
-    """Rows as they were read, and what transforms made of them."""
+    """Rows as they were read, and what transforms made of them; or as they are sent, where nobody changes them."""
 
     read: pa.RecordBatch | Few
     generation: int
+    rows: Sequence[Row] | None = None
     result: pa.RecordBatch | None = None
     failed: dict[int, Dead] = field(default_factory=dict)
     failures: int = 0
@@ -71,9 +73,10 @@ class ReadAhead:
         poll_seconds: float,
         most_bytes: int = 16_000_000,
         window_rows: int | None = None,
-        transformed: bool = True,
+        rows_of: Callable[[pa.RecordBatch], Sequence[Row]] | None = None,
     ) -> None:
-        """`transformed` says whether somebody looks into what is taken; if not, a few rows have an empty batch."""
+        """`rows_of` makes rows of a batch, ahead too, where nobody looks into what is taken: then a few rows have an
+        empty batch."""
         self._open_head = open_head
         self._most_rows = most_rows
         self._rows = min(_FIRST_ROWS, most_rows)
@@ -82,7 +85,7 @@ class ReadAhead:
         self._poll = poll_seconds
         # How many rows may be in flight for another read; about as many as a lot has, if None.
         self._window = window_rows
-        self._transformed = transformed
+        self._rows_of = rows_of
         self._last = self._took = 0.0
         self._state = threading.Condition()
         self.generation = 0
@@ -111,7 +114,7 @@ class ReadAhead:
             return None
         number = str(next(self._numbers)).encode()
         self.lots = {number: lot}
-        batch = _EMPTY if isinstance(lot.read, Few) and not self._transformed else lot.batch
+        batch = _EMPTY if isinstance(lot.read, Few) and self._rows_of is not None else lot.batch
         return batch.replace_schema_metadata({b"lot": number})
 
     @property
@@ -210,10 +213,21 @@ class ReadAhead:
         with self._state:
             if generation == self.generation:
                 self._in_flight.update(ids)
-                self._ready.extend(ReadLot(read=each, generation=generation) for each in _cut(read, rows))
-                self._state.notify_all()
+        for each in _cut(read, rows):
+            self._give(each, generation)
         if len(ids) < _FEW:
             self._stopped.wait(_BUSY_SECONDS)
+
+    def _give(self, read: pa.RecordBatch | Few, generation: int) -> None:
+        """Hand a lot over, unless rows have gone back since it was read. Turned into rows while the publisher waits for
+        a broker, and none of its time is spent on that."""
+        lot = ReadLot(read=read, generation=generation)
+        if self._rows_of is not None and not isinstance(read, Few) and generation == self.generation:
+            lot.rows = self._rows_of(read)
+        with self._state:
+            if generation == self.generation:
+                self._ready.append(lot)
+                self._state.notify_all()
 
 
 def _cut(read: pa.RecordBatch | Few, rows: int) -> Sequence[pa.RecordBatch | Few]:
