@@ -397,3 +397,13 @@ def test_renewing_forgets_lots_that_are_still_being_turned_into_rows(head: Playe
         assert head.next_read()[1] == set()
         head.find(3)
         assert taken(ahead) == [3]
+
+
+def test_large_rows_are_read_fewer_lots_at_a_time(head: Played) -> None:
+    for ahead in started(head, most_rows=2, most_bytes=1_000):
+        assert head.next_read()[0] == 8
+        for size, most in ((10, 8), (250, 4), (400, 2), (9_000, 2)):
+            head.answers.put(Few([(1, None, "t", b"", b"x" * size, [], [], None, None)]))
+            assert taken(ahead) == [1]
+            ahead.settled([1])
+            assert head.next_read()[0] == most

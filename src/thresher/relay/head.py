@@ -23,6 +23,7 @@ from thresher.relay.database import connect, explain, explained, session
 from thresher.relay.lot import READ_SCHEMA, Few, batch_of, read_of
 from thresher.relay.problem import DatabaseLost
 from thresher.relay.settings import Settings
+from thresher.relay.weight import Weight
 
 # Up to here, a query that returns Python's values is quicker.
 _FEW = 200
@@ -114,8 +115,7 @@ class Head:
         self._arrow: Any = None
         # The last query was cut off by its limit: there is more.
         self._deep = False
-        # About what a row has taken lately.
-        self._row_bytes = 0.0
+        self._weight = Weight()
         self._share = Share(len(self._buckets))
 
     def read(
@@ -144,7 +144,7 @@ class Head:
             if not found:
                 return None
             read = read_of(found)
-            self._weigh(read.nbytes, len(found))
+            self._weight.learn(read.nbytes, len(found))
             if len(found) < few or few == rows or read.nbytes > size // 2:
                 self._turn(found[-1][0], found[-1][3])
                 return read
@@ -154,7 +154,7 @@ class Head:
         self._deep = found_rows >= _FEW
         if not found_rows:
             return None
-        self._weigh(batch.nbytes, found_rows)
+        self._weight.learn(batch.nbytes, found_rows)
         asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
         if batch.nbytes <= size // 2:
             self._share.learn(found_rows, rows, asked if found_rows >= rows else len(self._buckets))
@@ -182,7 +182,7 @@ class Head:
 
     def _read_many(self, wanted: dict[str, Any]) -> pa.RecordBatch:
         # What compresses well is large without being stored out of line.
-        heavy = self._row_bytes * wanted["rows"] > wanted["bytes"]
+        heavy = self._weight.of(wanted["rows"]) > wanted["bytes"]
         query = self._bounded if heavy or self._holds_large_rows() else self._query
         text = self._text(query, wanted)
         try:
@@ -205,10 +205,6 @@ class Head:
         """Return a statement with its values in it: through ADBC it has no others."""
         with explained():
             return psycopg.ClientCursor(self._connection).mogrify(query, values)
-
-    def _weigh(self, size: int, rows: int) -> None:
-        """Learn what rows take: at once that they are large, and slowly that they are not."""
-        self._row_bytes = max(size / rows, 0.75 * self._row_bytes)
 
     def _holds_large_rows(self) -> bool:
         with explained():

@@ -20,6 +20,7 @@ from thresher.relay.head import Head
 from thresher.relay.lot import Few, batch_of
 from thresher.relay.marker import Marker
 from thresher.relay.row import Row
+from thresher.relay.weight import Weight
 
 # The first lots are small, and grow as they turn out to be quick: a broker that cannot take many gets few.
 _FIRST_ROWS, _FIRST_BYTES = 1_000, 1_000_000
@@ -86,6 +87,7 @@ class ReadAhead:
         # How many rows may be in flight for another read; about as many as a lot has, if None.
         self._window = window_rows
         self._rows_of = rows_of
+        self._weight = Weight()
         self._last = self._took = 0.0
         self._state = threading.Condition()
         self.generation = 0
@@ -183,12 +185,14 @@ class ReadAhead:
         is left, or one where a read gives many and takes longer than a lot does."""
         most = max(_FIRST_ROWS, self._rows) if self._window is None else self._window - 1
         left = len(self._ready)
-        return left <= self._together and len(self._in_flight) - left * self._rows <= most
+        return left <= (self._lots > 1) and len(self._in_flight) - left * self._rows <= most
 
     @property
-    def _together(self) -> bool:
-        """Whether several lots are read at a time: they have grown as large as they may."""
-        return self._rows == self._most_rows and self._window is None
+    def _lots(self) -> int:
+        """How many lots are read at a time: several once they have as many rows as they may, if those are small."""
+        if self._rows < self._most_rows or self._window is not None:
+            return 1
+        return max(1, min(_LOTS_TOGETHER, int(self._bytes / max(1.0, self._weight.of(self._rows)))))
 
     def _look(self, head: Head | Marker) -> None:
         with self._state:
@@ -199,8 +203,7 @@ class ReadAhead:
         if self._stopped.is_set():
             return
         rows = self._rows
-        most = _LOTS_TOGETHER * rows if self._together else rows
-        read = head.read(most, self._bytes, in_flight, held, generation)
+        read = head.read(self._lots * rows, self._bytes, in_flight, held, generation)
         if read is None:
             done = time.monotonic()
             poll = max(self._poll, _BUSY_SECONDS) if in_flight else self._poll
@@ -210,6 +213,7 @@ class ReadAhead:
             return
         self._last = now
         ids = read.ids if isinstance(read, Few) else integers(read.column("id"))
+        self._weight.learn(read.nbytes, len(ids))
         with self._state:
             if generation == self.generation:
                 self._in_flight.update(ids)
