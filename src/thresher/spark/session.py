@@ -90,16 +90,17 @@ class Session:
         """End what is ours, at once when the bell rings. A JVM of ours that does not answer is killed."""
         if self.adopted:
             return
-        try:
-            stopped = within(_STOP_SECONDS, self._stop, abort)
-            if self._jvm is not None and stopped:
-                self._jvm.close(abort)
-        finally:
-            if self._jvm is not None:
-                self._jvm.kill()
-                _forget_gateway()
-            SparkContext._active_spark_context = None
-            _only_one.release()
+        with unanswered():
+            try:
+                stopped = within(_STOP_SECONDS, self._stop, abort)
+                if self._jvm is not None and stopped:
+                    self._jvm.close(abort)
+            finally:
+                if self._jvm is not None:
+                    self._jvm.kill()
+                    _forget_gateway()
+                SparkContext._active_spark_context = None
+                _only_one.release()
 
     def _stop(self) -> None:
         if self._jvm is not None:
@@ -300,6 +301,24 @@ def _killed_by(abort: Bell, jvm: Jvm) -> Iterator[None]:
     finally:
         over.set()
         listener.join()
+
+
+@contextlib.contextmanager
+def unanswered() -> Iterator[None]:
+    """Say nothing of commands that a JVM does not answer any more, because it is being ended.
+
+    py4j writes a traceback of each to the root logger, whoever that belongs to.
+    """
+
+    def others(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    root = logging.getLogger()
+    root.addFilter(others)
+    try:
+        yield
+    finally:
+        root.removeFilter(others)
 
 
 def _quietly(call: Callable[[], object]) -> None:

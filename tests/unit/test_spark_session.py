@@ -1,0 +1,22 @@
+"""What a Spark that is being ended says, and what it does not."""
+
+import logging
+
+import pytest
+
+from thresher.spark.session import unanswered
+
+
+def say(what: str, path: str) -> None:
+    """Log to the root logger from a file of that name."""
+    logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, path, 1, what, (), None))
+
+
+def test_only_py4j_is_silent_about_a_jvm_that_is_being_ended_and_only_then(caplog: pytest.LogCaptureFixture) -> None:
+    say("before", "/lib/py4j/java_gateway.py")
+    with unanswered():
+        say("meanwhile", "/lib/py4j/java_gateway.py")
+        say("somebody else", "/app/main.py")
+        logging.getLogger("py4j").warning("its own logger's")
+    say("after", "/lib/py4j/java_gateway.py")
+    assert caplog.messages == ["before", "somebody else", "its own logger's", "after"]
