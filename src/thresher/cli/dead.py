@@ -16,7 +16,7 @@ from thresher.cli.options import (
     resolve_dsn,
     table_name,
 )
-from thresher.cli.output import emit_json, emit_text, out, table
+from thresher.cli.output import emit_json, emit_text, note, out, table
 from thresher.core.errors import InvalidInput
 from thresher.outbox import Shape
 from thresher.relay.dead import DeadRow, DeadRows
@@ -109,12 +109,16 @@ def replay(
 ) -> None:
     """Put rows back into the outbox under their own ids: a running relay tries them again.
 
-    They are new rows then: their creation time is now, and attempts are counted from the start.
+    They are new rows then: their creation time is now, and attempts are counted from the start. Of rows that had the
+    same id, after the table was emptied and counted from 1 again, the oldest is put back, and the others the next time.
     """
     with connect(resolve_dsn(ds)) as connection:
         dead = _dead(connection, outbox, schema, shape)
-        count = dead.replay(_chosen(dead, ids, topic, kind, every=every))
+        found = _chosen(dead, ids, topic, kind, every=every)
+        count = dead.replay(topic=topic, kind=kind, ids=ids or None)
     _tell(count, "rows were put back into the outbox", as_json)
+    if len(found) > count:
+        note(f"{len(found) - count:,} more had the same ids: replay them once these are sent")
 
 
 @app.command()
@@ -132,7 +136,13 @@ def drop(
     """Remove rows for good: they were never sent, and never will be. What they block goes on."""
     with connect(resolve_dsn(ds)) as connection:
         dead = _dead(connection, outbox, schema, shape)
-        count = dead.drop(_chosen(dead, ids, topic, kind, every=every))
+        found = [row.id for row in _chosen(dead, ids, topic, kind, every=every)]
+        if ids and (several := sorted({id_ for id_ in found if found.count(id_) > 1})):
+            raise InvalidInput(
+                f"several rows had the id {several[0]}: look at them with 'thresher dead show', and name --topic or "
+                "--kind instead; nothing was dropped"
+            )
+        count = dead.drop(topic=topic, kind=kind, ids=ids or None)
     _tell(count, "rows were dropped", as_json)
 
 
@@ -147,12 +157,14 @@ def _dead(connection: psycopg.Connection[Any], outbox: str, schema: str | None, 
     return DeadRows(connection, table_name(outbox, schema), shape)
 
 
-def _chosen(dead: DeadRows, ids: list[int] | None, topic: str | None, kind: str | None, *, every: bool) -> list[int]:
-    """Return the ids that the options name. Nothing named is a mistake, not everything."""
+def _chosen(
+    dead: DeadRows, ids: list[int] | None, topic: str | None, kind: str | None, *, every: bool
+) -> list[DeadRow]:
+    """Return the rows that the options name. Nothing named is a mistake, not everything."""
     if not ids and topic is None and kind is None and not every:
         raise InvalidInput("which rows? Give ids, --topic, --kind or --all")
-    found = [row.id for row in dead.find(topic=topic, kind=kind, ids=ids or None)]
-    if missing := sorted(set(ids or []) - set(found)):
+    found = dead.find(topic=topic, kind=kind, ids=ids or None)
+    if missing := sorted(set(ids or []) - {row.id for row in found}):
         raise InvalidInput(f"not set aside: {', '.join(map(str, missing[:10]))}; nothing was changed")
     return found
 

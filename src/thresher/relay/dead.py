@@ -56,7 +56,7 @@ class DeadRows:
         rows: int | None = None,
     ) -> list[DeadRow]:
         """Return what was set aside, oldest first."""
-        wanted = {"topic": topic, "kind": kind, "ids": None if ids is None else list(ids), "rows": rows}
+        wanted = {**_wanted(topic, kind, ids), "rows": rows}
         found = self._execute(statement("dead_list", self._outbox), wanted).fetchall()
         names = DeadRow.__slots__
         return [DeadRow(**dict(zip(names, row, strict=True))) for row in found]
@@ -76,18 +76,19 @@ class DeadRows:
             contents.append(DeadContent(row=DeadRow(**fields), value=value, headers=tuple(pairs)))
         return contents
 
-    def replay(self, ids: Sequence[int]) -> int:
-        """Put rows back into the outbox, under their own ids; return how many."""
+    def replay(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
+        """Put rows back into the outbox, under their own ids; return how many. Of several with one id, the oldest."""
+        query = statement(f"{self._shape.prefix}_dead_replay", self._outbox)
         try:
-            return self._execute(statement(f"{self._shape.prefix}_dead_replay", self._outbox), [list(ids)]).rowcount
+            return self._execute(query, _wanted(topic, kind, ids)).rowcount
         except errors.UniqueViolation as error:
             raise InvalidInput(
                 f"a row with the same id is in the outbox: {error.diag.message_detail}; nothing was put back"
             ) from error
 
-    def drop(self, ids: Sequence[int]) -> int:
+    def drop(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Remove rows for good; return how many."""
-        return self._execute(statement("dead_drop", self._outbox), [list(ids)]).rowcount
+        return self._execute(statement("dead_drop", self._outbox), _wanted(topic, kind, ids)).rowcount
 
     def _execute(self, query: LiteralString, values: Any) -> OwnCursor:
         try:
@@ -98,3 +99,7 @@ class DeadRows:
             name = self._outbox.companion("_dead")
             raise InvalidInput(f"there is no table {name}: no relay has run on {self._outbox} yet") from error
         return self._cursor
+
+
+def _wanted(topic: str | None, kind: str | None, ids: Sequence[int] | None) -> dict[str, Any]:
+    return {"topic": topic, "kind": kind, "ids": None if ids is None else list(ids)}

@@ -59,9 +59,10 @@ class Settlement:
                     found += cursor.execute(self._purge, {**pairs, "leader": mark}, prepare=True).rowcount
             middle()
             if dead:
-                told = [list(each) for each in zip(*dead, strict=True)]
-                kinds = [str(kind) for kind in told[2]]
-                found += cursor.execute(self._dead, [_ids(told[0]), _times(told[1]), kinds, *told[3:]]).rowcount
+                dead_ids, dead_times, kinds, *told = ([*each] for each in zip(*dead, strict=True))
+                fates = dict(zip(("reasons", "attempts", "blocking"), told, strict=True))
+                pairs = {**_pairs(dead_ids, dead_times), "kinds": [str(kind) for kind in kinds], **fates}
+                found += cursor.execute(self._dead, pairs).rowcount
         return found
 
     def require_gone(self, progress: Progress, mark: uuid.UUID | None = None, *, recovering: bool = False) -> None:

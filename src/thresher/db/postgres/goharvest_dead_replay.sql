@@ -1,8 +1,17 @@
 -- Puts dead rows back under their own ids, so that they do not land behind followers that wait for them, with a new
--- create time, so that no old progress record speaks of them. Index: the primary keys. An id that is taken is an error.
-WITH gone AS (
+-- create time, so that no old progress record speaks of them. Parameters: topic, kind and ids, or NULL for all. Of
+-- several that had an id one after another, the oldest. Index: the primary keys. An id that is taken is an error.
+WITH chosen AS (
+  SELECT DISTINCT ON (d.id) d.id, d.create_time
+    FROM {dead} d
+   WHERE (%(topic)s::text IS NULL OR d.kafka_topic = %(topic)s)
+     AND (%(kind)s::text IS NULL OR d.kind = %(kind)s)
+     AND (%(ids)s::bigint[] IS NULL OR d.id = ANY (%(ids)s))
+   ORDER BY d.id, d.create_time
+), gone AS (
   DELETE FROM {dead} d
-   WHERE d.id = ANY (%s::bigint[])
+   USING chosen c
+   WHERE d.id = c.id AND d.create_time = c.create_time
   RETURNING d.id,
             d.kafka_topic, d.kafka_key, d.kafka_value, d.kafka_header_keys, d.kafka_header_values
 )
