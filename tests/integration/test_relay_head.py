@@ -10,7 +10,7 @@ import pytest
 
 from tests.relay.relaying import Place, taken_over
 from thresher.devstack.stack import Stack
-from thresher.outbox import Shape
+from thresher.outbox import Message, Shape
 from thresher.outbox.shape import bucket_of
 from thresher.relay.control import incarnation
 from thresher.relay.head import Head
@@ -132,3 +132,29 @@ def test_a_row_that_does_not_fit_beside_others_keeps_nobody_waiting(head: tuple[
 
 def ids_of(read: pa.RecordBatch | Few) -> set[int]:
     return set(read.ids if isinstance(read, Few) else read.column("id").to_pylist())
+
+
+def found(head: Head, *in_flight: int) -> set[int]:
+    read = head.read(100, BATCH_BYTES, in_flight, (), 0)
+    return set() if read is None else ids_of(read)
+
+
+def test_rows_with_ids_of_rows_in_flight_are_not_stepped_over_in_a_table_that_was_truncated(
+    head: tuple[Place, Head],
+) -> None:
+    place, reader = head
+    place.stash(*(Message(topic="t", key="k", value=str(n)) for n in range(3)))
+    assert found(reader) == {1, 2, 3}
+    place.sql("TRUNCATE outbox RESTART IDENTITY")
+    place.stash(*(Message(topic="t", key="k", value=str(n)) for n in range(4)))
+    # The fourth would go before the first.
+    assert found(reader, 1, 2, 3) == set()
+    # None is in flight any more: what is there is looked at anew.
+    assert found(reader) == set()
+    assert found(reader) == {1, 2, 3, 4}
+    assert found(reader, 1, 2, 3) == {4}
+    # A table that was only rewritten goes on too.
+    place.sql("VACUUM FULL outbox")
+    assert found(reader, 1, 2, 3) == set()
+    assert found(reader) == set()
+    assert found(reader) == {1, 2, 3, 4}

@@ -59,10 +59,14 @@ def planned(session: psycopg.Connection[Any], query: str, parameters: Any) -> se
     return set(indexes(row[0][0]["Plan"]))
 
 
+SETTLING = ("relay_settle_delete", "relay_settle_stamp", "relay_left_delete", "relay_left_stamp")
+
+
 def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> None:
     head = head_query(Shape.THRESHER, OUTBOX, "relay_not_in_flight")
     bounded = bounded_query(head)
     wanted = {"buckets": BUCKETS, "held": [], "largest": 1_000_000, "bytes": 1_000_000, "rows": 10_000}
+    wanted |= {"outbox": OUTBOX.quoted(), "file": 1}
     for each in (1, 300, 10_000):
         for in_flight in ([], list(range(10_000))):
             for query in (head, bounded):
@@ -71,8 +75,9 @@ def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> 
     assert planned(session, statement("outbox_probe", OUTBOX).replace("$1", "%s"), [BUCKETS]) == {PENDING}
     for count in (1, 10_000):
         times = ["2026-01-01 12:00:00+00"] * count
-        for name in ("relay_settle_delete", "relay_settle_stamp", "relay_left_delete", "relay_left_stamp"):
+        fates = {"kinds": ["k"] * count, "reasons": ["r"] * count, "attempts": [1] * count, "blocking": [False] * count}
+        for name in (*SETTLING, "outbox_settle_dead"):
             query = statement(name, OUTBOX).replace("%(ids)s", "%(ids)s::bigint[]")
             query = query.replace("%(create_times)s", "%(create_times)s::timestamptz[]")
-            plan = planned(session, query, {"ids": list(range(count)), "create_times": times})
+            plan = planned(session, query, {"ids": list(range(count)), "create_times": times, **fates})
             assert plan == {PRIMARY}, (name, count)

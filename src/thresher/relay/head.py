@@ -112,6 +112,7 @@ class Head:
         self._cursor = OwnCursor(self._connection)
         self._cursor.format = psycopg.pq.Format.BINARY
         self._probe = Probe(self._connection, settings, buckets)
+        self._file = self._find_file()
         self._arrow: Any = None
         # The last query was cut off by its limit: there is more.
         self._deep = False
@@ -134,6 +135,8 @@ class Head:
             "held": list(held),
             "bytes": size,
             "largest": self._largest,
+            "outbox": self._settings.outbox.quoted(),
+            "file": self._file,
         }
         if not self._deep:
             few = min(_FEW, rows)
@@ -142,6 +145,9 @@ class Head:
                 few_wanted = {**wanted, "buckets": buckets, "rows": few, "each": few}
                 found = self._cursor.execute(self._bounded, few_wanted, prepare=True).fetchall()
             if not found:
+                if not in_flight:
+                    # There are some, and none of the file that is known, or all are held.
+                    self._file = self._find_file()
                 return None
             read = read_of(found)
             self._weight.learn(read.nbytes, len(found))
@@ -205,6 +211,13 @@ class Head:
         """Return a statement with its values in it: through ADBC it has no others."""
         with explained():
             return psycopg.ClientCursor(self._connection).mogrify(query, values)
+
+    def _find_file(self) -> int | None:
+        with explained():
+            row = self._cursor.execute(
+                statement("relay_file"), [self._settings.outbox.quoted()], prepare=True
+            ).fetchone()
+        return None if row is None else row[0]
 
     def _holds_large_rows(self) -> bool:
         with explained():
