@@ -18,6 +18,7 @@ from thresher.outbox import Message, Shape
 from thresher.relay import takeover
 from thresher.relay.exactly_once import Poison
 from thresher.relay.problem import (
+    BrokerRefused,
     DatabaseRefused,
     ForeignProgress,
     Halted,
@@ -378,6 +379,35 @@ def test_another_table_under_the_same_name_is_refused(place: Places) -> None:
     assert '"outbox"' in str(error)
 
 
+def test_another_name_for_the_same_outbox_is_refused_until_adopted(place: Places) -> None:
+    at = place()
+    name = at.settings().name
+    with at.relaying(shards=1) as relaying:
+        relaying.until(lambda: relaying.up)
+        with at.relaying(name=f"{name}-2", shards=1) as second:
+            error = second.ended()
+        at.stash(Message(topic=at.topic, key="k", value="1"))
+        at.read(1)
+    assert isinstance(error, ForeignProgress)
+    assert f"'{name}'" in str(error)
+    assert f"thresher adopt {name}-2" in str(error)
+    adopt(at, f"{name}-2")
+    at.stash(Message(topic=at.topic, key="k", value="2"))
+    with at.relaying(name=f"{name}-2", shards=1) as relaying:
+        at.read(2)
+        relaying.until(lambda: at.pending() == 0)
+    assert at.sql("SELECT name FROM thresher_relay") == [(f"{name}-2",)]
+
+
+def test_a_progress_topic_that_the_broker_would_empty_by_itself_is_refused(place: Places) -> None:
+    at = place()
+    at.admin.create_topic(f"{at.settings().name}.progress", config={"retention.ms": "3600000"})
+    with at.relaying(shards=1) as relaying:
+        error = relaying.ended()
+    assert isinstance(error, BrokerRefused)
+    assert "retention.ms=3600000" in str(error)
+
+
 def test_a_copy_of_the_database_and_a_replaced_progress_topic_are_refused_until_adopted(place: Places) -> None:
     at = place()
     name = at.settings().name
@@ -428,27 +458,6 @@ def test_what_somebody_has_to_mend_ends_the_relay_at_once_with_a_clear_error(pla
     expected = {"password": "password authentication failed", "table": "no table", "permission": "permission denied"}
     assert expected[what] in str(error)
     assert "wrong" not in str(error)
-
-
-def test_a_role_with_just_the_rights_it_needs_can_relay(place: Places) -> None:
-    at = place()
-    with at.relaying(shards=1) as relaying:  # the tables beside the outbox are made by somebody who may
-        relaying.until(lambda: relaying.up)
-    at.sql("DROP ROLE IF EXISTS relay_small")
-    at.sql("CREATE ROLE relay_small LOGIN PASSWORD 'right'")
-    at.sql("GRANT SELECT, DELETE ON outbox TO relay_small")
-    at.sql("GRANT SELECT, INSERT ON outbox_dead TO relay_small")
-    at.sql("GRANT SELECT, INSERT, UPDATE ON thresher_relay TO relay_small")
-    try:
-        at.stash(Message(topic=at.topic, key="k", value="1"))
-        with at.relaying(
-            dsn=psycopg.conninfo.make_conninfo(at.dsn, user="relay_small", password="right"), shards=1
-        ) as relaying:
-            at.read(1)
-            relaying.until(lambda: at.pending() == 0)
-    finally:
-        at.sql("DROP OWNED BY relay_small")
-        at.sql("DROP ROLE relay_small")
 
 
 def test_large_rows_are_bounded_by_bytes(place: Places) -> None:

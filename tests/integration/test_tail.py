@@ -4,14 +4,15 @@ import time
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.processes import eventually
 from thresher.devstack.stack import Stack
 from thresher.kafka import tail as module
 from thresher.kafka import transactional
 from thresher.kafka.admin import Admin
-from thresher.kafka.tail import Tail, TailUnread
+from thresher.kafka.tail import Tail, TailGone, TailUnread
 from thresher.kafka.transactional import ProducerProblem, TransactionalProducer
 
 
@@ -110,6 +111,19 @@ def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> 
     Admin(stack.kafka.bootstrap).trim(topic, {0: keep}, moment)
     with Tail(topic, 0, config(stack)) as tail:
         assert list(tail.whole()) == [b"4"]
+
+
+def test_records_that_were_removed_are_not_taken_for_none(stack: Stack, topic: str) -> None:
+    commit(opened(stack, topic, "a"), topic, b"known")
+    client = AdminClient(config(stack))
+    for future in client.delete_records([TopicPartition(topic, 0, OFFSET_END)], request_timeout=60).values():
+        future.result()
+    with Tail(topic, 0, config(stack)) as tail, pytest.raises(TailGone, match="lost its records"):
+        tail.last()
+    # It goes on from there, as one that was adopted would.
+    commit(opened(stack, topic, "a"), topic, b"next")
+    with Tail(topic, 0, config(stack)) as tail:
+        assert tail.last() == b"next"
 
 
 def test_a_record_that_was_refused_stops_the_commit(stack: Stack, topic: str) -> None:

@@ -1,6 +1,7 @@
 """How topics stand: what is asked, how often, and what is made of the answers."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -111,6 +112,18 @@ def test_an_answer_that_says_nothing_of_a_topic_keeps_that_one_waiting(cluster: 
     assert isinstance(found["t"], Absent)
     assert found["t"].kind is None
     assert found["u"] == Present(partitions=3)
+
+
+def test_a_topic_with_a_partition_that_nobody_leads_waits_and_its_rows_never_die(
+    cluster: Cluster, stands: Standings
+) -> None:
+    cluster.topics = {"t": there(), "u": there()}
+    assert stands.ask(["t"])["t"] == Present(partitions=3)
+    cluster.topics["t"] = replace(there(), leaderless=(1,))
+    found = stands.ask(["t", "u"])
+    assert found == {"t": Absent(kind=None, why="t: nobody leads its partition 1"), "u": Present(partitions=3)}
+    cluster.topics["t"] = there()
+    assert stands.ask(["t"])["t"] == Present(partitions=3)
 
 
 def test_no_answer_is_trouble(stands: Standings, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

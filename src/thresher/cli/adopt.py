@@ -15,19 +15,23 @@ def adopt(
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
 ) -> None:
-    """Let a relay go on with this database and whatever progress topic it finds.
+    """Let a relay go on with this database, this outbox and whatever progress topic it finds.
 
-    After an upgrade or a restore into another database or system, or when the progress topic was lost. Without the old
-    topic, what was published last and not yet removed may be published again. Make sure that no other relay of that
-    name runs.
+    After an upgrade or a restore into another database or system, when the progress topic was lost, or when the outbox
+    was relayed under another name, which is forgotten. Without the old topic, what was published last and not yet
+    removed may be published again. Make sure that no other relay of that name, or of that outbox, runs.
     """
-    from thresher.relay.control import ControlTable, incarnation  # noqa: PLC0415
+    from thresher.relay.control import ControlTable, exists, incarnation, located  # noqa: PLC0415
+    from thresher.relay.names import control_table  # noqa: PLC0415
 
     with connect(resolve_dsn(ds)) as connection:
         connection.autocommit = True
-        table = table_name(outbox, schema)
-        system = incarnation(connection, table).system_id
+        table = located(connection, table_name(outbox, schema))
+        if not exists(connection, control_table(table).quoted()):
+            raise InvalidInput(f"no relay of {table} has run on this database yet: look at --ds, --outbox and --schema")
         control = ControlTable(connection, table)
-        if not control.run("adopt", name=name, system_id=system):
+        forgotten = control.run("forget", name=name, outbox=table.quoted())
+        adopted = control.run("adopt", name=name, system_id=incarnation(connection, table).system_id)
+        if not adopted and not forgotten:
             raise InvalidInput(f"there is no relay {name!r} on this database")
     out.print(f"the relay {name} belongs to this database now; its progress topic is looked at anew", markup=False)

@@ -44,6 +44,8 @@ class TopicFacts:
     partitions: int
     # A cluster that says nothing of rights lets us write.
     writable: bool = True
+    # Partitions that nobody leads at the moment.
+    leaderless: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,12 @@ class Admin:
                 continue
             allowed = topic.authorized_operations
             writable = not allowed or AclOperation.WRITE in allowed or AclOperation.ALL in allowed
-            found[name] = TopicFacts(topic_id=str(topic.topic_id), partitions=len(topic.partitions), writable=writable)
+            found[name] = TopicFacts(
+                topic_id=str(topic.topic_id),
+                partitions=len(topic.partitions),
+                writable=writable,
+                leaderless=tuple(each.id for each in topic.partitions if each.leader is None or each.leader.id < 0),
+            )
         return found
 
     def widen_topic(self, name: str, partitions: int) -> None:
@@ -136,11 +143,11 @@ class Admin:
         for future in self._client.create_partitions([wanted], request_timeout=_REQUEST_SECONDS).values():
             future.result()
 
-    def record_limit(self, topic: str) -> int:
-        """Return how large a batch of a topic may be."""
+    def topic_config(self, topic: str) -> dict[str, str]:
+        """Return a topic's configuration, as it is in effect."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         (future,) = self._client.describe_configs([resource], request_timeout=_REQUEST_SECONDS).values()
-        return int(future.result()["max.message.bytes"].value)
+        return {name: str(entry.value) for name, entry in future.result().items()}
 
     def trim(self, topic: str, keep: Mapping[int, int], before_ms: int) -> None:
         """Remove records that are older, but none from the offset on that is to be kept in its partition."""

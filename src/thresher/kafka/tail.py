@@ -42,6 +42,10 @@ class TailRefused(ThresherError):  # noqa: N818
     exit_code: ClassVar[int] = 4
 
 
+class TailGone(TailRefused):
+    """The partition had records, and has none: they were removed. Somebody has to act."""
+
+
 class Tail:
     """One partition's committed records. A context manager."""
 
@@ -75,7 +79,7 @@ class Tail:
         self._consumer.close()
 
     def last(self) -> bytes | None:
-        """Return the last committed record; None if there is none."""
+        """Return the last committed record; None if there never was one, `TailGone` if there was."""
         first, end = self._bounds()
         step = _FIRST_STEP
         while True:
@@ -83,6 +87,12 @@ class Tail:
             last = None
             for last in self._read(start, end):  # noqa: B007 - the last one is wanted
                 pass
+            if last is None and start == first > 0:
+                # Whoever trims in good order leaves the last one.
+                raise TailGone(
+                    f"{self._where} has lost its records, by its retention or by somebody's hand: delete the topic and "
+                    "let a new one be made ('thresher adopt'); what was published last may be published again"
+                )
             if last is not None or start == first:
                 return last
             step *= 8

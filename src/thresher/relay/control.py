@@ -10,7 +10,7 @@ from thresher.db import TableName, statement
 from thresher.db.cursor import OwnCursor
 from thresher.relay.database import explained
 from thresher.relay.names import control_table
-from thresher.relay.problem import DatabaseLost
+from thresher.relay.problem import DatabaseLost, DatabaseRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class ControlTable:
 
     def __init__(self, connection: psycopg.Connection[Any], outbox: TableName) -> None:
         self._connection = connection
-        self._table = control_table(outbox)
+        self._outbox, self._table = outbox, control_table(outbox)
 
     def read(self, name: str) -> ControlRow | None:
         """Return a relay's row; None if it never ran here."""
@@ -62,6 +62,13 @@ class ControlTable:
             progress_topic_id=topic_id, term_time=term_time,
         )  # fmt: skip
 
+    def others(self, name: str) -> list[str]:
+        """Return under which other names the outbox is relayed."""
+        with explained():
+            asked = {"outbox": self._outbox.quoted(), "name": name}
+            found = OwnCursor(self._connection).execute(statement("control_others", self._table), asked).fetchall()
+        return [other for (other,) in found]
+
     def run(self, what: str, **values: Any) -> int:
         """Execute one of the control statements; return how many rows it changed."""
         with explained():
@@ -74,6 +81,17 @@ class ControlTable:
             self._connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_relay'))")
             if not exists(self._connection, self._table.quoted()):
                 OwnCursor(self._connection).execute(statement("control_create", self._table))
+
+
+def located(connection: psycopg.Connection[Any], outbox: TableName) -> TableName:
+    """Return the outbox with its schema, so that what belongs to it is looked for in the same place."""
+    with explained():
+        row = OwnCursor(connection).execute(statement("table_schema"), [outbox.quoted()]).fetchone()
+    if row is None:
+        raise DatabaseRefused(
+            f"there is no table {outbox}: 'thresher schema create' makes one, or name another with --outbox"
+        )
+    return TableName(table=outbox.table, schema=row[0])
 
 
 def exists(connection: psycopg.Connection[Any], quoted: str) -> bool:

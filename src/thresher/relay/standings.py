@@ -72,6 +72,9 @@ class Standings:
     def _standing(self, topic: str, answer: TopicFacts | KafkaError) -> Standing:
         if isinstance(answer, TopicFacts) and not answer.writable:
             return Absent(kind=Kind.NOT_AUTHORISED, why=f"{topic}: we may not write to it")
+        if isinstance(answer, TopicFacts) and answer.leaderless:
+            # Their records would wait in the client, and every other topic's of the shard behind them.
+            return Absent(kind=None, why=f"{topic}: nobody leads its partition {answer.leaderless[0]}")
         if isinstance(answer, TopicFacts) and self._told.get(topic) == answer:
             return Present(partitions=answer.partitions)
         found = self._partitions(topic)

@@ -16,31 +16,25 @@ from typing import Any
 
 import psycopg
 
-from thresher.db import TableName, statement
+from thresher.db import statement
 from thresher.db.cursor import OwnCursor
 from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.tail import Tail
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.outbox.schema import check_schema
-from thresher.relay.control import ControlRow, ControlTable, exists, incarnation
+from thresher.relay.control import ControlRow, ControlTable, exists, incarnation, located
 from thresher.relay.database import connect, explained
 from thresher.relay.names import progress_topic, sessions, transactional_id
 from thresher.relay.problem import DatabaseRefused, ForeignProgress, Superseded
 from thresher.relay.progress import decode, merged
 from thresher.relay.settings import Mandate, Settings
 from thresher.relay.settle import Settlement
-from thresher.relay.topic import broker_explained, known_topic, progress_limit
+from thresher.relay.topic import KEPT, broker_explained, known_topic, progress_limit, require_kept
 
 logger = logging.getLogger(__name__)
 
-# Not compacted, kept until it is trimmed: after a restore all of the horizon is settled again. Its age is the broker's
-# word: the clock of a relay may be wrong.
-_TOPIC_CONFIG = {
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-    "message.timestamp.type": "LogAppendTime",
-}
+# Its age is the broker's word: the clock of a relay may be wrong.
+_TOPIC_CONFIG = {**KEPT, "message.timestamp.type": "LogAppendTime"}
 
 
 def take_over(
@@ -54,7 +48,7 @@ def take_over(
     term = term or str(uuid.uuid4())
     connection = connect(settings.dsn, f"{sessions(settings.name, term)}/d")
     with connection:
-        settings = replace(settings, outbox=_located(connection, settings))
+        settings = replace(settings, outbox=located(connection, settings.outbox))
         _prepare(connection, settings)
         control = ControlTable(connection, settings.outbox)
         row = _own_row(connection, control, settings, term)
@@ -101,17 +95,6 @@ def take_over(
     )
 
 
-def _located(connection: psycopg.Connection[Any], settings: Settings) -> TableName:
-    """Return the outbox with its schema, so that what belongs to it is looked for in the same place."""
-    with explained():
-        row = OwnCursor(connection).execute(statement("table_schema"), [settings.outbox.quoted()]).fetchone()
-    if row is None:
-        raise DatabaseRefused(
-            f"there is no table {settings.outbox}: 'thresher schema create' makes one, or name another with --outbox"
-        )
-    return TableName(table=settings.outbox.table, schema=row[0])
-
-
 def _prepare(connection: psycopg.Connection[Any], settings: Settings) -> None:
     with explained():
         check = check_schema(connection, settings.outbox, settings.shape)
@@ -127,16 +110,24 @@ def _prepare(connection: psycopg.Connection[Any], settings: Settings) -> None:
 
 def _own_row(connection: psycopg.Connection[Any], control: ControlTable, settings: Settings, term: str) -> ControlRow:
     system = incarnation(connection, settings.outbox).system_id
-    control.run(
-        "insert",
-        name=settings.name,
-        outbox=settings.outbox.quoted(),
-        outbox_id=uuid.uuid4(),
-        system_id=system,
-        term=term,
-        mode=str(settings.delivery),
-        shards=settings.shards,
-    )
+    with explained(), connection.transaction():
+        # Two of different names that start together must not both find nobody.
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_relay'))")
+        if others := control.others(settings.name):
+            raise ForeignProgress(
+                f"{settings.outbox} is relayed under the name {others[0]!r}: two relays would send its rows twice. "
+                f"Give this one that name; or, once that one has stopped for good, 'thresher adopt {settings.name}'"
+            )
+        control.run(
+            "insert",
+            name=settings.name,
+            outbox=settings.outbox.quoted(),
+            outbox_id=uuid.uuid4(),
+            system_id=system,
+            term=term,
+            mode=str(settings.delivery),
+            shards=settings.shards,
+        )
     row = control.read(settings.name)
     if row is None:
         raise Superseded("the control row was removed while this relay was starting")
@@ -161,6 +152,7 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
             if admin.topic(name) is None:
                 admin.create_topic(name, partitions=max(settings.shards, row.shards), config=_TOPIC_CONFIG)
     found = known_topic(admin, settings.name, row.progress_topic_id)
+    require_kept(admin, settings.name)
     for partition in range(found.partitions):
         # Before anything is fenced: the rightful owner must not notice.
         with Tail(name, partition, settings.kafka, fenced=False) as tail:

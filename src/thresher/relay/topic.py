@@ -20,6 +20,8 @@ _SETTLING_SECONDS = 5.0
 # Less than what a client's own default allows in one record.
 _MOST_BYTES = 900_000
 _LEAST_BYTES, _FRAMING_BYTES = 16_384, 2_048
+# Not compacted, kept until it is trimmed: after a restore all of the horizon is settled again.
+KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 def known_topic(admin: Admin, relay: str, topic_id: str | None) -> TopicFacts:
@@ -39,11 +41,24 @@ def known_topic(admin: Admin, relay: str, topic_id: str | None) -> TopicFacts:
     return found
 
 
+def require_kept(admin: Admin, relay: str) -> None:
+    """See that the broker does not remove progress by itself: without it, rows would be published again."""
+    name = progress_topic(relay)
+    with broker_explained():
+        config = admin.topic_config(name)
+    if wrong := [f"{key}={config[key]}" for key, value in KEPT.items() if config[key] != value]:
+        wanted = ", ".join(f"{key}={value}" for key, value in KEPT.items())
+        raise BrokerRefused(
+            f"the progress topic {name} has {', '.join(wrong)}, and would lose what the relay knows of the last rows: "
+            f"set {wanted}"
+        )
+
+
 def progress_limit(admin: Admin, settings: Settings) -> int:
     """Return how large a progress record may be, by the broker's word and by the client's."""
     name = progress_topic(settings.name)
     with broker_explained():
-        limit = admin.record_limit(name)
+        limit = int(admin.topic_config(name)["max.message.bytes"])
     client = {**settings.kafka, **settings.producer}.get("message.max.bytes", _MOST_BYTES)
     limit = min(_MOST_BYTES, limit, int(client)) - _FRAMING_BYTES
     if limit < _LEAST_BYTES:
@@ -63,7 +78,7 @@ def broker_explained() -> Iterator[None]:
         reason = error.args[0]
         if refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
             raise BrokerRefused(
-                f"the broker refused: {reason.str()}; mend the relay's credentials, or grant it Create, Describe, "
-                "Read, Write and Delete on its progress topic"
+                f"the broker refused: {reason.str()}; mend the relay's credentials, or grant it Create, Read, Write, "
+                "Describe, DescribeConfigs, Alter and Delete on its progress topic"
             ) from error
         raise BrokerLost(f"the broker failed: {reason.str()}") from error
