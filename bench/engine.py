@@ -191,7 +191,8 @@ def main() -> None:
     for name, value in figures.items():
         table.add_row(name, f"{value:.3f}", wanted.get(name, ""))
     Console().print(table)
-    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+    settings = {"shards": 2, "rounds": options.rounds, "batch_rows": ROWS}
+    print(json.dumps({**{name: round(value, 4) for name, value in figures.items()}, "settings": settings}))
 
 
 if __name__ == "__main__":

@@ -207,8 +207,11 @@ def main() -> None:
             "gap_graceful_s": (ElectionKind.LEASE, signal.SIGTERM),
             "gap_graceful_neli_s": (ElectionKind.NELI, signal.SIGTERM),
         }
+        asked = options.only.split(",") if options.only else list(sides)
+        if unknown := [name for name in asked if name not in sides]:
+            raise SystemExit(f"--only: {unknown[0]!r} is none of {', '.join(sides)}")
         for name, (election, ending) in sides.items():
-            if options.only and name not in options.only.split(","):
+            if name not in asked:
                 continue
             found = []
             for _ in range(options.rounds):
@@ -219,17 +222,23 @@ def main() -> None:
         with Stack(postgres=PostgresOptions(durable=True), kafka=KafkaOptions(version=PEERS_BROKER)) as stack:
             theirs = Place.of(stack, {}, Shape.GOHARVEST)
             with reapers(theirs, options.peer_binary) as make:
-                figures["gap_goharvest_s"] = measure(theirs, make, signal.SIGKILL, ready=None, committed=False)
+                figures["gap_goharvest_s"] = statistics.median(
+                    measure(theirs, make, signal.SIGKILL, ready=None, committed=False) for _ in range(options.rounds)
+                )
     table = Table("figure", "seconds", "wanted", title=f"time without deliveries, {options.delivery}")
     for name, value in figures.items():
         table.add_row(name, f"{value:.2f}", WANTED.get(name, ""))
     console.print(table)
     settings = ElectionSettings()
+    told = {
+        "delivery": options.delivery, "rounds": options.rounds, "rows_per_s": PER_SECOND,
+        "lease_seconds": settings.lease_seconds, "heartbeat_timeout_seconds": settings.heartbeat_timeout_seconds,
+    }  # fmt: skip
     say(
         f"lease {settings.lease_seconds:g} s; heartbeat time-out {settings.heartbeat_timeout_seconds:g} s, session "
         f"{session_seconds(settings.heartbeat_timeout_seconds):g} s; {PER_SECOND:g} rows/s, {options.rounds} rounds"
     )
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    print(json.dumps({**{name: round(value, 3) for name, value in figures.items()}, "settings": told}))
 
 
 if __name__ == "__main__":

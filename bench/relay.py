@@ -8,10 +8,13 @@
     idle        what relay and database use while there is nothing to do
     growth      a backlog of three million against a hundred thousand; the database's time per record by shards
     sizes       values of 100 B, 1 KB and 100 KB; 1, 10 and 100 topics; a worker's memory
-    peer        goharvest's `reaper` on the same rows, on a broker that it understands (only with --peer-binary)
+    peer        goharvest's `reaper` with its defaults, on rows of the same sizes in its own table, fewer of them, on a
+                broker that it understands (only with --peer-binary)
 
 Rates are those at which rows became readable for a reader of committed records, from the end of the warm-up to the last
-row; figures with a bound are medians of the rounds, sides in turns. The last line printed is one JSON object.
+row. Figures with a bound are medians of the rounds, sides in turns, ratios of times medians of each round's ratio; what
+is used while idle is the middle of three windows, and a worker's memory the most of two backlogs. The last line printed
+is one JSON object: the figures, and the settings they were measured with.
 """
 
 import argparse
@@ -29,7 +32,7 @@ from rich.table import Table
 
 from bench.relays.ceiling import Tuning, copying, tuned
 from bench.relays.latency import PER_SECOND, WARM_SECONDS, cuts, latencies, polling, unhindered
-from bench.relays.place import KEYS, PARTITIONS, VALUE_BYTES, WARM_SHARE, Place, Watched, tally, watch
+from bench.relays.place import KEYS, PARTITIONS, VALUE_BYTES, WARM_SHARE, Place, Watched, tally, watch, without_markers
 from bench.relays.processes import cpu_seconds, most_resident_mb, tree
 from bench.relays.sides import SHARDS, reaper, relay
 from thresher.devstack.broker import KafkaOptions
@@ -52,7 +55,7 @@ WANTED_AT_LEAST_ONCE = {
     "vs_goharvest": "≥ 5", "hot_key_vs_goharvest": "≥ 0.7", "p50_vs_goharvest": "≤ 1.5", "idle_core_share": "≤ 0.1",
     "worker_rss_mb": "≤ 400",
 }  # fmt: skip
-HOT_ROWS = 1_500
+HOT_ROWS, PEERS_ROWS = 1_500, 20_000
 PEERS_BROKER = "3.9.1"
 Figures = dict[str, float]
 console = Console()
@@ -69,6 +72,8 @@ class Bench:
         self.quick = options.quick
         self.rounds = options.rounds or (1 if options.quick else 3)
         self.rows = options.rows or (300_000 if options.quick else 600_000)
+        self.large = 600_000 if options.quick else 3_000_000
+        self.ceiling_tuning: Tuning | None = None
         self.seconds = options.seconds or (10.0 if options.quick else 20.0)
         self.peer_binary: Path | None = options.peer_binary
         self.delivery = Delivery(options.delivery)
@@ -115,6 +120,7 @@ class Bench:
             watched = watch(self.place, names, upto or rows, sample=lambda: sample(process))
             if upto is None:
                 self.place.drained()
+                return without_markers(self.place, names, rows, watched)
         return watched
 
     def relay(self, shards: int = SHARDS) -> AbstractContextManager[int]:
@@ -131,7 +137,7 @@ class Bench:
                 self.place.drained()
             return watched.per_second
 
-        best = tuned(self.rows, ceiling, say)
+        best = self.ceiling_tuning = tuned(self.rows, ceiling, say)
         figures = self.medians(
             {"rec_per_s": lambda: self.relayed().per_second, "ceiling_rec_per_s": lambda: ceiling(best)}
         )
@@ -164,7 +170,7 @@ class Bench:
                     **unhindered(ours, ""), **unhindered(plain, "floor_"),
                 }
             )  # fmt: skip
-        return {name: statistics.median(each[name] for each in rounds if name in each) for name in rounds[0]}
+        return middle(rounds)
 
     def idle(self) -> Figures:
         self.place.execute("TRUNCATE outbox RESTART IDENTITY")
@@ -189,11 +195,10 @@ class Bench:
         return [cpu_seconds(tree(process)), cpu_seconds(pid for (pid,) in sessions)]
 
     def growth(self) -> Figures:
-        large = 600_000 if self.quick else 3_000_000
         figures = self.medians(
             {
                 "backlog_100k_rec_per_s": lambda: self.relayed(rows=100_000).per_second,
-                "backlog_3m_rec_per_s": lambda: self.relayed(rows=large).per_second,
+                "backlog_3m_rec_per_s": lambda: self.relayed(rows=self.large).per_second,
             }
         )
         ratio = figures["backlog_3m_rec_per_s"] / figures["backlog_100k_rec_per_s"]
@@ -243,7 +248,7 @@ class Bench:
         ) as stack:
             theirs = Place.of(stack, self.producer, Shape.GOHARVEST)
             ours, self.place, self._aside = self.place, Place.of(stack, self.producer), {}
-            aside = theirs.prepare(20_000)
+            aside = theirs.prepare(PEERS_ROWS)
 
             def reaped(rows: int, key: str | None = None) -> float:
                 names = theirs.new_topics()
@@ -254,21 +259,33 @@ class Bench:
             figures = self.medians(
                 {
                     "rec_per_s_39": lambda: self.relayed().per_second,
-                    "goharvest_rec_per_s": lambda: reaped(20_000),
+                    "goharvest_rec_per_s": lambda: reaped(PEERS_ROWS),
                     "hot_key_rec_per_s_39": lambda: self.relayed(key="hot").per_second,
                     "goharvest_hot_key_rec_per_s": lambda: reaped(HOT_ROWS, "hot"),
                 }
             )
-            p50, _, p99 = cuts(latencies(theirs, lambda _: reaper(theirs, binary), self.seconds))
-            our50, _, our99 = cuts(latencies(self.place, lambda _: self.relay(), self.seconds))
+            rounds = []
+            for _ in range(self.rounds):
+                p50, _, p99 = cuts(latencies(theirs, lambda _: reaper(theirs, binary), self.seconds))
+                our50, _, our99 = cuts(latencies(self.place, lambda _: self.relay(), self.seconds))
+                rounds.append(
+                    {
+                        "goharvest_p50_ms": p50, "goharvest_p99_ms": p99, "p50_ms_39": our50, "p99_ms_39": our99,
+                        "p50_vs_goharvest": our50 / p50,
+                    }
+                )  # fmt: skip
             self.place, self._aside = ours, {}
         return {
             **figures,
             "vs_goharvest": figures["rec_per_s_39"] / figures["goharvest_rec_per_s"],
             "hot_key_vs_goharvest": figures["hot_key_rec_per_s_39"] / figures["goharvest_hot_key_rec_per_s"],
-            "goharvest_p50_ms": p50, "goharvest_p99_ms": p99, "p50_ms_39": our50, "p99_ms_39": our99,
-            "p50_vs_goharvest": our50 / p50,
-        }  # fmt: skip
+            **middle(rounds),
+        }
+
+
+def middle(rounds: list[Figures]) -> Figures:
+    """Return the median of each figure."""
+    return {name: statistics.median(each[name] for each in rounds if name in each) for name in rounds[0]}
 
 
 def parts(options: argparse.Namespace) -> Iterator[str]:
@@ -315,13 +332,25 @@ def main() -> None:
     for name, value in figures.items():
         table.add_row(name, f"{value:,.2f}" if value < 1000 else f"{value:,.0f}", wanted.get(name, ""))
     console.print(table)
+    limits = Limits()
+    batch = limits.mark_rows if bench.delivery is Delivery.AT_LEAST_ONCE else limits.batch_rows
+    settings = {
+        "delivery": bench.delivery, "rows": bench.rows, "value_bytes": VALUE_BYTES, "headers": 1, "keys": KEYS,
+        "topics": 1, "partitions": PARTITIONS, "shards": SHARDS, "batch_rows": batch, "warm_share": WARM_SHARE,
+        "rounds": bench.rounds, "large_backlog_rows": bench.large, "latency_rows_per_s": PER_SECOND,
+        "latency_seconds": bench.seconds, "latency_warm_seconds": WARM_SECONDS, "linger_ms": options.linger_ms,
+        "compression": options.compression, "acks": "all", "ceiling": str(bench.ceiling_tuning or ""),
+        "goharvest_rows": PEERS_ROWS, "goharvest_hot_key_rows": HOT_ROWS,
+    }  # fmt: skip
     say(
         f"{bench.rows:,} rows, {VALUE_BYTES}-byte values, one header, {KEYS:,} keys, 1 topic, {PARTITIONS} partitions, "
-        f"{SHARDS} shards, {Limits().batch_rows:,} rows a batch, where a part does not say otherwise; warm-up "
-        f"{WARM_SHARE:.0%} of the rows, {bench.rounds} rounds; latency at {PER_SECOND} rows/s for {bench.seconds:g} s "
-        f"after {WARM_SECONDS:g} s; linger {options.linger_ms:g} ms, compression {options.compression}, acks all"
+        f"{SHARDS} shards, {batch:,} rows a batch at most (fewer of many shards), where a part does not say otherwise; "
+        f"warm-up {WARM_SHARE:.0%} of the rows, {bench.rounds} rounds; the large backlog has {bench.large:,} rows; "
+        f"latency at {PER_SECOND} rows/s for {bench.seconds:g} s after {WARM_SECONDS:g} s; linger "
+        f"{options.linger_ms:g} ms, compression {options.compression}, acks all; goharvest: its defaults, "
+        f"{PEERS_ROWS:,} rows, {HOT_ROWS:,} of one key"
     )
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    print(json.dumps({**{name: round(value, 3) for name, value in figures.items()}, "settings": settings}))
 
 
 if __name__ == "__main__":

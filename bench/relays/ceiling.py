@@ -1,16 +1,19 @@
 """The ceiling: a plain program that copies rows from the table to the topic with no guarantee, as fast as it can.
 
 One process a shard. Reading, sending and deleting overlap, each in a thread of its own, a batch apart; it reads behind
-the last row it read, never looks back for rows that commit late, and a crash would repeat rows. Its batch size and the
-number of its processes are tuned, by trying neighbours of the best until none is better.
+the last row it read, never looks back for rows that commit late, and a crash would repeat rows. It cuts rows from Arrow
+and hands them over as the relay does, without a line of Python for each. Its batch size, the number of its processes
+and the order in which it reads are tuned, by trying neighbours of the best until none is better.
 """
 
 import multiprocessing
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice, repeat, starmap
 from typing import Any
 
 import adbc_driver_postgresql.dbapi
@@ -20,11 +23,13 @@ from confluent_kafka import Producer
 from bench.relays.place import COLUMNS, PATIENCE_SECONDS, Place
 from thresher.db.arrays import bigint_array
 from thresher.db.cursor import BigintArray, OwnCursor
+from thresher.relay.columns import integers, lists, texts
 from thresher.relay.names import buckets_of
 
 CONTEXT = multiprocessing.get_context("spawn")
 # Of one process. With fewer, much is read before the rate is taken and sent after it: that is no rate.
 _LEAST_BATCHES = 10
+_AT_ONCE = 1_000
 _OPTIONS = "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off -c max_parallel_workers_per_gather=0"
 
 
@@ -35,20 +40,26 @@ class Tuning:
     processes: int = 2
     batch_rows: int = 10_000
     overlapped: bool = True
+    # By age, which steps over the others' rows; or one bucket after another.
+    by_age: bool = False
 
     def __str__(self) -> str:
         how = "overlapped" if self.overlapped else "one step after another"
-        return f"{self.processes} processes, {self.batch_rows:,} rows a batch, {how}"
+        order = "by age" if self.by_age else "by bucket"
+        return f"{self.processes} processes, {self.batch_rows:,} rows a batch, {order}, {how}"
 
     def neighbours(self, rows: int) -> list["Tuning"]:
         """Return what differs in one thing, and copies a backlog of so many rows in many batches."""
         found = [
             replace(self, batch_rows=self.batch_rows * 2),
             replace(self, batch_rows=self.batch_rows // 2),
-            replace(self, processes=self.processes % 2 + 1),
+            replace(self, processes=self.processes + 1),
+            replace(self, processes=self.processes - 1),
+            replace(self, by_age=not self.by_age),
             replace(self, overlapped=not self.overlapped),
         ]
-        return [each for each in found if each.batch_rows * each.processes * _LEAST_BATCHES <= rows]
+        fit = [each for each in found if each.batch_rows * each.processes * _LEAST_BATCHES <= rows]
+        return [each for each in fit if each.processes]
 
 
 def tuned(rows: int, measure: Callable[[Tuning], float], say: Callable[[str], None]) -> Tuning:
@@ -114,27 +125,41 @@ class _Copier:
         self._deleted: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def read(self) -> None:
-        behind = (-1, -1)
+        behind: tuple[int, ...] = (-1,) if self._tuning.by_age else (-1, -1)
         with adbc_driver_postgresql.dbapi.connect(self._dsn, autocommit=True) as arrow, arrow.cursor() as cursor:
             while True:
-                cursor.execute(_head(self._buckets, behind, self._tuning.batch_rows))
+                cursor.execute(_head(self._buckets, behind, self._tuning))
                 table = cursor.fetch_arrow_table()
                 if not table.num_rows:
                     self._tables.put(None)
                     return
-                behind = (table["bucket"][-1].as_py(), table["id"][-1].as_py())
-                self._tables.put(table)
+                last = (table["bucket"][-1].as_py(), table["id"][-1].as_py())
+                behind = last[1:] if self._tuning.by_age else last
+                self._tables.put(table.combine_chunks().to_batches()[0])
                 if not self._tuning.overlapped:
                     self._deleted.get()
 
     def send(self) -> None:
-        while (table := self._tables.get()) is not None:
-            _, ids, _, *fields = (column.to_pylist() for column in table.columns)
-            for key, value, names, values in zip(*fields, strict=True):
-                self._producer.produce(self._topic, value, key, headers=list(zip(names, values, strict=True)))
+        while (batch := self._tables.get()) is not None:
+            _, ids, _, keys, values, *heads = batch.columns
+            head_names, head_values = (
+                lists(heads[0], texts(heads[0].flatten())),
+                lists(heads[1], heads[1].flatten().to_pylist()),
+            )
+            pairs = map(list, map(zip, head_names, head_values))
+            calls = starmap(
+                self._producer.produce,
+                zip(
+                    repeat(self._topic), values.to_pylist(), keys.to_pylist(), repeat(-1), repeat(None), repeat(None),
+                    repeat(0), pairs, strict=False,
+                ),
+            )  # fmt: skip
+            # Other threads want their turn.
+            for _ in range(0, batch.num_rows, _AT_ONCE):
+                deque(islice(calls, _AT_ONCE), maxlen=0)
             if self._producer.flush(PATIENCE_SECONDS):
                 raise TimeoutError("the broker did not take the records")
-            self._sent.put(ids)
+            self._sent.put(integers(ids))
         self._sent.put(None)
 
     def delete(self) -> None:
@@ -146,9 +171,11 @@ class _Copier:
                 self._deleted.put(None)
 
 
-def _head(buckets: list[int], behind: tuple[int, int], rows: int) -> str:
+def _head(buckets: list[int], behind: tuple[int, ...], tuning: Tuning) -> str:
     array = "{" + ",".join(map(str, buckets)) + "}"
+    mine = "true" if tuning.processes == 1 else f"bucket = ANY ('{array}'::smallint[])"
+    order = "id" if tuning.by_age else "bucket, id"
     return (
-        f"SELECT bucket, id, {COLUMNS} FROM outbox WHERE bucket = ANY ('{array}'::smallint[]) "  # noqa: S608
-        f"AND dispatched_time IS NULL AND (bucket, id) > ({behind[0]}, {behind[1]}) ORDER BY bucket, id LIMIT {rows}"
+        f"SELECT bucket, id, {COLUMNS} FROM outbox WHERE {mine} AND dispatched_time IS NULL "  # noqa: S608
+        f"AND ({order}) > ({', '.join(map(str, behind))}) ORDER BY {order} LIMIT {tuning.batch_rows}"
     )

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,6 +109,22 @@ class Watched:
     last: Any
 
 
+def without_markers(place: Place, topics: Sequence[str], rows: int, watched: Watched) -> Watched:
+    """Return a rate as that of rows alone, once all are there: of many topics, or of large rows, markers are many."""
+    client = AdminClient({"bootstrap.servers": place.bootstrap})
+    share = rows / sum(readable(client, topics))
+    return replace(watched, per_second=watched.per_second * share)
+
+
+def readable(
+    client: AdminClient, topics: Sequence[str], level: IsolationLevel = IsolationLevel.READ_COMMITTED
+) -> Iterator[int]:
+    """Return the offsets behind what can be read, of each partition."""
+    places = {TopicPartition(topic, part): OffsetSpec.latest() for topic in topics for part in range(PARTITIONS)}
+    answers = client.list_offsets(places, isolation_level=level, request_timeout=10)
+    return (answer.result().offset for answer in answers.values())
+
+
 def tally(place: Place, topics: Sequence[str], rows: int, *, warm_share: float = WARM_SHARE) -> Watched:
     """Watch rows become readable by reading them: where a transaction carries one row, offsets say twice as much."""
     consumer = Consumer(
@@ -149,21 +165,19 @@ def watch(
 ) -> Watched:
     """Watch rows become readable, from the end of the warm-up to the last one.
 
-    Offsets also count the markers that end transactions, a few for each ten thousand rows.
+    Offsets also count the markers that end transactions: a few for each ten thousand rows, or see `without_markers`.
     """
     client = AdminClient({"bootstrap.servers": place.bootstrap})
-    places = {TopicPartition(topic, part): OffsetSpec.latest() for topic in topics for part in range(PARTITIONS)}
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     deadline = time.monotonic() + PATIENCE_SECONDS
     began: tuple[float, int, Any] | None = None
     while time.monotonic() < deadline:
-        answers = client.list_offsets(places, isolation_level=level, request_timeout=10)
-        readable = sum(answer.result().offset for answer in answers.values())
+        there = sum(readable(client, topics, level))
         now = time.monotonic()
-        if began is None and readable >= max(1, warm_share * rows):
-            began = (now, readable, sample())
-        elif began is not None and readable >= rows:
-            count = readable - began[1]
+        if began is None and there >= max(1, warm_share * rows):
+            began = (now, there, sample())
+        elif began is not None and there >= rows:
+            count = there - began[1]
             return Watched(per_second=count / (now - began[0]), rows=count, first=began[2], last=sample())
         time.sleep(SAMPLE_SECONDS)
     raise TimeoutError(f"the rows did not arrive in {PATIENCE_SECONDS:g} s")
