@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.processes import eventually
@@ -17,8 +18,8 @@ from thresher.harvest.event import Event, LeaderAcquired, LeaderFenced, LeaderRe
 from thresher.harvest.harvest import Harvest, State
 from thresher.harvest.problem import HarvestMisused
 from thresher.outbox import Message
-from thresher.relay.names import sessions
-from thresher.relay.problem import DatabaseRefused, Superseded
+from thresher.relay.names import companions, sessions
+from thresher.relay.problem import ConfigurationInvalid, DatabaseRefused, Superseded
 from thresher.spark.session import Session
 from thresher.testing.leadership import Ballot, StagedLeadership
 
@@ -33,7 +34,7 @@ def place(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
 
 
 def made(place: Place, **options: Any) -> Harvest:
-    settings = place.settings(shards=1, **{"producer_factory": PRODUCER, **options.pop("settings", {})})
+    settings = place.settings(**{"shards": 1, "producer_factory": PRODUCER, **options.pop("settings", {})})
     return Harvest(settings, **{"policy": POLICY, "metrics_seconds": 0.2, "election": LEASE, **options})
 
 
@@ -228,3 +229,34 @@ def test_clients_and_logger_can_be_the_callers_own(place: Place) -> None:
         eventually(lambda: place.sql(marked), RELAYED_SECONDS)
     assert any("taken over" in text for text in told)
     assert logging.getLogger("thresher").propagate
+
+
+def test_a_role_with_just_the_rights_it_needs_can_lead_and_relay(place: Place) -> None:
+    for ddl in companions(place.table, place.shape):
+        place.sql(ddl)
+    place.sql("DROP ROLE IF EXISTS relay_small")
+    place.sql("CREATE ROLE relay_small LOGIN PASSWORD 'right'")
+    place.sql("GRANT SELECT, DELETE ON outbox TO relay_small")
+    place.sql("GRANT SELECT, INSERT, UPDATE ON outbox_dead TO relay_small")
+    place.sql("GRANT SELECT, INSERT, UPDATE ON thresher_relay, thresher_lease TO relay_small")
+    try:
+        stash(place, 0, 7)
+        place.stash(Message(topic=place.topic, key="k", value=b"x" * 900_000))
+        dsn = psycopg.conninfo.make_conninfo(place.dsn, user="relay_small", password="right")
+        with made(place, settings={"dsn": dsn, "kafka": {**place.settings().kafka, "message.max.bytes": 500_000}}):
+            assert values(place, 7) == list(range(7))
+            eventually(lambda: place.pending() == 0, RELAYED_SECONDS)
+        assert place.sql("SELECT count(*) FROM outbox_dead") == [(1,)]
+    finally:
+        place.sql("DROP OWNED BY relay_small")
+        place.sql("DROP ROLE relay_small")
+
+
+def test_a_harvest_of_what_cannot_work_is_not_started(place: Place) -> None:
+    harvest = made(place, settings={"name": "no name", "shards": 0, "producer": {"acks": 1}})
+    with pytest.raises(ConfigurationInvalid, match=r"name: .*\n.*shards: .*\n.*producer.acks: ") as caught:
+        harvest.start()
+    assert caught.value.exit_code == 2
+    assert harvest.state is State.CREATED
+    with pytest.raises(HarvestMisused, match="SparkOptions"):
+        made(place, spark="local[2]")

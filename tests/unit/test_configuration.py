@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import yaml
 from thresher.cli.run import run
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.configuration import load
-from thresher.harvest.form import KEYS, LogLevel, _wrong_alone
+from thresher.harvest.form import KEYS, Form, LogLevel, _wrong_alone
 from thresher.kafka.property import PROPERTIES
 from thresher.kafka.transactional import GUARDED
 from thresher.observe.logs import LogFormat
@@ -325,3 +326,44 @@ def test_what_is_shown_is_a_configuration_again(tmp_path: Path) -> None:
 def test_every_key_is_a_flag() -> None:
     flags = {"ds": "data_source"}
     assert set(KEYS) <= {flags.get(name, name) for name in inspect.signature(run).parameters}
+
+
+def test_what_the_help_says_of_defaults_is_so() -> None:
+    fields = {info.alias or name: info.default for name, info in Form.model_fields.items()}
+    told = 0
+    for name, parameter in inspect.signature(run).parameters.items():
+        (option,) = getattr(parameter.annotation, "__metadata__", [None])
+        shown = re.search(r"\(default: ([\w.:-]+)\)$", option.help or "")
+        default = fields.get(name)
+        if shown is not None and default is not None:
+            assert shown[1] == (
+                f"{default:g}" if isinstance(default, float) else getattr(default, "value", str(default))
+            ), name
+            told += 1
+    assert told > 20
+
+
+WHERE = {
+    "THRESHER_DS": "host=db",
+    "THRESHER_DATA_SOURCE": "host=db",
+    "THRESHER_BOOTSTRAP": "kafka:9092",
+    "THRESHER_KAFKA_BOOTSTRAP_SERVERS": "kafka:9092",
+    "THRESHER_KAFKA": "metadata.broker.list=kafka:9092",
+}
+
+
+@pytest.mark.parametrize("variable", WHERE)
+def test_a_database_or_a_broker_that_was_named_is_never_replaced_by_others(variable: str) -> None:
+    with pytest.raises(ConfigurationInvalid):  # the other one is missing
+        load(None, {"name": "orders"}, {variable: WHERE[variable]}, otherwise=lambda: LEAST)
+
+
+def test_where_neither_is_named_there_may_be_others(tmp_path: Path) -> None:
+    alone = {"name": "orders", "kafka": {"client.id": "me"}}
+    loaded = load(None, alone, otherwise=lambda: LEAST)
+    assert loaded.settings.dsn == LEAST["data_source"]
+    assert loaded.settings.kafka == {"bootstrap.servers": "kafka:9092", "client.id": "me"}
+    path = tmp_path / "relay.yaml"
+    path.write_text("name: orders\n")
+    with pytest.raises(ConfigurationInvalid):
+        load(path, {}, otherwise=lambda: LEAST)

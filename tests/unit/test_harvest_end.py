@@ -53,7 +53,9 @@ def harvest(monkeypatch: pytest.MonkeyPatch) -> Harvest:
     monkeypatch.setattr(module, "WarmSpark", Spark)
     monkeypatch.setattr(module, "Relay", Relay)
     monkeypatch.setattr(Relay, "runs", threading.Event())
-    settings = Settings(name="orders", dsn="", outbox=TableName(table="outbox"), kafka={})
+    settings = Settings(
+        name="orders", dsn="host=db", outbox=TableName(table="outbox"), kafka={"bootstrap.servers": "kafka:9092"}
+    )
     return Harvest(settings, election=StagedLeadership(Ballot()))
 
 

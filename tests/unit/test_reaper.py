@@ -73,7 +73,8 @@ def test_its_example_is_taken_as_it_stands(tmp_path: Path) -> None:
     assert (settings.name, settings.outbox.table, settings.shards) == ("my-app-name", "outbox", 1)
     assert (settings.shape, settings.delivery) == (Shape.GOHARVEST, Delivery.AT_LEAST_ONCE)
     assert settings.kafka == {"bootstrap.servers": "localhost:9092"}
-    assert settings.producer == {"compression.type": "lz4"}
+    # Every key stays in its partition.
+    assert settings.producer == {"compression.type": "lz4", "partitioner": "consistent"}
     assert (election.kind, election.leader_topic, election.leader_group) == (
         ElectionKind.NELI, "my-app-name", "my-app-name",
     )  # fmt: skip

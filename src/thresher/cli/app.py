@@ -74,5 +74,13 @@ def main() -> None:
     except (OSError, UnicodeError) as error:
         complain(str(error))
         sys.exit(1)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("thresher"):
+            raise
+        complain(
+            f"{error.name} is not installed: pip install 'thresher[relay]' for the relay and its commands, "
+            "'thresher[stack]' for local servers"
+        )
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

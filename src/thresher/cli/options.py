@@ -19,14 +19,19 @@ DataSource = Annotated[
     str | None,
     typer.Option(
         "--ds",
-        envvar="THRESHER_DS",
+        envvar=["THRESHER_DS", "THRESHER_DATA_SOURCE"],
         show_envvar=True,
         help="Data source: a Postgres connection string or URL. Without one, the running local stack is used.",
     ),
 ]
-OutboxTable = Annotated[str, typer.Option("--outbox", help="Name of the outbox table, taken literally.")]
-SchemaName = Annotated[str | None, typer.Option("--schema", help="Its schema; without one, the search_path decides.")]
-TableShape = Annotated[Shape, typer.Option("--shape", help="Our own table, or goharvest's.")]
+OutboxTable = Annotated[
+    str, typer.Option("--outbox", envvar="THRESHER_OUTBOX", help="Name of the outbox table, taken literally.")
+]
+SchemaName = Annotated[
+    str | None,
+    typer.Option("--schema", envvar="THRESHER_SCHEMA", help="Its schema; without one, the search_path decides."),
+]
+TableShape = Annotated[Shape, typer.Option("--shape", envvar="THRESHER_SHAPE", help="Our own table, or goharvest's.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")]
 
 
@@ -36,20 +41,28 @@ class DatabaseUnreachable(ThresherError):  # noqa: N818
     retryable = True
 
 
+def named_dsn(given: str | None) -> str | None:
+    """Return the connection string that was given, or that is in the file that the environment names."""
+    for variable in ("THRESHER_DS_FILE", "THRESHER_DATA_SOURCE_FILE"):
+        if not given and (path := os.environ.get(variable)):
+            try:
+                given = read_secret(path)
+            except Unreadable as error:
+                raise InvalidInput(f"{variable}: {error}") from None
+    if not given:
+        return None
+    hide(Secrets(secrets_of_dsn(given)).mask)
+    try:
+        check_dsn(given)
+    except InvalidInput as error:
+        raise InvalidInput(f"--ds: {error}") from None
+    return given
+
+
 def resolve_dsn(given: str | None) -> str:
-    """Return the connection string that was given, or that of the local stack; never guess further."""
-    if not given and (path := os.environ.get("THRESHER_DS_FILE")):
-        try:
-            given = read_secret(path)
-        except Unreadable as error:
-            raise InvalidInput(f"THRESHER_DS_FILE: {error}") from None
-    if given:
-        hide(Secrets(secrets_of_dsn(given)).mask)
-        try:
-            check_dsn(given)
-        except InvalidInput as error:
-            raise InvalidInput(f"--ds: {error}") from None
-        return given
+    """Return the connection string that was named, or that of the local stack; never guess further."""
+    if (dsn := named_dsn(given)) is not None:
+        return dsn
     endpoints = KeptStack().endpoints()
     if endpoints is None:
         raise InvalidInput("no database: give --ds or THRESHER_DS, or start a local one with 'thresher stack up'")

@@ -81,7 +81,7 @@ def run(
     ] = None,
     poll_seconds: Annotated[
         float | None,
-        typer.Option(envvar="THRESHER_POLL_SECONDS", help="How often an idle shard looks. (default: 0.002)"),
+        typer.Option(envvar="THRESHER_POLL_SECONDS", help="How often an idle shard looks. (default: 0.001)"),
     ] = None,
     grace_seconds: Annotated[
         float | None,
@@ -193,11 +193,6 @@ def run(
     }  # fmt: skip
     if bootstrap is not None:
         overrides["kafka"]["bootstrap.servers"] = bootstrap
-    nowhere = config is None and ds is None and bootstrap is None and "THRESHER_DS_FILE" not in os.environ
-    if nowhere and (endpoints := KeptStack().endpoints()) is not None:
-        note("using the database and the broker of the local stack")
-        overrides["data_source"] = endpoints.dsn
-        overrides["kafka"]["bootstrap.servers"] = endpoints.bootstrap
     # Only here: the other commands work without the relay's packages.
     from thresher.harvest.configuration import Configuration, load  # noqa: PLC0415
     from thresher.harvest.harvest import Harvest  # noqa: PLC0415
@@ -207,7 +202,7 @@ def run(
     # A transform in the directory where it was started is found by the workers too.
     sys.path.insert(0, str(Path.cwd()))
     remarks: list[str] = []
-    loaded = load(config, overrides, os.environ, warn=remarks.append)
+    loaded = load(config, overrides, os.environ, warn=remarks.append, otherwise=_local_stack)
     hide(loaded.secrets.mask)
     configure_logging(loaded.log_format, loaded.log_level)
     mask_logs(loaded.secrets)
@@ -237,6 +232,13 @@ def run(
         harvest.start()
         harvest.wait()
     out.print(f"stopped; {harvest.relayed:,} rows relayed")
+
+
+def _local_stack() -> dict[str, Any]:
+    if (endpoints := KeptStack().endpoints()) is None:
+        return {}
+    note("using the database and the broker of the local stack")
+    return {"data_source": endpoints.dsn, "kafka": {"bootstrap.servers": endpoints.bootstrap}}
 
 
 def _server(host: str, port: int, by_default: bool, board: Any) -> Any:

@@ -1,5 +1,7 @@
 """`thresher schema`: the outbox table's DDL, printed, applied or compared with what is there."""
 
+from typing import Annotated
+
 import typer
 
 from thresher.cli.options import (
@@ -14,14 +16,25 @@ from thresher.cli.options import (
 )
 from thresher.cli.output import complain, emit_json, emit_text, out
 from thresher.outbox import Shape, check_schema, create_schema, ddl
+from thresher.relay.names import companions
 
 app = typer.Typer(help="Print, create or check the outbox table.", no_args_is_help=True)
 
 
 @app.command("print")
-def print_ddl(outbox: OutboxTable = "outbox", schema: SchemaName = None, shape: TableShape = Shape.THRESHER) -> None:
+def print_ddl(
+    outbox: OutboxTable = "outbox",
+    schema: SchemaName = None,
+    shape: TableShape = Shape.THRESHER,
+    relay: Annotated[
+        bool, typer.Option("--relay", help="The relay's own tables too, for where it may not make them itself.")
+    ] = False,
+) -> None:
     """Print the DDL of the outbox table, for your migrations."""
-    emit_text(ddl(table_name(outbox, schema), shape))
+    name = table_name(outbox, schema)
+    emit_text(ddl(name, shape))
+    if relay:
+        emit_text("\n".join(companions(name, shape)))
 
 
 @app.command()

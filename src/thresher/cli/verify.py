@@ -15,8 +15,8 @@ from thresher.cli.options import (
     SchemaName,
     TableShape,
     connect,
+    named_dsn,
     properties,
-    resolve_dsn,
     table_name,
 )
 from thresher.cli.output import emit_json, emit_text, note, table
@@ -64,13 +64,15 @@ def verify(
         Path,
         typer.Option(help="The history that 'thresher pump --history' wrote.", exists=True, dir_okay=False),
     ],
-    bootstrap: Annotated[str | None, typer.Option(help="Kafka, as HOST:PORT[,HOST:PORT…].")] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option(envvar="THRESHER_BOOTSTRAP", help="Kafka, as HOST:PORT[,HOST:PORT…].")
+    ] = None,
     topic: Annotated[list[str] | None, typer.Option(help="Topics to read; by default those of the history.")] = None,
     ds: Annotated[
         str | None,
         typer.Option(
             "--ds",
-            envvar="THRESHER_DS",
+            envvar=["THRESHER_DS", "THRESHER_DATA_SOURCE"],
             show_envvar=True,
             help="Data source of the outbox, to look for pending and dead rows too. Without it and --bootstrap, the "
             "running local stack is used for both.",
@@ -161,9 +163,10 @@ def _held(sources: Sources) -> "Held":
 
 def _servers(bootstrap: str | None, ds: str | None) -> tuple[str, str | None]:
     """Return the brokers and the database to look at, as given, or the local stack's where nothing was."""
+    dsn = named_dsn(ds)
     if bootstrap:
-        return bootstrap, resolve_dsn(ds) if ds else None
-    if ds:
+        return bootstrap, dsn
+    if dsn:
         raise InvalidInput("no Kafka: give --bootstrap along with --ds (or THRESHER_DS)")
     endpoints = KeptStack().endpoints()
     if endpoints is None:

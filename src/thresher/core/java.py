@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from thresher.core.errors import ThresherError
 
@@ -18,7 +19,9 @@ _JVM_HOMES = Path("/usr/lib/jvm")
 
 
 class JavaMissing(ThresherError):  # noqa: N818
-    """No Java that fits; the message lists what was found instead."""
+    """No Java that fits; the message lists what was found instead. Somebody has to act before another start."""
+
+    exit_code: ClassVar[int] = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

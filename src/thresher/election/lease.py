@@ -37,6 +37,7 @@ _LOOK_SECONDS, _SHORTEST_LOOK_SECONDS = 0.2, 0.02
 _LONGEST_BACK_OFF_SECONDS = 2.0
 _LEAVE_SECONDS = 3.0
 _PATIENCE = 2.0
+LEASES = "thresher_lease"
 TAKEN = "another one holds the lease"
 
 
@@ -247,7 +248,7 @@ class _Connection:
             raise ElectionRefused(
                 f"there is no table {outbox}: 'thresher schema create' makes one, or name another with --outbox"
             )
-        return TableName(table="thresher_lease", schema=row[0])
+        return TableName(table=LEASES, schema=row[0])
 
     def _make(self) -> None:
         with self._in_time(2 * self._seconds):

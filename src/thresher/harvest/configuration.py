@@ -5,7 +5,7 @@ with its key, the reason and the nearest key there is, and no value of a secret;
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from thresher.db.dsn import secrets_of_dsn, shown_dsn
 from thresher.election.settings import ElectionSettings
 from thresher.harvest.document import read
 from thresher.harvest.environment import from_environment
-from thresher.harvest.form import KEYS, OF_ELECTION, Form, LogLevel, Problem, fill_in
+from thresher.harvest.form import KEYS, OF_ELECTION, SERVERS, Form, LogLevel, Problem, fill_in, together
 from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, translate
 from thresher.observe.logs import LogFormat
 from thresher.relay.problem import ConfigurationInvalid
@@ -56,11 +56,12 @@ def load(
     environment: Mapping[str, str] | None = None,
     *,
     warn: Callable[[str], object] = logger.warning,
+    otherwise: Callable[[], Mapping[str, Any]] = dict,
 ) -> Configuration:
     """Read and check a configuration. `overrides` holds what flags say, None where they are silent.
 
-    `warn` is told, once for each, of keys that are accepted without effect. Raises `ConfigurationInvalid` with every
-    problem.
+    `warn` is told, once for each, of keys that are accepted without effect; `otherwise` is asked for database and
+    broker where there is no file, and nothing else names either. Raises `ConfigurationInvalid` with every problem.
     """
     found = read(path) if path is not None else {}
     told = translate(found) if is_reapers(found) else as_ours(found)
@@ -68,6 +69,8 @@ def load(
     given: dict[str, Any] = {key: value for key, value in told.keys.items() if value is not None}
     for layer in (said.keys, overrides):
         _lay_over(given, layer)
+    if path is None and not _says_where(given):
+        _lay_over(given, otherwise())
     forget_unelected(told, given)
     held = _read_files(given)
     secrets = _secrets(given, held)
@@ -76,7 +79,7 @@ def load(
     form, wrong = fill_in(given, troubled=troubled)
     report = [*told.problems, *said.problems, *((_as_said(key, told), why) for key, why in [*held.problems, *wrong])]
     if report:
-        raise ConfigurationInvalid(secrets.mask(_together(report)))
+        raise ConfigurationInvalid(secrets.mask(together(report)))
     for remark in [*told.remarks, *said.remarks, *_idle(form, given, told)]:
         warn(secrets.mask(remark))
     return _configuration(form, given, secrets, held)
@@ -88,6 +91,11 @@ def _lay_over(given: dict[str, Any], layer: Mapping[str, Any]) -> None:
             given[key] = {**given[key], **value}
         elif value is not None and value != {}:
             given[key] = value
+
+
+def _says_where(given: Mapping[str, Any]) -> bool:
+    kafka = given.get("kafka", {})
+    return "data_source" in given or not isinstance(kafka, Mapping) or not SERVERS.isdisjoint(kafka)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +149,11 @@ def _as_said(key: str, told: Translation) -> str:
     return f"{told.origin.get(ours) or told.places.get(ours, ours)}{dot}{rest}"
 
 
-def _together(report: Sequence[Problem]) -> str:
-    problems = [f"{key}: {why}" for key, why in report]
-    lead = "the configuration cannot work: "
-    return lead + problems[0] if len(problems) == 1 else "\n  ".join([lead.strip(), *problems])
-
-
 def _idle(form: Form, given: Mapping[str, Any], told: Translation) -> Iterator[str]:
-    if form.delivery is Delivery.EXACTLY_ONCE:
-        for key in ("in_flight_rows", "mark_rows"):
-            if key in given:
-                yield f"{_as_said(key, told)} is accepted without effect: delivery is {form.delivery}"
+    idle = ("in_flight_rows", "mark_rows") if form.delivery is Delivery.EXACTLY_ONCE else ("batch_rows",)
+    for key in idle:
+        if key in given:
+            yield f"{_as_said(key, told)} is accepted without effect: delivery is {form.delivery}"
 
 
 def _configuration(form: Form, given: Mapping[str, Any], secrets: Secrets, held: _Held) -> Configuration:

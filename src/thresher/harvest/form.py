@@ -7,7 +7,7 @@ of it at once; no value is repeated that could be a secret.
 import difflib
 import enum
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,14 +24,15 @@ from thresher.observe.logs import LogFormat
 from thresher.outbox.shape import BUCKETS, Shape
 from thresher.relay.exactly_once import Poison
 from thresher.relay.names import valid_name
+from thresher.relay.problem import ConfigurationInvalid
 from thresher.relay.relay import POLICY
-from thresher.relay.settings import Delivery, Limits, Settling
+from thresher.relay.settings import Delivery, Limits, Settings, Settling
 
 STATUS = "127.0.0.1:8640"
 # A key, and what is wrong with it.
 Problem = tuple[str, str]
 _OWN_CLIENT = frozenset({"group.id", "isolation.level", "enable.auto.commit", "enable.partition.eof", "error_cb"})
-_SERVERS = frozenset({"bootstrap.servers", "metadata.broker.list"})
+SERVERS = frozenset({"bootstrap.servers", "metadata.broker.list"})
 # Read when a client is made: one that is not there is told more plainly than the client does.
 _FILES = frozenset(
     {"ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"}
@@ -152,7 +153,7 @@ class Form(BaseModel):
             return given
         if "bootstrap.servers" in given:
             raise ValueError("bootstrap.servers and metadata.broker.list are the same: one of them has to go")
-        return {"bootstrap.servers" if name in _SERVERS else name: value for name, value in given.items()}
+        return {"bootstrap.servers" if name in SERVERS else name: value for name, value in given.items()}
 
     @field_validator("transform")
     @classmethod
@@ -231,6 +232,35 @@ def fill_in(given: Mapping[str, Any], *, troubled: Collection[str] = ()) -> tupl
         wrong = {str(problem["loc"][0]) for problem in _plainly(error)}
         form = Form.model_validate({key: value for key, value in given.items() if key not in wrong})
     return form, problems + list(_disagreements(form, given, wrong | set(troubled)))
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise `ConfigurationInvalid` for what a program says that a file could not say either. No server is asked."""
+    given = {
+        "name": settings.name,
+        "data_source": settings.dsn,
+        "outbox": settings.outbox.table,
+        "schema": settings.outbox.schema,
+        "shape": settings.shape,
+        "delivery": settings.delivery,
+        "kafka": settings.kafka,
+        "producer": settings.producer,
+        "shards": settings.shards,
+        "settle": settings.settling,
+        "poison": settings.poison,
+        "transform": settings.transforms,
+        **{name: getattr(settings.limits, name) for name in Limits.__slots__},
+    }
+    _, problems = fill_in(given)
+    if problems:
+        raise ConfigurationInvalid(together(problems))
+
+
+def together(report: Sequence[Problem]) -> str:
+    """Return all problems in one message."""
+    problems = [f"{key}: {why}" for key, why in report]
+    lead = "the configuration cannot work: "
+    return lead + problems[0] if len(problems) == 1 else "\n  ".join([lead.strip(), *problems])
 
 
 def _plainly(error: ValidationError) -> list[Any]:

@@ -1,7 +1,7 @@
 """The relay as a program has it: competes for leadership, relays while it leads, waits while it does not.
 
 1. `start` begins to compete and opens a Spark meanwhile, which stays open: a standby's is there when it has to lead.
-2. Whoever acquires leadership runs a relay whose term is the leader id. Nothing touches the database before.
+2. Whoever acquires leadership runs a relay whose term is the leader id. Nothing touches the outbox before.
 3. Leadership that is lost ends the relay at once: a moment to finish what is open if that was in good order, none if
    another one may lead already. Then it competes on.
 4. A relay that was superseded although it led resigns, and competes again; without an election, that is the end.
@@ -24,12 +24,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 from uuid import UUID
 
-from thresher.core.errors import ThresherError
+from thresher.core.errors import ThresherError, shorten
 from thresher.election.election import competitor
 from thresher.election.leadership import Acquired, Change, Fenced, Leadership, Refreshed, Revoked
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.announcer import Announcer, Handler
 from thresher.harvest.event import LeaderAcquired, LeaderFenced, LeaderRefreshed, LeaderRevoked
+from thresher.harvest.form import check_settings
 from thresher.harvest.meter import Meter
 from thresher.harvest.problem import HarvestMisused
 from thresher.relay.health import Role
@@ -83,11 +84,15 @@ class Harvest:
         hook: str | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
+        if not isinstance(spark, SparkOptions | None):
+            raise HarvestMisused(
+                f"spark= takes SparkOptions, not {shorten(spark)}: the program's own SparkContext is used by itself"
+            )
         self.settings = settings
         # What this process has counted, over all its leaderships.
         self.ledger = Ledger()
         self._election = election if election is not None else ElectionSettings()
-        self._spark, self._policy, self._hook, self._draw = spark, policy, hook, draw
+        self._spark, self._policy, self._hook, self._draw = spark_of(spark), policy, hook, draw
         self._given_logger = logger
         self._metrics_seconds = metrics_seconds
         self._announcer = Announcer()
@@ -198,11 +203,12 @@ class Harvest:
     # What anybody may do
 
     def start(self) -> None:
-        """Begin, and return at once. Raises `HarvestMisused` the second time."""
+        """Begin, and return at once. Raises `HarvestMisused` the second time, and what is wrong with the settings."""
         with self._lock:
             if self._state is not State.CREATED:
                 raise HarvestMisused(f"a harvest is started once, and this one is {self._state}: make another")
-            if self._spark is None or self._spark.master is None:
+            check_settings(self.settings)
+            if self._spark.master is None:
                 # A mistake in a name must not displace a relay that works.
                 load(self.settings.transforms)
             self._state = State.RUNNING
@@ -252,7 +258,7 @@ class Harvest:
     # The harvest's own thread
 
     def _run(self) -> None:
-        warm = WarmSpark(spark_of(self._spark), name=self.settings.name, shards=self.settings.shards)
+        warm = WarmSpark(self._spark, name=self.settings.name, shards=self.settings.shards)
         with _logging_to(self._given_logger):
             try:
                 warm.start()
@@ -315,6 +321,7 @@ class Harvest:
             elif leading.over:
                 self._conclude(leadership, leading)
             elif self._meter is not None and (reading := self._meter.due(time.monotonic())) is not None:
+                _logger.debug("%s: %.0f rows a second, %d relayed", self.settings.name, reading.rate, reading.relayed)
                 self._announcer.announce(reading)
 
     def _follow(self, change: Change) -> None:

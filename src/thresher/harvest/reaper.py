@@ -203,6 +203,10 @@ def _defaults(done: Translation) -> None:
     kafka = done.keys.get("kafka")
     if isinstance(kafka, dict) and "metadata.broker.list" not in kafka:
         kafka.setdefault("bootstrap.servers", "localhost:9092")
+    producer = done.keys.get("producer")
+    if isinstance(producer, dict) and not (isinstance(kafka, dict) and "partitioner" in kafka):
+        # A key's rows stay in the partition where they are; only the empty key, which goharvest scatters, gets one.
+        producer.setdefault("partitioner", "consistent")
 
 
 def _table(given: object, done: Translation) -> None:

@@ -19,7 +19,7 @@ _SILENT_SECONDS = 30.0
 class Role(enum.StrEnum):
     """What a process is for its relay at the moment."""
 
-    # Another one leads; it holds no connection to the database.
+    # Another one leads; of the database it has its lease's connection at most.
     STANDBY = "standby"
     TAKING_OVER = "taking over"
     LEADING = "leading"

@@ -3,8 +3,9 @@
 import hashlib
 import re
 
-from thresher.db import TableName
-from thresher.outbox.shape import BUCKETS
+from thresher.db import TableName, statement
+from thresher.election.lease import LEASES
+from thresher.outbox.shape import BUCKETS, Shape
 
 # With what is added to it, a topic's name must fit, and so must a transactional id in a broker's log.
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
@@ -36,6 +37,15 @@ def sessions(name: str, term: str = "") -> str:
 def control_table(outbox: TableName) -> TableName:
     """Return the table of control rows, beside the outbox."""
     return TableName(table="thresher_relay", schema=outbox.schema)
+
+
+def companions(outbox: TableName, shape: Shape) -> list[str]:
+    """Return the DDL of every table beside the outbox that a relay and its election use."""
+    return [
+        statement(f"{shape.prefix}_dead_create", outbox),
+        statement("control_create", control_table(outbox)),
+        statement("lease_create", TableName(table=LEASES, schema=outbox.schema)),
+    ]
 
 
 def buckets_of(shard: int, shards: int) -> list[int]:
