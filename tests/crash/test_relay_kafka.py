@@ -24,6 +24,7 @@ from thresher.outbox import Message
 from thresher.relay import relay, topic
 from thresher.relay.problem import BrokerRefused, ForeignProgress
 from thresher.relay.seam import Seam
+from thresher.relay.topic import KEPT
 from thresher.spark.session import Session
 from thresher.testing.proxy import Api, Cut, Hold, KafkaProxy
 
@@ -113,9 +114,9 @@ class GuardedPlace(Place):
         self.admin.delete_topics([topic])
         eventually(lambda: self.admin.topic(topic) is None, PATIENCE_SECONDS)
 
-    def create(self, topic: str, partitions: int = 1) -> None:
+    def create(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Create a topic; the broker knows it when this returns."""
-        self.admin.create_topic(topic, partitions=partitions)
+        self.admin.create_topic(topic, partitions=partitions, config=config)
         eventually(lambda: self.admin.topic(topic) is not None, PATIENCE_SECONDS)
 
     def open(self) -> bool:
@@ -347,7 +348,7 @@ def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_unt
     assert f"{progress} is gone" in str(gone)
     assert f"thresher adopt {name}" in str(gone)
     # Whoever makes it again makes another one.
-    at.create(progress)
+    at.create(progress, config=KEPT)
     with at.relaying() as relaying:
         replaced = relaying.ended()
     assert isinstance(replaced, ForeignProgress)
