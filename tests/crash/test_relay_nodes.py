@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.processes import eventually
 from tests.relay.load import Load
@@ -15,6 +16,7 @@ from tests.relay.wire import Wire
 from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
+from thresher.outbox import Message
 from thresher.spark.session import Session
 from thresher.testing.proxy import Api, Cut, Frame, KafkaProxy, Verdict
 
@@ -132,3 +134,31 @@ def test_coordinators_and_leaders_that_vanish_and_move_cost_time_and_nothing_els
         all_move(relay, *everybody)
         load.end()
     load.require_clean(500)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_topic_that_nobody_leads_keeps_only_its_own_rows_waiting(cluster: Cluster, spark: Session) -> None:
+    place = Place(cluster.stack, cluster.stack.postgres.create_database("alone"), "alone-")
+    client = AdminClient({"bootstrap.servers": cluster.stack.kafka.bootstrap})
+    (made,) = client.create_topics([NewTopic("alone-once", num_partitions=2, replica_assignment=[[1], [3]])]).values()
+    made.result()
+    kafka = {"bootstrap.servers": cluster.bootstrap}
+    with place.relaying(shards=1, kafka=kafka, limits={"grace_seconds": 1.0}) as relay:
+        place.stash(*(Message(topic=topic, key="k", value="1") for topic in (place.topic, "alone-once")))
+        relay.until(lambda: place.pending() == 0, MOVED_SECONDS)
+        cluster.stack.kafka.nodes[3].kill()
+        eventually(lambda: -1 in cluster.leaders("alone-once").values(), MOVED_SECONDS)
+        place.stash(*(Message(topic="alone-once", key=f"{n}", value="2") for n in range(20)))
+        relay.until(lambda: "alone-once" in relay.relay.alarms, MOVED_SECONDS)
+        place.stash(*(Message(topic=place.topic, key=f"{n}", value="2") for n in range(20)))
+        relay.until(lambda: place.pending() == 20, MOVED_SECONDS)
+        restarts = relay.shards[0].restarts
+        place.stash(*(Message(topic=place.topic, key=f"{n}", value="3") for n in range(20)))
+        relay.until(lambda: place.pending() == 20, MOVED_SECONDS)
+        assert relay.shards[0].restarts == restarts
+        cluster.stack.kafka.start_node(3)
+        relay.until(lambda: place.pending() == 0, MOVED_SECONDS)
+        assert place.dead() == []
+    assert len(place.read(41)) == 41
+    assert len(place.read(21, "alone-once")) == 21

@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 _log = logging.getLogger(__name__)
 _REQUEST_SECONDS = 15.0
+_REFRESH_MS = 2_000
 # How long a cluster may take to know our credentials, and how often that is looked at.
 _REFUSED_SECONDS, _LOOK_SECONDS = 3.0, 0.1
 # What a cluster answers while a topic is new or its leader moves.
@@ -62,6 +63,8 @@ class Admin:
     def __init__(self, bootstrap: str, config: Mapping[str, Any] | None = None) -> None:
         self._errors: list[KafkaError] = []
         properties: dict[str, Any] = {
+            # What is asked goes through one node, and is waited for until the client hears that this one is gone.
+            "topic.metadata.refresh.interval.ms": _REFRESH_MS,
             **(config or {}),
             "bootstrap.servers": bootstrap,
             "error_cb": self._errors.append,
