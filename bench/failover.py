@@ -160,9 +160,8 @@ def measure(
 
 
 def ours(place: Place, election: ElectionKind, delivery: str) -> Callable[[], Program]:
-    name = f"bench-{secrets.token_hex(4)}"
     command = [
-        sys.executable, "-m", "thresher", "run", "--name", name, "--ds", place.dsn, "--bootstrap", place.bootstrap,
+        sys.executable, "-m", "thresher", "run", "--name", place.new_name(), "--ds", place.dsn, "--bootstrap", place.bootstrap,
         "--election", election, "--status", "off", "--shape", place.shape.value,
     ]  # fmt: skip
     if delivery != "exactly-once":

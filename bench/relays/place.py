@@ -55,6 +55,11 @@ class Place:
             cursor = connection.execute(query, parameters)
             return cursor.fetchall() if cursor.description else []
 
+    def new_name(self) -> str:
+        """Return a name for a relay that has neither progress nor a term; those before it are forgotten."""
+        self.execute("DROP TABLE IF EXISTS thresher_relay")
+        return f"bench-{secrets.token_hex(4)}"
+
     def new_topics(self, count: int = 1) -> list[str]:
         """Make topics that nobody has written to."""
         names = [f"bench-{secrets.token_hex(4)}" for _ in range(count)]

@@ -22,9 +22,9 @@ SHARDS = 2
 
 @contextmanager
 def relay(place: Place, *, shards: int = SHARDS, delivery: Delivery = Delivery.EXACTLY_ONCE) -> Iterator[int]:
-    """Run a relay meanwhile, under a new name, which has neither progress nor a term; yield its process."""
+    """Run a relay meanwhile, under a new name; yield its process."""
     command = [
-        sys.executable, "-m", "thresher", "run", "--name", f"bench-{secrets.token_hex(4)}", "--ds", place.dsn,
+        sys.executable, "-m", "thresher", "run", "--name", place.new_name(), "--ds", place.dsn,
         "--bootstrap", place.bootstrap, "--shards", str(shards), "--shape", place.shape.value,
         "--delivery", delivery.value,
     ]  # fmt: skip
