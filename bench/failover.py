@@ -161,8 +161,8 @@ def measure(
 
 def ours(place: Place, election: ElectionKind, delivery: str) -> Callable[[], Program]:
     command = [
-        sys.executable, "-m", "thresher", "run", "--name", place.new_name(), "--ds", place.dsn, "--bootstrap", place.bootstrap,
-        "--election", election, "--status", "off", "--shape", place.shape.value,
+        sys.executable, "-m", "thresher", "run", "--name", place.new_name(), "--ds", place.dsn,
+        "--bootstrap", place.bootstrap, "--election", election, "--status", "off", "--shape", place.shape.value,
     ]  # fmt: skip
     if delivery != "exactly-once":
         command += ["--delivery", delivery]
