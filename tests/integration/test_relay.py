@@ -13,6 +13,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from tests.relay.patient import PRODUCER
 from tests.relay.relaying import Place, Relaying, taken_over
+from thresher.core.errors import InvalidInput
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
 from thresher.relay import takeover
@@ -390,8 +391,10 @@ def test_another_name_for_the_same_outbox_is_refused_until_adopted(place: Places
         at.read(1)
     assert isinstance(error, ForeignProgress)
     assert f"'{name}'" in str(error)
-    assert f"thresher adopt {name}-2" in str(error)
-    adopt(at, f"{name}-2")
+    assert f"thresher adopt {name}-2 --instead-of {name}" in str(error)
+    with pytest.raises(InvalidInput, match="there is no relay"):
+        adopt(at, f"{name}-2")
+    adopt(at, f"{name}-2", instead_of=name)
     at.stash(Message(topic=at.topic, key="k", value="2"))
     with at.relaying(name=f"{name}-2", shards=1) as relaying:
         at.read(2)
@@ -431,10 +434,10 @@ def test_a_copy_of_the_database_and_a_replaced_progress_topic_are_refused_until_
         at.read(1)
 
 
-def adopt(at: Place, name: str) -> None:
+def adopt(at: Place, name: str, **options: str) -> None:
     from thresher.cli.adopt import adopt as command
 
-    command(name, ds=at.dsn)
+    command(name, ds=at.dsn, **options)
 
 
 @pytest.mark.parametrize("what", ["password", "table", "permission"])

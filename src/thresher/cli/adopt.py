@@ -14,12 +14,15 @@ def adopt(
     ds: DataSource = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
+    instead_of: Annotated[
+        str | None, typer.Option(help="The name under which the outbox was relayed so far, and is no longer.")
+    ] = None,
 ) -> None:
-    """Let a relay go on with this database, this outbox and whatever progress topic it finds.
+    """Let a relay go on with this database and whatever progress topic it finds.
 
     After an upgrade or a restore into another database or system, when the progress topic was lost, or when the outbox
-    was relayed under another name, which is forgotten. Without the old topic, what was published last and not yet
-    removed may be published again. Make sure that no other relay of that name, or of that outbox, runs.
+    is to be relayed under another name. Without the old topic, what was published last and not yet removed may be
+    published again. Make sure that no other relay of that name, or of that outbox, runs.
     """
     from thresher.relay.control import ControlTable, exists, incarnation, located  # noqa: PLC0415
     from thresher.relay.names import control_table  # noqa: PLC0415
@@ -30,8 +33,9 @@ def adopt(
         if not exists(connection, control_table(table).quoted()):
             raise InvalidInput(f"no relay of {table} has run on this database yet: look at --ds, --outbox and --schema")
         control = ControlTable(connection, table)
-        forgotten = control.run("forget", name=name, outbox=table.quoted())
+        if instead_of is not None and not control.run("forget", name=instead_of, outbox=table.quoted()):
+            raise InvalidInput(f"{table} was not relayed under the name {instead_of!r}")
         adopted = control.run("adopt", name=name, system_id=incarnation(connection, table).system_id)
-        if not adopted and not forgotten:
+        if not adopted and instead_of is None:
             raise InvalidInput(f"there is no relay {name!r} on this database")
     out.print(f"the relay {name} belongs to this database now; its progress topic is looked at anew", markup=False)

@@ -243,8 +243,9 @@ def check_settings(settings: Settings) -> None:
         "schema": settings.outbox.schema,
         "shape": settings.shape,
         "delivery": settings.delivery,
-        "kafka": settings.kafka,
-        "producer": settings.producer,
+        # What a file cannot hold, such as a function that fetches a token, only the client can judge.
+        "kafka": {name: value for name, value in settings.kafka.items() if not callable(value)},
+        "producer": {name: value for name, value in settings.producer.items() if not callable(value)},
         "shards": settings.shards,
         "settle": settings.settling,
         "poison": settings.poison,

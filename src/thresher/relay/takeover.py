@@ -116,7 +116,8 @@ def _own_row(connection: psycopg.Connection[Any], control: ControlTable, setting
         if others := control.others(settings.name):
             raise ForeignProgress(
                 f"{settings.outbox} is relayed under the name {others[0]!r}: two relays would send its rows twice. "
-                f"Give this one that name; or, once that one has stopped for good, 'thresher adopt {settings.name}'"
+                f"Give this one that name; or, once that one has stopped for good, 'thresher adopt {settings.name} "
+                f"--instead-of {others[0]}'"
             )
         control.run(
             "insert",

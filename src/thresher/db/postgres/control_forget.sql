@@ -1,2 +1,2 @@
--- An operator's word that an outbox is relayed under one name from now on, and no longer under others.
-DELETE FROM {table} WHERE outbox = %(outbox)s AND name <> %(name)s
+-- An operator's word that an outbox is no longer relayed under a name. Index: the primary key.
+DELETE FROM {table} WHERE name = %(name)s AND outbox = %(outbox)s
