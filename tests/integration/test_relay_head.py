@@ -1,6 +1,7 @@
 """What a head hands over of large rows: of those that are larger than any record can be, and how many at a time."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -158,3 +159,64 @@ def test_rows_with_ids_of_rows_in_flight_are_not_stepped_over_in_a_table_that_wa
     assert found(reader, 1, 2, 3) == set()
     assert found(reader) == set()
     assert found(reader) == {1, 2, 3, 4}
+
+
+def backlog(place: Place, rows: int, key: str) -> None:
+    place.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value)"
+        f" SELECT 't', convert_to({key}, 'UTF8'), 'v' FROM generate_series(1, %s) n",
+        rows,
+    )
+
+
+def test_a_long_backlog_is_read_by_age_for_the_most_part_and_whole_in_the_order_of_each_key(
+    head: tuple[Place, Head],
+) -> None:
+    place, reader = head
+    backlog(place, 10_000, "'k' || n %% 300")
+    seen: dict[int, int] = {}
+    last: dict[bytes, int] = {}
+    by_age = 0
+    late = psycopg.connect(place.dsn)
+    late.execute("INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES ('t', 'k1', 'late')")
+    backlog(place, 10_000, "'k' || n %% 300")
+    while (read := reader.read(1_000, BATCH_BYTES, seen, (), 0)) is not None:
+        batch = read.batch() if isinstance(read, Few) else read
+        found = batch.column("id").to_pylist()
+        assert not set(found) & set(seen)
+        by_age += found == sorted(found)
+        for id_, key in zip(found, batch.column("key").to_pylist(), strict=True):
+            # What was read before of the same key is older, but for what had not been committed then.
+            assert last.get(key, 0) < id_ or id_ == 10_001
+            last[key] = seen[id_] = id_
+        if len(seen) > 15_000:
+            late.commit()
+    late.close()
+    assert len(seen) == 20_001
+    assert by_age >= 12
+
+
+def test_a_bucket_with_little_waits_for_few_reads_behind_others_with_much(head: tuple[Place, Head]) -> None:
+    place, reader = head
+    quiet = next(f"q{n}" for n in itertools.count() if bucket_of(f"q{n}".encode()) == 7)
+    keys = [f"k{n}" for n in range(2_000) if bucket_of(f"k{n}".encode()) != 7]
+    place.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) SELECT 't', convert_to(key, 'UTF8'), 'v'"
+        " FROM generate_series(1, 20), unnest(%s::text[]) key",
+        keys,
+    )
+    seen: set[int] = set()
+    for _ in range(6):
+        seen |= found_of(reader, seen)
+    place.stash(Message(topic="t", key=quiet, value="1"))
+    ((newest,),) = place.sql("SELECT max(id) FROM outbox")
+    for _ in range(5):
+        assert len(seen) < 20_000
+        seen |= found_of(reader, seen)
+    assert newest in seen
+
+
+def found_of(head: Head, seen: set[int]) -> set[int]:
+    read = head.read(1_000, BATCH_BYTES, seen, (), 0)
+    assert read is not None
+    return ids_of(read)

@@ -1,5 +1,6 @@
 """Whatever the statistics say, the relay's statements go by the index that they were written for."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from thresher.db import TableName, statement
 from thresher.outbox import Shape, create_schema
 from thresher.relay.database import connect
-from thresher.relay.head import bounded_query, head_query
+from thresher.relay.head import UNSORTED, aged_query, bounded_query, head_query
 
 OUTBOX = TableName(table="outbox")
 ROWS = 20_000
@@ -53,10 +54,15 @@ def indexes(node: dict[str, Any]) -> Iterator[str]:
 
 
 def planned(session: psycopg.Connection[Any], query: str, parameters: Any) -> set[str]:
+    return set(indexes(plan_of(session, query, parameters)))
+
+
+def plan_of(session: psycopg.Connection[Any], query: str, parameters: Any) -> dict[str, Any]:
     text = psycopg.ClientCursor(session).mogrify(query, parameters)
     row = session.execute(f"EXPLAIN (FORMAT JSON) {text}").fetchone()
     assert row is not None
-    return set(indexes(row[0][0]["Plan"]))
+    plan: dict[str, Any] = row[0][0]["Plan"]
+    return plan
 
 
 SETTLING = ("relay_settle_delete", "relay_settle_stamp", "relay_left_delete", "relay_left_stamp")
@@ -81,3 +87,9 @@ def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> 
             query = query.replace("%(create_times)s", "%(create_times)s::timestamptz[]")
             plan = planned(session, query, {"ids": list(range(count)), "create_times": times, **fates})
             assert plan == {PRIMARY}, (name, count)
+    for option in UNSORTED.replace("-c ", "").split():
+        session.execute(f"SET {option}")
+    for in_flight in ([], list(range(10_000))):
+        parameters = {**wanted, "in_flight": in_flight}
+        assert planned(session, aged_query(OUTBOX), parameters) == {PRIMARY}, len(in_flight)
+        assert "Sort" not in json.dumps(plan_of(session, aged_query(OUTBOX), parameters))

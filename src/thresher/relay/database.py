@@ -34,10 +34,10 @@ _NETWORK = {
 }
 
 
-def session(dsn: str, application: str) -> str:
-    """Return the connection string of a relay's session."""
+def session(dsn: str, application: str, more: str = "") -> str:
+    """Return the connection string of a relay's session; `more` are options of the server's."""
     given = conninfo.conninfo_to_dict(dsn)
-    options = f"{_UNLIMITED} {given.get('options') or ''} {_OPTIONS}"
+    options = f"{_UNLIMITED} {given.get('options') or ''} {_OPTIONS} {more}".rstrip()
     network = {name: value for name, value in _NETWORK.items() if name not in given}
     return conninfo.make_conninfo(dsn, application_name=application, options=options, **network)
 

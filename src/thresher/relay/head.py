@@ -22,11 +22,15 @@ from thresher.relay.control import incarnation
 from thresher.relay.database import connect, explain, explained, session
 from thresher.relay.lot import READ_SCHEMA, Few, batch_of, read_of
 from thresher.relay.problem import DatabaseLost
-from thresher.relay.settings import Settings
+from thresher.relay.settings import Settings, Settling
 from thresher.relay.weight import Weight
 
 # Up to here, a query that returns Python's values is quicker.
 _FEW = 200
+# So many reads go by age, then one by buckets. With more shards, too many rows of others would be stepped over.
+_BY_AGE, _MOST_SHARDS = 3, 2
+# By age, rows come in the order of an index: there is nothing to sort, whatever the statistics say.
+UNSORTED = "-c enable_sort=off -c enable_incremental_sort=off"
 
 
 def largest(settings: Settings) -> int:
@@ -61,6 +65,31 @@ class Share:
             self._factor = max(0.5 * self._factor, 1.25)
 
 
+class Turns:
+    """Which reads go by age: some, after one by buckets has found that all of them have many.
+
+    By buckets, one that has little is not kept waiting by the others; so every few reads go by them.
+    """
+
+    def __init__(self, *, allowed: bool) -> None:
+        self._allowed = allowed
+        self._left = 0
+
+    @property
+    def by_age(self) -> bool:
+        """Whether the next read goes by age."""
+        return self._left > 0
+
+    def learn(self, found: int, rows: int, asked: int, buckets: int) -> None:
+        """Take in a read: how many rows it found and wanted, and how many buckets it asked for them."""
+        if found < rows:
+            self._left = 0
+        elif self._left > 0:
+            self._left -= 1
+        elif self._allowed and asked >= 0.75 * buckets:
+            self._left = _BY_AGE
+
+
 class Probe:
     """Asks where there is anything, with as little as the driver and the server can do: idle shards ask all day."""
 
@@ -87,7 +116,19 @@ class Probe:
 
 def head_query(shape: Shape, outbox: TableName, unclaimed: str) -> str:
     """Return the statement that reads a head, without what `unclaimed` leaves out."""
-    return statement(f"{shape.prefix}_head", outbox).replace("{unclaimed}", statement(unclaimed).strip())
+    one = "i.bucket >= b.bucket AND i.bucket <= b.bucket"
+    return _picking(statement(f"{shape.prefix}_head", outbox), outbox, one, unclaimed)
+
+
+def aged_query(outbox: TableName) -> str:
+    """Return the statement that reads a head of our own shape by age."""
+    mine = "i.bucket = ANY (%(buckets)s::smallint[])"
+    return _picking(statement("outbox_head_by_age"), outbox, mine, "relay_not_in_flight")
+
+
+def _picking(head: str, outbox: TableName, mine: str, unclaimed: str) -> str:
+    pick = statement("outbox_pick", outbox).rstrip().replace("{mine}", mine)
+    return head.replace("{pick}", pick).replace("{unclaimed}", statement(unclaimed).strip())
 
 
 def bounded_query(head: str) -> str:
@@ -104,6 +145,10 @@ class Head:
         self._buckets = list(buckets)
         self._query = head_query(settings.shape, settings.outbox, "relay_not_in_flight")
         self._bounded = bounded_query(self._query)
+        # Rows that were sent and stay would be stepped over.
+        ages = settings.shape is Shape.THRESHER and settings.settling is Settling.DELETE
+        self._turns = Turns(allowed=ages and len(self._buckets) * _MOST_SHARDS >= BUCKETS)
+        self._aged = aged_query(settings.outbox) if ages else ""
         self._large = statement("relay_large")
         self._since = since
         self._largest = largest(settings)
@@ -118,6 +163,8 @@ class Head:
         self._deep = False
         self._weight = Weight()
         self._share = Share(len(self._buckets))
+        # Whether the last read of many went by age.
+        self._by_age = False
 
     def read(
         self, rows: int, size: int, in_flight: Collection[int], held: Collection[str], _generation: int
@@ -161,9 +208,13 @@ class Head:
         if not found_rows:
             return None
         self._weight.learn(batch.nbytes, found_rows)
+        if self._by_age:
+            self._turns.learn(found_rows, rows, 0, len(self._buckets))
+            return batch
         asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
         if batch.nbytes <= size // 2:
             self._share.learn(found_rows, rows, asked if found_rows >= rows else len(self._buckets))
+            self._turns.learn(found_rows, rows, asked, len(self._buckets))
         return batch
 
     def close(self) -> None:
@@ -188,13 +239,14 @@ class Head:
 
     def _read_many(self, wanted: dict[str, Any]) -> pa.RecordBatch:
         # What compresses well is large without being stored out of line.
-        heavy = self._weight.of(wanted["rows"]) > wanted["bytes"]
-        query = self._bounded if heavy or self._holds_large_rows() else self._query
+        heavy = self._weight.of(wanted["rows"]) > wanted["bytes"] or self._holds_large_rows()
+        self._by_age = not heavy and self._turns.by_age
+        query = self._bounded if heavy else self._aged if self._by_age else self._query
         text = self._text(query, wanted)
         try:
             if self._arrow is None:
                 self._arrow = adbc_driver_postgresql.dbapi.connect(
-                    session(self._settings.dsn, self._application), autocommit=True
+                    session(self._settings.dsn, self._application, UNSORTED), autocommit=True
                 )
                 with self._arrow.cursor() as cursor:
                     cursor.execute(self._text(statement("incarnation"), [self._settings.outbox.quoted()]))
