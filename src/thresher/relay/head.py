@@ -208,13 +208,12 @@ class Head:
         if not found_rows:
             return None
         self._weight.learn(batch.nbytes, found_rows)
-        if self._by_age:
-            self._turns.learn(found_rows, rows, 0, len(self._buckets))
-            return batch
-        asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
-        if batch.nbytes <= size // 2:
-            self._share.learn(found_rows, rows, asked if found_rows >= rows else len(self._buckets))
-            self._turns.learn(found_rows, rows, asked, len(self._buckets))
+        asked = 0
+        if not self._by_age:
+            asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
+            if batch.nbytes <= size // 2:
+                self._share.learn(found_rows, rows, asked if found_rows >= rows else len(self._buckets))
+        self._turns.learn(found_rows, rows, asked, len(self._buckets))
         return batch
 
     def close(self) -> None:
