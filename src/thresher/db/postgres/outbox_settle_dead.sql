@@ -1,7 +1,7 @@
 -- Moves rows that can never be sent to where they can be looked at and replayed, as a committed progress record says.
 -- In one statement: a row is in one of the two tables. Index and matching as in relay_settle_delete. A row that is there
--- already was put back by hand, and takes the newer content and reason. After a restore the record speaks of a whole horizon: of
--- several rows that had an id one after another, and of a row more than once, where the last word counts.
+-- already was put back by hand, and takes the newer content and reason. After a restore the record speaks of a whole
+-- horizon: of several rows that had an id one after another, and of a row more than once, where the last word counts.
 WITH f AS (
   SELECT DISTINCT ON (id, create_time) *
     FROM unnest(%(ids)s, %(create_times)s, %(kinds)s::text[], %(reasons)s::text[], %(attempts)s::integer[],
