@@ -400,6 +400,14 @@ def test_another_name_for_the_same_outbox_is_refused_until_adopted(place: Places
         at.read(2)
         relaying.until(lambda: at.pending() == 0)
     assert at.sql("SELECT name FROM thresher_relay") == [(f"{name}-2",)]
+    # And back, where there is progress of that name.
+    with pytest.raises(InvalidInput, match="was not relayed under another name"):
+        adopt(at, name, instead_of=name)
+    adopt(at, name, instead_of=f"{name}-2")
+    at.stash(Message(topic=at.topic, key="k", value="3"))
+    with at.relaying(shards=1) as relaying:
+        at.read(3)
+        relaying.until(lambda: at.pending() == 0)
 
 
 def test_a_progress_topic_that_the_broker_would_empty_by_itself_is_refused(place: Places) -> None:

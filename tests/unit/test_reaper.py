@@ -266,3 +266,11 @@ def test_a_data_source_of_go_is_one_of_ours(given: str, parts: dict[str, str] | 
     if parts is None:
         assert as_libpq(given) == given
     assert conninfo.conninfo_to_dict(as_libpq(given)) == (parts or conninfo.conninfo_to_dict(given))
+
+
+@pytest.mark.parametrize("place", ["kafka", "producer"])
+def test_a_partitioner_that_somebody_names_is_taken(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "reaper.yaml"
+    path.write_text(EXAMPLE)
+    settings = load(path, {place: {"partitioner": "murmur2"}}, {}, warn=lambda _: None).settings
+    assert {**settings.kafka, **settings.producer}["partitioner"] == "murmur2"

@@ -3,29 +3,43 @@
 from thresher.relay.head import Turns
 
 
+def went(turns: Turns, reads: int, seconds: float = 0.1) -> list[bool]:
+    """Have it take in full reads of even buckets, and return which went by age."""
+    found = []
+    for _ in range(reads):
+        found.append(turns.by_age)
+        turns.learn(1_000, 1_000, seconds if turns.by_age else 0.1, even=True)
+    return found
+
+
 def test_by_age_only_after_all_buckets_were_seen_to_have_many_and_not_for_long() -> None:
-    turns = Turns(allowed=True)
-    went = []
-    for _ in range(9):
-        went.append(turns.by_age)
-        turns.learn(1_000, 1_000, 32, 32)
-    assert went == [False, True, True, True, False, True, True, True, False]
+    assert went(Turns(allowed=True), 9) == [False, True, True, True, False, True, True, True, False]
 
 
 def test_one_bucket_with_much_is_no_reason() -> None:
     turns = Turns(allowed=True)
-    turns.learn(1_000, 1_000, 3, 32)
+    turns.learn(1_000, 1_000, 0.1, even=False)
     assert not turns.by_age
 
 
 def test_what_is_short_ends_it() -> None:
     turns = Turns(allowed=True)
-    turns.learn(1_000, 1_000, 32, 32)
-    turns.learn(999, 1_000, 0, 32)
+    turns.learn(1_000, 1_000, 0.1, even=True)
+    turns.learn(999, 1_000, 9.9)
     assert not turns.by_age
+    assert went(turns, 2) == [False, True]
+
+
+def test_one_that_steps_over_too_much_is_not_repeated_for_long() -> None:
+    turns = Turns(allowed=True)
+    assert went(turns, 2, 0.4) == [False, True]
+    assert went(turns, 17, 0.4) == [False] * 16 + [True]
+    assert went(turns, 33, 0.4) == [False] * 32 + [True]
+    # One that is quick makes good again.
+    assert went(turns, 65, 0.2) == [False] * 64 + [True]
+    assert went(turns, 1, 0.4) == [True]
+    assert went(turns, 17, 0.4) == [False] * 16 + [True]
 
 
 def test_never_where_it_is_not_allowed() -> None:
-    turns = Turns(allowed=False)
-    turns.learn(1_000, 1_000, 32, 32)
-    assert not turns.by_age
+    assert went(Turns(allowed=False), 5) == [False] * 5

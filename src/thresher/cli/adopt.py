@@ -33,9 +33,10 @@ def adopt(
         if not exists(connection, control_table(table).quoted()):
             raise InvalidInput(f"no relay of {table} has run on this database yet: look at --ds, --outbox and --schema")
         control = ControlTable(connection, table)
-        if instead_of is not None and not control.run("forget", name=instead_of, outbox=table.quoted()):
-            raise InvalidInput(f"{table} was not relayed under the name {instead_of!r}")
-        adopted = control.run("adopt", name=name, system_id=incarnation(connection, table).system_id)
-        if not adopted and instead_of is None:
+        if instead_of is not None:
+            change = "rename" if control.read(name) is None else "forget"
+            if not control.run(change, name=name, old=instead_of, outbox=table.quoted()):
+                raise InvalidInput(f"{table} was not relayed under another name {instead_of!r}")
+        if not control.run("adopt", name=name, system_id=incarnation(connection, table).system_id):
             raise InvalidInput(f"there is no relay {name!r} on this database")
     out.print(f"the relay {name} belongs to this database now; its progress topic is looked at anew", markup=False)

@@ -16,7 +16,7 @@ from thresher.election.settings import ElectionSettings
 from thresher.harvest.document import read
 from thresher.harvest.environment import from_environment
 from thresher.harvest.form import KEYS, OF_ELECTION, SERVERS, Form, LogLevel, Problem, fill_in, together
-from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, translate
+from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, keep_partitions, translate
 from thresher.observe.logs import LogFormat
 from thresher.relay.problem import ConfigurationInvalid
 from thresher.relay.relay import POLICY
@@ -71,6 +71,8 @@ def load(
         _lay_over(given, layer)
     if path is None and not _says_where(given):
         _lay_over(given, otherwise())
+    if is_reapers(found):
+        keep_partitions(given)
     forget_unelected(told, given)
     held = _read_files(given)
     secrets = _secrets(given, held)

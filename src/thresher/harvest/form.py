@@ -32,6 +32,7 @@ STATUS = "127.0.0.1:8640"
 # A key, and what is wrong with it.
 Problem = tuple[str, str]
 _OWN_CLIENT = frozenset({"group.id", "isolation.level", "enable.auto.commit", "enable.partition.eof", "error_cb"})
+_SINGLE = str | int | float
 SERVERS = frozenset({"bootstrap.servers", "metadata.broker.list"})
 # Read when a client is made: one that is not there is told more plainly than the client does.
 _FILES = frozenset(
@@ -78,7 +79,7 @@ def _lower(value: object) -> object:
 def _single(given: object) -> object:
     if not isinstance(given, Mapping):
         raise ValueError("properties with their values are needed")  # noqa: TRY004 - pydantic takes this one
-    if wrong := [str(name) for name, value in given.items() if not isinstance(value, str | int | float)]:
+    if wrong := [str(name) for name, value in given.items() if not isinstance(value, _SINGLE)]:
         raise ValueError(f"{', '.join(wrong)}: a single value is needed")
     return {str(name): value for name, value in given.items()}
 
@@ -236,7 +237,7 @@ def fill_in(given: Mapping[str, Any], *, troubled: Collection[str] = ()) -> tupl
 
 def check_settings(settings: Settings) -> None:
     """Raise `ConfigurationInvalid` for what a program says that a file could not say either. No server is asked."""
-    given = {
+    given: dict[str, Any] = {
         "name": settings.name,
         "data_source": settings.dsn,
         "outbox": settings.outbox.table,
@@ -244,15 +245,19 @@ def check_settings(settings: Settings) -> None:
         "shape": settings.shape,
         "delivery": settings.delivery,
         # What a file cannot hold, such as a function that fetches a token, only the client can judge.
-        "kafka": {name: value for name, value in settings.kafka.items() if not callable(value)},
-        "producer": {name: value for name, value in settings.producer.items() if not callable(value)},
+        "kafka": {name: value for name, value in settings.kafka.items() if isinstance(value, _SINGLE)},
+        "producer": {name: value for name, value in settings.producer.items() if isinstance(value, _SINGLE)},
         "shards": settings.shards,
         "settle": settings.settling,
         "poison": settings.poison,
         "transform": settings.transforms,
         **{name: getattr(settings.limits, name) for name in Limits.__slots__},
     }
-    _, problems = fill_in(given)
+    if settings.producer_factory is not None:
+        # They may be its own.
+        given["producer"] = {}
+    # libpq has an environment too.
+    _, problems = fill_in(given, troubled=() if settings.dsn else ("data_source",))
     if problems:
         raise ConfigurationInvalid(together(problems))
 

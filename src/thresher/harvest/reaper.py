@@ -203,10 +203,6 @@ def _defaults(done: Translation) -> None:
     kafka = done.keys.get("kafka")
     if isinstance(kafka, dict) and "metadata.broker.list" not in kafka:
         kafka.setdefault("bootstrap.servers", "localhost:9092")
-    producer = done.keys.get("producer")
-    if isinstance(producer, dict) and not (isinstance(kafka, dict) and "partitioner" in kafka):
-        # A key's rows stay in the partition where they are; only the empty key, which goharvest scatters, gets one.
-        producer.setdefault("partitioner", "consistent")
 
 
 def _table(given: object, done: Translation) -> None:
@@ -327,3 +323,13 @@ def forget_unelected(done: Translation, keys: dict[str, Any]) -> None:
         if kind is ElectionKind.NELI and done.origin.get(key, "").startswith("harvest.") and key in keys:
             del keys[key]
             done.remarks.append(f"{done.origin[key]} is accepted without effect: election is {election}")
+
+
+def keep_partitions(keys: dict[str, Any]) -> None:
+    """Let every key's rows stay in the partition where goharvest put them, unless somebody says otherwise.
+
+    Only the empty key, which goharvest scatters, has one too.
+    """
+    kafka, producer = keys.get("kafka"), keys.get("producer", {})
+    if isinstance(kafka, Mapping) and isinstance(producer, Mapping) and "partitioner" not in {*kafka, *producer}:
+        keys["producer"] = {**producer, "partitioner": "consistent"}

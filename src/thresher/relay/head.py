@@ -5,6 +5,7 @@ primary, in autocommit, and nothing is written to claim rows.
 """
 
 import math
+import time
 from collections.abc import Collection
 from typing import Any
 
@@ -29,6 +30,8 @@ from thresher.relay.weight import Weight
 _FEW = 200
 # So many reads go by age, then one by buckets. With more shards, too many rows of others would be stepped over.
 _BY_AGE, _MOST_SHARDS = 3, 2
+# One that takes so many times as long for a row steps over too much: so many go by buckets then, more the next time.
+_SLOW, _PENANCE, _MOST_PENANCE = 3.0, 16, 1_024
 # By age, rows come in the order of an index: there is nothing to sort, whatever the statistics say.
 UNSORTED = "-c enable_sort=off -c enable_incremental_sort=off"
 
@@ -68,26 +71,37 @@ class Share:
 class Turns:
     """Which reads go by age: some, after one by buckets has found that all of them have many.
 
-    By buckets, one that has little is not kept waiting by the others; so every few reads go by them.
+    By buckets, one that has little is not kept waiting by the others; so every few reads go by them. And what other
+    shards leave behind is not stepped over: where that makes reads by age slow, there are none for a while.
     """
 
     def __init__(self, *, allowed: bool) -> None:
         self._allowed = allowed
-        self._left = 0
+        self._left = self._rest = 0
+        self._penance = _PENANCE
+        # What a row takes to be read by buckets.
+        self._usual_seconds = 0.0
 
     @property
     def by_age(self) -> bool:
         """Whether the next read goes by age."""
         return self._left > 0
 
-    def learn(self, found: int, rows: int, asked: int, buckets: int) -> None:
-        """Take in a read: how many rows it found and wanted, and how many buckets it asked for them."""
-        if found < rows:
+    def learn(self, found: int, rows: int, seconds: float, *, even: bool = False) -> None:
+        """Take in a read: how many rows it found and wanted, what it took, and whether all buckets have many."""
+        each_seconds = seconds / max(1, found)
+        if self._left == 0:
+            self._usual_seconds = each_seconds
+            self._rest = max(0, self._rest - 1)
+            if even and found >= rows and self._allowed and self._rest == 0:
+                self._left = _BY_AGE
+        elif found < rows:
             self._left = 0
-        elif self._left > 0:
+        elif each_seconds > _SLOW * self._usual_seconds:
+            self._left, self._rest, self._penance = 0, self._penance, min(2 * self._penance, _MOST_PENANCE)
+        else:
             self._left -= 1
-        elif self._allowed and asked >= 0.75 * buckets:
-            self._left = _BY_AGE
+            self._penance = _PENANCE
 
 
 class Probe:
@@ -201,19 +215,24 @@ class Head:
             if len(found) < few or few == rows or read.nbytes > size // 2:
                 self._turn(found[-1][0], found[-1][3])
                 return read
-        wanted |= {"buckets": self._buckets, "rows": rows, "each": self._share.of(rows)}
+        each = self._share.of(rows)
+        wanted |= {"buckets": self._buckets, "rows": rows, "each": each}
+        began = time.monotonic()
         batch = self._read_many(wanted)
+        seconds = time.monotonic() - began
         found_rows = batch.num_rows
         self._deep = found_rows >= _FEW
         if not found_rows:
             return None
         self._weight.learn(batch.nbytes, found_rows)
-        asked = 0
-        if not self._by_age:
-            asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
-            if batch.nbytes <= size // 2:
-                self._share.learn(found_rows, rows, asked if found_rows >= rows else len(self._buckets))
-        self._turns.learn(found_rows, rows, asked, len(self._buckets))
+        if self._by_age:
+            self._turns.learn(found_rows, rows, seconds)
+            return batch
+        asked, all_ = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py()), len(self._buckets)
+        if batch.nbytes <= size // 2:
+            self._share.learn(found_rows, rows, asked if found_rows >= rows else all_)
+        # Where one bucket was asked for much more than its part, it may have given most of it.
+        self._turns.learn(found_rows, rows, seconds, even=asked >= 0.75 * all_ and each * all_ <= 2 * rows)
         return batch
 
     def close(self) -> None:

@@ -1,2 +1,2 @@
--- An operator's word that an outbox is no longer relayed under a name. Index: the primary key.
-DELETE FROM {table} WHERE name = %(name)s AND outbox = %(outbox)s
+-- The same where the new name is known already.
+DELETE FROM {table} WHERE name = %(old)s AND name <> %(name)s AND outbox = %(outbox)s
