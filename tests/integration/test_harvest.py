@@ -253,7 +253,7 @@ def test_a_role_with_just_the_rights_it_needs_can_lead_and_relay(place: Place) -
 
 
 def test_a_harvest_of_what_cannot_work_is_not_started(place: Place) -> None:
-    harvest = made(place, settings={"name": "no name", "shards": 0, "producer": {"acks": 1}})
+    harvest = made(place, settings={"name": "no name", "shards": 0, "producer": {"acks": 1}, "producer_factory": None})
     with pytest.raises(ConfigurationInvalid, match=r"name: .*\n.*shards: .*\n.*producer.acks: ") as caught:
         harvest.start()
     assert caught.value.exit_code == 2
