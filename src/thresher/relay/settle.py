@@ -5,8 +5,10 @@ so that a row that came back under an old id is not touched.
 """
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
+from operator import lt
 from typing import Any
 
 import psycopg
@@ -51,8 +53,7 @@ class Settlement:
         found = 0
         with explained(), self._connection.transaction():
             cursor = OwnCursor(self._connection)
-            if ids:
-                pairs = _pairs(ids, times)
+            for pairs in _rounds(ids, times):
                 if mark is None:
                     found += cursor.execute(self._sent, pairs, prepare=True).rowcount
                 else:
@@ -72,14 +73,17 @@ class Settlement:
         an older attempt marked at that moment was missed, and is judged anew; of the others none is.
         """
         ids, times = (progress.ids, progress.create_times) if not recovering else _split(progress)[:2]
-        query, pairs = self._left, _pairs(ids, times)
+        query, more = self._left, {}
         if mark is not None:
-            query, pairs = f"{query}\n{statement('relay_purge_mine')}", {**pairs, "leader": mark}
+            query, more = f"{query}\n{statement('relay_purge_mine')}", {"leader": mark}
+        left = 0
         with explained():
-            row = OwnCursor(self._connection).execute(query, pairs).fetchone()
-        if row is not None and row[0]:
+            for pairs in _rounds(ids, times):
+                row = OwnCursor(self._connection).execute(query, {**pairs, **more}).fetchone()
+                left += 0 if row is None else row[0]
+        if left:
             raise DatabaseRefused(
-                f"{row[0]} rows of {self._outbox} were sent and could not be removed: is there a trigger, a rule or a "
+                f"{left} rows of {self._outbox} were sent and could not be removed: is there a trigger, a rule or a "
                 "policy that keeps them?"
             )
 
@@ -96,6 +100,19 @@ def _split(progress: Progress) -> tuple[Sequence[int], Sequence[int], list[tuple
             ids.append(id_)
             times.append(time)
     return ids, times, dead
+
+
+def _rounds(ids: Sequence[int], times: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield pairs whose ids ascend; where several rows had an id one after another, one of them in each round."""
+    if ids and all(map(lt, ids, islice(ids, 1, None))):
+        yield _pairs(ids, times)
+        return
+    left = sorted(set(zip(ids, times, strict=True)))
+    while left:
+        now: dict[int, int] = {}
+        later = [(id_, time) for id_, time in left if now.setdefault(id_, time) != time]
+        yield _pairs([*now], [*now.values()])
+        left = later
 
 
 def _pairs(ids: Sequence[int], times: Sequence[int]) -> dict[str, Any]:

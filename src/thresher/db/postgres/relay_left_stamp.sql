@@ -2,6 +2,6 @@
 SELECT count(*)
   FROM {table} o
  WHERE o.id = ANY (%(ids)s)
-   AND ((o.id, greatest('0001-01-02', least('9999-12-30', o.create_time))) NOT IN
-         (SELECT f.id, f.create_time FROM unnest(%(ids)s, %(create_times)s) AS f(id, create_time))) IS FALSE
+   AND greatest('0001-01-02', least('9999-12-30', o.create_time))
+         = (%(create_times)s)[pg_catalog.width_bucket(o.id, %(ids)s)]
    AND num_nulls(o.dispatched_time) = 1
