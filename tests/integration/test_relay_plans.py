@@ -10,7 +10,8 @@ import pytest
 from thresher.db import TableName, statement
 from thresher.outbox import Shape, create_schema
 from thresher.relay.database import connect
-from thresher.relay.head import UNSORTED, aged_query, bounded_query, head_query
+from thresher.relay.head import UNSORTED, aged_query, behind_query, bounded_query, head_query
+from thresher.relay.trail import LOWEST
 
 OUTBOX = TableName(table="outbox")
 ROWS = 20_000
@@ -65,18 +66,18 @@ def plan_of(session: psycopg.Connection[Any], query: str, parameters: Any) -> di
     return plan
 
 
+WANTED = {"buckets": BUCKETS, "held": [], "largest": 1_000_000, "bytes": 1_000_000, "rows": 10_000, "file": 1}
+WANTED |= {"outbox": OUTBOX.quoted()}
 SETTLING = ("relay_settle_delete", "relay_settle_stamp", "relay_left_delete", "relay_left_stamp")
 
 
 def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> None:
     head = head_query(Shape.THRESHER, OUTBOX, "relay_not_in_flight")
     bounded = bounded_query(head)
-    wanted = {"buckets": BUCKETS, "held": [], "largest": 1_000_000, "bytes": 1_000_000, "rows": 10_000}
-    wanted |= {"outbox": OUTBOX.quoted(), "file": 1}
     for each in (1, 300, 10_000):
         for in_flight in ([], list(range(10_000))):
             for query in (head, bounded):
-                plan = planned(session, query, {**wanted, "each": each, "in_flight": in_flight})
+                plan = planned(session, query, {**WANTED, "each": each, "in_flight": in_flight})
                 assert plan == {PENDING}, (each, len(in_flight))
     assert planned(session, statement("outbox_probe", OUTBOX).replace("$1", "%s"), [BUCKETS]) == {PENDING}
     for count in (1, 10_000):
@@ -87,9 +88,18 @@ def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> 
             query = query.replace("%(create_times)s", "%(create_times)s::timestamptz[]")
             plan = planned(session, query, {"ids": list(range(count)), "create_times": times, **fates})
             assert plan == {PRIMARY}, (name, count)
+
+
+@pytest.mark.parametrize("in_flight", [[], list(range(10_000))], ids=["none in flight", "many in flight"])
+def test_by_age_there_is_nothing_to_sort(session: psycopg.Connection[Any], in_flight: list[int]) -> None:
     for option in UNSORTED.replace("-c ", "").split():
         session.execute(f"SET {option}")
-    for in_flight in ([], list(range(10_000))):
-        parameters = {**wanted, "in_flight": in_flight}
-        assert planned(session, aged_query(OUTBOX), parameters) == {PRIMARY}, len(in_flight)
-        assert "Sort" not in json.dumps(plan_of(session, aged_query(OUTBOX), parameters))
+    for last, horizon in ((LOWEST, None), (5_000, "700")):
+        parameters = {**WANTED, "in_flight": in_flight, "last": last, "horizon": horizon, "each": 300}
+        for query in (aged_query(OUTBOX), aged_query(OUTBOX, counted=True)):
+            assert planned(session, query, parameters) == {PRIMARY}, last
+            assert "Sort" not in json.dumps(plan_of(session, query, parameters))
+        for each in (1, 300, 10_000):
+            parameters["each"] = each
+            assert planned(session, behind_query(OUTBOX), parameters) == {PRIMARY, PENDING}, (last, each)
+            assert "Sort" not in json.dumps(plan_of(session, behind_query(OUTBOX), parameters))

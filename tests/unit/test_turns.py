@@ -1,6 +1,6 @@
 """Which reads of a head go by age."""
 
-from thresher.relay.head import Turns
+from thresher.relay.turns import Turns
 
 
 def went(turns: Turns, reads: int, seconds: float = 0.1) -> list[bool]:
@@ -13,25 +13,52 @@ def went(turns: Turns, reads: int, seconds: float = 0.1) -> list[bool]:
 
 
 def test_by_age_only_after_all_buckets_were_seen_to_have_many_and_not_for_long() -> None:
-    assert went(Turns(allowed=True), 9) == [False, True, True, True, False, True, True, True, False]
+    assert went(Turns(share=0.5), 15) == [False, *[True] * 6] * 2 + [False]
 
 
 def test_one_bucket_with_much_is_no_reason() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     turns.learn(1_000, 1_000, 0.1, even=False)
     assert not turns.by_age
 
 
-def test_what_is_short_ends_it() -> None:
-    turns = Turns(allowed=True)
+def test_one_that_gives_little_ends_it() -> None:
+    turns = Turns(share=0.5)
     turns.learn(1_000, 1_000, 0.1, even=True)
-    turns.learn(999, 1_000, 9.9)
+    turns.learn(99, 1_000, 9.9)
     assert not turns.by_age
     assert went(turns, 2) == [False, True]
 
 
+def test_one_that_gives_much_and_not_all_is_followed_by_one_more() -> None:
+    turns = Turns(share=0.5)
+    turns.learn(1_000, 1_000, 0.1, even=True)
+    turns.learn(999, 1_000, 9.9)
+    assert went(turns, 3) == [True, False, True]
+
+
+def test_one_that_gives_nothing_is_repeated_while_rows_are_on_their_way() -> None:
+    turns = Turns(share=0.5)
+    turns.learn(1_000, 1_000, 0.1, even=True)
+    for _ in range(10):
+        turns.learn(0, 1_000, 9.9)
+        assert turns.by_age
+    turns.stop()
+    assert not turns.by_age
+
+
+def test_one_by_buckets_between_others_asks_for_a_part() -> None:
+    turns = Turns(share=0.5)
+    assert turns.rows_by_buckets(1_000) == 1_000
+    assert went(turns, 7) == [False, *[True] * 6]
+    assert not turns.by_age
+    assert turns.rows_by_buckets(1_000) == 250
+    turns.learn(100, 250, 0.1)
+    assert turns.rows_by_buckets(1_000) == 1_000
+
+
 def test_one_that_steps_over_too_much_is_not_repeated_for_long() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     assert went(turns, 2, 0.4) == [False, True]
     assert went(turns, 17, 0.4) == [False] * 16 + [True]
     assert went(turns, 33, 0.4) == [False] * 32 + [True]
@@ -42,4 +69,4 @@ def test_one_that_steps_over_too_much_is_not_repeated_for_long() -> None:
 
 
 def test_never_where_it_is_not_allowed() -> None:
-    assert went(Turns(allowed=False), 5) == [False] * 5
+    assert went(Turns(share=0.49), 5) == [False] * 5

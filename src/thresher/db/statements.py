@@ -1,8 +1,8 @@
 """The SQL of a dialect, one statement a file, found by name and bound to a table.
 
 A file opens with comments that say which index serves it and what fences it; then comes the text, with `{table}` where
-the quoted name goes and `{dead}` where that of its dead rows' table goes. Nothing else is ever put into a statement:
-values are parameters.
+the quoted name goes, `{dead}` where that of its dead rows' table goes, and marks for parts that are statements' texts
+themselves. Nothing else is ever put into a statement: values are parameters.
 """
 
 import re
@@ -13,21 +13,20 @@ from typing import LiteralString
 from thresher.db.names import TableName
 
 
-def statement(name: str, table: TableName | None = None, *, dialect: str = "postgres") -> LiteralString:
-    """Return the named statement, bound to the table it asks for; an unknown name is a programming error."""
+def statement(name: str, table: TableName | None = None, *, dialect: str = "postgres", **parts: str) -> LiteralString:
+    """Return the named statement, bound to the table it asks for, with these parts of it; an unknown name is a
+    programming error."""
     text = _text(dialect, name)
-    if table is None:
-        return text
-    names = {
-        "{table}": table.quoted(),
-        "{dead}": table.companion("_dead"),
-    }
+    names = {} if table is None else {"{table}": table.quoted(), "{dead}": table.companion("_dead")}
     # In a statement with parameters a percent sign of the name must not look like one.
-    if "%s" in text or "%(" in text:
+    if any("%s" in each or "%(" in each for each in (text, *parts.values())):
         names = {mark: name.replace("%", "%%") for mark, name in names.items()}
+    names |= {f"{{{mark}}}": part for mark, part in parts.items()}
+    if not names:
+        return text
     # The one place where text becomes a statement: a file of ours, and names that psycopg quoted. In one pass, since a
     # name may look like a mark.
-    bound: LiteralString = re.sub("|".join(names), lambda found: names[found.group()], text)
+    bound: LiteralString = re.sub("|".join(map(re.escape, names)), lambda found: names[found.group()], text)
     return bound
 
 

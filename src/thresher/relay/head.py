@@ -6,13 +6,14 @@ primary, in autocommit, and nothing is written to claim rows.
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
@@ -21,19 +22,21 @@ from thresher.db.cursor import OwnCursor
 from thresher.outbox.shape import BUCKETS, Shape, bucket_of
 from thresher.relay.control import incarnation
 from thresher.relay.database import connect, explain, explained, session
-from thresher.relay.lot import READ_SCHEMA, Few, batch_of, read_of
+from thresher.relay.lot import READ_SCHEMA, Few, read_of
 from thresher.relay.problem import DatabaseLost
 from thresher.relay.settings import Settings, Settling
+from thresher.relay.trail import LOWEST, Trail
+from thresher.relay.turns import Turns
 from thresher.relay.weight import Weight
 
 # Up to here, a query that returns Python's values is quicker.
 _FEW = 200
-# So many reads go by age, then one by buckets. With more shards, too many rows of others would be stepped over.
-_BY_AGE, _MOST_SHARDS = 3, 2
-# One that takes so many times as long for a row steps over too much: so many go by buckets then, more the next time.
-_SLOW, _PENANCE, _MOST_PENANCE = 3.0, 16, 1_024
 # By age, rows come in the order of an index: there is nothing to sort, whatever the statistics say.
 UNSORTED = "-c enable_sort=off -c enable_incremental_sort=off"
+# Of the buckets, the one in turn.
+_ONE = "i.bucket >= b.bucket AND i.bucket <= b.bucket"
+# Arrays counted from 1, whatever their bounds are; one of arrays is a flaw, and stays behind.
+_COUNTED = "CASE WHEN array_ndims(i.{0}) = 1 THEN i.{0}[:] ELSE '{{}}' END"
 
 
 def largest(settings: Settings) -> int:
@@ -68,42 +71,6 @@ class Share:
             self._factor = max(0.5 * self._factor, 1.25)
 
 
-class Turns:
-    """Which reads go by age: some, after one by buckets has found that all of them have many.
-
-    By buckets, one that has little is not kept waiting by the others; so every few reads go by them. And what other
-    shards leave behind is not stepped over: where that makes reads by age slow, there are none for a while.
-    """
-
-    def __init__(self, *, allowed: bool) -> None:
-        self._allowed = allowed
-        self._left = self._rest = 0
-        self._penance = _PENANCE
-        # What a row takes to be read by buckets.
-        self._usual_seconds = 0.0
-
-    @property
-    def by_age(self) -> bool:
-        """Whether the next read goes by age."""
-        return self._left > 0
-
-    def learn(self, found: int, rows: int, seconds: float, *, even: bool = False) -> None:
-        """Take in a read: how many rows it found and wanted, what it took, and whether all buckets have many."""
-        each_seconds = seconds / max(1, found)
-        if self._left == 0:
-            self._usual_seconds = each_seconds
-            self._rest = max(0, self._rest - 1)
-            if even and found >= rows and self._allowed and self._rest == 0:
-                self._left = _BY_AGE
-        elif found < rows:
-            self._left = 0
-        elif each_seconds > _SLOW * self._usual_seconds:
-            self._left, self._rest, self._penance = 0, self._penance, min(2 * self._penance, _MOST_PENANCE)
-        else:
-            self._left -= 1
-            self._penance = _PENANCE
-
-
 class Probe:
     """Asks where there is anything, with as little as the driver and the server can do: idle shards ask all day."""
 
@@ -130,24 +97,40 @@ class Probe:
 
 def head_query(shape: Shape, outbox: TableName, unclaimed: str) -> str:
     """Return the statement that reads a head, without what `unclaimed` leaves out."""
-    one = "i.bucket >= b.bucket AND i.bucket <= b.bucket"
-    return _picking(statement(f"{shape.prefix}_head", outbox), outbox, one, unclaimed)
+    left_out = statement(unclaimed).strip()
+    if shape is not Shape.THRESHER:
+        return statement(f"{shape.prefix}_head", outbox, unclaimed=left_out)
+    return statement("outbox_head", outbox, pick=_pick(outbox, mine=_ONE, unclaimed=left_out))
 
 
-def aged_query(outbox: TableName) -> str:
-    """Return the statement that reads a head of our own shape by age."""
-    mine = "i.bucket = ANY (%(buckets)s::smallint[])"
-    return _picking(statement("outbox_head_by_age"), outbox, mine, "relay_not_in_flight")
+def aged_query(outbox: TableName, *, counted: bool = False) -> str:
+    """Return the statement that reads a head of our own shape by age: arrays as they are, or counted from 1."""
+    mine = "i.id > %(last)s AND i.bucket = ANY (%(buckets)s::smallint[])"
+    old = ",\n       pg_catalog.age(i.xmin) > (SELECT pg_catalog.age(%(horizon)s::xid8::xid)) AS old"
+    unclaimed = statement("relay_not_in_flight").strip()
+    pick = _pick(outbox, mine=mine, unclaimed=unclaimed, more=old, counted=counted)
+    return statement("outbox_head_by_age", outbox, pick=pick)
 
 
-def _picking(head: str, outbox: TableName, mine: str, unclaimed: str) -> str:
-    pick = statement("outbox_pick", outbox).rstrip().replace("{mine}", mine)
-    return head.replace("{pick}", pick).replace("{unclaimed}", statement(unclaimed).strip())
+def behind_query(outbox: TableName) -> str:
+    """Return the statement that reads a head of our own shape by buckets where it was read by age."""
+    unclaimed = statement("relay_not_in_flight").strip()
+    late = _pick(outbox, mine="i.id <= %(last)s AND i.bucket = ANY (%(buckets)s::smallint[])", unclaimed=unclaimed)
+    later = _pick(outbox, mine=f"{_ONE} AND i.id > %(last)s", unclaimed=unclaimed)
+    return statement("outbox_head_behind", late=late, head=statement("outbox_head", outbox, pick=later))
+
+
+def _pick(outbox: TableName, *, mine: str, unclaimed: str, more: str = "", counted: bool = True) -> str:
+    arrays = {
+        column: _COUNTED.format(column) if counted else f"i.{column}"
+        for column in ("kafka_header_keys", "kafka_header_values")
+    }
+    return statement("outbox_pick", outbox, mine=mine, unclaimed=unclaimed, more=more, **arrays).rstrip()
 
 
 def bounded_query(head: str) -> str:
     """Return the same, bounded by bytes too."""
-    return statement("relay_head_bounded").replace("{head}", head)
+    return statement("relay_head_bounded", head=head)
 
 
 class Head:
@@ -161,8 +144,11 @@ class Head:
         self._bounded = bounded_query(self._query)
         # Rows that were sent and stay would be stepped over.
         ages = settings.shape is Shape.THRESHER and settings.settling is Settling.DELETE
-        self._turns = Turns(allowed=ages and len(self._buckets) * _MOST_SHARDS >= BUCKETS)
-        self._aged = aged_query(settings.outbox) if ages else ""
+        self._turns = Turns(share=len(self._buckets) / BUCKETS if ages else 0.0)
+        self._trail = Trail()
+        self._aged, self._aged_counted = (aged_query(settings.outbox, counted=counted) for counted in (False, True))
+        self._behind = behind_query(settings.outbox)
+        self._horizon = statement("relay_horizon", settings.outbox)
         self._large = statement("relay_large")
         self._since = since
         self._largest = largest(settings)
@@ -177,29 +163,27 @@ class Head:
         self._deep = False
         self._weight = Weight()
         self._share = Share(len(self._buckets))
-        # Whether the last read of many went by age.
-        self._by_age = False
 
     def read(
-        self, rows: int, size: int, in_flight: Collection[int], held: Collection[str], _generation: int
+        self, rows: int, size: int, in_flight: Collection[int], held: Collection[str], generation: int
     ) -> pa.RecordBatch | Few | None:
         """Return up to so many rows and, where rows are large, bytes of the head; None if there are none."""
         buckets = self._buckets
         if not in_flight and not self._deep:
+            self._turns.stop()
             holding = self._probe.finds()
             if not holding:
                 return None
             buckets = [bucket for bucket in buckets if bucket in holding]
         wanted: dict[str, Any] = {
-            # As text: thousands of numbers are quoted in one go.
-            "in_flight": f"{{{','.join(map(str, in_flight))}}}",
+            "in_flight": _listed(in_flight),
             "held": list(held),
             "bytes": size,
             "largest": self._largest,
             "outbox": self._settings.outbox.quoted(),
             "file": self._file,
         }
-        if not self._deep:
+        if not self._deep and not self._turns.by_age:
             few = min(_FEW, rows)
             with explained():
                 # Bounded by bytes always: for few rows that costs nothing.
@@ -215,24 +199,12 @@ class Head:
             if len(found) < few or few == rows or read.nbytes > size // 2:
                 self._turn(found[-1][0], found[-1][3])
                 return read
-        each = self._share.of(rows)
-        wanted |= {"buckets": self._buckets, "rows": rows, "each": each}
-        began = time.monotonic()
-        batch = self._read_many(wanted)
-        seconds = time.monotonic() - began
-        found_rows = batch.num_rows
-        self._deep = found_rows >= _FEW
-        if not found_rows:
+        wanted |= {"buckets": self._buckets, "rows": rows}
+        batch = self._read_many(wanted, in_flight, generation)
+        self._deep = batch.num_rows >= _FEW
+        if not batch.num_rows:
             return None
-        self._weight.learn(batch.nbytes, found_rows)
-        if self._by_age:
-            self._turns.learn(found_rows, rows, seconds)
-            return batch
-        asked, all_ = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py()), len(self._buckets)
-        if batch.nbytes <= size // 2:
-            self._share.learn(found_rows, rows, asked if found_rows >= rows else all_)
-        # Where one bucket was asked for much more than its part, it may have given most of it.
-        self._turns.learn(found_rows, rows, seconds, even=asked >= 0.75 * all_ and each * all_ <= 2 * rows)
+        self._weight.learn(batch.nbytes, batch.num_rows)
         return batch
 
     def close(self) -> None:
@@ -255,11 +227,57 @@ class Head:
         self._buckets = self._buckets[place:] + self._buckets[:place]
         return place
 
-    def _read_many(self, wanted: dict[str, Any]) -> pa.RecordBatch:
+    def _read_many(self, wanted: dict[str, Any], in_flight: Collection[int], generation: int) -> pa.RecordBatch:
         # What compresses well is large without being stored out of line.
         heavy = self._weight.of(wanted["rows"]) > wanted["bytes"] or self._holds_large_rows()
-        self._by_age = not heavy and self._turns.by_age
-        query = self._bounded if heavy else self._aged if self._by_age else self._query
+        if heavy:
+            self._turns.stop()
+        if self._turns.by_age:
+            return self._read_by_age(wanted, in_flight, generation)
+        aged = not wanted["held"] and self._trail.horizon(generation) is not None
+        return self._read_by_buckets(self._bounded if heavy else self._behind if aged else self._query, wanted)
+
+    def _read_by_buckets(self, query: str, wanted: dict[str, Any]) -> pa.RecordBatch:
+        rows = self._turns.rows_by_buckets(wanted["rows"])
+        each, all_ = self._share.of(rows), len(self._buckets)
+        began = time.monotonic()
+        batch = self._fetch(query, {**wanted, "rows": rows, "each": each, "last": self._trail.last})
+        seconds = time.monotonic() - began
+        found = batch.num_rows
+        if not found:
+            return batch
+        asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
+        if batch.nbytes <= wanted["bytes"] // 2:
+            self._share.learn(found, rows, asked if found >= rows else all_)
+        # Where one bucket was asked for much more than its part, it may have given most of it.
+        self._turns.learn(found, rows, seconds, even=asked >= 0.75 * all_ and each * all_ <= 2 * rows)
+        return batch
+
+    def _read_by_age(self, wanted: dict[str, Any], in_flight: Collection[int], generation: int) -> pa.RecordBatch:
+        """Read from the head, or go on behind the last row: rows that are old enough, up to the first that is not."""
+        rows, held = wanted["rows"], wanted["held"]
+        began = time.monotonic()
+        horizon = None if held else self._trail.horizon(generation)
+        if horizon is None:
+            self._trail.begin(None if held else self._find_horizon(), generation)
+            start: dict[str, Any] = {"last": LOWEST, "horizon": None}
+        else:
+            later = [id_ for id_ in in_flight if id_ > self._trail.last]
+            start = {"last": self._trail.last, "horizon": horizon, "in_flight": _listed(later)}
+        batch = self._fetch(self._aged, {**wanted, **start}, otherwise=self._aged_counted)
+        new = -1 if horizon is None else pc.index(batch.column("old"), False).as_py()
+        batch = batch.drop_columns("old").slice(0, None if new < 0 else new)
+        self._turns.learn(batch.num_rows, rows, time.monotonic() - began)
+        if batch.num_rows >= rows:
+            self._trail.went(batch.column("id")[-1].as_py())
+            return batch
+        self._trail.end(futile=new >= 0 and 2 * new < rows)
+        if batch.num_rows or horizon is None:
+            return batch
+        return self._read_by_age(wanted, in_flight, generation)
+
+    def _fetch(self, query: str, wanted: dict[str, Any], *, otherwise: str | None = None) -> pa.RecordBatch:
+        """Return what a statement gives; where the driver cannot read that, what the other one does."""
         text = self._text(query, wanted)
         try:
             if self._arrow is None:
@@ -273,9 +291,12 @@ class Head:
                 cursor.execute(text)
                 table = cursor.fetch_arrow_table()
         except adbc_driver_manager.Error as error:
+            if otherwise is not None and error.sqlstate is None:
+                return self._fetch(otherwise, wanted)
             raise explain(error.sqlstate, str(error)) from error
-        batches = table.cast(READ_SCHEMA).combine_chunks().to_batches()
-        return batches[0] if batches else batch_of([])
+        schema = pa.schema([*READ_SCHEMA, *list(table.schema)[len(READ_SCHEMA) :]])
+        batches = table.cast(schema).combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema)
 
     def _text(self, query: str, values: Any) -> str:
         """Return a statement with its values in it: through ADBC it has no others."""
@@ -289,7 +310,17 @@ class Head:
             ).fetchone()
         return None if row is None else row[0]
 
+    def _find_horizon(self) -> str | None:
+        with explained():
+            row = self._cursor.execute(self._horizon, prepare=True).fetchone()
+        return None if row is None else row[0]
+
     def _holds_large_rows(self) -> bool:
         with explained():
             row = self._cursor.execute(self._large, [self._settings.outbox.quoted()], prepare=True).fetchone()
         return row is not None and bool(row[0])
+
+
+def _listed(ids: Iterable[int]) -> str:
+    """Return an array as text: thousands of numbers are quoted in one go."""
+    return f"{{{','.join(map(str, ids))}}}"

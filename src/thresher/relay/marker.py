@@ -55,7 +55,7 @@ class Marker:
         self._leader, self._hot = leader, hot
         self._largest = largest(settings)
         head = bounded_query(head_query(settings.shape, settings.outbox, f"{settings.shape.prefix}_not_mine"))
-        self._mark = bound(statement("relay_mark", settings.outbox), mandate).replace("{head}", head)
+        self._mark = statement("relay_mark", settings.outbox, head=head, control=_control(mandate))
         self._connection = connect(settings.dsn, application)
         require_same(incarnation(self._connection, settings.outbox).since, since)
         with explained():
@@ -120,10 +120,10 @@ def reset(connection: psycopg.Connection[Any], mandate: Mandate, leader: uuid.UU
         "term": mandate.term,
     }
     with explained():
-        query = bound(statement("relay_reset", mandate.settings.outbox), mandate)
+        query = statement("relay_reset", mandate.settings.outbox, control=_control(mandate))
         return OwnCursor(connection).execute(query, values).rowcount
 
 
-def bound(query: str, mandate: Mandate) -> str:
-    """Return a statement with the name of the control table in it."""
-    return query.replace("{control}", control_table(mandate.settings.outbox).quoted().replace("%", "%%"))
+def _control(mandate: Mandate) -> str:
+    """Return the name of the control table for a statement with parameters."""
+    return control_table(mandate.settings.outbox).quoted().replace("%", "%%")

@@ -1,18 +1,17 @@
 -- The rows that a head of our own shape picks, of the buckets that `{mine}` names. Left out: what is claimed already
 -- (`{unclaimed}`: in flight, or marked by this shard), topics that are held, keys that a dead row blocks. Arrays are
--- counted from 1, whatever their bounds. Nothing is written to claim rows: what fences them is the producer's epoch.
+-- counted from 1, or as they are; `{more}` are further columns. Nothing is written to claim rows: what fences them is the producer's epoch.
 SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS create_time,
        i.kafka_topic AS topic, i.kafka_key AS key,
        CASE WHEN octet_length(i.kafka_value) <= %(largest)s THEN i.kafka_value END AS value,
-       CASE WHEN array_ndims(i.kafka_header_keys) = 1 THEN i.kafka_header_keys[:] ELSE '{}' END AS header_keys,
-       CASE WHEN array_ndims(i.kafka_header_values) = 1 THEN i.kafka_header_values[:] ELSE '{}' END AS header_values,
+       {kafka_header_keys} AS header_keys, {kafka_header_values} AS header_values,
        i.kafka_partition AS partition,
        CASE WHEN i.kafka_timestamp >= '1970-01-01' AND i.kafka_timestamp < '9999-12-30' THEN i.kafka_timestamp END
          AS timestamp,
        CASE WHEN octet_length(i.kafka_value) > %(largest)s THEN 'too-large'
             WHEN array_ndims(i.kafka_header_keys) > 1 OR array_ndims(i.kafka_header_values) > 1 THEN 'headers'
             WHEN NOT (i.kafka_timestamp >= '1970-01-01' AND i.kafka_timestamp < '9999-12-30') THEN 'timestamp'
-            END AS flaw
+            END AS flaw{more}
   FROM {table} i
  WHERE {mine} AND i.dispatched_time IS NULL
    AND {unclaimed}

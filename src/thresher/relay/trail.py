@@ -1,0 +1,51 @@
+"""How far a head was read by age, and whether the next read may go on there instead of beginning at the head again.
+
+A read from the head has met every row that was committed when it began, up to the last one it gave. A row behind that
+one, whose transaction had ended by then too, was committed by then; and so was whatever comes before it, which is what
+was committed before it was written. All of that has been met, or comes in this very read, which goes by age. So reads
+may go on behind the last row, up to the first one whose transaction had not ended: what comes from there on may have to
+wait for a row that was committed late.
+
+They may not where the first one left something out that a later one would not, because its topic was held or its key
+was blocked; nor when rows have gone back.
+"""
+
+# After one that gave next to nothing, so many begin at the head; more the next time.
+_PENANCE, _MOST_PENANCE = 16, 1_024
+# Below every id.
+LOWEST = -(2**63)
+
+
+class Trail:
+    """Where the last read by age ended."""
+
+    def __init__(self) -> None:
+        self._horizon: str | None = None
+        self._generation = -1
+        self._rest, self._penance = 0, _PENANCE
+        # Reads go on behind this row.
+        self.last = LOWEST
+
+    def begin(self, horizon: str | None, generation: int) -> None:
+        """A read begins at the head: the oldest transaction that had not ended before it, or None if anything is left
+        out; and how often rows had gone back."""
+        self._rest = max(0, self._rest - 1)
+        self._horizon = None if self._rest else horizon
+        self._generation, self.last = generation, LOWEST
+
+    def horizon(self, generation: int) -> str | None:
+        """Return the transaction up to which the next read may go on, if it may."""
+        return self._horizon if generation == self._generation and self.last > LOWEST else None
+
+    def went(self, last: int) -> None:
+        """A read gave all that it wanted, up to this row."""
+        if self.last > LOWEST:
+            self._penance = _PENANCE
+        self.last = last
+
+    def end(self, *, futile: bool) -> None:
+        """A read gave less: there is no more, or it is not old enough. Futile if it went on and gave next to nothing,
+        because somebody's transaction has been open for long."""
+        self._horizon = None
+        if futile:
+            self._rest, self._penance = self._penance, min(2 * self._penance, _MOST_PENANCE)
