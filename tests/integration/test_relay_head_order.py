@@ -1,0 +1,211 @@
+"""Whatever writers, publishers and operators do meanwhile, what a head hands over is whole, and in order for each key.
+
+Writers with long and short transactions, some of which are rolled back as a whole or in part; lots that are sent, given
+back, or hold a row that blocks its key until it is replayed; topics that are held for a while. By chance, from a seed,
+all in one thread: what happened before what is known.
+"""
+
+import contextlib
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.relay.relaying import Place, taken_over
+from thresher.cli.dead import replay
+from thresher.devstack.stack import Stack
+from thresher.relay.control import incarnation
+from thresher.relay.head import Head
+from thresher.relay.lot import Few
+from thresher.relay.names import buckets_of
+from thresher.relay.trail import LOWEST
+
+ROWS, KEYS, STEPS, WRITERS = 300, 400, 300, 3
+HELD = "held"
+
+
+@dataclass
+class Written:
+    """A row: its key, and the steps in which its insert began and its transaction was committed."""
+
+    key: str
+    begun: int
+    committed: int | None = None
+
+
+@dataclass
+class Writer:
+    """One with a transaction that may be open."""
+
+    connection: psycopg.Connection[Any]
+    rows: list[int] = field(default_factory=list)
+
+
+class World:
+    """An outbox, its writers, and one reader whose lots are sent in the order in which they were read."""
+
+    def __init__(self, place: Place, head: Head, seed: int) -> None:
+        self.place, self.head = place, head
+        self.random = random.Random(seed)
+        self.step = 0
+        self.rows: dict[int, Written] = {}
+        self.writers = [Writer(psycopg.connect(place.dsn)) for _ in range(WRITERS)]
+        self.lots: deque[list[int]] = deque()
+        self.in_flight: set[int] = set()
+        self.held: tuple[str, ...] = ()
+        self.generation = 0
+        self.sent: list[int] = []
+
+    def write(self) -> None:
+        """Insert some rows, and end the transaction or leave it open."""
+        chance = self.random.random
+        writer = self.random.choice(self.writers)
+        if chance() < 0.2:
+            writer.connection.execute("SAVEPOINT part")
+            part = self.insert(writer)
+            if chance() < 0.5:
+                writer.connection.execute("ROLLBACK TO part")
+            else:
+                writer.rows += part
+        else:
+            writer.rows += self.insert(writer)
+        if chance() < 0.8:
+            self.end(writer, commit=chance() < 0.9)
+
+    def insert(self, writer: Writer) -> list[int]:
+        keys = [f"k{self.random.randrange(KEYS)}" for _ in range(self.random.randrange(1, 900))]
+        topics = [HELD if int(key[1:]) % 5 == 0 else "t" for key in keys]
+        cursor = writer.connection.execute(
+            "INSERT INTO outbox (kafka_topic, kafka_key) SELECT t, convert_to(k, 'UTF8')"
+            " FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS r(t, k, n) ORDER BY n RETURNING id",
+            [topics, keys],
+        )
+        ids = [row[0] for row in cursor.fetchall()]
+        self.rows |= {id_: Written(key, self.step) for id_, key in zip(ids, keys, strict=True)}
+        return ids
+
+    def end(self, writer: Writer, *, commit: bool) -> None:
+        if commit:
+            writer.connection.commit()
+            for id_ in writer.rows:
+                self.rows[id_].committed = self.step
+        else:
+            writer.connection.rollback()
+        writer.rows.clear()
+
+    def read(self) -> int:
+        found = self.head.read(ROWS, 1_000_000, self.in_flight, self.held, self.generation)
+        if found is None:
+            return 0
+        ids = list(found.ids) if isinstance(found, Few) else found.column("id").to_pylist()
+        assert not self.in_flight.intersection(ids)
+        self.in_flight.update(ids)
+        self.lots.append(ids)
+        return len(ids)
+
+    def publish(self) -> None:
+        """Send the oldest lot, or what of it does not follow a row that blocks its key."""
+        if not self.lots:
+            return
+        ids = self.lots.popleft()
+        blocking = self.random.choice(ids) if self.random.random() < 0.03 else None
+        if blocking is not None:
+            key = self.rows[blocking].key
+            ids = [id_ for id_ in ids if self.rows[id_].key != key or id_ < blocking]
+            self.place.sql(
+                "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_key, kafka_header_keys,"
+                " kafka_header_values, kind, reason, attempts, blocking) SELECT id, create_time, kafka_topic,"
+                " kafka_key, '{}', '{}', 'malformed', '', 1, true FROM outbox WHERE id = %s",
+                blocking,
+            )
+        self.place.sql("DELETE FROM outbox WHERE id = ANY (%s)", [*ids, *([] if blocking is None else [blocking])])
+        self.sent += ids
+        self.in_flight.difference_update(ids)
+        if blocking is not None:
+            self.go_back()
+
+    def go_back(self) -> None:
+        self.generation += 1
+        self.in_flight.clear()
+        self.lots.clear()
+
+    def hold(self) -> None:
+        """Leave a topic out from now on, after what was read went back; or no longer, of which nobody tells."""
+        if self.held:
+            self.held = ()
+        else:
+            self.held = (HELD,)
+            self.go_back()
+
+    def replay(self) -> None:
+        if self.place.sql("SELECT id FROM outbox_dead LIMIT 1"):
+            replay(every=True, ds=self.place.dsn)
+
+    def go(self) -> None:
+        """Let things happen, then let everything be sent."""
+        doings = {self.write: 3, self.read: 5, self.publish: 4.5, self.go_back: 0.1, self.hold: 0.2, self.replay: 0.6}
+        for self.step in range(STEPS):
+            (doing,) = self.random.choices([*doings], [*doings.values()])
+            doing()
+        for writer in self.writers:
+            self.end(writer, commit=True)
+        self.held = ()
+        idle = 0
+        while idle < 3:
+            self.step += 1
+            self.replay()
+            idle = 0 if self.read() or self.lots else idle + 1
+            self.publish()
+
+    def require_order(self) -> None:
+        """See that all that was committed was sent once, and nothing of a key before what it had to wait for."""
+        assert sorted(self.sent) == sorted(id_ for id_, row in self.rows.items() if row.committed is not None)
+        latest: dict[str, int] = {}
+        for id_ in self.sent:
+            row = self.rows[id_]
+            assert row.committed is not None
+            assert row.committed >= latest.get(row.key, 0), f"row {id_} of {row.key} came too late"
+            latest[row.key] = max(latest.get(row.key, 0), row.begun)
+
+
+@pytest.fixture
+def place(stack: Stack, dsn: str, topic_prefix: str) -> Place:
+    return Place(stack, dsn, topic_prefix)
+
+
+@pytest.fixture
+def head(place: Place) -> Iterator[Head]:
+    settings = taken_over(place.settings(shards=1)).settings
+    with psycopg.connect(settings.dsn) as connection:
+        since = incarnation(connection, settings.outbox).since
+    with contextlib.closing(Head(settings, "tests", buckets_of(0, 1), since)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
+    place: Place, head: Head, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone_on = 0
+    fetch = Head._fetch
+
+    def counted(reader: Head, query: str, wanted: dict[str, Any], **more: Any) -> Any:
+        nonlocal gone_on
+        gone_on += wanted.get("horizon") is not None and wanted["last"] > LOWEST
+        return fetch(reader, query, wanted, **more)
+
+    monkeypatch.setattr(Head, "_fetch", counted)
+    world = World(place, head, seed)
+    with contextlib.ExitStack() as open_:
+        for writer in world.writers:
+            open_.enter_context(writer.connection)
+        world.go()
+    world.require_order()
+    assert len(world.sent) > 5_000
+    # Else there was nothing to see.
+    print("GONE", gone_on, len(world.sent))
+    assert gone_on > 5
