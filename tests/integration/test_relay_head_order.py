@@ -207,5 +207,60 @@ def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
     world.require_order()
     assert len(world.sent) > 5_000
     # Else there was nothing to see.
-    print("GONE", gone_on, len(world.sent))
     assert gone_on > 5
+
+
+def backlog(place: Place, rows: int) -> None:
+    place.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key) SELECT 't', convert_to('k' || n %% %s, 'UTF8')"
+        " FROM generate_series(1, %s) n",
+        KEYS,
+        rows,
+    )
+
+
+def reads(head: Head) -> Iterator[list[int]]:
+    """Read on until nothing is there; what was read is in flight for ever."""
+    seen: set[int] = set()
+    while (read := head.read(ROWS, 1_000_000, seen, (), 0)) is not None:
+        ids = list(read.ids) if isinstance(read, Few) else read.column("id").to_pylist()
+        seen.update(ids)
+        yield ids
+
+
+@pytest.mark.parametrize("reads_before", range(10, 22))
+def test_a_row_that_commits_late_is_not_overtaken_by_one_that_was_written_after_that(
+    place: Place, head: Head, reads_before: int
+) -> None:
+    backlog(place, 3_000)
+    order: list[int] = []
+    with psycopg.connect(place.dsn) as late:
+        # Of a key that has nothing else.
+        insert = "INSERT INTO outbox (kafka_topic, kafka_key) VALUES ('t', 'late') RETURNING id"
+        (first,) = late.execute(insert).fetchone() or ()
+        backlog(place, 3_000)
+        for number, ids in enumerate(reads(head)):
+            order += ids
+            if number == reads_before:
+                late.commit()
+                ((second,),) = place.sql(insert)
+    assert len(order) == 6_002
+    assert order.index(first) < order.index(second)
+
+
+@pytest.mark.parametrize("reads_before", [2, 5, 9])
+def test_a_row_that_is_put_back_goes_before_those_that_waited_for_it(
+    place: Place, head: Head, reads_before: int
+) -> None:
+    place.sql(
+        "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_key, kafka_header_keys, kafka_header_values,"
+        " kind, reason, attempts, blocking) VALUES (0, now(), 't', 'k1', '{}', '{}', 'malformed', '', 1, true)"
+    )
+    backlog(place, 6_000)
+    order: list[int] = []
+    for number, ids in enumerate(reads(head)):
+        order += ids
+        if number == reads_before:
+            replay(every=True, ds=place.dsn)
+    followers = [row[0] for row in place.sql("SELECT id FROM outbox WHERE kafka_key = 'k1' ORDER BY id")]
+    assert [id_ for id_ in order if id_ in {0, *followers}] == sorted({0, *followers})
