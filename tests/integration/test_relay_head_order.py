@@ -18,6 +18,7 @@ import pytest
 from tests.relay.relaying import Place, taken_over
 from thresher.cli.dead import replay
 from thresher.devstack.stack import Stack
+from thresher.outbox.shape import bucket_of
 from thresher.relay.control import incarnation
 from thresher.relay.head import Head
 from thresher.relay.lot import Few
@@ -25,7 +26,7 @@ from thresher.relay.names import buckets_of
 from thresher.relay.trail import LOWEST
 
 ROWS, KEYS, STEPS, WRITERS = 300, 400, 300, 3
-HELD = "held"
+HELD, QUIET = "held", 7
 
 
 @dataclass
@@ -211,10 +212,13 @@ def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
 
 
 def backlog(place: Place, rows: int) -> None:
+    """Have many rows pending in all buckets but one."""
+    keys = [key for key in (f"k{n}".encode() for n in range(KEYS)) if bucket_of(key) != QUIET]
     place.sql(
-        "INSERT INTO outbox (kafka_topic, kafka_key) SELECT 't', convert_to('k' || n %% %s, 'UTF8')"
+        "INSERT INTO outbox (kafka_topic, kafka_key) SELECT 't', (%s::bytea[])[1 + n %% %s]"
         " FROM generate_series(1, %s) n",
-        KEYS,
+        keys,
+        len(keys),
         rows,
     )
 
@@ -246,6 +250,25 @@ def test_a_row_that_commits_late_is_not_overtaken_by_one_that_was_written_after_
                 ((second,),) = place.sql(insert)
     assert len(order) == 6_002
     assert order.index(first) < order.index(second)
+
+
+@pytest.mark.parametrize("reads_before", range(1, 14, 2))
+def test_a_row_whose_id_was_drawn_early_is_not_overtaken_by_one_that_was_written_after_it(
+    place: Place, head: Head, reads_before: int
+) -> None:
+    ((first,),) = place.sql("SELECT nextval(pg_get_serial_sequence('outbox', 'id'))")
+    backlog(place, 6_000)
+    order: list[int] = []
+    # Of a bucket that has nothing else, so that it is read before its turn.
+    quiet = next(key for key in (f"q{n}".encode() for n in range(1_000)) if bucket_of(key) == QUIET)
+    insert = "INSERT INTO outbox (id, kafka_topic, kafka_key) VALUES (%s, 't', %s)"
+    for number, ids in enumerate(reads(head)):
+        order += ids
+        if number == reads_before:
+            place.sql(insert, first, quiet)
+            place.sql(insert, 10_000, quiet)
+    assert len(order) == 6_002
+    assert order.index(first) < order.index(10_000)
 
 
 @pytest.mark.parametrize("reads_before", [2, 5, 9])
