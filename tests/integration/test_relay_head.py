@@ -196,6 +196,28 @@ def test_a_long_backlog_is_read_by_age_for_the_most_part_and_whole_in_the_order_
     assert by_age >= 12
 
 
+def test_headers_of_any_bounds_and_dimensions_are_read_by_age_as_by_buckets(head: tuple[Place, Head]) -> None:
+    place, reader = head
+    odd = {1_000: "'[5:6]={a,b}'", 2_000: "'{{a},{b}}'", 3_000: "'{}'", 4_000: "'[0:1]={a,b}'"}
+    backlog(place, 4_500, "'k' || n %% 300")
+    for id_, headers in odd.items():
+        place.sql(f"UPDATE outbox SET kafka_header_keys = {headers}, kafka_header_values = {headers} WHERE id = {id_}")
+    seen: dict[int, Any] = {}
+    by_age = set()
+    while (read := reader.read(300, BATCH_BYTES, seen, (), 0)) is not None:
+        rows = (read.batch() if isinstance(read, Few) else read).to_pylist()
+        found = [row["id"] for row in rows]
+        if found == sorted(found):
+            by_age.update(found)
+        seen |= {row["id"]: (row["flaw"], row["header_keys"], row["header_values"]) for row in rows}
+    assert len(seen) == 4_500
+    ab = (None, ["a", "b"], [b"a", b"b"])
+    assert (seen[1_000], seen[3_000], seen[4_000]) == (ab, (None, [], []), ab)
+    assert seen[2_000][0] == "headers"
+    # Most of them: an update makes a row new.
+    assert len(by_age & odd.keys()) >= 2
+
+
 def test_a_bucket_with_little_waits_for_few_reads_behind_others_with_much(head: tuple[Place, Head]) -> None:
     place, reader = head
     quiet = next(f"q{n}" for n in itertools.count() if bucket_of(f"q{n}".encode()) == 7)
