@@ -170,7 +170,7 @@ class Head:
         """Return up to so many rows and, where rows are large, bytes of the head; None if there are none."""
         buckets = self._buckets
         if not in_flight and not self._deep:
-            self._turns.stop()
+            self._stop_aging()
             holding = self._probe.finds()
             if not holding:
                 return None
@@ -231,35 +231,41 @@ class Head:
         # What compresses well is large without being stored out of line.
         heavy = self._weight.of(wanted["rows"]) > wanted["bytes"] or self._holds_large_rows()
         if heavy:
-            self._turns.stop()
+            self._stop_aging()
         if self._turns.by_age:
             return self._read_by_age(wanted, in_flight, generation)
-        aged = not wanted["held"] and self._trail.horizon(generation) is not None
-        return self._read_by_buckets(self._bounded if heavy else self._behind if aged else self._query, wanted)
+        return self._read_by_buckets(wanted, generation, heavy=heavy)
 
-    def _read_by_buckets(self, query: str, wanted: dict[str, Any]) -> pa.RecordBatch:
+    def _read_by_buckets(self, wanted: dict[str, Any], generation: int, *, heavy: bool) -> pa.RecordBatch:
         rows = self._turns.rows_by_buckets(wanted["rows"])
         each, all_ = self._share.of(rows), len(self._buckets)
         began = time.monotonic()
+        behind = self._turns.between and self._trail.horizon(generation, began) is not None
+        query = self._bounded if heavy else self._behind if behind else self._query
         batch = self._fetch(query, {**wanted, "rows": rows, "each": each, "last": self._trail.last})
-        seconds = time.monotonic() - began
-        found = batch.num_rows
+        found, seconds = batch.num_rows, time.monotonic() - began
         if not found:
             return batch
-        asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
-        if batch.nbytes <= wanted["bytes"] // 2:
-            self._share.learn(found, rows, asked if found >= rows else all_)
-        # Where one bucket was asked for much more than its part, it may have given most of it.
-        self._turns.learn(found, rows, seconds, even=asked >= 0.75 * all_ and each * all_ <= 2 * rows)
+        even, last = False, batch.column("id")[-1].as_py()
+        # What has come late may be so much that no bucket was asked.
+        if not behind or last > self._trail.last:
+            asked = self._turn(last, batch.column("key")[-1].as_py())
+            if batch.nbytes <= wanted["bytes"] // 2:
+                self._share.learn(found, rows, asked if found >= rows else all_)
+            # Where one bucket was asked for much more than its part, it may have given most of it.
+            even = asked >= 0.75 * all_ and each * all_ <= 2 * rows
+        self._turns.learn(found, rows, seconds, even=even, wanted=wanted["rows"])
+        if not self._turns.by_age:
+            self._trail.end()
         return batch
 
     def _read_by_age(self, wanted: dict[str, Any], in_flight: Collection[int], generation: int) -> pa.RecordBatch:
         """Read from the head, or go on behind the last row: rows that are old enough, up to the first that is not."""
         rows, held = wanted["rows"], wanted["held"]
         began = time.monotonic()
-        horizon = None if held else self._trail.horizon(generation)
+        horizon = None if held else self._trail.horizon(generation, began)
         if horizon is None:
-            self._trail.begin(None if held else self._find_horizon(), generation)
+            self._trail.begin(None if held else self._find_horizon(), generation, began)
             start: dict[str, Any] = {"last": LOWEST, "horizon": None}
         else:
             later = [id_ for id_ in in_flight if id_ > self._trail.last]
@@ -268,13 +274,17 @@ class Head:
         new = -1 if horizon is None else pc.index(batch.column("old"), False).as_py()
         batch = batch.drop_columns("old").slice(0, None if new < 0 else new)
         self._turns.learn(batch.num_rows, rows, time.monotonic() - began)
-        if batch.num_rows >= rows:
+        if batch.num_rows >= rows and (self._turns.by_age or self._turns.between):
             self._trail.went(batch.column("id")[-1].as_py())
             return batch
         self._trail.end(futile=new >= 0 and 2 * new < rows)
         if batch.num_rows or horizon is None:
             return batch
         return self._read_by_age(wanted, in_flight, generation)
+
+    def _stop_aging(self) -> None:
+        self._turns.stop()
+        self._trail.end()
 
     def _fetch(self, query: str, wanted: dict[str, Any], *, otherwise: str | None = None) -> pa.RecordBatch:
         """Return what a statement gives; where the driver cannot read that, what the other one does."""

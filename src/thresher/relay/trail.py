@@ -12,7 +12,9 @@ was blocked; nor when rows have gone back.
 
 # After one that gave next to nothing, so many begin at the head; more the next time.
 _PENANCE, _MOST_PENANCE = 16, 1_024
-# Below every id.
+# In a day, a busy server counts its transactions round, and what was old is new.
+_LIFE_SECONDS = 60.0
+# Below every id that is drawn.
 LOWEST = -(2**63)
 
 
@@ -22,20 +24,22 @@ class Trail:
     def __init__(self) -> None:
         self._horizon: str | None = None
         self._generation = -1
+        self._until = 0.0
         self._rest, self._penance = 0, _PENANCE
         # Reads go on behind this row.
         self.last = LOWEST
 
-    def begin(self, horizon: str | None, generation: int) -> None:
+    def begin(self, horizon: str | None, generation: int, now: float) -> None:
         """A read begins at the head: the oldest transaction that had not ended before it, or None if anything is left
-        out; and how often rows had gone back."""
+        out; how often rows had gone back; and when."""
         self._rest = max(0, self._rest - 1)
         self._horizon = None if self._rest else horizon
-        self._generation, self.last = generation, LOWEST
+        self._generation, self._until, self.last = generation, now + _LIFE_SECONDS, LOWEST
 
-    def horizon(self, generation: int) -> str | None:
+    def horizon(self, generation: int, now: float) -> str | None:
         """Return the transaction up to which the next read may go on, if it may."""
-        return self._horizon if generation == self._generation and self.last > LOWEST else None
+        fresh = generation == self._generation and now < self._until and self.last > LOWEST
+        return self._horizon if fresh else None
 
     def went(self, last: int) -> None:
         """A read gave all that it wanted, up to this row."""
@@ -43,9 +47,9 @@ class Trail:
             self._penance = _PENANCE
         self.last = last
 
-    def end(self, *, futile: bool) -> None:
-        """A read gave less: there is no more, or it is not old enough. Futile if it went on and gave next to nothing,
-        because somebody's transaction has been open for long."""
+    def end(self, *, futile: bool = False) -> None:
+        """A read gave less: there is no more, or it is not old enough; or reads do not go by age any more. Futile if it
+        went on and gave next to nothing, because somebody's transaction has been open for long."""
         self._horizon = None
         if futile:
             self._rest, self._penance = self._penance, min(2 * self._penance, _MOST_PENANCE)
