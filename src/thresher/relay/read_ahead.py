@@ -1,7 +1,8 @@
 """Reads the next lots while the one before them is published.
 
-Every read starts at the head and leaves out the rows that are in flight; "behind the last id" would let a row overtake
-another that commits late. What was read before rows went back to the table is forgotten, whole.
+A read leaves out the rows that are in flight, and nothing that commits late is overtaken: where it may go on behind the
+last row instead of beginning at the head is the head's to know. What was read before rows went back to the table is
+forgotten, whole.
 """
 
 import itertools
