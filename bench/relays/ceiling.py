@@ -38,10 +38,10 @@ class Tuning:
     """How the copiers work."""
 
     processes: int = 2
-    batch_rows: int = 10_000
+    batch_rows: int = 20_000
     overlapped: bool = True
     # By age, which steps over the others' rows; or one bucket after another.
-    by_age: bool = False
+    by_age: bool = True
 
     def __str__(self) -> str:
         how = "overlapped" if self.overlapped else "one step after another"
@@ -58,13 +58,18 @@ class Tuning:
             replace(self, by_age=not self.by_age),
             replace(self, overlapped=not self.overlapped),
         ]
-        fit = [each for each in found if each.batch_rows * each.processes * _LEAST_BATCHES <= rows]
-        return [each for each in fit if each.processes]
+        return [each for each in found if each.processes and each.fits(rows)]
+
+    def fits(self, rows: int) -> bool:
+        """Whether it copies a backlog of so many rows in many batches."""
+        return self.batch_rows * self.processes * _LEAST_BATCHES <= rows
 
 
 def tuned(rows: int, measure: Callable[[Tuning], float], say: Callable[[str], None]) -> Tuning:
-    """Return the best for a backlog of so many rows, from the usual one on, and print every figure on the way."""
+    """Return the best for a backlog of so many rows, from what mostly is on, and print every figure on the way."""
     best = Tuning()
+    while not best.fits(rows):
+        best = replace(best, batch_rows=best.batch_rows // 2)
     rates = {best: measure(best)}
     say(f"ceiling: {best}: {rates[best]:,.0f} rec/s")
     better = True
