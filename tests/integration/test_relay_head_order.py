@@ -6,9 +6,10 @@ all in one thread: what happened before what is known.
 """
 
 import contextlib
+import itertools
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from tests.relay.relaying import Place, taken_over
 from thresher.cli.dead import replay
 from thresher.devstack.stack import Stack
-from thresher.outbox.shape import bucket_of
+from thresher.outbox.shape import BUCKETS, bucket_of
 from thresher.relay.control import incarnation
 from thresher.relay.head import Head
 from thresher.relay.lot import Few
@@ -26,7 +27,7 @@ from thresher.relay.names import buckets_of
 from thresher.relay.trail import LOWEST
 
 ROWS, KEYS, STEPS, WRITERS = 300, 400, 300, 3
-HELD, QUIET = "held", 7
+HELD, QUIET = "held", 8
 
 
 @dataclass
@@ -49,8 +50,8 @@ class Writer:
 class World:
     """An outbox, its writers, and one reader whose lots are sent in the order in which they were read."""
 
-    def __init__(self, place: Place, head: Head, seed: int) -> None:
-        self.place, self.head = place, head
+    def __init__(self, place: Place, head: Head, keys: Sequence[str], seed: int) -> None:
+        self.place, self.head, self.keys = place, head, keys
         self.random = random.Random(seed)
         self.step = 0
         self.rows: dict[int, Written] = {}
@@ -78,7 +79,7 @@ class World:
             self.end(writer, commit=chance() < 0.9)
 
     def insert(self, writer: Writer) -> list[int]:
-        keys = [f"k{self.random.randrange(KEYS)}" for _ in range(self.random.randrange(1, 900))]
+        keys = self.random.choices(self.keys, k=self.random.randrange(1, 900))
         topics = [HELD if int(key[1:]) % 5 == 0 else "t" for key in keys]
         cursor = writer.connection.execute(
             "INSERT INTO outbox (kafka_topic, kafka_key) SELECT t, convert_to(k, 'UTF8')"
@@ -178,18 +179,32 @@ def place(stack: Stack, dsn: str, topic_prefix: str) -> Place:
     return Place(stack, dsn, topic_prefix)
 
 
+# By age as it is, and by windows of ids, as of many shards.
+@pytest.fixture(params=[1, 4], ids=["one shard", "one of four shards"])
+def shards(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
 @pytest.fixture
-def head(place: Place) -> Iterator[Head]:
-    settings = taken_over(place.settings(shards=1)).settings
+def keys(shards: int) -> list[str]:
+    """Keys of the shard."""
+    mine = (key for key in map("k{}".format, itertools.count()) if bucket_of(key.encode()) % shards == 0)
+    return list(itertools.islice(mine, KEYS))
+
+
+@pytest.fixture
+def head(place: Place, shards: int) -> Iterator[Head]:
+    settings = taken_over(place.settings(shards=shards)).settings
+    assert set(buckets_of(0, shards)) == set(range(0, BUCKETS, shards))
     with psycopg.connect(settings.dsn) as connection:
         since = incarnation(connection, settings.outbox).since
-    with contextlib.closing(Head(settings, "tests", buckets_of(0, 1), since)) as opened:
+    with contextlib.closing(Head(settings, "tests", buckets_of(0, shards), since)) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
-    place: Place, head: Head, seed: int, monkeypatch: pytest.MonkeyPatch
+    place: Place, head: Head, keys: list[str], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone_on = 0
     fetch = Head._fetch
@@ -200,7 +215,7 @@ def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
         return fetch(reader, query, wanted, **more)
 
     monkeypatch.setattr(Head, "_fetch", counted)
-    world = World(place, head, seed)
+    world = World(place, head, keys, seed)
     with contextlib.ExitStack() as open_:
         for writer in world.writers:
             open_.enter_context(writer.connection)
@@ -208,18 +223,22 @@ def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
     world.require_order()
     assert len(world.sent) > 5_000
     # Else there was nothing to see.
-    assert gone_on > 5
+    assert gone_on > 2
 
 
-def backlog(place: Place, rows: int) -> None:
-    """Have many rows pending in all buckets but one."""
-    keys = [key for key in (f"k{n}".encode() for n in range(KEYS)) if bucket_of(key) != QUIET]
+def backlog(place: Place, keys: Sequence[str], rows: int) -> None:
+    """Have many rows pending in all buckets but one, and as many of other shards' among them."""
+    mine = [key.encode() for key in keys if bucket_of(key.encode()) != QUIET]
+    others = [key for key in (f"k{n}".encode() for n in range(KEYS)) if bucket_of(key) % 2]
     place.sql(
-        "INSERT INTO outbox (kafka_topic, kafka_key) SELECT 't', (%s::bytea[])[1 + n %% %s]"
-        " FROM generate_series(1, %s) n",
-        keys,
-        len(keys),
+        "INSERT INTO outbox (kafka_topic, kafka_key) SELECT 't', key FROM generate_series(1, %s) n,"
+        " LATERAL (SELECT (%s::bytea[])[1 + n %% %s] UNION ALL SELECT (%s::bytea[])[1 + n %% %s] WHERE %s) r(key)",
         rows,
+        mine,
+        len(mine),
+        others,
+        len(others),
+        all(bucket_of(key.encode()) % 4 == 0 for key in keys),
     )
 
 
@@ -234,30 +253,31 @@ def reads(head: Head) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("reads_before", range(10, 22, 3))
 def test_a_row_that_commits_late_is_not_overtaken_by_one_that_was_written_after_that(
-    place: Place, head: Head, reads_before: int
+    place: Place, head: Head, keys: list[str], reads_before: int
 ) -> None:
-    backlog(place, 3_000)
+    backlog(place, keys, 3_000)
     order: list[int] = []
     with psycopg.connect(place.dsn) as late:
         # Of a key that has nothing else.
-        insert = "INSERT INTO outbox (kafka_topic, kafka_key) VALUES ('t', 'late') RETURNING id"
-        (first,) = late.execute(insert).fetchone() or ()
-        backlog(place, 3_000)
+        key = next(key for key in (f"late{n}".encode() for n in itertools.count()) if bucket_of(key) % 4 == 0)
+        insert = "INSERT INTO outbox (kafka_topic, kafka_key) VALUES ('t', %s) RETURNING id"
+        (first,) = late.execute(insert, [key]).fetchone() or ()
+        backlog(place, keys, 3_000)
         for number, ids in enumerate(reads(head)):
             order += ids
             if number == reads_before:
                 late.commit()
-                ((second,),) = place.sql(insert)
+                ((second,),) = place.sql(insert, key)
     assert len(order) == 6_002
     assert order.index(first) < order.index(second)
 
 
 @pytest.mark.parametrize("reads_before", range(1, 14, 4))
 def test_a_row_whose_id_was_drawn_early_is_not_overtaken_by_one_that_was_written_after_it(
-    place: Place, head: Head, reads_before: int
+    place: Place, head: Head, keys: list[str], reads_before: int
 ) -> None:
     ((first,),) = place.sql("SELECT nextval(pg_get_serial_sequence('outbox', 'id'))")
-    backlog(place, 6_000)
+    backlog(place, keys, 6_000)
     order: list[int] = []
     # Of a bucket that has nothing else, so that it is read before its turn.
     quiet = next(key for key in (f"q{n}".encode() for n in range(1_000)) if bucket_of(key) == QUIET)
@@ -266,24 +286,27 @@ def test_a_row_whose_id_was_drawn_early_is_not_overtaken_by_one_that_was_written
         order += ids
         if number == reads_before:
             place.sql(insert, first, quiet)
-            place.sql(insert, 10_000, quiet)
+            place.sql(insert, 100_000, quiet)
     assert len(order) == 6_002
-    assert order.index(first) < order.index(10_000)
+    assert order.index(first) < order.index(100_000)
 
 
 @pytest.mark.parametrize("reads_before", [2, 5, 9])
 def test_a_row_that_is_put_back_goes_before_those_that_waited_for_it(
-    place: Place, head: Head, reads_before: int
+    place: Place, head: Head, keys: list[str], reads_before: int
 ) -> None:
     place.sql(
         "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_key, kafka_header_keys, kafka_header_values,"
-        " kind, reason, attempts, blocking) VALUES (0, now(), 't', 'k1', '{}', '{}', 'malformed', '', 1, true)"
+        " kind, reason, attempts, blocking) VALUES (0, now(), 't', %s, '{}', '{}', 'malformed', '', 1, true)",
+        keys[1].encode(),
     )
-    backlog(place, 6_000)
+    backlog(place, keys, 6_000)
     order: list[int] = []
     for number, ids in enumerate(reads(head)):
         order += ids
         if number == reads_before:
             replay(every=True, ds=place.dsn)
-    followers = [row[0] for row in place.sql("SELECT id FROM outbox WHERE kafka_key = 'k1' ORDER BY id")]
+    followers = [
+        row[0] for row in place.sql("SELECT id FROM outbox WHERE kafka_key = %s ORDER BY id", keys[1].encode())
+    ]
     assert [id_ for id_ in order if id_ in {0, *followers}] == sorted({0, *followers})
