@@ -179,7 +179,7 @@ def place(stack: Stack, dsn: str, topic_prefix: str) -> Place:
     return Place(stack, dsn, topic_prefix)
 
 
-# By age as it is, and by windows of ids, as of many shards.
+# Alone, and among rows of others.
 @pytest.fixture(params=[1, 4], ids=["one shard", "one of four shards"])
 def shards(request: pytest.FixtureRequest) -> int:
     return int(request.param)

@@ -65,3 +65,10 @@ def test_in_vain_they_are_tried_less_and_less_often() -> None:
     trail.went(200)
     trail.end(futile=True)
     assert rests(trail) == 15
+
+
+def test_what_was_in_vain_is_forgotten_with_the_backlog() -> None:
+    trail = Trail()
+    assert [rests(trail) for _ in range(3)] == [0, 15, 31]
+    trail.leave()
+    assert [rests(trail) for _ in range(2)] == [0, 15]

@@ -13,17 +13,17 @@ def went(turns: Turns, reads: int, seconds: float = 0.1) -> list[bool]:
 
 
 def test_by_age_only_after_all_buckets_were_seen_to_have_many_and_not_for_long() -> None:
-    assert went(Turns(allowed=True), 15) == [False, *[True] * 6] * 2 + [False]
+    assert went(Turns(share=0.5), 15) == [False, *[True] * 6] * 2 + [False]
 
 
 def test_one_bucket_with_much_is_no_reason() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     turns.learn(1_000, 1_000, 0.1, even=False)
     assert not turns.by_age
 
 
 def test_one_that_gives_little_ends_it() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     turns.learn(1_000, 1_000, 0.1, even=True)
     turns.learn(99, 1_000, 9.9)
     assert not turns.by_age
@@ -31,14 +31,14 @@ def test_one_that_gives_little_ends_it() -> None:
 
 
 def test_one_that_gives_much_and_not_all_is_followed_by_one_more() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     turns.learn(1_000, 1_000, 0.1, even=True)
     turns.learn(999, 1_000, 9.9)
     assert went(turns, 3) == [True, False, True]
 
 
 def test_one_that_gives_nothing_is_repeated_while_rows_are_on_their_way() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     turns.learn(1_000, 1_000, 0.1, even=True)
     for _ in range(10):
         turns.learn(0, 1_000, 0.1)
@@ -48,7 +48,7 @@ def test_one_that_gives_nothing_is_repeated_while_rows_are_on_their_way() -> Non
 
 
 def test_one_by_buckets_between_others_asks_for_a_part() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     assert turns.rows_by_buckets(1_000) == 1_000
     assert went(turns, 7) == [False, *[True] * 6]
     assert not turns.by_age
@@ -58,7 +58,7 @@ def test_one_by_buckets_between_others_asks_for_a_part() -> None:
 
 
 def test_two_that_step_over_too_much_are_not_repeated_for_long() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     assert went(turns, 3, 0.9) == [False, True, True]
     assert went(turns, 18, 0.9) == [False] * 16 + [True] * 2
     assert went(turns, 34, 0.9) == [False] * 32 + [True] * 2
@@ -69,7 +69,7 @@ def test_two_that_step_over_too_much_are_not_repeated_for_long() -> None:
 
 
 def test_a_machine_that_stalls_once_is_no_reason() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     assert went(turns, 2, 9.9) == [False, True]
     assert went(turns, 1) == [True]
     assert went(turns, 1, 9.9) == [True]
@@ -77,7 +77,7 @@ def test_a_machine_that_stalls_once_is_no_reason() -> None:
 
 
 def test_those_that_find_little_and_step_over_too_much_are_not_repeated_for_long_either() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     went(turns, 2)
     for _ in range(2):
         assert turns.by_age
@@ -86,7 +86,7 @@ def test_those_that_find_little_and_step_over_too_much_are_not_repeated_for_long
 
 
 def test_nor_those_by_buckets_between_others() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     assert went(turns, 6) == [False, *[True] * 5]
     turns.learn(1_000, 1_000, 0.9)
     assert turns.rows_by_buckets(1_000) == 250
@@ -96,7 +96,7 @@ def test_nor_those_by_buckets_between_others() -> None:
 
 
 def test_what_one_takes_is_compared_to_a_speed_that_is_not_long_ago() -> None:
-    turns = Turns(allowed=True)
+    turns = Turns(share=0.5)
     by_age = 0
     # The machine becomes slower little by little.
     for number in range(70):
@@ -106,4 +106,4 @@ def test_what_one_takes_is_compared_to_a_speed_that_is_not_long_ago() -> None:
 
 
 def test_never_where_it_is_not_allowed() -> None:
-    assert went(Turns(allowed=False), 5) == [False] * 5
+    assert went(Turns(share=0.12), 5) == [False] * 5

@@ -31,12 +31,9 @@ from thresher.relay.weight import Weight
 
 # Up to here, a query that returns Python's values is quicker.
 _FEW = 200
-# So many shards step over each other's rows rather than going by buckets.
-_FEW_SHARDS = 2
 # By age, rows come in the order of an index: there is nothing to sort, whatever the statistics say.
 UNSORTED = "-c enable_sort=off -c enable_incremental_sort=off"
-# Of the shard's buckets, all, or the one in turn.
-_MINE = "i.bucket = ANY (%(buckets)s::smallint[])"
+# Of the buckets, the one in turn.
 _ONE = "i.bucket >= b.bucket AND i.bucket <= b.bucket"
 # Arrays counted from 1, whatever their bounds are; one of arrays is a flaw, and stays behind.
 _COUNTED = "CASE WHEN array_ndims(i.{0}) = 1 THEN i.{0}[:] ELSE '{{}}' END"
@@ -106,20 +103,19 @@ def head_query(shape: Shape, outbox: TableName, unclaimed: str) -> str:
     return statement("outbox_head", outbox, pick=_pick(outbox, mine=_ONE, unclaimed=left_out))
 
 
-def aged_query(outbox: TableName, *, window: bool = False, counted: bool = False) -> str:
-    """Return the statement that reads a head of our own shape by age, or what is in a window of ids; arrays as they
-    are, or counted from 1."""
-    mine = f"{_ONE} AND i.id > %(last)s AND i.id <= %(upto)s" if window else f"i.id > %(last)s AND {_MINE}"
+def aged_query(outbox: TableName, *, counted: bool = False) -> str:
+    """Return the statement that reads a head of our own shape by age: arrays as they are, or counted from 1."""
+    mine = "i.id > %(last)s AND i.bucket = ANY (%(buckets)s::smallint[])"
     old = ",\n       pg_catalog.age(i.xmin) > (SELECT pg_catalog.age(%(horizon)s::xid8::xid)) AS old"
     unclaimed = statement("relay_not_in_flight").strip()
     pick = _pick(outbox, mine=mine, unclaimed=unclaimed, more=old, counted=counted)
-    return statement("outbox_head_window" if window else "outbox_head_by_age", outbox, pick=pick)
+    return statement("outbox_head_by_age", outbox, pick=pick)
 
 
 def behind_query(outbox: TableName) -> str:
     """Return the statement that reads a head of our own shape by buckets where it was read by age."""
     unclaimed = statement("relay_not_in_flight").strip()
-    late = _pick(outbox, mine=f"i.id <= %(last)s AND {_MINE}", unclaimed=unclaimed)
+    late = _pick(outbox, mine="i.id <= %(last)s AND i.bucket = ANY (%(buckets)s::smallint[])", unclaimed=unclaimed)
     later = _pick(outbox, mine=f"{_ONE} AND i.id > %(last)s", unclaimed=unclaimed)
     return statement("outbox_head_behind", late=late, head=statement("outbox_head", outbox, pick=later))
 
@@ -148,15 +144,9 @@ class Head:
         self._bounded = bounded_query(self._query)
         # Rows that were sent and stay would be stepped over.
         ages = settings.shape is Shape.THRESHER and settings.settling is Settling.DELETE
-        self._turns = Turns(allowed=ages)
+        self._turns = Turns(share=len(self._buckets) / BUCKETS if ages else 0.0)
         self._trail = Trail()
-        # One of many would step over most of what it meets by age.
-        self._windows = len(self._buckets) * _FEW_SHARDS < BUCKETS
-        self._aged, self._aged_counted, self._window, self._window_counted = (
-            aged_query(settings.outbox, window=window, counted=counted)
-            for window in (False, True)
-            for counted in (False, True)
-        )
+        self._aged, self._aged_counted = (aged_query(settings.outbox, counted=counted) for counted in (False, True))
         self._behind = behind_query(settings.outbox)
         self._horizon = statement("relay_horizon", settings.outbox)
         self._large = statement("relay_large")
@@ -250,7 +240,7 @@ class Head:
         rows = self._turns.rows_by_buckets(wanted["rows"])
         each, all_ = self._share.of(rows), len(self._buckets)
         began = time.monotonic()
-        behind = self._turns.between and not self._windows and self._trail.horizon(generation, began) is not None
+        behind = self._turns.between and self._trail.horizon(generation, began) is not None
         query = self._bounded if heavy else self._behind if behind else self._query
         batch = self._fetch(query, {**wanted, "rows": rows, "each": each, "last": self._trail.last})
         found, seconds = batch.num_rows, time.monotonic() - began
@@ -262,8 +252,6 @@ class Head:
             asked = self._turn(last, batch.column("key")[-1].as_py())
             if batch.nbytes <= wanted["bytes"] // 2:
                 self._share.learn(found, rows, asked if found >= rows else all_)
-            if self._windows and not self._turns.between:
-                self._trail.saw(*_reach(batch))
             # Where one bucket was asked for much more than its part, it may have given most of it.
             even = asked >= 0.75 * all_ and each * all_ <= 2 * rows
         self._turns.learn(found, rows, seconds, even=even, wanted=wanted["rows"])
@@ -272,57 +260,41 @@ class Head:
         return batch
 
     def _read_by_age(self, wanted: dict[str, Any], in_flight: Collection[int], generation: int) -> pa.RecordBatch:
-        """Read from the head, or go on behind the last row; from the head too where that gives nothing."""
-        rows, held = wanted["rows"], wanted["held"]
-        began = time.monotonic()
-        horizon = None if held else self._trail.horizon(generation, began)
-        if horizon is None:
-            self._trail.begin(None if held else self._find_horizon(), generation, began)
-            wanted |= {"last": LOWEST, "horizon": None}
-        else:
-            later = [id_ for id_ in in_flight if id_ > self._trail.last]
-            wanted |= {"last": self._trail.last, "horizon": horizon, "in_flight": _listed(later)}
-        batch = self._read_window(wanted) if self._windows else self._read_on(wanted)
-        found = batch.num_rows
-        # Of a window that was met whole, there were no more.
-        self._turns.learn(found, min(rows, found) if self._trail.goes_on else rows, time.monotonic() - began)
+        """Go on behind the last row, or read from the head, also where going on gives nothing."""
+        rows, began, batch = wanted["rows"], time.monotonic(), None
+        horizon = None if wanted["held"] else self._trail.horizon(generation, began)
+        if horizon is not None:
+            batch = self._go_on(wanted, in_flight, horizon)
+        if batch is None or not batch.num_rows:
+            self._trail.begin(None if wanted["held"] else self._find_horizon(), generation, began)
+            start = {"last": LOWEST, "horizon": None}
+            batch = self._fetch(self._aged, {**wanted, **start}, otherwise=self._aged_counted).drop_columns("old")
+            self._note_end(batch, rows)
+        self._turns.learn(batch.num_rows, rows, time.monotonic() - began)
         if not self._turns.by_age and not self._turns.between:
             self._trail.end()
-        if found or horizon is None:
-            return batch
-        return self._read_by_age({**wanted, "in_flight": _listed(in_flight)}, in_flight, generation)
+        return batch
 
-    def _read_on(self, wanted: dict[str, Any]) -> pa.RecordBatch:
-        """Return rows by age that are old enough, up to the first that is not, and note where that ends."""
-        rows = wanted["rows"]
-        batch, new = _old(self._fetch(self._aged, wanted, otherwise=self._aged_counted), wanted["horizon"])
-        if new is None and batch.num_rows >= rows:
+    def _go_on(self, wanted: dict[str, Any], in_flight: Collection[int], horizon: str) -> pa.RecordBatch:
+        """Return rows that are old enough, up to the first that is not."""
+        last = self._trail.last
+        later = [id_ for id_ in in_flight if id_ > last]
+        start = {"last": last, "horizon": horizon, "in_flight": _listed(later)}
+        batch = self._fetch(self._aged, {**wanted, **start}, otherwise=self._aged_counted)
+        new = pc.index(batch.column("old"), False).as_py()
+        batch = batch.drop_columns("old").slice(0, None if new < 0 else new)
+        self._note_end(batch, wanted["rows"], futile=new >= 0 and 2 * new < wanted["rows"])
+        return batch
+
+    def _note_end(self, batch: pa.RecordBatch, rows: int, *, futile: bool = False) -> None:
+        if batch.num_rows >= rows:
             self._trail.went(batch.column("id")[-1].as_py())
         else:
-            self._trail.end(futile=new is not None and 2 * new < rows)
-        return batch
-
-    def _read_window(self, wanted: dict[str, Any]) -> pa.RecordBatch:
-        """Return the same of a window of ids, in which there should be as many."""
-        trail, rows = self._trail, wanted["rows"]
-        upto, most = trail.upto(rows), 2 * rows
-        batch = self._fetch(self._window, {**wanted, "upto": upto, "most": most}, otherwise=self._window_counted)
-        batch, new = _old(batch.sort_by("id"), wanted["horizon"])
-        found, spread = batch.num_rows, trail.spread(upto, batch.num_rows)
-        batch = batch.slice(0, rows)
-        if new is not None:
-            trail.end(futile=2 * new < rows)
-        elif rows <= 2 * found < 2 * most:
-            trail.went(upto if found <= rows else batch.column("id")[-1].as_py(), spread)
-        else:
-            # There is little left, or more than was asked for.
-            trail.end()
-            trail.saw(upto if found < rows else batch.column("id")[-1].as_py(), spread)
-        return batch
+            self._trail.end(futile=futile)
 
     def _stop_aging(self) -> None:
         self._turns.stop()
-        self._trail.end()
+        self._trail.leave()
 
     def _fetch(self, query: str, wanted: dict[str, Any], *, otherwise: str | None = None) -> pa.RecordBatch:
         """Return what a statement gives; where the driver cannot read that, what the other one does."""
@@ -372,16 +344,3 @@ class Head:
 def _listed(ids: Iterable[int]) -> str:
     """Return an array as text: thousands of numbers are quoted in one go."""
     return f"{{{','.join(map(str, ids))}}}"
-
-
-def _old(batch: pa.RecordBatch, horizon: str | None) -> tuple[pa.RecordBatch, int | None]:
-    """Return rows up to the first that is not old, and its place if there is one."""
-    new = -1 if horizon is None else pc.index(batch.column("old"), False).as_py()
-    batch = batch.drop_columns("old")
-    return (batch, None) if new < 0 else (batch.slice(0, new), new)
-
-
-def _reach(batch: pa.RecordBatch) -> tuple[int, float]:
-    """Return the last id of all, and how many ids there are for a row."""
-    ends = pc.min_max(batch.column("id")).as_py()
-    return ends["max"], (ends["max"] - ends["min"] + 1) / batch.num_rows

@@ -10,15 +10,12 @@ They may not where the first one left something out that a later one would not, 
 was blocked; nor when rows have gone back.
 """
 
-import math
-
 # After one that gave next to nothing, so many begin at the head; more the next time.
 _PENANCE, _MOST_PENANCE = 16, 1_024
 # In a day, a busy server counts its transactions round, and what was old is new.
 _LIFE_SECONDS = 60.0
-# Below every id that is drawn, and above.
-LOWEST, _HIGHEST = -(2**63), 2**63 - 1
-_MORE = 1.05
+# Below every id that is drawn.
+LOWEST = -(2**63)
 
 
 class Trail:
@@ -29,8 +26,6 @@ class Trail:
         self._generation = -1
         self._until = 0.0
         self._rest, self._penance = 0, _PENANCE
-        # Up to where rows were seen, and how many ids there are for each.
-        self._front, self._spread = 0, 1.0
         # Reads go on behind this row.
         self.last = LOWEST
 
@@ -46,33 +41,20 @@ class Trail:
         fresh = generation == self._generation and now < self._until and self.last > LOWEST
         return self._horizon if fresh else None
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether the next read may, but for what happens until then."""
-        return self._horizon is not None
-
-    def upto(self, rows: int) -> int:
-        """Return the id up to which there should be so many rows, and a few more."""
-        return min(_HIGHEST, self._front + math.ceil(_MORE * rows * self._spread))
-
-    def saw(self, front: int, spread: float) -> None:
-        """A read by buckets came up to this row, of so many ids for each."""
-        self._front, self._spread = front, max(1.0, spread)
-
-    def spread(self, upto: int, found: int) -> float:
-        """Return how many ids there are for a row, where so many were found up to this id."""
-        return (upto - self._front) / max(1, found)
-
-    def went(self, last: int, spread: float = 1.0) -> None:
-        """A read gave all that there is, or all that it wanted, up to this row, of so many ids for each."""
+    def went(self, last: int) -> None:
+        """A read gave all that it wanted, up to this row."""
         if self.last > LOWEST:
             self._penance = _PENANCE
         self.last = last
-        self.saw(last, spread)
+
+    def leave(self) -> None:
+        """Reads do not go by age any more, and what kept them from going on may be over when they do again."""
+        self.end()
+        self._rest, self._penance = 0, _PENANCE
 
     def end(self, *, futile: bool = False) -> None:
-        """A read gave less: there is no more, or it is not old enough; or reads do not go by age any more. Futile if it
-        went on and gave next to nothing, because somebody's transaction has been open for long."""
+        """A read gave less: there is no more, or it is not old enough. Futile if it went on and gave next to nothing,
+        because somebody's transaction has been open for long."""
         self._horizon = None
         if futile:
             self._rest, self._penance = self._penance, min(2 * self._penance, _MOST_PENANCE)

@@ -2,8 +2,8 @@
 
 import math
 
-# So many reads go by age, then one by buckets.
-_BY_AGE = 6
+# So many reads go by age, then one by buckets. With more shards, too many rows of others would be stepped over.
+_BY_AGE, _MOST_SHARDS = 6, 8
 # One that takes so many times as long as it would at the best speed steps over too much; a machine that stalls makes
 # one of them long, not two. So many go by buckets then, more the next time. The best speed is forgotten bit by bit.
 _SLOW, _IN_SUCCESSION, _PENANCE, _MOST_PENANCE, _FORGETTING = 6.0, 2, 16, 1_024, 1.1
@@ -20,8 +20,9 @@ class Turns:
     shards leave behind is not stepped over: where that makes reads by age slow, there are none for a while.
     """
 
-    def __init__(self, *, allowed: bool) -> None:
-        self._allowed = allowed
+    def __init__(self, *, share: float) -> None:
+        """`share` is the part of all buckets that the shard has."""
+        self._allowed = share * _MOST_SHARDS >= 1
         self._left = self._rest = 0
         self._penance = _PENANCE
         # Whether the reads before were by age, up to the last of them.
