@@ -12,7 +12,7 @@ was blocked; nor when rows have gone back.
 
 # After one that gave next to nothing, so many begin at the head; more the next time.
 _PENANCE, _MOST_PENANCE = 16, 1_024
-# In a day, a busy server counts its transactions round, and what was old is new.
+# Within days, a busy server counts its transactions round, and what was new looks old.
 _LIFE_SECONDS = 60.0
 # Below every id that is drawn.
 LOWEST = -(2**63)
