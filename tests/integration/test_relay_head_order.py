@@ -20,6 +20,7 @@ from tests.relay.relaying import Place, taken_over
 from thresher.cli.dead import replay
 from thresher.devstack.stack import Stack
 from thresher.outbox.shape import BUCKETS, bucket_of
+from thresher.relay.arrow import Arrow
 from thresher.relay.control import incarnation
 from thresher.relay.head import Head
 from thresher.relay.lot import Few
@@ -207,14 +208,14 @@ def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
     place: Place, head: Head, keys: list[str], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone_on = 0
-    fetch = Head._fetch
+    fetch = Arrow.fetch
 
-    def counted(reader: Head, query: str, wanted: dict[str, Any], **more: Any) -> Any:
+    def counted(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> Any:
         nonlocal gone_on
-        gone_on += wanted.get("horizon") is not None and wanted["last"] > LOWEST
-        return fetch(reader, query, wanted, **more)
+        gone_on += "upto" in wanted
+        return fetch(arrow, query, wanted, **more)
 
-    monkeypatch.setattr(Head, "_fetch", counted)
+    monkeypatch.setattr(Arrow, "fetch", counted)
     world = World(place, head, keys, seed)
     with contextlib.ExitStack() as open_:
         for writer in world.writers:
@@ -310,3 +311,60 @@ def test_a_row_that_is_put_back_goes_before_those_that_waited_for_it(
         row[0] for row in place.sql("SELECT id FROM outbox WHERE kafka_key = %s ORDER BY id", keys[1].encode())
     ]
     assert [id_ for id_ in order if id_ in {0, *followers}] == sorted({0, *followers})
+
+
+def store(place: Place, ids: str, keys: Sequence[str]) -> None:
+    """Write rows with these ids, in their order, so that they lie in it; keys take turns."""
+    place.sql(
+        "INSERT INTO outbox (id, kafka_topic, kafka_key)"
+        f" SELECT id, 't', (%s::bytea[])[1 + row_number() OVER () %% %s] FROM ({ids}) i(id)",
+        [key.encode() for key in keys],
+        len(keys),
+    )
+
+
+LAID_OUT = {
+    "the newest first": ("SELECT n FROM generate_series(6000, 1, -1) n",),
+    "in disorder": ("SELECT n FROM generate_series(1, 6000) n ORDER BY md5(n::text)",),
+    "far apart, then close together": (
+        "SELECT 100 * n FROM generate_series(1, 2000) n",
+        "SELECT n FROM generate_series(200001, 204000) n",
+    ),
+    "close together, then far apart": (
+        "SELECT n FROM generate_series(1, 4000) n",
+        "SELECT 1000000000000 + 100000 * n FROM generate_series(1, 2000) n",
+    ),
+    "below zero, then at the end of all ids": (
+        "SELECT n FROM generate_series(-3000, -1) n",
+        "SELECT 9223372036854775807 - 3000 + n FROM generate_series(1, 3000) n",
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAID_OUT.values(), ids=LAID_OUT)
+def test_wherever_rows_lie_and_however_far_apart_ids_are_they_are_read_once_and_in_order(
+    place: Place, head: Head, keys: list[str], layout: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in layout:
+        store(place, part, keys)
+    windows = 0
+    fetch = Arrow.fetch
+
+    def counted(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> Any:
+        nonlocal windows
+        windows += "upto" in wanted
+        return fetch(arrow, query, wanted, **more)
+
+    monkeypatch.setattr(Arrow, "fetch", counted)
+    key_of = dict(place.sql("SELECT id, kafka_key FROM outbox"))
+    last: dict[bytes, int] = {}
+    order: list[int] = []
+    for ids in reads(head):
+        assert len(ids) <= ROWS
+        order += ids
+        for id_ in ids:
+            assert id_ > last.get(key_of[id_], LOWEST)
+            last[key_of[id_]] = id_
+    assert sorted(order) == sorted(key_of)
+    # Else there was nothing to see.
+    assert windows > 5

@@ -9,9 +9,9 @@ import pytest
 
 from thresher.db import TableName, statement
 from thresher.outbox import Shape, create_schema
+from thresher.relay.arrow import UNSORTED
 from thresher.relay.database import connect
-from thresher.relay.head import UNSORTED, aged_query, behind_query, bounded_query, head_query
-from thresher.relay.trail import LOWEST
+from thresher.relay.head_queries import aged_query, bounded_query, head_query, window_query
 
 OUTBOX = TableName(table="outbox")
 ROWS = 20_000
@@ -72,7 +72,7 @@ SETTLING = ("relay_settle_delete", "relay_settle_stamp", "relay_left_delete", "r
 
 
 def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> None:
-    head = head_query(Shape.THRESHER, OUTBOX, "relay_not_in_flight")
+    head = head_query(Shape.THRESHER, OUTBOX)
     bounded = bounded_query(head)
     for each in (1, 300, 10_000):
         for in_flight in ([], list(range(10_000))):
@@ -92,14 +92,40 @@ def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> 
 
 @pytest.mark.parametrize("in_flight", [[], list(range(10_000))], ids=["none in flight", "many in flight"])
 def test_by_age_there_is_nothing_to_sort(session: psycopg.Connection[Any], in_flight: list[int]) -> None:
+    as_the_arrow_session(session)
+    parameters = {**WANTED, "in_flight": in_flight}
+    for query in (aged_query(OUTBOX), aged_query(OUTBOX, counted=True)):
+        assert planned(session, query, parameters) == {PRIMARY}
+        assert "Sort" not in json.dumps(plan_of(session, query, parameters))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 8, 64])
+def test_a_window_is_read_by_pages_and_without_what_others_have(session: psycopg.Connection[Any], shards: int) -> None:
+    as_the_arrow_session(session)
+    parameters = {**WANTED, "buckets": BUCKETS[::shards], "horizon": "700"}
+    for in_flight in ([], list(range(10_000))):
+        for last, upto in ((0, 500), (5_000, 15_000), (19_000, 1_000_000)):
+            for query in (window_query(OUTBOX), window_query(OUTBOX, counted=True)):
+                session.execute(statement("relay_by_pages"))
+                wanted = {**parameters, "in_flight": in_flight, "last": last, "upto": upto}
+                (pages,) = nodes(plan_of(session, query, wanted), "Bitmap Heap Scan")
+                (index,) = pages["Plans"][:1]
+                assert index["Node Type"] == "Bitmap Index Scan"
+                # Where half of the rows are its own, the other index does as well.
+                assert index["Index Name"] in ({PENDING} if shards > 2 else {PENDING, PRIMARY})
+                assert str(last) in index["Index Cond"]
+                assert str(upto) in index["Index Cond"]
+                assert "Sort" not in json.dumps(plan_of(session, query, wanted))
+        session.execute(statement("relay_by_order"))
+        assert planned(session, aged_query(OUTBOX), {**parameters, "in_flight": in_flight}) == {PRIMARY}
+
+
+def as_the_arrow_session(session: psycopg.Connection[Any]) -> None:
     for option in UNSORTED.replace("-c ", "").split():
         session.execute(f"SET {option}")
-    for last, horizon in ((LOWEST, None), (5_000, "700")):
-        parameters = {**WANTED, "in_flight": in_flight, "last": last, "horizon": horizon, "each": 300}
-        for query in (aged_query(OUTBOX), aged_query(OUTBOX, counted=True)):
-            assert planned(session, query, parameters) == {PRIMARY}, last
-            assert "Sort" not in json.dumps(plan_of(session, query, parameters))
-        for each in (1, 300, 10_000):
-            parameters["each"] = each
-            assert planned(session, behind_query(OUTBOX), parameters) == {PRIMARY, PENDING}, (last, each)
-            assert "Sort" not in json.dumps(plan_of(session, behind_query(OUTBOX), parameters))
+
+
+def nodes(node: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """Return the parts of a plan of this kind that look at the outbox."""
+    own = [node] if node["Node Type"] == kind and node.get("Relation Name") == "outbox" else []
+    return own + [found for child in node.get("Plans", ()) for found in nodes(child, kind)]

@@ -36,8 +36,8 @@ def test_they_do_not_where_something_was_left_out() -> None:
 
 def test_they_do_not_for_long() -> None:
     trail = begun(Trail())
-    assert trail.horizon(1, 59.0) == "7"
-    assert trail.horizon(1, 60.0) is None
+    assert trail.horizon(1, 9.0) == "7"
+    assert trail.horizon(1, 10.0) is None
 
 
 def test_they_end_with_what_is_not_old_enough() -> None:

@@ -1,109 +1,166 @@
-"""Which reads of a head go by age."""
+"""Which reads of a head go by age, and which buckets are read by themselves."""
 
 from thresher.relay.turns import Turns
 
-
-def went(turns: Turns, reads: int, seconds: float = 0.1) -> list[bool]:
-    """Have it take in full reads of even buckets, and return which went by age."""
-    found = []
-    for _ in range(reads):
-        found.append(turns.by_age)
-        turns.learn(1_000, 1_000, seconds if turns.by_age else 0.1, even=True)
-    return found
+BUCKETS = range(0, 64, 8)
+EVEN = dict.fromkeys(BUCKETS, 125)
 
 
-def test_by_age_only_after_all_buckets_were_seen_to_have_many_and_not_for_long() -> None:
-    assert went(Turns(share=0.5), 15) == [False, *[True] * 6] * 2 + [False]
+def aging(*, buckets: range = BUCKETS) -> Turns:
+    """Return one that has just found that all buckets have many, in 0.1 s for 1,000 rows."""
+    turns = Turns(buckets, allowed=True)
+    turns.by_buckets(1_000, 1_000, 0.1, even=True)
+    return turns
 
 
-def test_one_bucket_with_much_is_no_reason() -> None:
-    turns = Turns(share=0.5)
-    turns.learn(1_000, 1_000, 0.1, even=False)
+def rests(turns: Turns, most: int = 2_000) -> int:
+    """Return how many reads go by buckets, all of which have many, until one goes by age."""
+    for count in range(most):
+        if turns.by_age:
+            return count
+        turns.by_buckets(1_000, 1_000, 0.1, even=True)
+    raise AssertionError("none went by age")
+
+
+def test_by_age_only_after_all_buckets_were_seen_to_have_many() -> None:
+    turns = Turns(BUCKETS, allowed=True)
+    assert not turns.by_age
+    turns.by_buckets(1_000, 1_000, 0.1, even=False)
+    assert not turns.by_age
+    turns.by_buckets(999, 1_000, 0.1, even=True)
+    assert not turns.by_age
+    turns.by_buckets(1_000, 1_000, 0.1, even=True)
+    assert turns.by_age
+
+
+def test_never_where_it_is_not_allowed() -> None:
+    turns = Turns(BUCKETS, allowed=False)
+    turns.by_buckets(1_000, 1_000, 0.1, even=True)
+    assert not turns.by_age
+
+
+def test_as_long_as_all_buckets_have_many() -> None:
+    turns = aging()
+    turns.from_head(EVEN, 1_000, 0.1)
+    for _ in range(100):
+        turns.went_on(EVEN)
+        assert turns.by_age
+        assert not turns.quiet
+
+
+def test_nothing_on_its_way_ends_it() -> None:
+    turns = aging()
+    turns.stop()
     assert not turns.by_age
 
 
 def test_one_that_gives_little_ends_it() -> None:
-    turns = Turns(share=0.5)
-    turns.learn(1_000, 1_000, 0.1, even=True)
-    turns.learn(99, 1_000, 9.9)
+    turns = aging()
+    turns.from_head({0: 99}, 1_000, 0.1)
     assert not turns.by_age
-    assert went(turns, 2) == [False, True]
+    assert rests(turns) == 1
 
 
-def test_one_that_gives_much_and_not_all_is_followed_by_one_more() -> None:
-    turns = Turns(share=0.5)
-    turns.learn(1_000, 1_000, 0.1, even=True)
-    turns.learn(999, 1_000, 9.9)
-    assert went(turns, 3) == [True, False, True]
+def test_one_that_gives_much_and_not_all_is_followed_by_another() -> None:
+    turns = aging()
+    turns.from_head({0: 100}, 1_000, 0.1)
+    assert turns.by_age
 
 
 def test_one_that_gives_nothing_is_repeated_while_rows_are_on_their_way() -> None:
-    turns = Turns(share=0.5)
-    turns.learn(1_000, 1_000, 0.1, even=True)
+    turns = aging()
     for _ in range(10):
-        turns.learn(0, 1_000, 0.1)
+        turns.from_head({}, 1_000, 0.1)
         assert turns.by_age
-    turns.stop()
-    assert went(turns, 1) == [False]
 
 
-def test_one_by_buckets_between_others_asks_for_a_part() -> None:
-    turns = Turns(share=0.5)
-    assert turns.rows_by_buckets(1_000) == 1_000
-    assert went(turns, 7) == [False, *[True] * 6]
-    assert not turns.by_age
-    assert turns.rows_by_buckets(1_000) == 250
-    turns.learn(100, 250, 0.1)
-    assert turns.rows_by_buckets(1_000) == 1_000
+def test_buckets_that_have_little_are_read_by_themselves_every_few_reads() -> None:
+    turns = aging()
+    little = EVEN | {16: 25, 24: 26}
+    told = []
+    for _ in range(12):
+        turns.went_on(little)
+        told.append(list(turns.quiet))
+    assert told == [*[[]] * 5, [16]] * 2
+    assert turns.by_age
 
 
-def test_two_that_step_over_too_much_are_not_repeated_for_long() -> None:
-    turns = Turns(share=0.5)
-    assert went(turns, 3, 0.9) == [False, True, True]
-    assert went(turns, 18, 0.9) == [False] * 16 + [True] * 2
-    assert went(turns, 34, 0.9) == [False] * 32 + [True] * 2
-    # One that is quick makes good again.
-    assert went(turns, 65, 0.2) == [False] * 64 + [True]
-    assert went(turns, 2, 0.9) == [True] * 2
-    assert went(turns, 18, 0.9) == [False] * 16 + [True] * 2
+def test_so_are_those_that_have_nothing() -> None:
+    turns = aging()
+    for _ in range(6):
+        turns.went_on({bucket: 125 for bucket in BUCKETS if bucket > 8})
+    assert turns.quiet == [0, 8]
+
+
+def test_what_few_rows_say_of_them_is_not_taken_for_the_truth() -> None:
+    turns = aging()
+    for _ in range(15):
+        turns.went_on({0: 8})
+        assert turns.by_age
+        assert not turns.quiet
+
+
+def test_where_many_have_little_none_goes_by_age_for_long() -> None:
+    turns = aging()
+    for expected in (16, 32, 64, 128, 256, 512, 1_024, 1_024):
+        for _ in range(6):
+            assert turns.by_age
+            turns.went_on({0: 1_000} | dict.fromkeys([8, 16, 24, 32], 300))
+        assert not turns.by_age
+        assert not turns.quiet
+        assert rests(turns) == expected
+    # Once they are even again, that is forgotten.
+    for _ in range(6):
+        turns.went_on(EVEN)
+    for _ in range(6):
+        turns.went_on({0: 1_000})
+    assert rests(turns) == 16
+
+
+def test_a_shard_of_one_bucket_is_even() -> None:
+    turns = aging(buckets=range(1))
+    for _ in range(12):
+        turns.went_on({0: 1_000})
+        assert turns.by_age
+        assert not turns.quiet
+
+
+def test_two_from_the_head_that_step_over_too_much_are_not_repeated_for_long() -> None:
+    turns = aging()
+    for expected in (16, 32, 64):
+        turns.from_head(EVEN, 1_000, 0.9)
+        assert turns.by_age
+        turns.from_head(EVEN, 1_000, 0.9)
+        assert rests(turns) == expected
+
+
+def test_nor_are_those_that_find_little() -> None:
+    turns = aging()
+    for _ in range(2):
+        assert turns.by_age
+        turns.from_head({0: 500}, 1_000, 0.9)
+    assert rests(turns) == 16
 
 
 def test_a_machine_that_stalls_once_is_no_reason() -> None:
-    turns = Turns(share=0.5)
-    assert went(turns, 2, 9.9) == [False, True]
-    assert went(turns, 1) == [True]
-    assert went(turns, 1, 9.9) == [True]
-    assert went(turns, 3) == [True] * 3
+    turns = aging()
+    for _ in range(5):
+        turns.from_head(EVEN, 1_000, 9.9)
+        turns.from_head(EVEN, 1_000, 0.1)
+    assert turns.by_age
 
 
-def test_those_that_find_little_and_step_over_too_much_are_not_repeated_for_long_either() -> None:
-    turns = Turns(share=0.5)
-    went(turns, 2)
-    for _ in range(2):
-        assert turns.by_age
-        turns.learn(500, 1_000, 0.9)
-    assert went(turns, 17) == [False] * 16 + [True]
-
-
-def test_nor_those_by_buckets_between_others() -> None:
-    turns = Turns(share=0.5)
-    assert went(turns, 6) == [False, *[True] * 5]
-    turns.learn(1_000, 1_000, 0.9)
-    assert turns.rows_by_buckets(1_000) == 250
-    turns.learn(250, 250, 0.9, even=True, wanted=1_000)
-    assert turns.rows_by_buckets(1_000) == 1_000
-    assert went(turns, 17) == [False] * 16 + [True]
+def test_one_that_is_followed_by_others_which_go_on_is_none_either() -> None:
+    turns = aging()
+    for _ in range(5):
+        turns.from_head(EVEN, 1_000, 9.9)
+        turns.went_on(EVEN)
+    assert turns.by_age
 
 
 def test_what_one_takes_is_compared_to_a_speed_that_is_not_long_ago() -> None:
-    turns = Turns(share=0.5)
-    by_age = 0
+    turns = aging()
     # The machine becomes slower little by little.
     for number in range(70):
-        by_age += turns.by_age
-        turns.learn(1_000, 1_000, 0.1 * 1.05**number, even=True)
-    assert by_age == 60
-
-
-def test_never_where_it_is_not_allowed() -> None:
-    assert went(Turns(share=0.12), 5) == [False] * 5
+        turns.from_head(EVEN, 1_000, 0.1 * 1.05**number)
+        assert turns.by_age

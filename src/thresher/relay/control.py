@@ -110,3 +110,9 @@ def incarnation(connection: psycopg.Connection[Any], outbox: TableName) -> Incar
     if standby:
         raise DatabaseLost("the database is a standby: the relay waits for the primary")
     return Incarnation(system_id=system_id, since=since, now=now)
+
+
+def require_same(since: str, expected: str) -> None:
+    """See that it is the database that recovery settled: in one restored since, sent rows are back."""
+    if since != expected:
+        raise DatabaseLost("the database was restarted or replaced: the shard recovers first")

@@ -15,9 +15,10 @@ import pyarrow as pa
 from thresher.db import statement
 from thresher.db.arrays import bigint_array
 from thresher.db.cursor import BigintArray, OwnCursor
-from thresher.relay.control import ControlTable, incarnation
+from thresher.relay.control import ControlTable, incarnation, require_same
 from thresher.relay.database import connect, explained
-from thresher.relay.head import Probe, Share, bounded_query, head_query, largest, require_same
+from thresher.relay.head import Probe, Share, largest
+from thresher.relay.head_queries import bounded_query, head_query
 from thresher.relay.lot import Few, read_of
 from thresher.relay.names import control_table
 from thresher.relay.problem import DatabaseLost, Superseded

@@ -10,12 +10,13 @@ They may not where the first one left something out that a later one would not, 
 was blocked; nor when rows have gone back.
 """
 
-# After one that gave next to nothing, so many begin at the head; more the next time.
-_PENANCE, _MOST_PENANCE = 16, 1_024
-# Within days, a busy server counts its transactions round, and what was new looks old.
-_LIFE_SECONDS = 60.0
-# Below every id that is drawn.
-LOWEST = -(2**63)
+from thresher.relay.penance import Penance
+
+# What is committed late among what was met waits for the next read from the head. (And within days, a busy server
+# counts its transactions round, and what was new looks old.)
+_LIFE_SECONDS = 10.0
+# Below every id that is drawn, and the highest there is.
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
 
 class Trail:
@@ -25,15 +26,15 @@ class Trail:
         self._horizon: str | None = None
         self._generation = -1
         self._until = 0.0
-        self._rest, self._penance = 0, _PENANCE
-        # Reads go on behind this row.
+        self._penance = Penance()
+        # Reads go on behind this id.
         self.last = LOWEST
 
     def begin(self, horizon: str | None, generation: int, now: float) -> None:
         """A read begins at the head: the oldest transaction that had not ended before it, or None if anything is left
         out; how often rows had gone back; and when."""
-        self._rest = max(0, self._rest - 1)
-        self._horizon = None if self._rest else horizon
+        self._penance.serve()
+        self._horizon = horizon if self._penance.over else None
         self._generation, self._until, self.last = generation, now + _LIFE_SECONDS, LOWEST
 
     def horizon(self, generation: int, now: float) -> str | None:
@@ -42,19 +43,19 @@ class Trail:
         return self._horizon if fresh else None
 
     def went(self, last: int) -> None:
-        """A read gave all that it wanted, up to this row."""
+        """A read gave all that there was up to this id, and there may be more."""
         if self.last > LOWEST:
-            self._penance = _PENANCE
+            self._penance.forgive()
         self.last = last
 
     def leave(self) -> None:
         """Reads do not go by age any more, and what kept them from going on may be over when they do again."""
         self.end()
-        self._rest, self._penance = 0, _PENANCE
+        self._penance.forget()
 
     def end(self, *, futile: bool = False) -> None:
         """A read gave less: there is no more, or it is not old enough. Futile if it went on and gave next to nothing,
         because somebody's transaction has been open for long."""
         self._horizon = None
         if futile:
-            self._rest, self._penance = self._penance, min(2 * self._penance, _MOST_PENANCE)
+            self._penance.begin()

@@ -1,73 +1,95 @@
 """Which reads of a head go by age, and which by buckets."""
 
 import math
+from collections import Counter
+from collections.abc import Collection, Mapping
 
-# So many reads go by age, then one by buckets. With more shards, too many rows of others would be stepped over.
-_BY_AGE, _MOST_SHARDS = 6, 8
+from thresher.relay.penance import Penance
+
+# After so many reads by age it is seen what each bucket gave, once there are so many rows for each.
+_BY_AGE, _ENOUGH = 6, 16
+# A bucket that gave less than this part of an equal share has little; and no more than this part of them may.
+_LITTLE, _MOST_QUIET = 0.25, 0.25
 # One that takes so many times as long as it would at the best speed steps over too much; a machine that stalls makes
-# one of them long, not two. So many go by buckets then, more the next time. The best speed is forgotten bit by bit.
-_SLOW, _IN_SUCCESSION, _PENANCE, _MOST_PENANCE, _FORGETTING = 6.0, 2, 16, 1_024, 1.1
-# A read by buckets between two by age is there for buckets that have little, and gives a part of what it could.
-_BETWEEN = 4
+# one of them long, not two. The best speed is forgotten bit by bit.
+_SLOW, _IN_SUCCESSION, _FORGETTING = 6.0, 2, 1.1
 # One that gave at least this part of what it wanted is followed by another: who has many may soon have more.
 _SHORT = 0.1
 
 
 class Turns:
-    """Some go by age, after one by buckets has found that all of them have many.
+    """Reads go by age after one by buckets has found that all of them have many.
 
-    By buckets, one that has little is not kept waiting by the others; so every few reads go by them. And what other
-    shards leave behind is not stepped over: where that makes reads by age slow, there are none for a while.
+    Rows of a bucket that has little would wait for all that is older. So every few reads there is one by buckets, of
+    those alone; and where many have little, no read goes by age for a while. Nor where other shards leave so much
+    behind that reads by age are slow.
     """
 
-    def __init__(self, *, share: float) -> None:
-        """`share` is the part of all buckets that the shard has."""
-        self._allowed = share * _MOST_SHARDS >= 1
-        self._left = self._rest = 0
-        self._penance = _PENANCE
-        # Whether the reads before were by age, up to the last of them.
-        self._between = False
-        # What a row takes at best, and how many reads were slow in succession.
+    def __init__(self, buckets: Collection[int], *, allowed: bool) -> None:
+        """These are the shard's buckets; where it is not allowed, no read goes by age."""
+        self._buckets = buckets
+        self._allowed = allowed
+        self._penance = Penance()
+        # What a row takes at best.
         self._usual_seconds = math.inf
-        self._slow = 0
-
-    @property
-    def by_age(self) -> bool:
-        """Whether the next read goes by age."""
-        return self._left > 0
-
-    @property
-    def between(self) -> bool:
-        """Whether the next read is by buckets between others by age."""
-        return self._between
+        self.stop()
 
     def stop(self) -> None:
-        """Nothing is on its way, or rows are large: the next read is by buckets, and not between others."""
-        self._left, self._between = 0, False
+        """Nothing is on its way, or rows are large: the next read is by buckets."""
+        self.by_age = False
+        # Where reads go by age: the buckets that are read by themselves before the next one.
+        self.quiet: Collection[int] = ()
+        # How many reads were slow in succession, and what was read by age since it was last seen who has little.
+        self._slow = self._reads = 0
+        self._given: Counter[int] = Counter()
 
-    def rows_by_buckets(self, rows: int) -> int:
-        """Return how many rows to ask for by buckets, where so many are wanted."""
-        return max(1, rows // _BETWEEN) if self._between else rows
+    def by_buckets(self, found: int, rows: int, seconds: float, *, even: bool) -> None:
+        """Take in a read by buckets: how many rows it found and asked for, what it took, whether all have many."""
+        self._penance.serve()
+        if found >= rows:
+            self._note_speed(found, seconds)
+            self.by_age = even and self._allowed and self._penance.over
 
-    def learn(self, found: int, rows: int, seconds: float, *, even: bool = False, wanted: int | None = None) -> None:
-        """Take in a read: how many rows it found and asked for, what it took, whether all buckets have many; and how
-        many were wanted, if that is more than it asked for."""
-        slow = (self._left > 0 or self._between) and seconds > _SLOW * self._usual_seconds * (wanted or rows)
+    def from_head(self, given: Mapping[int, int], rows: int, seconds: float) -> None:
+        """Take in a read by age from the head: how many rows of each bucket it gave, how many it should, and what it
+        took."""
+        found = sum(given.values())
+        slow = seconds > _SLOW * self._usual_seconds * rows
         self._slow = self._slow + 1 if slow else 0
         if found >= rows:
-            self._usual_seconds = min(seconds / found, _FORGETTING * self._usual_seconds)
-        if self._slow == _IN_SUCCESSION:
-            self.stop()
-            self._rest, self._penance, self._slow = self._penance, min(2 * self._penance, _MOST_PENANCE), 0
-        elif self._left == 0:
-            self._rest = max(0, self._rest - 1)
-            self._between = False
-            if even and found >= rows and self._allowed and self._rest == 0:
-                self._left = _BY_AGE
-        elif found < rows:
-            # All that there was. Where nothing was, that is so for as long as there are rows on their way.
-            self._left = 1 if found == 0 or found >= _SHORT * rows else 0
+            self._note_speed(found, seconds)
         else:
-            self._left -= 1
-            self._between = self._left == 0
-            self._penance = self._penance if slow else _PENANCE
+            # All that there was. Where nothing was, that is so for as long as there are rows on their way.
+            self.by_age = found == 0 or found >= _SHORT * rows
+        if self._slow >= _IN_SUCCESSION:
+            self._leave()
+        else:
+            self._look_for_quiet(given)
+
+    def went_on(self, given: Mapping[int, int]) -> None:
+        """Take in one that went on, and gave so many rows of each bucket: it has stepped over nothing."""
+        self._slow = 0
+        self._look_for_quiet(given)
+
+    def _look_for_quiet(self, given: Mapping[int, int]) -> None:
+        """See which buckets have little, if it is time for it."""
+        self.quiet = ()
+        self._reads += 1
+        self._given.update(given)
+        each = self._given.total() / len(self._buckets)
+        if self._reads < _BY_AGE or each < _ENOUGH:
+            return
+        self.quiet = [bucket for bucket in self._buckets if self._given[bucket] < _LITTLE * each]
+        self._reads = 0
+        self._given.clear()
+        if len(self.quiet) > _MOST_QUIET * len(self._buckets):
+            self._leave()
+        else:
+            self._penance.forgive()
+
+    def _leave(self) -> None:
+        self._penance.begin()
+        self.stop()
+
+    def _note_speed(self, found: int, seconds: float) -> None:
+        self._usual_seconds = min(seconds / found, _FORGETTING * self._usual_seconds)
