@@ -328,7 +328,7 @@ LAID_OUT = {
     "in disorder": ("SELECT n FROM generate_series(1, 6000) n ORDER BY md5(n::text)",),
     "far apart, then close together": (
         "SELECT 100 * n FROM generate_series(1, 2000) n",
-        "SELECT n FROM generate_series(200001, 204000) n",
+        "SELECT n FROM generate_series(204000, 200001, -1) n",
     ),
     "close together, then far apart": (
         "SELECT n FROM generate_series(1, 4000) n",
