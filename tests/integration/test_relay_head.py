@@ -13,6 +13,7 @@ from tests.relay.relaying import Place, taken_over
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
 from thresher.outbox.shape import bucket_of
+from thresher.relay.arrow import Arrow
 from thresher.relay.control import incarnation
 from thresher.relay.head import Head
 from thresher.relay.lot import Few
@@ -242,3 +243,73 @@ def found_of(head: Head, seen: set[int]) -> set[int]:
     read = head.read(1_000, BATCH_BYTES, seen, (), 0)
     assert read is not None
     return ids_of(read)
+
+
+def test_a_window_is_planned_by_pages_and_all_else_by_order(
+    head: tuple[Place, Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, reader = head
+    backlog(place, 6_000, "'k' || n %% 300")
+    fetch, seen = Arrow.fetch, set()
+    modes = "SELECT current_setting('enable_bitmapscan') AS by_pages, current_setting('enable_indexscan') AS by_order"
+
+    def watched(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> Any:
+        batches = fetch(arrow, query, wanted, **more)
+        (mode,) = arrow._execute(modes).to_pylist()
+        seen.add(("upto" in wanted, *mode.values()))
+        return batches
+
+    monkeypatch.setattr(Arrow, "fetch", watched)
+    read: set[int] = set()
+    while len(read) < 6_000:
+        read |= found_of(reader, read)
+    # At the end a read begins at the head again.
+    assert seen == {(True, "on", "off"), (False, "off", "on")}
+
+
+def test_a_table_that_is_truncated_while_reads_go_on_is_read_anew(head: tuple[Place, Head]) -> None:
+    place, reader = head
+    backlog(place, 10_000, "'k' || n %% 300")
+    read: set[int] = set()
+    for _ in range(5):
+        read |= found_of(reader, read)
+    place.sql("TRUNCATE outbox RESTART IDENTITY")
+    backlog(place, 10_000, "'k' || n %% 300")
+    assert reader.read(1_000, BATCH_BYTES, read, (), 0) is None
+    again: set[int] = set()
+    for _ in range(20):
+        found = reader.read(1_000, BATCH_BYTES, again, (), 0)
+        again |= set() if found is None else ids_of(found)
+    assert again == set(range(1, 10_001))
+
+
+def test_a_window_whose_rows_do_not_fit_into_one_batch_is_read_anew(
+    head: tuple[Place, Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, reader = head
+    # Those that come in the second batch are the older ones.
+    place.sql(
+        "INSERT INTO outbox (id, kafka_topic, kafka_key) SELECT n, 't', convert_to('k' || n % 300, 'UTF8')"
+        " FROM generate_series(8000, 1, -1) n"
+    )
+    fetch, cut = Arrow.fetch, 0
+
+    def split(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> list[pa.RecordBatch]:
+        nonlocal cut
+        (batch,) = fetch(arrow, query, wanted, **more)
+        if "upto" not in wanted or batch.num_rows < 600:
+            return [batch]
+        cut += 1
+        return [batch.slice(0, 500), batch.slice(500)]
+
+    monkeypatch.setattr(Arrow, "fetch", split)
+    read: set[int] = set()
+    last: dict[int, int] = {}
+    while len(read) < 8_000:
+        found = reader.read(1_000, BATCH_BYTES, read, (), 0)
+        assert found is not None
+        for id_ in sorted(ids_of(found)):
+            assert last.get(id_ % 300, 0) < id_
+            last[id_ % 300] = id_
+        read |= ids_of(found)
+    assert cut

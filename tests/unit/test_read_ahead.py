@@ -317,11 +317,17 @@ def test_a_slow_lot_halves_the_next_down_to_the_least() -> None:
     assert ahead._rows == 10
 
 
-@pytest.mark.parametrize(("rows", "seconds"), [(999, 0.1), (1_000, 0.6), (1_000, 1.0)])
+@pytest.mark.parametrize(("rows", "seconds"), [(749, 0.1), (1_000, 0.6), (1_000, 1.0)])
 def test_a_lot_that_is_neither_slow_nor_quick_and_full_changes_nothing(rows: int, seconds: float) -> None:
     ahead = pace()
     ahead.pace(rows, seconds, 1.0)
     assert ahead._rows == 1_000
+
+
+def test_lots_grow_also_where_reads_aim_at_a_little_less_than_is_wanted() -> None:
+    ahead = pace()
+    ahead.pace(950, 0.1, 1.0)
+    assert ahead._rows == 4_000
 
 
 def test_no_more_is_read_than_the_most() -> None:

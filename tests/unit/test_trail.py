@@ -5,8 +5,8 @@ from thresher.relay.trail import LOWEST, Trail
 
 def begun(trail: Trail, horizon: str | None = "7", generation: int = 1, now: float = 0.0) -> Trail:
     """Have it take in a read from the head that gave all it wanted."""
-    trail.begin(horizon, generation, now)
-    trail.went(100)
+    trail.begin(horizon, generation)
+    trail.began(100, now)
     return trail
 
 
@@ -21,7 +21,7 @@ def test_they_go_on_behind_the_last_row_with_what_was_known_at_the_head() -> Non
 
 def test_they_do_not_while_the_first_has_not_given_anything() -> None:
     trail = begun(Trail())
-    trail.begin("8", 1, 0.0)
+    trail.begin("8", 1)
     assert (trail.horizon(1, 1.0), trail.last) == (None, LOWEST)
 
 

@@ -43,7 +43,7 @@ def test_as_long_as_all_buckets_have_many() -> None:
     turns = aging()
     turns.from_head(EVEN, 1_000, 0.1)
     for _ in range(100):
-        turns.went_on(EVEN)
+        turns.went_on(EVEN, 0.1)
         assert turns.by_age
         assert not turns.quiet
 
@@ -79,7 +79,7 @@ def test_buckets_that_have_little_are_read_by_themselves_every_few_reads() -> No
     little = EVEN | {16: 25, 24: 26}
     told = []
     for _ in range(12):
-        turns.went_on(little)
+        turns.went_on(little, 0.1)
         told.append(list(turns.quiet))
     assert told == [*[[]] * 5, [16]] * 2
     assert turns.by_age
@@ -88,14 +88,14 @@ def test_buckets_that_have_little_are_read_by_themselves_every_few_reads() -> No
 def test_so_are_those_that_have_nothing() -> None:
     turns = aging()
     for _ in range(6):
-        turns.went_on({bucket: 125 for bucket in BUCKETS if bucket > 8})
+        turns.went_on({bucket: 125 for bucket in BUCKETS if bucket > 8}, 0.1)
     assert turns.quiet == [0, 8]
 
 
 def test_what_few_rows_say_of_them_is_not_taken_for_the_truth() -> None:
     turns = aging()
     for _ in range(15):
-        turns.went_on({0: 8})
+        turns.went_on({0: 8}, 0.1)
         assert turns.by_age
         assert not turns.quiet
 
@@ -105,22 +105,22 @@ def test_where_many_have_little_none_goes_by_age_for_long() -> None:
     for expected in (16, 32, 64, 128, 256, 512, 1_024, 1_024):
         for _ in range(6):
             assert turns.by_age
-            turns.went_on({0: 1_000} | dict.fromkeys([8, 16, 24, 32], 300))
+            turns.went_on({0: 1_000} | dict.fromkeys([8, 16, 24, 32], 300), 0.1)
         assert not turns.by_age
         assert not turns.quiet
         assert rests(turns) == expected
     # Once they are even again, that is forgotten.
     for _ in range(6):
-        turns.went_on(EVEN)
+        turns.went_on(EVEN, 0.1)
     for _ in range(6):
-        turns.went_on({0: 1_000})
+        turns.went_on({0: 1_000}, 0.1)
     assert rests(turns) == 16
 
 
 def test_a_shard_of_one_bucket_is_even() -> None:
     turns = aging(buckets=range(1))
     for _ in range(12):
-        turns.went_on({0: 1_000})
+        turns.went_on({0: 1_000}, 0.1)
         assert turns.by_age
         assert not turns.quiet
 
@@ -150,12 +150,38 @@ def test_a_machine_that_stalls_once_is_no_reason() -> None:
     assert turns.by_age
 
 
-def test_one_that_is_followed_by_others_which_go_on_is_none_either() -> None:
+def test_one_from_which_others_went_on_for_much_longer_was_worth_while() -> None:
     turns = aging()
     for _ in range(5):
-        turns.from_head(EVEN, 1_000, 9.9)
-        turns.went_on(EVEN)
+        turns.from_head(EVEN, 1_000, 0.9)
+        for _ in range(5):
+            turns.went_on(EVEN, 1.0)
+        assert turns.by_age
+
+
+def test_one_from_which_they_did_not_is_followed_by_no_third() -> None:
+    turns = aging()
+    for _ in range(2):
+        assert turns.by_age
+        turns.from_head(EVEN, 1_000, 0.9)
+        for _ in range(4):
+            turns.went_on(EVEN, 0.9)
+    assert rests(turns) == 16
+
+
+def test_what_has_little_gets_no_more_than_its_share_at_once() -> None:
+    assert aging().quiet_rows(1_000) == 875
+
+
+def test_what_was_seen_of_one_stretch_is_not_held_against_the_next() -> None:
+    turns = aging()
+    for _ in range(5):
+        turns.went_on({0: 1_000}, 0.1)
+    turns.from_head({0: 1}, 1_000, 0.1)
+    turns.by_buckets(1_000, 1_000, 0.1, even=True)
+    turns.went_on(EVEN, 0.1)
     assert turns.by_age
+    assert not turns.quiet
 
 
 def test_what_one_takes_is_compared_to_a_speed_that_is_not_long_ago() -> None:

@@ -29,8 +29,9 @@ class Arrow:
 
     def fetch(
         self, query: str, wanted: dict[str, Any], *, otherwise: str | None = None, by_pages: bool = False
-    ) -> pa.RecordBatch:
-        """Return what a statement gives; where the driver cannot read that, what the other one does.
+    ) -> list[pa.RecordBatch]:
+        """Return what a statement gives; where the driver cannot read that, what the other one does. One batch, or more
+        where the rows are larger than one can be: 2 GB.
 
         Planned to find its rows in the order of an index, or by pages: each is looked at once, and for nothing but the
         rows that the index names.
@@ -45,8 +46,8 @@ class Arrow:
                 return self.fetch(otherwise, wanted, by_pages=by_pages)
             raise explain(error.sqlstate, str(error)) from error
         schema = pa.schema([*READ_SCHEMA, *list(table.schema)[len(READ_SCHEMA) :]])
-        batches = table.cast(schema).combine_chunks().to_batches()
-        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema)
+        batches: list[pa.RecordBatch] = table.cast(schema).combine_chunks().to_batches()
+        return batches or [pa.RecordBatch.from_pylist([], schema)]
 
     def close(self) -> None:
         """Let go of the session."""

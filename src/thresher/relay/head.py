@@ -35,7 +35,7 @@ _FEW = 200
 # By age, a read from the head steps over the rows of other shards. With more than so many, it gives fewer rows.
 _SHARDS_STEPPED_OVER = 8
 # A window that holds so many times as many rows as are wanted is too wide.
-_TOO_MANY = 2
+_TOO_MANY = 1.5
 
 
 def largest(settings: Settings) -> int:
@@ -156,10 +156,7 @@ class Head:
                 return read
         wanted |= {"buckets": self._buckets, "rows": rows}
         batch = self._read_many(wanted, in_flight, generation)
-        if not batch.num_rows:
-            return None
-        self._weight.learn(batch.nbytes, batch.num_rows)
-        return batch
+        return batch if batch.num_rows else None
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -185,25 +182,28 @@ class Head:
         heavy = self._weight.of(wanted["rows"]) > wanted["bytes"] or self._holds_large_rows()
         if heavy:
             self._stop_aging()
-        if quiet := self._turns.quiet:
-            # They have little: what there is of it comes before what others have much of.
-            self._turns.quiet = ()
-            each = math.ceil(wanted["rows"] / len(quiet))
-            batch = self._arrow.fetch(self._query, {**wanted, "buckets": list(quiet), "each": each})
-            if batch.num_rows:
-                return batch
+        if self._turns.quiet and (batch := self._read_quiet(wanted)).num_rows:
+            return batch
         by_age = self._turns.by_age
         batch = self._read_by_age(wanted, in_flight, generation) if by_age else self._read_by_buckets(wanted, heavy)
         self._deep = batch.num_rows >= _FEW
         return batch
 
+    def _read_quiet(self, wanted: dict[str, Any]) -> pa.RecordBatch:
+        """Return rows of buckets that have little, so that they do not wait for what others have much of."""
+        asked = {"buckets": list(self._turns.quiet), "each": self._turns.quiet_rows(wanted["rows"])}
+        self._turns.quiet = ()
+        # What they weigh is not what the others do.
+        return self._arrow.fetch(self._bounded, {**wanted, **asked})[0]
+
     def _read_by_buckets(self, wanted: dict[str, Any], heavy: bool) -> pa.RecordBatch:
         rows = wanted["rows"]
         each, all_ = self._share.of(rows), len(self._buckets)
         began = time.monotonic()
-        batch = self._arrow.fetch(self._bounded if heavy else self._query, {**wanted, "each": each})
+        batch = self._arrow.fetch(self._bounded if heavy else self._query, {**wanted, "each": each})[0]
         found, seconds = batch.num_rows, time.monotonic() - began
         if found:
+            self._weight.learn(batch.nbytes, found)
             asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
             if batch.nbytes <= wanted["bytes"] // 2:
                 self._share.learn(found, rows, asked if found >= rows else all_)
@@ -218,52 +218,63 @@ class Head:
         horizon = None if wanted["held"] else self._trail.horizon(generation, began)
         batch = None if horizon is None else self._go_on(wanted, in_flight, horizon)
         if batch is not None and batch.num_rows:
-            self._turns.went_on(_counts(batch))
+            self._turns.went_on(_counts(batch), time.monotonic() - began)
         else:
-            part = min(1.0, _SHARDS_STEPPED_OVER * len(self._buckets) / BUCKETS)
-            rows = max(1, int(part * wanted["rows"]))
-            batch = self._begin({**wanted, "rows": rows}, generation, began)
-            self._turns.from_head(_counts(batch), rows, time.monotonic() - began)
+            batch = self._begin(wanted, generation)
+        if batch.num_rows:
+            self._weight.learn(batch.nbytes, batch.num_rows)
         if not self._turns.by_age:
             self._trail.end()
         return batch.drop_columns("bucket")
 
-    def _begin(self, wanted: dict[str, Any], generation: int, began: float) -> pa.RecordBatch:
+    def _begin(self, wanted: dict[str, Any], generation: int) -> pa.RecordBatch:
         """Return rows from the head on."""
-        self._trail.begin(None if wanted["held"] else self._find_horizon(), generation, began)
-        batch = self._arrow.fetch(self._aged, wanted, otherwise=self._aged_counted)
-        if batch.num_rows < wanted["rows"]:
+        part = min(1.0, _SHARDS_STEPPED_OVER * len(self._buckets) / BUCKETS)
+        rows = max(1, int(part * wanted["rows"]))
+        began = time.monotonic()
+        self._trail.begin(None if wanted["held"] else self._find_horizon(), generation)
+        batch = self._arrow.fetch(self._aged, {**wanted, "rows": rows}, otherwise=self._aged_counted)[0]
+        ended = time.monotonic()
+        self._turns.from_head(_counts(batch), rows, ended - began)
+        if batch.num_rows < rows:
             self._trail.end()
-        else:
-            self._trail.went(batch.column("id")[-1].as_py())
-            # By those that are read next: of the first ones, others may be on their way.
-            latest = integers(batch.column("id").slice(batch.num_rows // 2))
-            self._spread.begin(len(latest), latest[-1] - latest[0] + 1)
+            return batch
+        self._trail.began(batch.column("id")[-1].as_py(), ended)
+        self._spread.begin(integers(batch.column("id").slice(rows // 2)))
+        if part < 1 and self._trail.horizon(generation, ended) is None:
+            # All reads would be from the head.
+            self._turns.leave()
         return batch
 
     def _go_on(self, wanted: dict[str, Any], in_flight: Collection[int], horizon: str) -> pa.RecordBatch:
-        """Return rows that are old enough, up to the first that is not: as many as about a lot's ids hold."""
+        """Return rows that are old enough, up to the first that is not: those in a window of ids that should hold about
+        as many as are wanted."""
         last, rows = self._trail.last, wanted["rows"]
+        upto = min(last + self._spread.of(rows), HIGHEST)
         later = _listed(id_ for id_ in in_flight if id_ > last)
-        most = _TOO_MANY * rows
+        most = max(rows + 1, int(_TOO_MANY * rows))
         start = {**wanted, "last": last, "horizon": horizon, "in_flight": later, "rows": most}
-        found = most
-        while found >= most:
-            upto = min(last + self._spread.of(rows), HIGHEST)
-            window = self._arrow.fetch(
+        while True:
+            window, *rest = self._arrow.fetch(
                 self._window, {**start, "upto": upto}, otherwise=self._window_counted, by_pages=True
             )
             found = window.num_rows
-            self._spread.learn(found, upto - last)
-        window = _by_id(window)
+            window = _by_id(window)
+            if found < most and not rest:
+                break
+            # Some were left out, and nobody knows which: there are at least so many up to the one at this place.
+            upto = min(window.column("id")[min(rows, found // 2) - 1].as_py(), upto - 1)
         new = pc.index(window.column("old"), False).as_py()
         batch = window.drop_columns("old").slice(0, rows if new < 0 else min(new, rows))
+        if not found:
+            return batch
+        self._spread.learn(found, upto - last)
         if batch.num_rows == rows:
             self._trail.went(batch.column("id")[-1].as_py())
-        elif new < 0 and found:
+        elif new < 0:
             self._trail.went(upto)
         else:
-            self._trail.end(futile=new >= 0 and 2 * new < rows)
+            self._trail.end(futile=2 * new < rows)
         return batch
 
     def _stop_aging(self) -> None:

@@ -26,6 +26,8 @@ from thresher.relay.weight import Weight
 # The first lots are small, and grow as they turn out to be quick: a broker that cannot take many gets few.
 _FIRST_ROWS, _FIRST_BYTES = 1_000, 1_000_000
 _LEAST_ROWS, _LEAST_BYTES = 10, 100_000
+# A read that goes on aims at a little less than is wanted.
+_FULL = 0.75
 # With many rows to step over, a look is not cheap: then there are fewer of them.
 _LONG_LOOK_SECONDS, _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS = 0.02, 0.1, 1.0
 # A shard that had nothing for seconds looks ten times less often than one that is in use.
@@ -157,7 +159,7 @@ class ReadAhead:
         elif seconds < most_seconds / 2:
             more = 4 if seconds < most_seconds / 8 else 2
             self._bytes = min(self._most_bytes, self._bytes * more)
-            if rows >= self._rows:
+            if rows >= _FULL * self._rows:
                 self._rows = min(self._most_rows, self._rows * more)
 
     def close(self) -> None:

@@ -30,22 +30,25 @@ class Trail:
         # Reads go on behind this id.
         self.last = LOWEST
 
-    def begin(self, horizon: str | None, generation: int, now: float) -> None:
+    def begin(self, horizon: str | None, generation: int) -> None:
         """A read begins at the head: the oldest transaction that had not ended before it, or None if anything is left
-        out; how often rows had gone back; and when."""
+        out; and how often rows had gone back."""
         self._penance.serve()
         self._horizon = horizon if self._penance.over else None
-        self._generation, self._until, self.last = generation, now + _LIFE_SECONDS, LOWEST
+        self._generation, self.last = generation, LOWEST
 
     def horizon(self, generation: int, now: float) -> str | None:
         """Return the transaction up to which the next read may go on, if it may."""
         fresh = generation == self._generation and now < self._until and self.last > LOWEST
         return self._horizon if fresh else None
 
+    def began(self, last: int, now: float) -> None:
+        """The read from the head gave all that it wanted, up to this id."""
+        self.last, self._until = last, now + _LIFE_SECONDS
+
     def went(self, last: int) -> None:
-        """A read gave all that there was up to this id, and there may be more."""
-        if self.last > LOWEST:
-            self._penance.forgive()
+        """One that went on gave all that there was up to this id."""
+        self._penance.forgive()
         self.last = last
 
     def leave(self) -> None:

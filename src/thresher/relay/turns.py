@@ -13,6 +13,8 @@ _LITTLE, _MOST_QUIET = 0.25, 0.25
 # One that takes so many times as long as it would at the best speed steps over too much; a machine that stalls makes
 # one of them long, not two. The best speed is forgotten bit by bit.
 _SLOW, _IN_SUCCESSION, _FORGETTING = 6.0, 2, 1.1
+# It was worth while if those that went on from there took so many times as long together.
+_WORTH = 5.0
 # One that gave at least this part of what it wanted is followed by another: who has many may soon have more.
 _SHORT = 0.1
 
@@ -39,8 +41,10 @@ class Turns:
         self.by_age = False
         # Where reads go by age: the buckets that are read by themselves before the next one.
         self.quiet: Collection[int] = ()
-        # How many reads were slow in succession, and what was read by age since it was last seen who has little.
-        self._slow = self._reads = 0
+        # How many reads were slow in succession, and how long others have to go on until the last was worth while.
+        self._slow, self._owed = 0, 0.0
+        # What was read by age since it was last seen who has little.
+        self._reads = 0
         self._given: Counter[int] = Counter()
 
     def by_buckets(self, found: int, rows: int, seconds: float, *, even: bool) -> None:
@@ -55,21 +59,33 @@ class Turns:
         took."""
         found = sum(given.values())
         slow = seconds > _SLOW * self._usual_seconds * rows
-        self._slow = self._slow + 1 if slow else 0
+        self._slow, self._owed = (self._slow + 1, _WORTH * seconds) if slow else (0, 0.0)
         if found >= rows:
             self._note_speed(found, seconds)
-        else:
-            # All that there was. Where nothing was, that is so for as long as there are rows on their way.
-            self.by_age = found == 0 or found >= _SHORT * rows
         if self._slow >= _IN_SUCCESSION:
-            self._leave()
+            self.leave()
+        elif 0 < found < _SHORT * rows:
+            # All that there was. Where nothing was, that is so for as long as there are rows on their way.
+            self.stop()
         else:
             self._look_for_quiet(given)
 
-    def went_on(self, given: Mapping[int, int]) -> None:
-        """Take in one that went on, and gave so many rows of each bucket: it has stepped over nothing."""
-        self._slow = 0
+    def went_on(self, given: Mapping[int, int], seconds: float) -> None:
+        """Take in one that went on: how many rows of each bucket it gave, and what it took."""
+        self._owed -= seconds
+        if self._owed <= 0:
+            self._slow = 0
         self._look_for_quiet(given)
+
+    def leave(self) -> None:
+        """Reads do not go by age for a while."""
+        self._penance.begin()
+        self.stop()
+
+    def quiet_rows(self, rows: int) -> int:
+        """Return how many rows each of those that have little may give at once, where reads give so many: its equal
+        share of all reads since the last time."""
+        return math.ceil((_BY_AGE + 1) * rows / len(self._buckets))
 
     def _look_for_quiet(self, given: Mapping[int, int]) -> None:
         """See which buckets have little, if it is time for it."""
@@ -83,13 +99,9 @@ class Turns:
         self._reads = 0
         self._given.clear()
         if len(self.quiet) > _MOST_QUIET * len(self._buckets):
-            self._leave()
+            self.leave()
         else:
             self._penance.forgive()
-
-    def _leave(self) -> None:
-        self._penance.begin()
-        self.stop()
 
     def _note_speed(self, found: int, seconds: float) -> None:
         self._usual_seconds = min(seconds / found, _FORGETTING * self._usual_seconds)
