@@ -8,7 +8,7 @@ all in one thread: what happened before what is known.
 import contextlib
 import itertools
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -203,21 +203,25 @@ def head(place: Place, shards: int) -> Iterator[Head]:
         yield opened
 
 
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many reads there were of which kind."""
+    fetch, kinds = Arrow.fetch, Counter[str]()
+
+    def counted(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> Any:
+        kinds["window" if "upto" in wanted else "buckets" if "each" in wanted else "head"] += 1
+        return fetch(arrow, query, wanted, **more)
+
+    monkeypatch.setattr(Arrow, "fetch", counted)
+    return kinds
+
+
 # With more of them, rows of blocked keys keep reads from going by age at all.
 @pytest.mark.parametrize("shards", [1, 4], ids=["one shard", "one of four shards"])
 @pytest.mark.parametrize("seed", range(4))
 def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
-    place: Place, head: Head, keys: list[str], seed: int, monkeypatch: pytest.MonkeyPatch
+    place: Place, head: Head, keys: list[str], seed: int, fetched: Counter[str]
 ) -> None:
-    gone_on = 0
-    fetch = Arrow.fetch
-
-    def counted(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> Any:
-        nonlocal gone_on
-        gone_on += "upto" in wanted
-        return fetch(arrow, query, wanted, **more)
-
-    monkeypatch.setattr(Arrow, "fetch", counted)
     world = World(place, head, keys, seed)
     with contextlib.ExitStack() as open_:
         for writer in world.writers:
@@ -226,7 +230,7 @@ def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
     world.require_order()
     assert len(world.sent) > 5_000
     # Else there was nothing to see.
-    assert gone_on > 2
+    assert fetched["window"] > 2
 
 
 def backlog(place: Place, keys: Sequence[str], rows: int) -> None:
@@ -294,15 +298,31 @@ def test_a_row_whose_id_was_drawn_early_is_not_overtaken_by_one_that_was_written
     assert order.index(first) < order.index(100_000)
 
 
+def block(place: Place, key: str) -> None:
+    """Have a row set aside that keeps the key's others waiting."""
+    place.sql(
+        "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_key, kafka_header_keys, kafka_header_values,"
+        " kind, reason, attempts, blocking) VALUES (0, now(), 't', %s, '{}', '{}', 'malformed', '', 1, true)",
+        key.encode(),
+    )
+
+
+@pytest.mark.parametrize(("shards", "from_head"), [(1, range(10, 100)), (16, range(1, 3))])
+def test_of_many_shards_none_steps_over_the_others_again_and_again_where_it_cannot_go_on(
+    place: Place, head: Head, keys: list[str], from_head: range, fetched: Counter[str]
+) -> None:
+    block(place, "other")
+    store(place, "SELECT n FROM generate_series(1, 6000) n", keys)
+    assert sum(map(len, reads(head))) == 6_000
+    assert fetched["window"] == 0
+    assert fetched["head"] in from_head
+
+
 @pytest.mark.parametrize("reads_before", [2, 5, 9])
 def test_a_row_that_is_put_back_goes_before_those_that_waited_for_it(
     place: Place, head: Head, keys: list[str], reads_before: int
 ) -> None:
-    place.sql(
-        "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_key, kafka_header_keys, kafka_header_values,"
-        " kind, reason, attempts, blocking) VALUES (0, now(), 't', %s, '{}', '{}', 'malformed', '', 1, true)",
-        keys[1].encode(),
-    )
+    block(place, keys[1])
     backlog(place, keys, 6_000)
     order: list[int] = []
     for number, ids in enumerate(reads(head)):
@@ -345,19 +365,10 @@ LAID_OUT = {
 
 @pytest.mark.parametrize("layout", LAID_OUT.values(), ids=LAID_OUT)
 def test_wherever_rows_lie_and_however_far_apart_ids_are_they_are_read_once_and_in_order(
-    place: Place, head: Head, keys: list[str], layout: Sequence[str], monkeypatch: pytest.MonkeyPatch
+    place: Place, head: Head, keys: list[str], layout: Sequence[str], fetched: Counter[str]
 ) -> None:
     for part in layout:
         store(place, part, keys)
-    windows = 0
-    fetch = Arrow.fetch
-
-    def counted(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> Any:
-        nonlocal windows
-        windows += "upto" in wanted
-        return fetch(arrow, query, wanted, **more)
-
-    monkeypatch.setattr(Arrow, "fetch", counted)
     key_of = dict(place.sql("SELECT id, kafka_key FROM outbox"))
     last: dict[bytes, int] = {}
     order: list[int] = []
@@ -369,4 +380,4 @@ def test_wherever_rows_lie_and_however_far_apart_ids_are_they_are_read_once_and_
             last[key_of[id_]] = id_
     assert sorted(order) == sorted(key_of)
     # Else there was nothing to see.
-    assert windows > 5
+    assert fetched["window"] > 5
