@@ -30,8 +30,8 @@ _LEAST_ROWS, _LEAST_BYTES = 10, 100_000
 _FULL = 0.75
 # With many rows to step over, a look is not cheap: then there are fewer of them.
 _LONG_LOOK_SECONDS, _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS = 0.02, 0.1, 1.0
-# A shard that had nothing for seconds looks ten times less often than one that is in use.
-_SHARE_OF_IDLENESS, _SLOWEST = 0.002, 10
+# A shard that had nothing for ten seconds looks twenty times less often than one that is in use.
+_SHARE_OF_IDLENESS, _SLOWEST = 0.002, 20
 _HELD_SECONDS = 2.0
 # A read steps over what is in flight, and over what was settled since the last one: with several lots at a time the
 # database was seen to take a third less for a row.
