@@ -1,19 +1,19 @@
 """Rows that are set aside, and what becomes of them there, on a real database."""
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
 
 from tests.processes import eventually
+from tests.relay.recorded import recorded
 from tests.relay.relaying import RELAYED_SECONDS, Place, taken_over
 from thresher.cli.dead import drop, replay
 from thresher.core.errors import InvalidInput
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
 from thresher.relay.fate import Kind, dead
-from thresher.relay.progress import Origin, Progress
 from thresher.relay.settings import Settling
 from thresher.relay.settle import Settlement
 
@@ -48,13 +48,7 @@ def test_a_row_that_is_changed_while_it_is_set_aside_is_set_aside_as_it_is_then(
     settings = taken_over(at.settings()).settings
     at.stash(Message(topic="wrong", key="k", value="1"))
     ((id_, created),) = at.sql("SELECT id, create_time FROM outbox")
-    progress = Progress(
-        origin=Origin(outbox_id="", system_id="", incarnation="", term="", shard=0),
-        number=0,
-        ids=[id_],
-        create_times=[(created - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)],
-        fates=[dead(Kind.NO_TOPIC, "it is not there")],
-    )
+    progress = recorded((id_, created, dead(Kind.NO_TOPIC, "it is not there")))
     with psycopg.connect(at.dsn) as operator, psycopg.connect(at.dsn, autocommit=True) as ours:
         operator.execute("UPDATE outbox SET kafka_topic = 'right'")
         settlement = Settlement(ours, settings.outbox, shape, Settling.DELETE)

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.processes import eventually
+from tests.relay.recorded import recorded
 from tests.relay.relaying import Place, taken_over
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
@@ -20,7 +21,7 @@ from thresher.relay.lot import Few
 from thresher.relay.marker import Marker, reset
 from thresher.relay.names import buckets_of
 from thresher.relay.problem import DatabaseLost, DatabaseRefused, Superseded
-from thresher.relay.progress import Origin, Progress
+from thresher.relay.progress import Progress
 from thresher.relay.settings import Delivery, Mandate, Settling
 from thresher.relay.settle import Settlement
 
@@ -68,10 +69,7 @@ def read(marking: Marker, in_flight: tuple[int, ...] = ()) -> list[int]:
 
 def all_sent(place: Place) -> Progress:
     """Return a record that says so of every row."""
-    origin = Origin(outbox_id="", system_id="", incarnation="", term="", shard=0)
-    rows = place.sql("SELECT id, (extract(epoch FROM create_time) * 1000000)::bigint FROM outbox ORDER BY id")
-    ids, times = ([row[column] for row in rows] for column in (0, 1))
-    return Progress(origin=origin, number=1, ids=ids, create_times=times, fates=[SENT] * len(ids))
+    return recorded(*((*row, SENT) for row in place.sql("SELECT id, create_time FROM outbox ORDER BY id")))
 
 
 def test_a_leader_that_was_superseded_marks_purges_and_resets_nothing(place: Place, mandate: Mandate) -> None:

@@ -106,7 +106,7 @@ def test_a_window_is_read_by_pages_and_without_what_others_have(session: psycopg
     for in_flight in ([], list(range(10_000))):
         for last, upto in ((0, 500), (5_000, 15_000), (19_000, 1_000_000)):
             for query in (window_query(OUTBOX), window_query(OUTBOX, counted=True)):
-                session.execute(statement("relay_by_pages"))
+                session.execute(statement("relay_planned"), {"by_pages": True})
                 wanted = {**parameters, "in_flight": in_flight, "last": last, "upto": upto}
                 (pages,) = nodes(plan_of(session, query, wanted), "Bitmap Heap Scan")
                 (index,) = pages["Plans"][:1]
@@ -116,7 +116,7 @@ def test_a_window_is_read_by_pages_and_without_what_others_have(session: psycopg
                 assert str(last) in index["Index Cond"]
                 assert str(upto) in index["Index Cond"]
                 assert "Sort" not in json.dumps(plan_of(session, query, wanted))
-        session.execute(statement("relay_by_order"))
+        session.execute(statement("relay_planned"), {"by_pages": False})
         assert planned(session, aged_query(OUTBOX), {**parameters, "in_flight": in_flight}) == {PRIMARY}
 
 

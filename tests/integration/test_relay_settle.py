@@ -1,14 +1,15 @@
 """What a record's fates do in the table, on a real database."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
 
+from tests.relay.recorded import recorded
 from tests.relay.relaying import Place, taken_over
 from thresher.devstack.stack import Stack
 from thresher.relay.fate import SENT
-from thresher.relay.progress import Origin, Progress
+from thresher.relay.progress import Progress
 from thresher.relay.settings import Settling
 from thresher.relay.settle import Settlement
 
@@ -19,13 +20,7 @@ ROWS = {1: 1, 2: 2, 3: 4, 4: 1, 5: 5}
 
 def record(*pairs: tuple[int, int]) -> Progress:
     """Return a record of rows that were sent: their ids and the days of their create times."""
-    return Progress(
-        origin=Origin(outbox_id="", system_id="", incarnation="", term="", shard=0),
-        number=0,
-        ids=[id_ for id_, _ in pairs],
-        create_times=[(DAYS[day] - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) for _, day in pairs],
-        fates=[SENT] * len(pairs),
-    )
+    return recorded(*((id_, DAYS[day], SENT) for id_, day in pairs))
 
 
 @pytest.mark.parametrize("settling", Settling)

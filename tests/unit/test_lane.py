@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.relay.recorded import recorded
 from thresher.core.clock import ServerClock
 from thresher.db import TableName
 from thresher.relay import lane
 from thresher.relay.effect import Begin, Init
+from thresher.relay.fate import SENT
 from thresher.relay.lane import Lane, read
 from thresher.relay.problem import DatabaseLost
-from thresher.relay.progress import Origin, Progress
+from thresher.relay.progress import Progress
 from thresher.relay.settings import Delivery, Mandate, Settings
 from thresher.relay.settler import Settler
 from thresher.spark.bell import Bell
@@ -68,7 +70,6 @@ def test_a_settling_that_fails_is_noticed_by_a_shard_that_has_no_other_row() -> 
     def lost(_progress: Progress, _recovering: bool) -> None:
         raise DatabaseLost("the session was ended")
 
-    origin = Origin(outbox_id="", system_id="", incarnation="", term="", shard=0)
     looks = iter(range(300))
     shared: dict[str, Any] = {
         # Each look takes a moment; so many of them, and it will never be noticed.
@@ -76,7 +77,7 @@ def test_a_settling_that_fails_is_noticed_by_a_shard_that_has_no_other_row() -> 
         "opening": SimpleNamespace(tend=lambda: None),
         "settler": Settler(lost),
     }
-    shared["settler"].begin(Progress(origin=origin, number=1, ids=[1], create_times=[1], fates=[]), False)
+    shared["settler"].begin(recorded((1, datetime(2026, 1, 1, tzinfo=UTC), SENT)), False)
     shard: Any = SimpleNamespace(shared=shared, stopping=False)
     with pytest.raises(DatabaseLost, match="the session was ended"):
         list(read(shard, {}))

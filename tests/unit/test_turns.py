@@ -90,6 +90,8 @@ def test_so_are_those_that_have_nothing() -> None:
     for _ in range(6):
         turns.went_on({bucket: 125 for bucket in BUCKETS if bucket > 8}, 0.1)
     assert turns.quiet == [0, 8]
+    turns.quiet_read()
+    assert not turns.quiet
 
 
 def test_what_few_rows_say_of_them_is_not_taken_for_the_truth() -> None:

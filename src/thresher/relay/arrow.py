@@ -64,7 +64,7 @@ class Arrow:
 
     def _plan(self, by_pages: bool) -> None:
         if by_pages != self._by_pages:
-            self._execute(statement("relay_by_pages" if by_pages else "relay_by_order"))
+            self._execute(self._text(statement("relay_planned"), {"by_pages": by_pages}))
             self._by_pages = by_pages
 
     def _execute(self, text: str) -> pa.Table:

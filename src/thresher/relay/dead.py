@@ -57,7 +57,7 @@ class DeadRows:
     ) -> list[DeadRow]:
         """Return what was set aside, oldest first."""
         wanted = {**_wanted(topic, kind, ids), "rows": rows}
-        found = self._execute(statement("dead_list", self._outbox), wanted).fetchall()
+        found = self._execute(self._chosen("dead_list"), wanted).fetchall()
         names = DeadRow.__slots__
         return [DeadRow(**dict(zip(names, row, strict=True))) for row in found]
 
@@ -78,9 +78,8 @@ class DeadRows:
 
     def replay(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Put rows back into the outbox, under their own ids; return how many. Of several with one id, the oldest."""
-        query = statement(f"{self._shape.prefix}_dead_replay", self._outbox)
         try:
-            return self._execute(query, _wanted(topic, kind, ids)).rowcount
+            return self._execute(self._chosen(f"{self._shape.prefix}_dead_replay"), _wanted(topic, kind, ids)).rowcount
         except errors.UniqueViolation as error:
             raise InvalidInput(
                 f"a row with the same id is in the outbox: {error.diag.message_detail}; nothing was put back"
@@ -88,7 +87,11 @@ class DeadRows:
 
     def drop(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Remove rows for good; return how many."""
-        return self._execute(statement("dead_drop", self._outbox), _wanted(topic, kind, ids)).rowcount
+        return self._execute(self._chosen("dead_drop"), _wanted(topic, kind, ids)).rowcount
+
+    def _chosen(self, name: str) -> LiteralString:
+        """Return a statement on the rows that topic, kind and ids choose."""
+        return statement(name, self._outbox, chosen=statement("dead_chosen").strip())
 
     def _execute(self, query: LiteralString, values: Any) -> OwnCursor:
         try:

@@ -192,7 +192,7 @@ class Head:
     def _read_quiet(self, wanted: dict[str, Any]) -> pa.RecordBatch:
         """Return rows of buckets that have little, so that they do not wait for what others have much of."""
         asked = {"buckets": list(self._turns.quiet), "each": self._turns.quiet_rows(wanted["rows"])}
-        self._turns.quiet = ()
+        self._turns.quiet_read()
         # What they weigh is not what the others do.
         return self._arrow.fetch(self._bounded, {**wanted, **asked})[0]
 

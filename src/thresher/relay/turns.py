@@ -82,6 +82,10 @@ class Turns:
         self._penance.begin()
         self.stop()
 
+    def quiet_read(self) -> None:
+        """Take in that those which have little were read by themselves."""
+        self.quiet = ()
+
     def quiet_rows(self, rows: int) -> int:
         """Return how many rows each of those that have little may give at once, where reads give so many: its equal
         share of all reads since the last time."""

@@ -1,12 +1,10 @@
 -- Puts dead rows back under their own ids, so that they do not land behind followers that wait for them, with a new
--- create time, so that no old progress record speaks of them. Parameters: topic, kind and ids, or NULL for all. Of
--- several that had an id one after another, the oldest. Index: the primary keys. An id that is taken is an error.
+-- create time, so that no old progress record speaks of them. Parameters: those of dead_chosen. Of several that had an id
+-- one after another, the oldest. Index: the primary keys. An id that is taken is an error.
 WITH chosen AS (
   SELECT DISTINCT ON (d.id) d.id, d.create_time
     FROM {dead} d
-   WHERE (%(topic)s::text IS NULL OR d.kafka_topic = %(topic)s)
-     AND (%(kind)s::text IS NULL OR d.kind = %(kind)s)
-     AND (%(ids)s::bigint[] IS NULL OR d.id = ANY (%(ids)s))
+   WHERE {chosen}
    ORDER BY d.id, d.create_time
 ), gone AS (
   DELETE FROM {dead} d
