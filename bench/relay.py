@@ -344,7 +344,7 @@ def main() -> None:
     }  # fmt: skip
     say(
         f"{bench.rows:,} rows, {VALUE_BYTES}-byte values, one header, {KEYS:,} keys, 1 topic, {PARTITIONS} partitions, "
-        f"{SHARDS} shards, {batch:,} rows a batch at most (fewer of many shards), where a part does not say otherwise; "
+        f"{SHARDS} shards, {batch:,} rows a batch at most, where a part does not say otherwise; "
         f"warm-up {WARM_SHARE:.0%} of the rows, {bench.rounds} rounds; the large backlog has {bench.large:,} rows; "
         f"latency at {PER_SECOND} rows/s for {bench.seconds:g} s after {WARM_SECONDS:g} s; linger "
         f"{options.linger_ms:g} ms, compression {options.compression}, acks all; goharvest: its defaults, "

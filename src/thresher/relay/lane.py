@@ -74,9 +74,6 @@ _LOOK_SECONDS = 0.05
 _TOLD = 50
 # The least that makes sense for a batch of the client's, and what it is without another word.
 _LEAST_BATCH_BYTES, _BATCH_BYTES = 16_000, 1_000_000
-# The rows of all shards lie side by side. What their lots span together should fit into a processor's cache: with eight
-# shards of 10,000 rows each, the database was seen to take twice as long for a row.
-_ROWS_TOGETHER, _LEAST_ROWS = 20_000, 1_000
 
 
 def read(shard: Shard, _config: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -140,10 +137,9 @@ class Lane:
         self._meter = Meter(shard)
         self._settler = shard.shared["settler"] = Settler(self._settle)
         shard.enter(closing(self._settler))
-        together = max(_LEAST_ROWS, _ROWS_TOGETHER // shard.shards)
         self._ahead = ReadAhead(
             self._marker if self._marking else self._head,
-            most_rows=settings.limits.mark_rows if self._marking else min(settings.limits.batch_rows, together),
+            most_rows=settings.limits.mark_rows if self._marking else settings.limits.batch_rows,
             most_bytes=settings.limits.batch_bytes,
             poll_seconds=settings.limits.poll_seconds,
             window_rows=Bounds.of(settings.limits).window_rows if self._marking else None,
