@@ -267,6 +267,36 @@ def test_a_window_is_planned_by_pages_and_all_else_by_order(
     assert seen == {(True, "on", "off"), (False, "off", "on")}
 
 
+def test_a_shard_that_has_read_all_its_rows_does_not_step_over_those_of_others(
+    head: tuple[Place, Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, other = head
+    backlog(place, 20_000, "'k' || n %% 1000")
+    fetch, from_head = Arrow.fetch, 0
+
+    def watched(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> Any:
+        nonlocal from_head
+        from_head += "upto" not in wanted and "each" not in wanted
+        return fetch(arrow, query, wanted, **more)
+
+    monkeypatch.setattr(Arrow, "fetch", watched)
+    with contextlib.closing(Head(other._settings, "tests", buckets_of(1, 8), other._arrow._since)) as reader:
+        read: set[int] = set()
+        while (found := reader.read(500, BATCH_BYTES, read, (), 0)) is not None:
+            read |= ids_of(found)
+        ((mine,),) = place.sql("SELECT count(*) FROM outbox WHERE bucket & 7 = 1")
+        assert len(read) == mine
+        # They are on their way; it looks for others meanwhile, and finds what comes.
+        for _ in range(5):
+            assert reader.read(500, BATCH_BYTES, read, (), 0) is None
+        assert from_head == 1
+        backlog(place, 20_000, "'k' || n %% 1000")
+        while (found := reader.read(500, BATCH_BYTES, read, (), 0)) is not None:
+            read |= ids_of(found)
+    assert len(read) == 2 * mine
+    assert from_head == 2
+
+
 def test_a_table_that_is_truncated_while_reads_go_on_is_read_anew(head: tuple[Place, Head]) -> None:
     place, reader = head
     backlog(place, 10_000, "'k' || n %% 300")

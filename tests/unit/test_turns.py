@@ -67,13 +67,6 @@ def test_one_that_gives_much_and_not_all_is_followed_by_another() -> None:
     assert turns.by_age
 
 
-def test_one_that_gives_nothing_is_repeated_while_rows_are_on_their_way() -> None:
-    turns = aging()
-    for _ in range(10):
-        turns.from_head({}, 1_000, 0.1)
-        assert turns.by_age
-
-
 def test_buckets_that_have_little_are_read_by_themselves_every_few_reads() -> None:
     turns = aging()
     little = EVEN | {16: 25, 24: 26}

@@ -184,8 +184,9 @@ class Head:
             self._stop_aging()
         if self._turns.quiet and (batch := self._read_quiet(wanted)).num_rows:
             return batch
-        by_age = self._turns.by_age
-        batch = self._read_by_age(wanted, in_flight, generation) if by_age else self._read_by_buckets(wanted, heavy)
+        batch = self._read_by_age(wanted, in_flight, generation) if self._turns.by_age else None
+        if batch is None:
+            batch = self._read_by_buckets(wanted, heavy)
         self._deep = batch.num_rows >= _FEW
         return batch
 
@@ -212,11 +213,20 @@ class Head:
             self._turns.by_buckets(found, rows, seconds, even=even)
         return batch
 
-    def _read_by_age(self, wanted: dict[str, Any], in_flight: Collection[int], generation: int) -> pa.RecordBatch:
-        """Go on behind the last row, or read from the head, also where going on gives nothing."""
+    def _read_by_age(
+        self, wanted: dict[str, Any], in_flight: Collection[int], generation: int
+    ) -> pa.RecordBatch | None:
+        """Go on behind the last row, or read from the head, also where what comes next is not old enough.
+
+        Returns None where nothing comes next: a read from the head would step over all that other shards have left.
+        """
         began = time.monotonic()
         horizon = None if wanted["held"] else self._trail.horizon(generation, began)
-        batch = None if horizon is None else self._go_on(wanted, in_flight, horizon)
+        batch = None
+        if horizon is not None and (batch := self._go_on(wanted, in_flight, horizon)) is None:
+            self._turns.stop()
+            self._trail.end()
+            return None
         if batch is not None and batch.num_rows:
             self._turns.went_on(_counts(batch), time.monotonic() - began)
         else:
@@ -246,9 +256,9 @@ class Head:
             self._turns.leave()
         return batch
 
-    def _go_on(self, wanted: dict[str, Any], in_flight: Collection[int], horizon: str) -> pa.RecordBatch:
+    def _go_on(self, wanted: dict[str, Any], in_flight: Collection[int], horizon: str) -> pa.RecordBatch | None:
         """Return rows that are old enough, up to the first that is not: those in a window of ids that should hold about
-        as many as are wanted."""
+        as many as are wanted. None if it holds none, of whatever age."""
         last, rows = self._trail.last, wanted["rows"]
         upto = min(last + self._spread.of(rows), HIGHEST)
         later = _listed(id_ for id_ in in_flight if id_ > last)
@@ -264,10 +274,10 @@ class Head:
                 break
             # Some were left out, and nobody knows which: there are at least so many up to the one at this place.
             upto = min(window.column("id")[min(rows, found // 2) - 1].as_py(), upto - 1)
+        if not found:
+            return None
         new = pc.index(window.column("old"), False).as_py()
         batch = window.drop_columns("old").slice(0, rows if new < 0 else min(new, rows))
-        if not found:
-            return batch
         self._spread.learn(found, upto - last)
         if batch.num_rows == rows:
             self._trail.went(batch.column("id")[-1].as_py())

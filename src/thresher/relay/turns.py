@@ -37,7 +37,7 @@ class Turns:
         self.stop()
 
     def stop(self) -> None:
-        """Nothing is on its way, or rows are large: the next read is by buckets."""
+        """Nothing is on its way, nothing comes next, or rows are large: the next read is by buckets."""
         self.by_age = False
         # Where reads go by age: the buckets that are read by themselves before the next one.
         self.quiet: Collection[int] = ()
@@ -64,8 +64,8 @@ class Turns:
             self._note_speed(found, seconds)
         if self._slow >= _IN_SUCCESSION:
             self.leave()
-        elif 0 < found < _SHORT * rows:
-            # All that there was. Where nothing was, that is so for as long as there are rows on their way.
+        elif found < _SHORT * rows:
+            # All that there was.
             self.stop()
         else:
             self._look_for_quiet(given)
