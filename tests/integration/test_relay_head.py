@@ -297,6 +297,24 @@ def test_a_shard_that_has_read_all_its_rows_does_not_step_over_those_of_others(
     assert from_head == 2
 
 
+def test_ids_that_nobody_has_do_not_end_what_goes_on(head: tuple[Place, Head], monkeypatch: pytest.MonkeyPatch) -> None:
+    place, reader = head
+    for first in (1, 10_000_001):
+        place.sql("SELECT setval(pg_get_serial_sequence('outbox', 'id'), %s, false)", first)
+        backlog(place, 10_000, "'k' || n %% 1000")
+    fetch, kinds = Arrow.fetch, []
+
+    def watched(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> Any:
+        kinds.append("window" if "upto" in wanted else "by buckets" if "each" in wanted else "from head")
+        return fetch(arrow, query, wanted, **more)
+
+    monkeypatch.setattr(Arrow, "fetch", watched)
+    read: set[int] = set()
+    while len(read) < 20_000:
+        read |= found_of(reader, read)
+    assert kinds == ["by buckets", "from head", *["window"] * (len(kinds) - 2)]
+
+
 def test_a_table_that_is_truncated_while_reads_go_on_is_read_anew(head: tuple[Place, Head]) -> None:
     place, reader = head
     backlog(place, 10_000, "'k' || n %% 300")

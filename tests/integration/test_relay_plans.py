@@ -80,6 +80,9 @@ def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> 
                 plan = planned(session, query, {**WANTED, "each": each, "in_flight": in_flight})
                 assert plan == {PENDING}, (each, len(in_flight))
     assert planned(session, statement("outbox_probe", OUTBOX).replace("$1", "%s"), [BUCKETS]) == {PENDING}
+    for last in (0, ROWS - 10, ROWS):
+        parameters = {"buckets": BUCKETS, "last": last}
+        assert planned(session, statement("outbox_next", OUTBOX), parameters) == {PENDING}, last
     for count in (1, 10_000):
         times = ["2026-01-01 12:00:00+00"] * count
         fates = {"kinds": ["k"] * count, "reasons": ["r"] * count, "attempts": [1] * count, "blocking": [False] * count}

@@ -105,6 +105,7 @@ class Head:
         self._aged, self._aged_counted = (aged_query(outbox, counted=counted) for counted in (False, True))
         self._window, self._window_counted = (window_query(outbox, counted=counted) for counted in (False, True))
         self._horizon = statement("relay_horizon", outbox)
+        self._next = statement("outbox_next", outbox)
         self._large = statement("relay_large")
         self._largest = largest(settings)
         self._connection = connect(settings.dsn, application)
@@ -257,28 +258,23 @@ class Head:
         return batch
 
     def _go_on(self, wanted: dict[str, Any], in_flight: Collection[int], horizon: str) -> pa.RecordBatch | None:
-        """Return rows that are old enough, up to the first that is not: those in a window of ids that should hold about
-        as many as are wanted. None if it holds none, of whatever age."""
-        last, rows = self._trail.last, wanted["rows"]
-        upto = min(last + self._spread.of(rows), HIGHEST)
-        later = _listed(id_ for id_ in in_flight if id_ > last)
-        most = max(rows + 1, int(_TOO_MANY * rows))
-        start = {**wanted, "last": last, "horizon": horizon, "in_flight": later, "rows": most}
-        while True:
-            window, *rest = self._arrow.fetch(
-                self._window, {**start, "upto": upto}, otherwise=self._window_counted, by_pages=True
-            )
-            found = window.num_rows
-            window = _by_id(window)
-            if found < most and not rest:
-                break
-            # Some were left out, and nobody knows which: there are at least so many up to the one at this place.
-            upto = min(window.column("id")[min(rows, found // 2) - 1].as_py(), upto - 1)
-        if not found:
-            return None
+        """Return rows behind the last one that are old enough, up to the first that is not; None if no row is there, of
+        whatever age."""
+        behind = self._trail.last
+        start = {**wanted, "horizon": horizon, "in_flight": _listed(id_ for id_ in in_flight if id_ > behind)}
+        window, upto = self._look_among(start, behind)
+        if not window.num_rows:
+            # Others, or nobody, may have many ids in succession.
+            following = self._find_next(behind)
+            if following is None:
+                return None
+            behind = following - 1
+            window, upto = self._look_among(start, behind)
+        found, rows = window.num_rows, wanted["rows"]
         new = pc.index(window.column("old"), False).as_py()
         batch = window.drop_columns("old").slice(0, rows if new < 0 else min(new, rows))
-        self._spread.learn(found, upto - last)
+        if found:
+            self._spread.learn(found, upto - behind)
         if batch.num_rows == rows:
             self._trail.went(batch.column("id")[-1].as_py())
         elif new < 0:
@@ -286,6 +282,23 @@ class Head:
         else:
             self._trail.end(futile=2 * new < rows)
         return batch
+
+    def _look_among(self, wanted: dict[str, Any], behind: int) -> tuple[pa.RecordBatch, int]:
+        """Return the rows in a window of ids that should hold about as many as are wanted, and where it ends."""
+        rows = wanted["rows"]
+        most = max(rows + 1, int(_TOO_MANY * rows))
+        upto = min(behind + self._spread.of(rows), HIGHEST)
+        start = {**wanted, "last": behind, "rows": most}
+        while True:
+            window, *rest = self._arrow.fetch(
+                self._window, {**start, "upto": upto}, otherwise=self._window_counted, by_pages=True
+            )
+            found = window.num_rows
+            window = _by_id(window)
+            if found < most and not rest:
+                return window, upto
+            # Some were left out, and nobody knows which: there are at least so many up to the one at this place.
+            upto = min(window.column("id")[min(rows, found // 2) - 1].as_py(), upto - 1)
 
     def _stop_aging(self) -> None:
         self._turns.stop()
@@ -296,6 +309,12 @@ class Head:
             row = self._cursor.execute(
                 statement("relay_file"), [self._settings.outbox.quoted()], prepare=True
             ).fetchone()
+        return None if row is None else row[0]
+
+    def _find_next(self, last: int) -> int | None:
+        """Return the id of the shard's first row behind this one."""
+        with explained():
+            row = self._cursor.execute(self._next, {"buckets": self._buckets, "last": last}, prepare=True).fetchone()
         return None if row is None else row[0]
 
     def _find_horizon(self) -> str | None:
