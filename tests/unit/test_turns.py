@@ -61,6 +61,32 @@ def test_one_that_gives_little_ends_it() -> None:
     assert rests(turns) == 1
 
 
+def test_one_that_gives_nothing_ends_it() -> None:
+    turns = aging()
+    turns.from_head({}, 1_000, 0.1)
+    assert not turns.by_age
+    assert rests(turns) == 1
+
+
+def test_bursts_of_rows_do_not_each_begin_with_a_slow_read_from_the_head() -> None:
+    turns = aging()
+    turns.from_head(EVEN, 1_000, 10.0)
+    turns.went_on(EVEN, 0.1)
+    turns.end()
+    assert not turns.by_age
+    assert rests(turns) == 16
+
+
+def test_one_that_was_worth_while_is_not_held_against_them() -> None:
+    turns = aging()
+    turns.from_head(EVEN, 1_000, 10.0)
+    for _ in range(51):
+        turns.went_on(EVEN, 1.0)
+    turns.end()
+    assert not turns.by_age
+    assert rests(turns) == 1
+
+
 def test_one_that_gives_much_and_not_all_is_followed_by_another() -> None:
     turns = aging()
     turns.from_head({0: 100}, 1_000, 0.1)

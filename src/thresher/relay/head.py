@@ -225,7 +225,7 @@ class Head:
         horizon = None if wanted["held"] else self._trail.horizon(generation, began)
         batch = None
         if horizon is not None and (batch := self._go_on(wanted, in_flight, horizon)) is None:
-            self._turns.stop()
+            self._turns.end()
             self._trail.end()
             return None
         if batch is not None and batch.num_rows:
@@ -258,23 +258,21 @@ class Head:
         return batch
 
     def _go_on(self, wanted: dict[str, Any], in_flight: Collection[int], horizon: str) -> pa.RecordBatch | None:
-        """Return rows behind the last one that are old enough, up to the first that is not; None if no row is there, of
-        whatever age."""
+        """Return rows behind the last one that are old enough, up to the first that is not; None if no row that may be
+        sent is there, of whatever age."""
         behind = self._trail.last
         start = {**wanted, "horizon": horizon, "in_flight": _listed(id_ for id_ in in_flight if id_ > behind)}
         window, upto = self._look_among(start, behind)
-        if not window.num_rows:
-            # Others, or nobody, may have many ids in succession.
-            following = self._find_next(behind)
-            if following is None:
-                return None
+        if not window.num_rows and (following := self._find_next(behind)) is not None:
+            # Others, or nobody, had many ids in succession.
             behind = following - 1
             window, upto = self._look_among(start, behind)
+        if not window.num_rows:
+            return None
         found, rows = window.num_rows, wanted["rows"]
         new = pc.index(window.column("old"), False).as_py()
         batch = window.drop_columns("old").slice(0, rows if new < 0 else min(new, rows))
-        if found:
-            self._spread.learn(found, upto - behind)
+        self._spread.learn(found, upto - behind)
         if batch.num_rows == rows:
             self._trail.went(batch.column("id")[-1].as_py())
         elif new < 0:

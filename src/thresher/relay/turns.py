@@ -37,7 +37,7 @@ class Turns:
         self.stop()
 
     def stop(self) -> None:
-        """Nothing is on its way, nothing comes next, or rows are large: the next read is by buckets."""
+        """Nothing is on its way, or rows are large: the next read is by buckets."""
         self.by_age = False
         # Where reads go by age: the buckets that are read by themselves before the next one.
         self.quiet: Collection[int] = ()
@@ -65,8 +65,7 @@ class Turns:
         if self._slow >= _IN_SUCCESSION:
             self.leave()
         elif found < _SHORT * rows:
-            # All that there was.
-            self.stop()
+            self.end()
         else:
             self._look_for_quiet(given)
 
@@ -81,6 +80,14 @@ class Turns:
         """Reads do not go by age for a while."""
         self._penance.begin()
         self.stop()
+
+    def end(self) -> None:
+        """All that there was is read. Where the last read from the head was slow and not worth while, the next burst of
+        rows does not begin with another."""
+        if self._slow:
+            self.leave()
+        else:
+            self.stop()
 
     def quiet_read(self) -> None:
         """Take in that those which have little were read by themselves."""
