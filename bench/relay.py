@@ -347,7 +347,8 @@ def main() -> None:
     say(
         f"{bench.rows:,} rows, {VALUE_BYTES}-byte values, one header, {KEYS:,} keys, 1 topic, {PARTITIONS} partitions, "
         f"{SHARDS} shards, {batch:,} rows a batch at most, where a part does not say otherwise; "
-        f"warm-up {WARM_SHARE:.0%} of the rows, {bench.rounds} rounds; the large backlog has {bench.large:,} rows; "
+        f"warm-up {WARM_SHARE:.0%} of the rows, {bench.rounds} rounds; the database's time between a quarter and six "
+        f"tenths of its backlog; the large backlog has {bench.large:,} rows; "
         f"latency at {PER_SECOND} rows/s for {bench.seconds:g} s after {WARM_SECONDS:g} s; linger "
         f"{options.linger_ms:g} ms, compression {options.compression}, acks all; goharvest: its defaults, "
         f"{PEERS_ROWS:,} rows, {HOT_ROWS:,} of one key"
