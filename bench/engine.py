@@ -29,10 +29,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.engine.cluster import cluster, executor_of
 from tests.engine.driver import FUNCTIONS, Driver, driven, running
 from thresher.spark.bell import Bell
-from thresher.spark.chain import run_chain
-from thresher.spark.environment import pack
 from thresher.spark.pipeline import Step
-from thresher.spark.shard import Figures, Shard
+from thresher.spark.session.environment import pack
+from thresher.spark.worker.chain import run_chain
+from thresher.spark.worker.shard import Figures, Shard
 
 BATCHES, ROWS = 100_000, 100
 PLAIN = """

@@ -16,13 +16,13 @@ from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
 from thresher.spark.bell import Bell
-from thresher.spark.engine import Engine
+from thresher.spark.driver.engine import Engine
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
-from thresher.spark.session import Session, _only_one, open_session
-from thresher.spark.settings import SparkOptions
+from thresher.spark.session.session import Session, _only_one, open_session
+from thresher.spark.session.settings import SparkOptions
 
-pytest_plugins = ["thresher.testing.fixtures"]
+pytest_plugins = ["thresher.devstack.fixtures"]
 
 # A machine that stalls is no fault of an example, nor of what draws it.
 settings.register_profile("thresher", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from bench.relays.place import COLUMNS, PATIENCE_SECONDS, Place
 from thresher.db.arrays import bigint_array
 from thresher.db.cursor import BigintArray, OwnCursor
-from thresher.relay.columns import integers, lists, texts
+from thresher.delivery.columns import integers, lists, texts
 from thresher.relay.names import buckets_of
 
 CONTEXT = multiprocessing.get_context("spawn")

@@ -13,10 +13,10 @@ import pytest
 
 from tests.processes import environment
 from thresher.db import TableName
+from thresher.delivery.batch import batch_of
+from thresher.delivery.transforms import run
 from thresher.harvest.configuration import load
 from thresher.outbox import create_schema
-from thresher.relay.lot import batch_of
-from thresher.relay.transform import run
 
 ROOT = Path(__file__).parents[2]
 AT = datetime(2026, 11, 15, tzinfo=UTC)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.cluster import Cluster, cluster
-from thresher.spark.environment import pack
+from thresher.spark.session.environment import pack
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.engine.driver import driven, running
 from tests.engine.watching import replaced, until, untouched, up
 from tests.processes import alive, eventually, parent
 from thresher.core.throwaway import sweep
-from thresher.spark.snapshot import ShardSnapshot
+from thresher.spark.driver.snapshot import ShardSnapshot
 
 GONE_SECONDS = 60.0
 TICKS: tuple[str, dict[str, Any]] = ("ticks", {})

@@ -15,13 +15,13 @@ from tests.processes import eventually
 from tests.relay.databases import copy_data, data_of, own_postgres, standby_of
 from tests.relay.relaying import Place, Relaying
 from tests.relay.standing import HOOK, Standing, standing
+from thresher.core.errors import Superseded
 from thresher.db import TableName
+from thresher.delivery.crash_points import Seam
 from thresher.devstack.postgres import Postgres
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
-from thresher.relay.problem import Superseded
-from thresher.relay.seam import Seam
-from thresher.spark.session import Session
+from thresher.spark.session.session import Session
 from thresher.testing.checker import check
 from thresher.testing.history import read_history
 from thresher.testing.pump import Fleet, Plan

@@ -17,15 +17,17 @@ from tests.relay import stalling
 from tests.relay.guarded import LOGIN, PROXIED, Guard, guarded
 from tests.relay.relaying import Place, Relaying
 from thresher.cli.adopt import adopt
+from thresher.delivery.crash_points import Seam
+from thresher.delivery.problem import ForeignProgress
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
+from thresher.kafka.problem import BrokerRefused
 from thresher.kafka.transactional import ProducerRefused
 from thresher.outbox import Message
-from thresher.relay import relay, topic
-from thresher.relay.problem import BrokerRefused, ForeignProgress
-from thresher.relay.seam import Seam
-from thresher.relay.topic import KEPT
-from thresher.spark.session import Session
+from thresher.relay.leader import progress_topic as topic
+from thresher.relay.leader import relay
+from thresher.relay.leader.progress_topic import KEPT
+from thresher.spark.session.session import Session
 from thresher.testing.proxy import Api, Cut, Hold, KafkaProxy
 
 # A producer that is idle for so long is forgotten, and a transaction that is too old is ended at once.

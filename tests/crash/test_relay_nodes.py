@@ -17,7 +17,7 @@ from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
-from thresher.spark.session import Session
+from thresher.spark.session.session import Session
 from thresher.testing.proxy import Api, Cut, Frame, KafkaProxy, Verdict
 
 PROXIED = "PROXIED"

@@ -7,9 +7,9 @@ from pathlib import Path
 from tests.processes import eventually
 from tests.relay.relaying import RELAYED_SECONDS, Place
 from tests.relay.zombie import Zombie
+from thresher.delivery.crash_points import Seam
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
-from thresher.relay.seam import Seam
 from thresher.relay.settings import Delivery
 from thresher.testing.history import IDENTITY_HEADER
 from thresher.testing.reading import read_topics

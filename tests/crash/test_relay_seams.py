@@ -8,8 +8,8 @@ import pytest
 
 from tests.processes import eventually
 from tests.relay.crashing import END_SECONDS, GROUPS, SEAMS, VICTIMS, CrashRun, short_schedule
+from thresher.delivery.crash_points import Seam
 from thresher.kafka.admin import look
-from thresher.relay.seam import Seam
 from thresher.relay.settings import Delivery
 
 HITS = 5

@@ -21,7 +21,7 @@ from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.settings import Delivery
-from thresher.spark.session import Session
+from thresher.spark.session.session import Session
 from thresher.testing.proxy import Api, Cut, Delay, Drop, Frame, Hold, KafkaProxy, Rule, Verdict
 
 PROXIED = "PROXIED"

@@ -17,14 +17,15 @@ from tests.processes import eventually
 from tests.relay.load import Load
 from tests.relay.relaying import Place, Relaying
 from tests.relay.zombie import Zombie
+from thresher.core.errors import Superseded
+from thresher.delivery.crash_points import Seam
+from thresher.delivery.problem import ForeignProgress
+from thresher.delivery.progress import Origin, encode, progress_of
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.names import progress_topic, sessions
-from thresher.relay.problem import ForeignProgress, Superseded
-from thresher.relay.progress import Origin, encode, progress_of
-from thresher.relay.seam import Seam
 from thresher.relay.settings import Delivery
-from thresher.spark.session import Session
+from thresher.spark.session.session import Session
 
 STOPPED_SECONDS = 17.0
 pytestmark = pytest.mark.timeout(400)
@@ -151,7 +152,7 @@ def test_progress_of_a_newer_version_is_refused_before_its_writer_is_displaced(p
     at.stash(*rows[50:])
     last = progress_of(Origin(outbox_id=outbox_id(at), system_id="", incarnation="", term="", shard=0), 9, [], 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("thresher.relay.progress._VERSION", "2")
+        patch.setattr("thresher.delivery.progress._VERSION", "2")
         note(at, encode(last))
     with at.relaying(shards=1) as older:
         refused = older.ended()

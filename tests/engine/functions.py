@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from thresher.core.errors import ThresherError
-from thresher.spark.shard import Shard
+from thresher.spark.worker.shard import Shard
 
 Config = Mapping[str, Any]
 Batches = Iterator[pa.RecordBatch]

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from thresher.spark.engine import Engine
-from thresher.spark.snapshot import ShardSnapshot, Snapshot
-from thresher.spark.supervision import Phase
+from thresher.spark.driver.engine import Engine
+from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
+from thresher.spark.driver.supervision import Phase
 
 # Only how long a failing test waits. Seen: 0.6 s for a restart, 3 s for the first of a run to be up.
 PATIENCE = 60.0

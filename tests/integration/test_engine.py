@@ -17,11 +17,11 @@ import pytest
 from tests.conftest import SLOTS, Engines
 from tests.engine.watching import replaced, until, untouched, up
 from tests.processes import alive, eventually
+from thresher.spark.driver.snapshot import EngineState
+from thresher.spark.driver.supervision import Phase
 from thresher.spark.outcome import Fatal
 from thresher.spark.problem import EngineLost, EngineProblem, ShardsFailed, SparkUnfit, StopForced
-from thresher.spark.session import Session, _only_one
-from thresher.spark.snapshot import EngineState
-from thresher.spark.supervision import Phase
+from thresher.spark.session.session import Session, _only_one
 
 TICKS: tuple[str, dict[str, Any]] = ("ticks", {})
 TALLY: tuple[str, dict[str, Any]] = ("tally", {})
@@ -293,7 +293,7 @@ def test_a_slow_observer_has_seen_everything_when_the_wait_is_over(
     engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It is given a moment: here one that a machine that stalls does not use up.
-    monkeypatch.setattr("thresher.spark.engine._CLOSE_SECONDS", 60.0)
+    monkeypatch.setattr("thresher.spark.driver.engine._CLOSE_SECONDS", 60.0)
     seen = []
 
     def observer(shard: int, name: str, _fields: dict[str, Any]) -> None:
@@ -307,7 +307,7 @@ def test_a_slow_observer_has_seen_everything_when_the_wait_is_over(
 
 
 def test_a_keeper_that_breaks_ends_the_engine(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thresher.spark.engine.Engine._hook", lambda *_: 1 / 0)
+    monkeypatch.setattr("thresher.spark.driver.engine.Engine._hook", lambda *_: 1 / 0)
     with engines(TICKS, TALLY) as engine, pytest.raises(EngineLost, match="ZeroDivisionError"):
         engine.wait(60)
 

@@ -9,7 +9,7 @@ from tests.relay.secure import secure
 from thresher.devstack.stack import Stack
 from thresher.harvest.configuration import load
 from thresher.outbox import Message, Shape
-from thresher.spark.session import Session
+from thresher.spark.session.session import Session
 
 
 def test_a_file_of_goharvests_relays_its_table(

@@ -12,6 +12,9 @@ import pytest
 from tests.processes import eventually
 from tests.relay.patient import PRODUCER
 from tests.relay.relaying import POLICY, RELAYED_SECONDS, Place, Relaying
+from thresher.config.problem import ConfigurationInvalid
+from thresher.core.errors import Superseded
+from thresher.db.problem import DatabaseRefused
 from thresher.devstack.stack import Stack
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.event import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, MeterRead
@@ -19,8 +22,7 @@ from thresher.harvest.harvest import Harvest, State
 from thresher.harvest.problem import HarvestMisused
 from thresher.outbox import Message
 from thresher.relay.names import companions, sessions
-from thresher.relay.problem import ConfigurationInvalid, DatabaseRefused, Superseded
-from thresher.spark.session import Session
+from thresher.spark.session.session import Session
 from thresher.testing.leadership import Ballot, StagedLeadership
 
 NONE = ElectionSettings(kind=ElectionKind.NONE)

@@ -12,7 +12,7 @@ from tests.conftest import Engines
 from tests.engine.watching import replaced, until, untouched, up
 from tests.processes import alive, eventually
 from thresher import __version__
-from thresher.spark.engine import Engine
+from thresher.spark.driver.engine import Engine
 from thresher.spark.problem import EngineProblem
 from thresher.spark.wire import Wire, WireBroken
 
@@ -81,7 +81,7 @@ def test_who_is_not_the_newest_task_of_this_engine_is_refused(
     engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody is hung up on because the machine stalls between a call and its hello.
-    monkeypatch.setattr("thresher.spark.exchange._HELLO_SECONDS", 60.0)
+    monkeypatch.setattr("thresher.spark.driver.line_server._HELLO_SECONDS", 60.0)
     with engines(TICKS, TALLY) as engine:
         shards = up(engine)
         for changes, why in REFUSED:

@@ -13,21 +13,16 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from tests.relay.patient import PRODUCER
 from tests.relay.relaying import Place, Relaying, taken_over
-from thresher.core.errors import InvalidInput
+from thresher.core.errors import InvalidInput, Superseded
+from thresher.db.problem import DatabaseRefused
+from thresher.delivery.carrier import Poison
+from thresher.delivery.problem import ForeignProgress, Halted, TransformUnusable
 from thresher.devstack.stack import Stack
+from thresher.kafka.problem import BrokerRefused
 from thresher.outbox import Message, Shape
-from thresher.relay import takeover
-from thresher.relay.exactly_once import Poison
-from thresher.relay.problem import (
-    BrokerRefused,
-    DatabaseRefused,
-    ForeignProgress,
-    Halted,
-    Superseded,
-    TransformUnusable,
-)
+from thresher.relay.leader import take_over as takeover
 from thresher.relay.settings import Delivery, Settling
-from thresher.spark.session import Session
+from thresher.spark.session.session import Session
 
 Places = Callable[..., Place]
 

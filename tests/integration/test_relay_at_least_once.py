@@ -14,8 +14,8 @@ from confluent_kafka import Message as Read
 
 from tests.relay.load import Load
 from tests.relay.relaying import Place, Relaying
+from thresher.core.errors import Superseded
 from thresher.outbox import Message, Shape
-from thresher.relay.problem import Superseded
 from thresher.relay.settings import Delivery
 from thresher.testing.reading import read_topics
 

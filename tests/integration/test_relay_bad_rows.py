@@ -12,10 +12,10 @@ import pytest
 
 from tests.relay.patient import PRODUCER
 from tests.relay.relaying import Place
+from thresher.delivery.carrier import Poison
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
-from thresher.relay.exactly_once import Poison
-from thresher.spark.session import Session
+from thresher.spark.session.session import Session
 
 ROWS = 20_000
 SEED = 6

@@ -9,11 +9,11 @@ import pytest
 from tests.relay.clock import AHEAD_MS, right
 from tests.relay.relaying import Place
 from thresher.devstack.stack import Stack
-from thresher.kafka.tail import Tail
+from thresher.kafka.committed_tail import Tail
 from thresher.outbox import Message
-from thresher.relay import relay as relay_module
+from thresher.relay.leader import relay as relay_module
 from thresher.relay.settings import Mandate
-from thresher.spark.session import Session
+from thresher.spark.session.session import Session
 
 HOUR = 3600.0
 

@@ -11,9 +11,9 @@ from tests.relay.recorded import recorded
 from tests.relay.relaying import RELAYED_SECONDS, Place, taken_over
 from thresher.cli.dead import drop, replay
 from thresher.core.errors import InvalidInput
+from thresher.delivery.fate import Kind, dead
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
-from thresher.relay.fate import Kind, dead
 from thresher.relay.settings import Settling
 from thresher.relay.settle import Settlement
 

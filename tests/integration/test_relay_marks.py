@@ -12,16 +12,17 @@ import pytest
 from tests.processes import eventually
 from tests.relay.recorded import recorded
 from tests.relay.relaying import Place, taken_over
+from thresher.core.errors import Superseded
+from thresher.db.problem import DatabaseLost, DatabaseRefused
+from thresher.delivery.batch import Few
+from thresher.delivery.fate import SENT
+from thresher.delivery.progress import Progress
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.control import incarnation
 from thresher.relay.database import connect
-from thresher.relay.fate import SENT
-from thresher.relay.lot import Few
-from thresher.relay.marker import Marker, reset
 from thresher.relay.names import buckets_of
-from thresher.relay.problem import DatabaseLost, DatabaseRefused, Superseded
-from thresher.relay.progress import Progress
+from thresher.relay.reading.marking import Marker, reset
 from thresher.relay.settings import Delivery, Mandate, Settling
 from thresher.relay.settle import Settlement
 

@@ -12,15 +12,15 @@ from tests.processes import eventually
 from tests.relay.patient import PRODUCER
 from tests.relay.relaying import POLICY, RELAYED_SECONDS, Place, Relaying
 from tests.relay.scraping import Process, Samples, Scraper, counters, shown
+from thresher.core.errors import Superseded
 from thresher.db import statement
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
-from thresher.relay.health import Role
-from thresher.relay.ledger import Ledger
-from thresher.relay.metrics import FAMILIES
-from thresher.relay.problem import Superseded
+from thresher.relay.report.metrics import FAMILIES
+from thresher.service.health import Role
+from thresher.service.ledger import Ledger
 from thresher.spark.problem import EngineProblem
-from thresher.spark.session import Session
+from thresher.spark.session.session import Session
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_a_relay_that_nobody_watches_ends(at: Place, monkeypatch: pytest.MonkeyP
         def broken(_: object) -> None:
             raise LookupError("a bug")
 
-        monkeypatch.setattr("thresher.relay.relay._Watch.look", broken)
+        monkeypatch.setattr("thresher.relay.leader.relay._Watch.look", broken)
         error = relaying.ended()
     assert (type(error), "watch broke" in str(error)) == (EngineProblem, True)
     assert relaying.relay.ledger.driver()["errors.unexpected"] == 1

@@ -10,7 +10,7 @@ from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.names import progress_topic
 from thresher.relay.settings import Delivery
-from thresher.spark.session import Session
+from thresher.spark.session.session import Session
 
 # Seen: two seconds after the last row.
 ENDED_SECONDS = 20.0

@@ -7,9 +7,9 @@ import pytest
 
 from tests.relay.recorded import recorded
 from tests.relay.relaying import Place, taken_over
+from thresher.delivery.fate import SENT
+from thresher.delivery.progress import Progress
 from thresher.devstack.stack import Stack
-from thresher.relay.fate import SENT
-from thresher.relay.progress import Progress
 from thresher.relay.settings import Settling
 from thresher.relay.settle import Settlement
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.engine.driver import driven, running
 from tests.processes import environment
-from thresher.spark.jvm import spark_home
 from thresher.spark.problem import SparkUnfit
+from thresher.spark.session.jvm import spark_home
 
 ENGINE = Path(__file__).parents[1] / "engine"
 PROGRAM = """

@@ -9,10 +9,10 @@ from confluent_kafka.admin import AdminClient
 
 from tests.processes import eventually
 from thresher.devstack.stack import Stack
-from thresher.kafka import tail as module
+from thresher.kafka import committed_tail as module
 from thresher.kafka import transactional
 from thresher.kafka.admin import Admin
-from thresher.kafka.tail import Tail, TailGone, TailUnread
+from thresher.kafka.committed_tail import Tail, TailGone, TailUnread
 from thresher.kafka.transactional import ProducerProblem, TransactionalProducer
 
 

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from thresher.relay.row import Record, Row
-from thresher.relay.scoreboard import Scoreboard
+from thresher.delivery.row import Record, Row
+from thresher.relay.protocol.scoreboard import Scoreboard
 
 KEYS = [b"a", b"a", b"b", b"c", b"d", None]
 

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from psycopg import conninfo
 
+from thresher.config.problem import ConfigurationInvalid
 from thresher.core.secrets import MASK, Masking, Secrets
 from thresher.harvest.configuration import load
-from thresher.relay.problem import ConfigurationInvalid
 
 # In every secret, and nowhere else.
 MARK = "hunter2"

@@ -6,9 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from thresher.spark.outcome import Fatal, Finished, Gone, Lost, Outcome, Replaced, Stopped, Transient, Trouble
-from thresher.spark.policy import Policy
-from thresher.spark.supervision import (
+from thresher.spark.driver.supervision import (
     AskStop,
     Begin,
     Command,
@@ -30,6 +28,8 @@ from thresher.spark.supervision import (
     decide,
     next_look,
 )
+from thresher.spark.outcome import Fatal, Finished, Gone, Lost, Outcome, Replaced, Stopped, Transient, Trouble
+from thresher.spark.policy import Policy
 
 TROUBLE = Trouble(kind="ValueError", message="a bad day")
 FAILURES: list[Outcome] = [Transient(trouble=TROUBLE), Lost(why="killed"), Replaced(), Stopped(why="SIGTERM")]

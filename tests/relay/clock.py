@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from thresher.core.clock import ServerClock
-from thresher.relay.seam import Seam
+from thresher.delivery.crash_points import Seam
 
 AHEAD_MS = 50 * 60 * 1000
 # More than what a broker takes.

@@ -27,12 +27,12 @@ from tests.processes import PYTHON_PATH, ROOT, descendants, eventually, is_java,
 from tests.relay.guarded import PROXIED
 from tests.relay.hook import COMMIT_SENT, HOOK
 from thresher.db import TableName
+from thresher.delivery.crash_points import Seam
 from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.outbox import create_schema
-from thresher.relay.seam import Seam
 from thresher.relay.settings import Delivery
 from thresher.testing.checker import Verdict, check
 from thresher.testing.history import read_history

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from thresher.core.clock import ServerClock
-from thresher.relay.seam import Seam
+from thresher.delivery.crash_points import Seam
 
 VARIABLE = "THRESHER_CLOCK"
 HOOK = "tests.relay.drift:reached"

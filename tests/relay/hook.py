@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from thresher.relay.seam import Seam
+from thresher.delivery.crash_points import Seam
 
 HOOK = "tests.relay.hook:reached"
 # Not a seam of the code: the answer to a commit is on its way, which only the wire can tell.

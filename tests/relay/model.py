@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from thresher.relay import exactly_once, mark_purge_reset
-from thresher.relay.effect import (
+from thresher.core.errors import Superseded
+from thresher.delivery.carrier import Poison, Rules, ShardIdentity
+from thresher.delivery.effects import (
     Absent,
     AwaitSettled,
     Begin,
@@ -50,12 +51,12 @@ from thresher.relay.effect import (
     Surveyed,
     Take,
 )
-from thresher.relay.exactly_once import Me, Poison, Rules
-from thresher.relay.fate import FILTERED, Dead, Filtered, Kind, dead
-from thresher.relay.mark_purge_reset import Bounds
-from thresher.relay.problem import BrokerLost, Superseded
-from thresher.relay.progress import Progress
-from thresher.relay.row import Record, Row, Sendable, bytes_of, topics_of
+from thresher.delivery.fate import FILTERED, Dead, Filtered, Kind, dead
+from thresher.delivery.progress import Progress
+from thresher.delivery.row import Record, Row, Sendable, bytes_of, topics_of
+from thresher.kafka.problem import BrokerLost
+from thresher.relay.protocol import exactly_once, mark_purge_reset
+from thresher.relay.protocol.mark_purge_reset import Bounds
 
 OUTBOX_ID = "outbox"
 PARTITIONS = 3
@@ -340,7 +341,7 @@ class World:
     # Attempts
 
     def launch(self, term: str) -> Attempt:
-        me = Me(outbox_id=OUTBOX_ID, term=term, shard=0)
+        me = ShardIdentity(outbox_id=OUTBOX_ID, term=term, shard=0)
         if self.marking:
             steps = mark_purge_reset.protocol(me, self.rules, Bounds(in_flight_rows=3, window_rows=32))
         else:

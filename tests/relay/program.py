@@ -8,10 +8,10 @@ from typing import Any
 from tests.relay import drift
 from thresher.core.errors import ThresherError
 from thresher.db import TableName
-from thresher.relay.relay import Relay
+from thresher.relay.leader.relay import Relay
 from thresher.relay.settings import Delivery, Limits, Settings
 from thresher.spark import Policy, SparkOptions
-from thresher.spark.signals import stopped_by_signals
+from thresher.spark.driver.signals import stopped_by_signals
 
 
 def main() -> int:

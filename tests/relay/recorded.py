@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from thresher.relay.fate import Fate
-from thresher.relay.progress import Origin, Progress
+from thresher.delivery.fate import Fate
+from thresher.delivery.progress import Origin, Progress
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -17,8 +17,8 @@ from tests.relay.model import (
     SessionLost,
     World,
 )
-from thresher.relay.exactly_once import Poison
-from thresher.relay.problem import Superseded
+from thresher.core.errors import Superseded
+from thresher.delivery.carrier import Poison
 
 # Four in five can be sent.
 NATURES = [*[GOOD] * 16, NAMED_POISON, POISON, POISON, FILTERED_OUT, MALFORMED, NO_PARTITION, REROUTED, REROUTED]

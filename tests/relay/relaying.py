@@ -15,11 +15,11 @@ from thresher.db import TableName
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.outbox import Outbox, Shape, create_schema
-from thresher.relay.relay import Relay
+from thresher.relay.leader.relay import Relay
+from thresher.relay.leader.take_over import take_over
 from thresher.relay.settings import Limits, Mandate, Settings
-from thresher.relay.takeover import take_over
+from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.policy import Policy
-from thresher.spark.snapshot import ShardSnapshot
 
 # Seen: a relay is up 1.2 s after its start, and a row is there a few milliseconds later. A commit that a stall makes
 # last is not believed: the shard starts over, which takes as long again, more than once if need be.

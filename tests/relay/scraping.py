@@ -11,11 +11,11 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from thresher.observe.server import Server
-from thresher.relay.health import Role
-from thresher.relay.ledger import Ledger
+from thresher.relay.report.status import Observed, Status
 from thresher.relay.settings import Settings
-from thresher.relay.status import Observed, Status
-from thresher.spark.snapshot import Snapshot
+from thresher.service.health import Role
+from thresher.service.ledger import Ledger
+from thresher.spark.driver.snapshot import Snapshot
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.processes import eventually
-from thresher.relay.seam import Seam
+from thresher.delivery.crash_points import Seam
 
 HOOK = "tests.relay.stalling:reached"
 

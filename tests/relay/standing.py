@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from thresher.relay.seam import Seam
+from thresher.delivery.crash_points import Seam
 
 HOOK = f"{__name__}:reached"
 _PLACE = "thresher-standing"

@@ -13,7 +13,7 @@ from typing import Any, Self
 from tests.processes import PYTHON_PATH, ROOT, descendants, eventually, is_java
 from tests.relay.hook import HOOK
 from tests.relay.relaying import Place
-from thresher.relay.seam import Seam
+from thresher.delivery.crash_points import Seam
 from thresher.relay.settings import Delivery
 from thresher.spark.process import Process, look
 

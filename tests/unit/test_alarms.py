@@ -1,7 +1,7 @@
 """Topics whose rows wait, as the driver knows them from what its shards tell."""
 
 from thresher.db import TableName
-from thresher.relay.relay import Relay
+from thresher.relay.leader.relay import Relay
 from thresher.relay.settings import Settings
 
 

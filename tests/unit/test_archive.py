@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from thresher.core.java import Java
-from thresher.spark.archive import Archive
+from thresher.spark.session.archive import Archive
 
 JAVA = Java(executable=Path("/usr/bin/java"), major=17, version="17.0.1")
 

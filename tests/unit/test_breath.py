@@ -1,6 +1,6 @@
 """The wait after a commit is as long as the broker needs, and not much longer."""
 
-from thresher.relay.breath import Breath
+from thresher.kafka.transaction_pacing import Breath
 
 
 def test_it_grows_with_every_time_that_it_was_too_short_and_shrinks_slowly() -> None:

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from thresher.spark.bell import Bell
-from thresher.spark.chain import run_chain
 from thresher.spark.pipeline import Step
 from thresher.spark.problem import InputLeft, StepUnusable, WrongBatch
-from thresher.spark.shard import Figures, Shard
+from thresher.spark.worker.chain import run_chain
+from thresher.spark.worker.shard import Figures, Shard
 
 Batches = Iterator[pa.RecordBatch]
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.relay import columns
-from thresher.relay.lot import Few, batch_of, rows_of, sendable
-from thresher.relay.row import Record, Row, Sendable
+from thresher.delivery import columns
+from thresher.delivery.batch import Few, batch_of, rows_of, sendable
+from thresher.delivery.row import Record, Row, Sendable
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from thresher.cli.run import run
+from thresher.config.problem import ConfigurationInvalid
+from thresher.delivery.carrier import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.configuration import load
 from thresher.harvest.form import KEYS, Form, LogLevel, _wrong_alone
@@ -18,8 +20,6 @@ from thresher.kafka.property import PROPERTIES
 from thresher.kafka.transactional import GUARDED
 from thresher.observe.logs import LogFormat
 from thresher.outbox import Shape
-from thresher.relay.exactly_once import Poison
-from thresher.relay.problem import ConfigurationInvalid
 from thresher.relay.settings import Delivery, Settling
 
 LEAST: dict[str, Any] = {

@@ -10,11 +10,11 @@ import os, sys
 import pyspark.daemon
 
 def manager():
-    print("managed", "thresher.relay.lane" in sys.modules, len(os.listdir("/proc/self/task")))
+    print("managed", "thresher.relay.shard.lane" in sys.modules, len(os.listdir("/proc/self/task")))
 
 pyspark.daemon.manager = manager
 os.execv = lambda program, arguments: sys.exit(f"made way: {arguments[1:]}")
-from thresher.spark.daemon import main
+from thresher.spark.worker.daemon import main
 main()
 """
 
@@ -27,7 +27,7 @@ def parent(preload: str, **variables: str) -> "subprocess.CompletedProcess[str]"
 
 
 def test_the_parent_of_a_relays_workers_has_imported_all_of_it_and_has_one_thread() -> None:
-    from thresher.relay.relay import spark_of
+    from thresher.relay.leader.relay import spark_of
 
     done = parent(" ".join(spark_of(None).preload))
     assert (done.stdout, done.stderr) == ("managed True 1\n", "")

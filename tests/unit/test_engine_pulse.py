@@ -3,9 +3,9 @@
 import threading
 
 from tests.processes import eventually
-from thresher.spark.engine import Engine
+from thresher.spark.driver.engine import Engine
+from thresher.spark.driver.snapshot import EngineState
 from thresher.spark.pipeline import Pipeline, Step
-from thresher.spark.snapshot import EngineState
 
 
 def test_a_thread_that_hangs_owes_an_answer_until_it_goes_on() -> None:

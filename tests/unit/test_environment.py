@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from thresher.spark.environment import PackImpossible, pack
+from thresher.spark.session.environment import PackImpossible, pack
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from tests.relay.model import bundled
-from thresher.relay.effect import (
+from thresher.core.errors import Superseded
+from thresher.delivery.carrier import Poison, Rules, ShardIdentity
+from thresher.delivery.effects import (
     Absent,
     AwaitSettled,
     Begin,
@@ -31,13 +33,13 @@ from thresher.relay.effect import (
     Surveyed,
     Take,
 )
-from thresher.relay.exactly_once import Me, Poison, Rules, protocol
-from thresher.relay.fate import FILTERED, SENT, Dead, Filtered, Kind, Sent, dead
-from thresher.relay.problem import ForeignProgress, Halted, Superseded
-from thresher.relay.progress import Origin, Progress
-from thresher.relay.row import Record, Row
+from thresher.delivery.fate import FILTERED, SENT, Dead, Filtered, Kind, Sent, dead
+from thresher.delivery.problem import ForeignProgress, Halted
+from thresher.delivery.progress import Origin, Progress
+from thresher.delivery.row import Record, Row
+from thresher.relay.protocol.exactly_once import protocol
 
-ME = Me(outbox_id="ours", term="now", shard=2)
+ME = ShardIdentity(outbox_id="ours", term="now", shard=2)
 MISSING = Absent(kind=Kind.NO_TOPIC, why="t is not there")
 REFUSED = Fault(kind=Kind.REJECTED, why="no")
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from thresher.core.errors import Superseded
 from thresher.db import TableName
+from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.harvest import harvest as module
 from thresher.harvest.harvest import Harvest, State
-from thresher.relay.problem import DatabaseLost, DatabaseRefused, Superseded
 from thresher.relay.settings import Settings
 from thresher.spark.problem import StopForced
 from thresher.testing.leadership import Ballot, StagedLeadership

@@ -2,7 +2,7 @@
 
 import pytest
 
-from thresher.relay.head import Share
+from thresher.relay.reading.pending_rows import Share
 
 
 class Shard:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from thresher.relay.health import Role, ShardHealth, Vitals, liveness, readiness
+from thresher.service.health import Role, ShardHealth, Vitals, liveness, readiness
 
 UP = ShardHealth(shard=0, state="running", relaying=True)
 RECOVERING = ShardHealth(shard=1, state="running", relaying=False)

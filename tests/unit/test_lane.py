@@ -12,16 +12,16 @@ import pytest
 from tests.relay.recorded import recorded
 from thresher.core.clock import ServerClock
 from thresher.db import TableName
-from thresher.relay import lane
-from thresher.relay.effect import Begin, Init
-from thresher.relay.fate import SENT
-from thresher.relay.lane import Lane, read
-from thresher.relay.problem import DatabaseLost
-from thresher.relay.progress import Progress
+from thresher.db.problem import DatabaseLost
+from thresher.delivery.effects import Begin, Init
+from thresher.delivery.fate import SENT
+from thresher.delivery.progress import Progress
+from thresher.delivery.settler import Settler
 from thresher.relay.settings import Delivery, Mandate, Settings
-from thresher.relay.settler import Settler
+from thresher.relay.shard import lane
+from thresher.relay.shard.lane import Lane, read
 from thresher.spark.bell import Bell
-from thresher.spark.shard import Figures, Shard
+from thresher.spark.worker.shard import Figures, Shard
 
 MANDATE = Mandate(
     settings=Settings(

@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.relay.ledger import Ledger
-from thresher.spark.snapshot import EngineState, ShardSnapshot, Snapshot
-from thresher.spark.supervision import Phase
+from thresher.service.ledger import Ledger
+from thresher.spark.driver.snapshot import EngineState, ShardSnapshot, Snapshot
+from thresher.spark.driver.supervision import Phase
 
 
 def snapshot(*counts: dict[str, Any], restarts: int = 0) -> Snapshot:

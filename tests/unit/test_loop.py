@@ -4,7 +4,7 @@ import selectors
 import socket
 from typing import Any
 
-from thresher.spark.loop import Loop
+from thresher.spark.driver.loop import Loop
 
 
 class Interrupted(selectors.DefaultSelector):

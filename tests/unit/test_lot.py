@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from thresher.relay.fate import FILTERED, Dead, Kind, dead
-from thresher.relay.lot import SCHEMA, batch_of, rows_of, transformed
-from thresher.relay.row import Record, Row
+from thresher.delivery.batch import SCHEMA, batch_of, rows_of, transformed
+from thresher.delivery.fate import FILTERED, Dead, Kind, dead
+from thresher.delivery.row import Record, Row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MICROS = int(NOON.timestamp()) * 1_000_000

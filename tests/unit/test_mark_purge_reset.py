@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from thresher.kafka.refusal import Refusal
-from thresher.kafka.transactional import Undelivered
-from thresher.relay.effect import (
+from thresher.delivery.carrier import Rules, ShardIdentity
+from thresher.delivery.effects import (
     AwaitSettled,
     Commit,
     Control,
@@ -25,14 +24,15 @@ from thresher.relay.effect import (
     Settle,
     Surveyed,
 )
-from thresher.relay.exactly_once import Me, Rules
-from thresher.relay.fate import SENT, Dead, Kind
-from thresher.relay.faults import Faults
-from thresher.relay.mark_purge_reset import Bounds, protocol
-from thresher.relay.marker import leader_id
-from thresher.relay.problem import BrokerLost
-from thresher.relay.progress import Origin, Progress
-from thresher.relay.row import Record, Row
+from thresher.delivery.fate import SENT, Dead, Kind
+from thresher.delivery.faults import Faults
+from thresher.delivery.progress import Origin, Progress
+from thresher.delivery.row import Record, Row
+from thresher.kafka.problem import BrokerLost
+from thresher.kafka.refusal import Refusal
+from thresher.kafka.transactional import Undelivered
+from thresher.relay.protocol.mark_purge_reset import Bounds, protocol
+from thresher.relay.reading.marking import leader_id
 
 ORIGIN = Origin(outbox_id="ours", system_id="s", incarnation="1", term="before", shard=2)
 
@@ -47,7 +47,7 @@ class Run:
     def __init__(self, *lots: Sequence[Row], **answers: Callable[[Any], Any]) -> None:
         left = [list(lot) for lot in lots]
         self.steps = protocol(
-            Me(outbox_id="ours", term="now", shard=2), Rules(), Bounds(in_flight_rows=9, window_rows=9)
+            ShardIdentity(outbox_id="ours", term="now", shard=2), Rules(), Bounds(in_flight_rows=9, window_rows=9)
         )
         self.seen: list[Effect] = []
         self.last = Progress(origin=ORIGIN, number=7, ids=[7], create_times=[0], fates=[SENT])

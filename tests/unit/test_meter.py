@@ -11,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thresher.core.clock import ServerClock
+from thresher.core.errors import Superseded
+from thresher.db.problem import DatabaseLost
+from thresher.delivery import columns
+from thresher.delivery.batch import batch_of, rows_of, sendable
+from thresher.delivery.fate import FILTERED, Kind, dead
+from thresher.delivery.progress import Origin, progress_of
+from thresher.delivery.row import Record, Row, bytes_of
 from thresher.kafka.transactional import ProducerProblem
 from thresher.observe.histogram import Histogram
 from thresher.observe.tally import Number
-from thresher.relay import columns
-from thresher.relay.fate import FILTERED, Kind, dead
-from thresher.relay.lot import batch_of, rows_of, sendable
-from thresher.relay.meter import BATCH, END_TO_END, PUBLISH, SETTLE, Meter, counting_errors, shares
-from thresher.relay.problem import DatabaseLost, Superseded
-from thresher.relay.progress import Origin, progress_of
-from thresher.relay.row import Record, Row, bytes_of
+from thresher.relay.shard.meter import BATCH, END_TO_END, PUBLISH, SETTLE, Meter, counting_errors, shares
 
 ORIGIN = Origin(outbox_id="o", system_id="s", incarnation="i", term="t", shard=0)
 SECOND = 1_000_000

@@ -7,12 +7,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from thresher import __version__
 from thresher.observe.prometheus import scrape
-from thresher.relay.backlog import Backlog
-from thresher.relay.health import Role
-from thresher.relay.meter import BATCH, SETTLE
-from thresher.relay.metrics import FAMILIES, Moment, readings, relaying
-from thresher.spark.snapshot import ShardSnapshot
-from thresher.spark.supervision import Phase
+from thresher.relay.report.backlog import Backlog
+from thresher.relay.report.metrics import FAMILIES, Moment, readings, relaying
+from thresher.relay.shard.meter import BATCH, SETTLE
+from thresher.service.health import Role
+from thresher.spark.driver.snapshot import ShardSnapshot
+from thresher.spark.driver.supervision import Phase
 
 BACKLOG = Backlog(pending=5, exact=True, by_shard=(2, 3), oldest_seconds=None, dead=1, blocking=0)
 RUNNING = ShardSnapshot(

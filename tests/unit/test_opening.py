@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from thresher.relay.opening import Opening
-from thresher.relay.row import Record
+from thresher.delivery.opening import Opening
+from thresher.delivery.row import Record
 
 OPENER = Record("progress", b"", None, 0, 0, None)
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from thresher.core import errors as problem
 from thresher.core.errors import ThresherError
 from thresher.observe.metric import Family, MetricKind
-from thresher.relay import problem
-from thresher.relay.metrics import FAMILIES
+from thresher.relay.report.metrics import FAMILIES
 from thresher.spark.policy import Policy
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +128,7 @@ def test_exit_codes_are_listed_and_mean_the_same_to_systemd() -> None:
     assert service["Restart"] == "on-failure"
     assert {int(code) for code in service["RestartPreventExitStatus"].split()} == never_again
     # Each class says the same of itself: what trying again cannot help is not started again.
-    for kind in errors(problem.RelayProblem):
+    for kind in errors(problem.PipelineProblem):
         assert kind.retryable == (kind.exit_code not in never_again), kind
     assert float(service["TimeoutStopSec"]) > longest_stop()
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thresher.relay.fate import FILTERED, SENT, Dead, Kind, dead
-from thresher.relay.problem import ForeignProgress
-from thresher.relay.progress import Origin, Progress, decode, encode, fitting, progress_of
-from thresher.relay.row import Record, Row
+from thresher.delivery.fate import FILTERED, SENT, Dead, Kind, dead
+from thresher.delivery.problem import ForeignProgress
+from thresher.delivery.progress import Origin, Progress, decode, encode, fitting, progress_of
+from thresher.delivery.row import Record, Row
 
 ORIGIN = Origin(outbox_id="o" * 36, system_id="7" * 20, incarnation="1/1700000000.123456", term="t" * 36, shard=3)
 BIGINT = st.integers(-(2**63), 2**63 - 1)

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from thresher.relay.lot import Few, batch_of, rows_of
-from thresher.relay.read_ahead import ReadAhead, pause
+from thresher.delivery.batch import Few, batch_of, rows_of
+from thresher.relay.reading.prefetch import ReadAhead, pause
 
 # Only how long a failing test waits.
 PATIENCE = 60.0
@@ -264,7 +264,7 @@ def test_a_held_topic_is_left_out_for_a_while(ahead: ReadAhead, head: Played, mo
     now = [100.0]
     head.next_read()
     # Its own view of the time: other threads of the process go by the real one.
-    monkeypatch.setattr("thresher.relay.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("thresher.relay.reading.prefetch.time", SimpleNamespace(monotonic=lambda: now[0]))
     ahead.hold(["t", "u"])
     for seconds, expected in ((0.0, {"t", "u"}), (1.9, {"t", "u"}), (0.2, set())):
         now[0] += seconds
@@ -279,7 +279,7 @@ def test_one_long_look_is_no_reason_to_look_less_often_and_two_are(
     now = [100.0]
     waits: queue.SimpleQueue[float] = queue.SimpleQueue()
     head.next_read()
-    monkeypatch.setattr("thresher.relay.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("thresher.relay.reading.prefetch.time", SimpleNamespace(monotonic=lambda: now[0]))
     stopped = SimpleNamespace(is_set=ahead._stopped.is_set, set=ahead._stopped.set, wait=waits.put)
     monkeypatch.setattr(ahead, "_stopped", stopped)
     head.find()

@@ -7,12 +7,12 @@ import pytest
 import yaml
 from psycopg import conninfo
 
+from thresher.config.problem import ConfigurationInvalid
 from thresher.election.settings import ElectionKind
 from thresher.harvest.configuration import Configuration, load
 from thresher.harvest.form import LogLevel
 from thresher.harvest.reaper import LIMITS, as_libpq
 from thresher.outbox import Shape
-from thresher.relay.problem import ConfigurationInvalid
 from thresher.relay.settings import Delivery
 
 # As goharvest's documentation has it.

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from thresher.core.errors import Superseded
 from thresher.db import TableName
-from thresher.relay import relay
-from thresher.relay.problem import Superseded
-from thresher.relay.relay import Relay
+from thresher.relay.leader import relay
+from thresher.relay.leader.relay import Relay
 from thresher.relay.settings import Mandate, Settings
+from thresher.spark.driver.snapshot import EngineState, Snapshot
 from thresher.spark.problem import EngineLost
-from thresher.spark.snapshot import EngineState, Snapshot
 
 SETTINGS = Settings(name="r", dsn="", outbox=TableName(table="outbox"), kafka={})
 MANDATE = Mandate(

@@ -8,7 +8,7 @@ import pytest
 
 from thresher.spark.bell import Bell
 from thresher.spark.problem import FigureInvalid
-from thresher.spark.shard import Figures, Shard
+from thresher.spark.worker.shard import Figures, Shard
 
 
 @pytest.fixture

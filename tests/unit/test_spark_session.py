@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from thresher.spark.session import unanswered
+from thresher.spark.session.session import unanswered
 
 
 def say(what: str, path: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from thresher.spark.problem import PipelineInvalid
-from thresher.spark.settings import (
+from thresher.spark.session.settings import (
     SparkOptions,
     breaking,
     default_master,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.relay.spread import Spread
+from thresher.relay.reading.spread import Spread
 
 
 def test_a_little_less_than_as_many_lay_among() -> None:

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from thresher.delivery.effects import Absent, Present
+from thresher.delivery.fate import Kind
+from thresher.delivery.topic_status import Standings
 from thresher.kafka.admin import TopicFacts
-from thresher.relay.effect import Absent, Present
-from thresher.relay.fate import Kind
-from thresher.relay.problem import BrokerLost
-from thresher.relay.standings import Standings
+from thresher.kafka.problem import BrokerLost
 
 MISSING = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
 
@@ -62,7 +62,7 @@ def test_what_is_absent_is_asked_for_again_soon(
 ) -> None:
     now = 100.0
     # Its own view of the time: other threads of the process go by the real one.
-    monkeypatch.setattr("thresher.relay.standings.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("thresher.delivery.topic_status.time", SimpleNamespace(monotonic=lambda: now))
     cluster.topics = {"there": there()}
     assert isinstance(stands.survey(["there", "gone"]).standings["gone"], Absent)
     now = 102.0

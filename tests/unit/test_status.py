@@ -8,9 +8,9 @@ import pytest
 
 from tests.relay.scraping import Process, shown
 from thresher.db import TableName
-from thresher.relay import status
-from thresher.relay.health import Role
+from thresher.relay.report import status
 from thresher.relay.settings import Settings
+from thresher.service.health import Role
 
 
 @pytest.fixture

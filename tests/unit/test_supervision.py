@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from thresher.spark.outcome import Finished, Lost, Outcome, Stopped, Transient, Trouble
-from thresher.spark.policy import Policy
-from thresher.spark.supervision import (
+from thresher.spark.driver.supervision import (
     AskStop,
     Begin,
     Command,
@@ -23,6 +21,8 @@ from thresher.spark.supervision import (
     Welcome,
     decide,
 )
+from thresher.spark.outcome import Finished, Lost, Outcome, Stopped, Transient, Trouble
+from thresher.spark.policy import Policy
 
 FAILURE = Transient(trouble=Trouble(kind="ValueError", message="a bad day"))
 

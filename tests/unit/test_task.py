@@ -13,9 +13,9 @@ from thresher.spark.outcome import Fatal, Transient, decode
 from thresher.spark.pipeline import Step
 from thresher.spark.policy import Policy
 from thresher.spark.problem import LineUnreachable, VersionMismatch
-from thresher.spark.shard import Figures
 from thresher.spark.spec import Address, Parcel, Spec
-from thresher.spark.task import Task, run_shard
+from thresher.spark.worker.shard import Figures
+from thresher.spark.worker.task import Task, run_shard
 
 
 def spec(port: int) -> Spec:
@@ -60,8 +60,8 @@ HELLO = """
 import json, os, sys, time
 from tests.unit.test_task import spec
 from thresher.spark.bell import Bell
-from thresher.spark.line import Line
-from thresher.spark.shard import Figures
+from thresher.spark.worker.line import Line
+from thresher.spark.worker.shard import Figures
 leader = os.getpid()
 if os.fork():
     if sys.argv[1] == "lives":

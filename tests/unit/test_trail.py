@@ -1,6 +1,6 @@
 """When reads by age go on where the last one ended."""
 
-from thresher.relay.trail import LOWEST, Trail
+from thresher.relay.reading.trail import LOWEST, Trail
 
 
 def begun(trail: Trail, horizon: str | None = "7", generation: int = 1, now: float = 0.0) -> Trail:

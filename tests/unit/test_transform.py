@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from thresher.relay.fate import Kind
-from thresher.relay.lot import SCHEMA, batch_of
-from thresher.relay.problem import TransformKeepsFailing, TransformUnusable
-from thresher.relay.transform import Transform, load, run
+from thresher.delivery.batch import SCHEMA, batch_of
+from thresher.delivery.fate import Kind
+from thresher.delivery.problem import TransformKeepsFailing, TransformUnusable
+from thresher.delivery.transforms import Transform, load, run
 
 
 def batch(*ids: int) -> pa.RecordBatch:

@@ -1,6 +1,6 @@
 """Which reads of a head go by age, and which buckets are read by themselves."""
 
-from thresher.relay.turns import Turns
+from thresher.relay.reading.turns import Turns
 
 BUCKETS = range(0, 64, 8)
 EVEN = dict.fromkeys(BUCKETS, 125)

@@ -196,8 +196,8 @@ def run(
     # Only here: the other commands work without the relay's packages.
     from thresher.harvest.configuration import Configuration, load  # noqa: PLC0415
     from thresher.harvest.harvest import Harvest  # noqa: PLC0415
-    from thresher.relay.status import Status  # noqa: PLC0415
-    from thresher.spark.signals import stopped_by_signals  # noqa: PLC0415
+    from thresher.relay.report.status import Status  # noqa: PLC0415
+    from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
 
     # A transform in the directory where it was started is found by the workers too.
     sys.path.insert(0, str(Path.cwd()))

@@ -25,7 +25,7 @@ def pack(
     SparkOptions. The executors' machines need the same Python at the same path.
     """
     # Only here: the other commands work without it.
-    from thresher.spark.environment import pack as write  # noqa: PLC0415
+    from thresher.spark.session.environment import pack as write  # noqa: PLC0415
 
     with err.status(f"packing {target}"):
         packages = write(target, only=only or ())

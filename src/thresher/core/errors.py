@@ -19,6 +19,25 @@ class InvalidInput(ThresherError, ValueError):  # noqa: N818 - named for what th
     exit_code: ClassVar[int] = 2
 
 
+class PipelineProblem(ThresherError):  # noqa: N818
+    """Base of what ends a pipeline. Unless a subclass says otherwise, somebody has to act: a restart does not help."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class Trouble(PipelineProblem):
+    """A problem that time may mend: the shard starts over and recovers."""
+
+    retryable: ClassVar[bool] = True
+    exit_code: ClassVar[int] = 1
+
+
+class Superseded(PipelineProblem):
+    """A newer leader has written its term: this process ends, and must not be started again by itself."""
+
+    exit_code: ClassVar[int] = 3
+
+
 _SHOWN = 80
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from thresher.harvest.harvest import Harvest, State
     from thresher.harvest.problem import HarvestMisused
     from thresher.relay.settings import Delivery, Limits, Settings
-    from thresher.spark.settings import SparkOptions
-    from thresher.spark.signals import stopped_by_signals
+    from thresher.spark.driver.signals import stopped_by_signals
+    from thresher.spark.session.settings import SparkOptions
 else:
     import importlib
 
@@ -40,8 +40,8 @@ else:
         "thresher.harvest.harvest": ("Harvest", "State"),
         "thresher.harvest.problem": ("HarvestMisused",),
         "thresher.relay.settings": ("Delivery", "Limits", "Settings"),
-        "thresher.spark.settings": ("SparkOptions",),
-        "thresher.spark.signals": ("stopped_by_signals",),
+        "thresher.spark.session.settings": ("SparkOptions",),
+        "thresher.spark.driver.signals": ("stopped_by_signals",),
     }
 
     def __getattr__(name):

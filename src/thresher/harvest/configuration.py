@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from thresher.config.problem import ConfigurationInvalid
 from thresher.core.secrets import Secrets, Unreadable, is_secret, read_secret, secrets_in_url, shown_property
 from thresher.db.dsn import secrets_of_dsn, shown_dsn
 from thresher.election.settings import ElectionSettings
@@ -18,11 +19,10 @@ from thresher.harvest.environment import from_environment
 from thresher.harvest.form import KEYS, OF_ELECTION, SERVERS, Form, LogLevel, Problem, fill_in, together
 from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, keep_partitions, translate
 from thresher.observe.logs import LogFormat
-from thresher.relay.problem import ConfigurationInvalid
-from thresher.relay.relay import POLICY
+from thresher.relay.leader.relay import POLICY
 from thresher.relay.settings import Delivery, Limits, Settings
 from thresher.spark.policy import Policy
-from thresher.spark.settings import SparkOptions
+from thresher.spark.session.settings import SparkOptions
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from thresher.relay.problem import ConfigurationInvalid
+from thresher.config.problem import ConfigurationInvalid
 
 
 class _Twice(yaml.constructor.ConstructorError):

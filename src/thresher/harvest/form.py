@@ -14,18 +14,18 @@ from typing import Annotated, Any
 from confluent_kafka import KafkaException, Producer
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
+from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db import TableName
 from thresher.db.dsn import check_dsn
+from thresher.delivery.carrier import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.kafka.property import PROPERTIES, plain
 from thresher.kafka.transactional import GUARDED, properties
 from thresher.observe.logs import LogFormat
 from thresher.outbox.shape import BUCKETS, Shape
-from thresher.relay.exactly_once import Poison
+from thresher.relay.leader.relay import POLICY
 from thresher.relay.names import valid_name
-from thresher.relay.problem import ConfigurationInvalid
-from thresher.relay.relay import POLICY
 from thresher.relay.settings import Delivery, Limits, Settings, Settling
 
 STATUS = "127.0.0.1:8640"

@@ -24,7 +24,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 from uuid import UUID
 
-from thresher.core.errors import ThresherError, shorten
+from thresher.core.errors import Superseded, ThresherError, shorten
+from thresher.delivery.transforms import load
 from thresher.election.election import competitor
 from thresher.election.leadership import Acquired, Change, Fenced, Leadership, Refreshed, Revoked
 from thresher.election.settings import ElectionKind, ElectionSettings
@@ -33,18 +34,16 @@ from thresher.harvest.event import LeaderAcquired, LeaderFenced, LeaderRefreshed
 from thresher.harvest.form import check_settings
 from thresher.harvest.meter import Meter
 from thresher.harvest.problem import HarvestMisused
-from thresher.relay.health import Role
-from thresher.relay.ledger import Ledger
-from thresher.relay.problem import Superseded
-from thresher.relay.relay import Relay, spark_of
+from thresher.relay.leader.relay import Relay, spark_of
 from thresher.relay.settings import Settings
-from thresher.relay.transform import load
+from thresher.service.health import Role
+from thresher.service.ledger import Ledger
 from thresher.spark.bell import Bell
+from thresher.spark.driver.snapshot import Snapshot
 from thresher.spark.policy import Policy
 from thresher.spark.problem import StopForced
-from thresher.spark.settings import SparkOptions
-from thresher.spark.snapshot import Snapshot
-from thresher.spark.warm import WarmSpark
+from thresher.spark.session.settings import SparkOptions
+from thresher.spark.session.warm import WarmSpark
 
 _logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import psycopg
 
 from thresher.db import TableName, statement
 from thresher.db.cursor import OwnCursor
+from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.relay.database import explained
 from thresher.relay.names import control_table
-from thresher.relay.problem import DatabaseLost, DatabaseRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

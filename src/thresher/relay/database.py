@@ -11,8 +11,9 @@ from typing import Any
 import psycopg
 from psycopg import conninfo
 
+from thresher.core.errors import PipelineProblem
+from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.refusal import is_refused
-from thresher.relay.problem import DatabaseLost, DatabaseRefused, RelayProblem
 
 # The head is found by its index, one bucket after another; every other plan is worse, whatever the statistics say, and
 # one plan does for all.
@@ -58,7 +59,7 @@ def explained() -> Iterator[None]:
         raise explain(error.sqlstate, " ".join(text.split())) from error
 
 
-def explain(state: str | None, text: str) -> RelayProblem:
+def explain(state: str | None, text: str) -> PipelineProblem:
     """Decide whether somebody has to act, or time may mend it."""
     # A driver may add all of its query, with all of its values.
     text = " ".join(text.partition("Query was:")[0].split())

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from thresher.db import TableName
+from thresher.delivery.carrier import Poison
 from thresher.outbox.shape import Shape
-from thresher.relay.exactly_once import Poison
 
 
 class Delivery(enum.StrEnum):

@@ -16,12 +16,12 @@ import psycopg
 from thresher.db import TableName, statement
 from thresher.db.arrays import bigint_array
 from thresher.db.cursor import BigintArray, OwnCursor, TimestampArray
+from thresher.db.problem import DatabaseRefused
+from thresher.delivery import columns
+from thresher.delivery.fate import Dead
+from thresher.delivery.progress import Progress
 from thresher.outbox.shape import Shape
-from thresher.relay import columns
 from thresher.relay.database import explained
-from thresher.relay.fate import Dead
-from thresher.relay.problem import DatabaseRefused
-from thresher.relay.progress import Progress
 from thresher.relay.settings import Settling
 
 # Postgres counts from 2000.

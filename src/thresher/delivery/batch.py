@@ -1,0 +1,241 @@
+"""Record batches of outbox rows: their one schema, and how they become rows with a plan each.
+
+A transform sees and returns batches of this schema. What it leaves out is filtered; what it changes is matched to the
+stored row by its id.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from thresher.delivery import columns
+from thresher.delivery.fate import FILTERED, Dead, Filtered, Kind, dead
+from thresher.delivery.row import Headers, Record, Row, Sendable
+from thresher.outbox.admission import is_topic
+
+_MOMENT = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("create_time", _MOMENT),
+        ("topic", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("header_keys", pa.list_(pa.string())),
+        ("header_values", pa.list_(pa.binary())),
+        ("partition", pa.int32()),
+        ("timestamp", _MOMENT),
+    ]
+)
+# As read: with what is wrong with a row that the database can tell without handing it over.
+READ_SCHEMA = SCHEMA.append(pa.field("flaw", pa.string()))
+_FLAWS = {
+    "too-large": (Kind.TOO_LARGE, "its key, value or headers are larger than any record can be"),
+    "headers": (Kind.MALFORMED, "its headers are arrays of arrays"),
+    "timestamp": (Kind.MALFORMED, "its timestamp is before 1970 or after 9999, which Kafka cannot hold"),
+}
+# Up to here, looking at each row is quicker than looking at columns.
+_FEW = 16
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+# A year that Kafka's clients can still show, in microseconds: what is beyond it is a mistake.
+_LATEST = 253_402_300_800_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """A few rows as a query gave them: to put them into columns would take longer than to send them."""
+
+    found: Sequence[tuple[Any, ...]]
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The rows' ids."""
+        return [row[0] for row in self.found]
+
+    @property
+    def nbytes(self) -> int:
+        """About what the rows take: keys, values and headers."""
+        return sum(
+            sum(len(part or b"") for part in (*row[3:5], *(row[5] or ()), *(row[6] or ()))) for row in self.found
+        )
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the rows as a batch."""
+        return batch_of(self.found)
+
+
+def read_of(rows: Sequence[tuple[Any, ...]]) -> "Few | pa.RecordBatch":
+    """Return rows, as a query gives them, as what is quicker for so many."""
+    return Few(rows) if len(rows) <= _FEW else batch_of(rows)
+
+
+def batch_of(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Return rows, as a query gives them, as a batch."""
+    schema = READ_SCHEMA if rows and len(rows[0]) == len(READ_SCHEMA) else SCHEMA
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    return pa.record_batch(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def flawless(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows that a transform may see, without the column for what is wrong with the others."""
+    if "flaw" not in batch.schema.names:
+        return batch
+    return batch.filter(batch.column("flaw").is_null()).select(SCHEMA.names)
+
+
+def _flawed(batch: pa.RecordBatch) -> dict[int, Dead]:
+    """Return the rows that the database found a flaw in, by id."""
+    if "flaw" not in batch.schema.names or batch.column("flaw").null_count == batch.num_rows:
+        return {}
+    pairs = zip(batch.column("id").to_pylist(), batch.column("flaw").to_pylist(), strict=True)
+    return {id_: dead(*_FLAWS[flaw]) for id_, flaw in pairs if flaw is not None}
+
+
+def rows_of(batch: "pa.RecordBatch | Few", reserved: str = "") -> Sequence[Row]:
+    """Return rows that no transform has touched, each with its record or with why there is none.
+
+    Nobody may write to the topic that is reserved.
+    """
+    if isinstance(batch, Few):
+        return _few(batch, reserved)
+    found = sendable(batch, reserved) if batch.num_rows > _FEW else None
+    return _each(batch, reserved) if found is None else found
+
+
+def sendable(batch: pa.RecordBatch, reserved: str = "") -> Sendable | None:
+    """Return the rows of a batch if all of them can be sent, and nothing about them is out of the ordinary."""
+    if _flawed(batch):
+        return None
+    names, values = batch.column("header_keys"), batch.column("header_values")
+    stored, partitions, moments = batch.column("topic"), batch.column("partition"), batch.column("timestamp")
+    if stored.null_count or names.null_count or values.null_count or moments.null_count < batch.num_rows:
+        return None
+    topics = columns.texts(stored)
+    distinct = frozenset(topics)
+    headers = _headers(names, values)
+    placed = partitions.null_count < batch.num_rows
+    if headers is None or reserved in distinct or not all(map(is_topic, distinct)):
+        return None
+    if placed and pc.min(partitions).as_py() < 0:
+        return None
+    return Sendable(
+        ids=columns.integers(batch.column("id")),
+        create_times=columns.integers(batch.column("create_time")),
+        named=topics,
+        values=batch.column("value").to_pylist(),
+        keys=batch.column("key").to_pylist(),
+        partitions=pc.fill_null(partitions, -1).to_pylist() if placed else [-1] * len(topics),
+        headers=headers,
+        topics=distinct,
+        placed=placed,
+        size=sum(map(columns.size, (batch.column("key"), batch.column("value"), names.flatten(), values.flatten()))),
+    )
+
+
+def _headers(names: pa.Array, values: pa.Array) -> Sequence[Headers | None] | None:
+    """Return each row's headers; None if one has no name, or a row has more names than values or fewer."""
+    flat = names.flatten()
+    if not len(flat) and not len(values.flatten()):
+        return [None] * len(names)
+    if flat.null_count or not columns.same_lengths(names, values):
+        return None
+    pairs = list(zip(columns.texts(flat), values.flatten().to_pylist(), strict=True))
+    found = columns.lists(names, pairs)
+    return found if all(found) else [each or None for each in found]
+
+
+def _few(few: Few, reserved: str) -> list[Row]:
+    ids, times, topics, keys, contents, names, values, partitions, moments, *rest = zip(*few.found, strict=True)
+    plans = _plans(topics, keys, contents, names, values, partitions, list(map(_micros, moments)), reserved)
+    for place, flaw in enumerate(rest[0] if rest else ()):
+        if flaw is not None:
+            plans[place] = dead(*_FLAWS[flaw])
+    return list(map(Row._make, zip(ids, map(_micros, times), topics, keys, plans, strict=True)))
+
+
+def _micros(moment: datetime | None) -> Any:
+    """Return a moment in microseconds since 1970."""
+    return None if moment is None else (moment - _EPOCH) // _MICROSECOND
+
+
+def _each(batch: pa.RecordBatch, reserved: str) -> list[Row]:
+    ids, times, topics, keys = _identity(batch)
+    plans = _plans_of(batch, topics, keys, reserved)
+    if flawed := _flawed(batch):
+        plans = [flawed.get(id_, plan) for id_, plan in zip(ids, plans, strict=True)]
+    return list(map(Row._make, zip(ids, times, topics, keys, plans, strict=True)))
+
+
+def transformed(
+    batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead], reserved: str = ""
+) -> list[Row]:
+    """Return the rows of a batch with the plans that transforms made of them."""
+    topics, keys = result.column("topic").to_pylist(), result.column("key").to_pylist()
+    plans: dict[int, Record | Dead | Filtered] = dict(
+        zip(result.column("id").to_pylist(), _plans_of(result, topics, keys, reserved), strict=True)
+    )
+    plans.update(failed)
+    plans.update(_flawed(batch))
+    return [Row(*row, plans.get(row[0], FILTERED)) for row in zip(*_identity(batch), strict=True)]
+
+
+def _identity(batch: pa.RecordBatch) -> tuple[list[int], list[int], list[str], list[bytes | None]]:
+    return (
+        batch.column("id").to_pylist(),
+        batch.column("create_time").cast(pa.int64()).to_pylist(),
+        batch.column("topic").to_pylist(),
+        batch.column("key").to_pylist(),
+    )
+
+
+def _plans_of(batch: pa.RecordBatch, topics: list[Any], keys: list[bytes | None], reserved: str) -> list[Record | Dead]:
+    contents, names, values, partitions = (
+        batch.column(name).to_pylist() for name in ("value", "header_keys", "header_values", "partition")
+    )
+    moments = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    return _plans(topics, keys, contents, names, values, partitions, moments, reserved)
+
+
+def _plans(
+    topics: Sequence[Any],
+    keys: Sequence[bytes | None],
+    contents: Sequence[bytes | None],
+    names: Sequence[Any],
+    values: Sequence[Any],
+    partitions: Sequence[int | None],
+    moments: Sequence[int | None],
+    reserved: str,
+) -> list[Record | Dead]:
+    good = {topic for topic in set(topics) if topic is not None and is_topic(topic)} - {reserved}
+    plans: list[Record | Dead] = []
+    add = plans.append
+    for topic, key, value, header_names, header_values, partition, moment in zip(
+        topics, keys, contents, names, values, partitions, moments, strict=True
+    ):
+        headers: Headers | None = None
+        if header_names or header_values:
+            if header_values is None or header_names is None or len(header_names) != len(header_values):
+                add(dead(Kind.MALFORMED, "its headers have unequal numbers of names and values"))
+                continue
+            if None in header_names:
+                add(dead(Kind.MALFORMED, "a header has no name"))
+                continue
+            headers = list(zip(header_names, header_values, strict=True))
+        if topic not in good:
+            why = "is the relay's own topic" if topic == reserved else "cannot be a topic's name"
+            add(dead(Kind.MALFORMED, f"{topic!r} {why}"))
+        elif partition is not None and partition < 0:
+            add(dead(Kind.MALFORMED, f"{partition} cannot be a partition"))
+        elif moment is not None and not 0 <= moment < _LATEST:
+            add(dead(Kind.MALFORMED, "its timestamp is before 1970 or after 9999, which Kafka cannot hold"))
+        else:
+            # 0 means the time of sending, so the first millisecond of 1970 is the second.
+            at = 0 if moment is None else max(1, moment // 1000)
+            add(Record(topic, value, key, -1 if partition is None else partition, at, headers))
+    return plans

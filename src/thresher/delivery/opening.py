@@ -1,0 +1,94 @@
+"""When a shard opens its transactions: not too soon behind the last one, and ahead of its rows while it waits for them.
+
+A partition's first record in a transaction is dear: the client announces the partition, and the broker looks whether it
+did. For the progress partition both are done before a row comes, by an empty record, which no reader takes for
+progress. A transaction that waits is ended before long: an idle shard has none, and the broker's time for one is short.
+"""
+
+import time
+from collections.abc import Callable
+
+from thresher.delivery.row import Record
+from thresher.kafka.transaction_pacing import Breath
+from thresher.kafka.transactional import TransactionalProducer
+
+# Who had no row for so long has no transaction open; far below the time that a broker gives one.
+_IDLE_SECONDS = 2.0
+_SLICE_SECONDS, _LONGEST_OPENING_SECONDS = 0.001, 0.05
+
+
+class Opening:
+    """Opens and ends the transactions of one attempt. For the task's own thread."""
+
+    def __init__(
+        self,
+        client: Callable[[], TransactionalProducer],
+        opener: Record,
+        *,
+        ahead: bool,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`ahead` says whether transactions may wait for rows: not where rows may wait for something else."""
+        self._client, self._opener, self._may = client, opener, ahead
+        self._monotonic, self._sleep = monotonic, sleep
+        self._breath = Breath()
+        self._open = self._opened = False
+        self._begun = self._ended = self._carried = 0.0
+        self._rows = 0
+
+    def forget(self) -> None:
+        """The producer was replaced: whatever was open is ended."""
+        self._open = False
+
+    def ahead(self, wanted: Callable[[], bool]) -> None:
+        """Open a transaction before there are rows for it, if rows have come lately; leave off as soon as some come."""
+        self.tend()
+        if self._open or not self._may or self._monotonic() - self._carried > _IDLE_SECONDS:
+            return
+        while (left := self._rest()) > 0:
+            if wanted():
+                return
+            self._sleep(min(left, _SLICE_SECONDS))
+        self._begin()
+        while not wanted() and (took := self._monotonic() - self._begun) < _LONGEST_OPENING_SECONDS:
+            if self._client().await_sent(_SLICE_SECONDS):
+                self._opened = True
+                self._breath.learn(1, self._begun - self._ended, took)
+                return
+
+    def begin(self) -> None:
+        """Open a transaction for rows that are there, if none is open."""
+        self.tend()
+        if not self._open:
+            self._sleep(max(0.0, self._rest()))
+            self._begin()
+
+    def flushed(self, rows: int) -> None:
+        """Learn from a transaction of so many rows, all of which the broker has answered for."""
+        if not self._opened:
+            self._breath.learn(rows, self._begun - self._ended, self._monotonic() - self._begun)
+
+    def committed(self, rows: int) -> None:
+        """The transaction was committed, with so many rows."""
+        self._open, self._rows = False, rows
+        self._ended = self._carried = self._monotonic()
+
+    def tend(self) -> None:
+        """End a transaction that has waited for rows in vain."""
+        if self._open and self._monotonic() - self._begun > _IDLE_SECONDS:
+            self.end()
+
+    def end(self) -> None:
+        """End a transaction that carries nothing, if there is one."""
+        if self._open:
+            self._client().commit()
+            self._open, self._ended = False, self._monotonic()
+
+    def _rest(self) -> float:
+        return self._ended + self._breath.after(self._rows) - self._monotonic()
+
+    def _begin(self) -> None:
+        self._begun, self._opened, self._open = self._monotonic(), False, True
+        self._client().begin()
+        self._client().produce([(0, self._opener)])

@@ -1,0 +1,19 @@
+"""What can go wrong with a delivery. Each class says by its type whether a retry can help."""
+
+from thresher.core.errors import PipelineProblem, Trouble
+
+
+class ForeignProgress(PipelineProblem):
+    """The progress topic, or the control row, belongs to another outbox."""
+
+
+class Halted(PipelineProblem):
+    """A row cannot be sent, and the policy is to halt."""
+
+
+class TransformUnusable(PipelineProblem):
+    """A transform cannot be imported."""
+
+
+class TransformKeepsFailing(Trouble):
+    """A transform fails on row after row: the pipeline waits, rather than set all of them aside."""

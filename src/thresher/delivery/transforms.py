@@ -1,0 +1,126 @@
+"""Applies the transforms: functions from a record batch to a record batch, named by import path.
+
+1. A row is known by its id: one that is not in the result was filtered; one that is unknown or there twice is an error,
+   as is a result of another schema. A function never gets a batch without rows.
+2. When a function fails, the batch is halved until the rows are found that fail alone: they are poison, the others
+   go on.
+3. A hundred failures in a row are the function's fault, not the rows': the shard waits with an alarm, and starts over.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from thresher.delivery.batch import SCHEMA, flawless
+from thresher.delivery.fate import Dead, Kind, dead
+from thresher.delivery.problem import TransformKeepsFailing, TransformUnusable
+from thresher.spark.problem import StepUnusable
+from thresher.spark.worker.chain import resolve
+from thresher.spark.worker.shard import Shard
+
+MOST_FAILURES = 100
+
+Transform = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+@dataclass(slots=True)
+class Transformed:
+    """What became of a batch: the rows that go on, and those that failed."""
+
+    batch: pa.RecordBatch
+    failed: dict[int, Dead] = field(default_factory=dict)
+    failures: int = 0
+
+
+def apply(shard: Shard, config: Mapping[str, Any], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The step of the pipeline. What failed is left beside the lot for the publisher."""
+    transforms = load(config["mandate"].settings.transforms)
+    ahead: Any = shard.shared["ahead"]
+    for batch in batches:
+        # What cannot be sent as it is stored is none of theirs.
+        done = run(transforms, flawless(batch), shard.shared["failures"])
+        lot = ahead.lots[batch.schema.metadata[b"lot"]]
+        lot.result, lot.failed, lot.failures = done.batch, done.failed, done.failures
+        yield done.batch.replace_schema_metadata(batch.schema.metadata)
+
+
+def load(paths: Sequence[str]) -> list[tuple[str, Transform]]:
+    """Import the functions. Raises `TransformUnusable`."""
+    try:
+        return [(path, resolve(path, arguments=1)) for path in paths]
+    except StepUnusable as error:
+        raise TransformUnusable(f"transform: {error}") from error
+
+
+def run(transforms: Sequence[tuple[str, Transform]], batch: pa.RecordBatch, failures: int = 0) -> Transformed:
+    """Pass a batch through all functions. `failures` is how many rows failed in a row so far."""
+    try:
+        result = _checked(transforms, batch)
+    except _Failure as failure:
+        return _halved(transforms, batch, failures, failure)
+    return Transformed(batch=result, failures=0 if batch.num_rows else failures)
+
+
+def _halved(
+    transforms: Sequence[tuple[str, Transform]], batch: pa.RecordBatch, failures: int, failure: "_Failure"
+) -> Transformed:
+    if batch.num_rows == 1:
+        (id_,) = batch.column("id").to_pylist()
+        failures += 1
+        if failures >= MOST_FAILURES:
+            raise TransformKeepsFailing(
+                f"transform {failure.path} failed on {failures} rows in a row, the last being {id_}: {failure.why}; "
+                "nothing more is set aside until it is mended"
+            )
+        why = f"transform {failure.path} failed on row {id_}: {failure.why}"
+        return Transformed(
+            batch=batch.slice(0, 0).cast(SCHEMA), failed={id_: dead(Kind.TRANSFORM, why)}, failures=failures
+        )
+    middle = batch.num_rows // 2
+    left = run(transforms, batch.slice(0, middle), failures)
+    right = run(transforms, batch.slice(middle), left.failures)
+    whole = pa.Table.from_batches([left.batch, right.batch], SCHEMA).combine_chunks().to_batches()
+    return Transformed(
+        batch=whole[0] if whole else left.batch, failed=left.failed | right.failed, failures=right.failures
+    )
+
+
+class _Failure(Exception):  # noqa: N818
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.path, self.why = path, why
+
+
+def _checked(transforms: Sequence[tuple[str, Transform]], batch: pa.RecordBatch) -> pa.RecordBatch:
+    for path, function in transforms:
+        if not batch.num_rows:
+            # Nothing of it is left to fail on.
+            break
+        try:
+            given = function(batch)
+        except Exception as error:
+            raise _Failure(path, f"{type(error).__name__}: {error}") from error
+        batch = _result(path, batch, given)
+    return batch
+
+
+def _result(path: str, batch: pa.RecordBatch, given: object) -> pa.RecordBatch:
+    if not isinstance(given, pa.RecordBatch):
+        raise _Failure(path, f"it returned a {type(given).__name__}, not a record batch")
+    missing = [name for name in SCHEMA.names if name not in given.schema.names]
+    if missing:
+        raise _Failure(path, f"its result has no column {', '.join(missing)}")
+    try:
+        result = given.select(SCHEMA.names).cast(SCHEMA)
+        result.validate()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, ValueError) as error:
+        raise _Failure(path, f"its result has another schema: {error}") from error
+    ids = result.column("id").to_pylist()
+    unknown = set(ids) - set(batch.column("id").to_pylist())
+    if unknown:
+        raise _Failure(path, f"its result has rows that it was not given: {sorted(map(str, unknown))[:3]}")
+    if len(set(ids)) != len(ids):
+        raise _Failure(path, "its result has a row twice")
+    return result

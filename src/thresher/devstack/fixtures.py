@@ -1,0 +1,56 @@
+"""Pytest fixtures over the real stack: one for the whole run, a fresh database and topic prefix for each test.
+
+A missing server is an error of the run, never a skip. Use with `pytest_plugins = ["thresher.devstack.fixtures"]`.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from thresher.devstack.broker import KafkaOptions
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """One Postgres and one Kafka broker for the whole run. A topic that is missing stays so."""
+    with Stack(kafka=KafkaOptions(properties={"auto.create.topics.enable": "false"})) as running:
+        yield running
+
+
+@pytest.fixture
+def dsn(stack: Stack) -> Iterator[str]:
+    """The connection string of an empty database that nobody else uses."""
+    name = f"test_{next(_numbers)}"
+    yield stack.postgres.create_database(name)
+    stack.postgres.drop_database(name)
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to the test's own database, not in autocommit, closed without a commit at the end."""
+    with psycopg.connect(dsn) as opened:
+        yield opened
+        opened.rollback()
+
+
+@pytest.fixture
+def topic_prefix(stack: Stack) -> Iterator[str]:
+    """A prefix for topic names that nobody else uses; topics under it are deleted at the end."""
+    prefix = f"test-{next(_numbers)}-"
+    yield prefix
+    admin = Admin(stack.kafka.bootstrap)
+    for name in admin.names(prefix):
+        try:
+            admin.delete_topics([name])
+        except KafkaException as error:
+            # One that the test itself has just deleted may still be named.
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise

@@ -1,0 +1,1 @@
+"""The driver's side of a relay: take-over, watch and alarms."""

@@ -1,0 +1,1 @@
+"""The two guarantees as generators of effects: no input and no output."""

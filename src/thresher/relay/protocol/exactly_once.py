@@ -1,0 +1,30 @@
+"""The exactly-once protocol of one shard, without any input or output: a generator of effects.
+
+1. **Recover**: the control row's term must be ours; `Init` fences the last owner and ends its transaction; the term
+   must still be ours, or we leave and never init again; then the committed progress is read and settled, all of its
+   horizon if the database is not the incarnation it speaks of; only then the first row is read.
+2. **Take** a lot from the head. Rows whose topic is missing are held back or, after the grace, set aside.
+3. **Publish**: `Begin`, `Produce`, `Flush`; only when nothing failed, `Note` the progress; `Commit` only once the
+   settling of the transaction before is durable.
+4. **Settle** the committed record's fates. Nothing else removes a row.
+5. After a rejection the producer is not used again: recover as at the start, and read anew. Then the topic that is not
+   there is left out, the row that was named is set aside, or the rows are tried by halves: only one that fails alone is
+   poison.
+6. Rows that were taken and not sent go back: everything read meanwhile is forgotten, so that nothing overtakes them.
+
+A crash between any two effects neither loses, repeats nor reorders for readers of committed records:
+`tests/property/test_exactly_once_property.py` tries all of them against a model.
+"""
+
+from thresher.delivery.carrier import Carrier, Rules, ShardIdentity, Steps
+from thresher.delivery.effects import AwaitSettled, Recovered, Take
+
+
+def protocol(me: ShardIdentity, rules: Rules) -> Steps:
+    """Yield what has to be done, for as long as there are lots to take."""
+    shard = Carrier(me, rules)
+    yield from shard.recover()
+    yield Recovered()
+    while (lot := (yield Take())) is not None:
+        yield from shard.carry(lot)
+    yield AwaitSettled()

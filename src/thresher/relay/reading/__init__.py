@@ -1,0 +1,1 @@
+"""Which pending rows are read next, and how far ahead."""

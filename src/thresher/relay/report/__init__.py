@@ -1,0 +1,1 @@
+"""What a relay shows: status page, metrics and backlog."""

@@ -1,0 +1,26 @@
+"""What a relay's clients are made with, where somebody has given a function of their own by its import path."""
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from thresher.relay.database import connect
+from thresher.spark.worker.chain import resolve
+
+# Of the client's properties.
+MakeProducer = Callable[[dict[str, Any]], Any]
+# Of the connection string and the application's name.
+Connect = Callable[[str, str], psycopg.Connection[Any]]
+
+
+def producer_of(path: str | None) -> MakeProducer | None:
+    """Import a producer's factory; None for the real one."""
+    made: Any = None if path is None else resolve(path, arguments=1)
+    return made  # type: ignore[no-any-return]
+
+
+def connector_of(path: str | None) -> Connect:
+    """Import what connects; by default the relay's own."""
+    made: Any = connect if path is None else resolve(path, arguments=2)
+    return made  # type: ignore[no-any-return]

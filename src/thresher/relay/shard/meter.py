@@ -1,0 +1,117 @@
+"""Counts what a shard does. A transaction costs a few additions, however many rows it has; no row costs anything.
+
+Every figure has one writer: those of settling are the settler's thread's, all others the task's own. So nothing is
+locked, and no addition is lost.
+"""
+
+import functools
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from thresher.core.errors import ThresherError
+from thresher.delivery.fate import Dead, Filtered, Sent
+from thresher.delivery.progress import Progress
+from thresher.delivery.row import Row, bytes_of
+from thresher.kafka.refusal import fenced
+from thresher.observe.histogram import Scale
+from thresher.observe.tally import Counts, Tally
+
+BATCH = Scale("batch_records", (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 40_000))
+_STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+PUBLISH = Scale("publish_seconds", _STEP_SECONDS)
+SETTLE = Scale("settle_seconds", _STEP_SECONDS)
+END_TO_END = Scale(
+    "end_to_end_seconds",
+    (0.002, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600, 14_400, 86_400),
+)
+# Of a transaction's rows, so many are looked at for their age; each stands for its neighbours.
+_MOST_LOOKED_AT = 16
+
+
+class Meter:
+    """Counts for one attempt at one shard."""
+
+    def __init__(self, tally: Tally, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._tally = tally
+        self._monotonic = monotonic
+        self._began: float | None = None
+
+    def recovered(self) -> None:
+        """What the last owner left has been settled: from here on the shard relays."""
+        self._tally.gauge("relaying", 1)
+
+    def begun(self) -> None:
+        """A transaction was opened."""
+        self._began = self._monotonic()
+
+    def published(self, progress: Progress, rows: Sequence[Row], now_us: int | None) -> None:
+        """The transaction was committed that carries these rows; `now_us` is the time by the database's clock."""
+        count, fates = self._tally.count, progress.fates
+        count("transactions")
+        if not fates:
+            return
+        BATCH.observe(self._tally, len(fates))
+        if self._began is not None:
+            PUBLISH.observe(self._tally, self._monotonic() - self._began)
+        sent_times: Sequence[int] = progress.create_times
+        if not progress.all_sent:
+            sent_times = [moment for moment, fate in zip(sent_times, fates, strict=True) if isinstance(fate, Sent)]
+            self._count_unsent(progress)
+        count("relayed", len(sent_times))
+        count("relayed_bytes", bytes_of(rows))
+        if now_us is not None:
+            for place, weight in shares(len(sent_times)):
+                END_TO_END.observe(self._tally, max(0, now_us - sent_times[place]) / 1_000_000, weight)
+
+    def settled(self, seconds: float) -> None:
+        """A committed transaction's fates were executed in the table. For the settler's thread."""
+        SETTLE.observe(self._tally, seconds)
+
+    def _count_unsent(self, progress: Progress) -> None:
+        filtered = 0
+        for fate in progress.fates:
+            if isinstance(fate, Dead):
+                self._tally.count("dead")
+                self._tally.count(f"dead.{fate.kind}")
+            else:
+                filtered += isinstance(fate, Filtered)
+        if filtered:
+            self._tally.count("filtered", filtered)
+
+
+def counting_errors(step: Callable[..., None]) -> Callable[..., None]:
+    """Make a last step of a pipeline count what ends it, its own errors and those of the steps before it."""
+
+    @functools.wraps(step)
+    def counted(shard: Tally, *arguments: Any) -> None:
+        try:
+            step(shard, *arguments)
+        except Exception as error:
+            count_error(shard, error)
+            raise
+
+    return counted
+
+
+def count_error(tally: Counts, error: BaseException) -> None:
+    """Count an error by its kind, and a fence if the broker's epoch was the reason."""
+    tally.count(f"errors.{kind_of(error)}")
+    if fenced(error):
+        tally.count("fences.broker")
+
+
+def kind_of(error: BaseException) -> str:
+    """Return an error's kind: one of a few, whatever happens. What is not ours is a bug, and told as such."""
+    if not isinstance(error, ThresherError):
+        return "unexpected"
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
+
+
+def shares(count: int, most: int = _MOST_LOOKED_AT) -> Iterator[tuple[int, int]]:
+    """Yield places evenly spread among so many rows, each with how many it stands for; together, for all of them."""
+    parts = min(count, most)
+    for part in range(parts):
+        start, end = part * count // parts, (part + 1) * count // parts
+        yield (start + end) // 2, end - start

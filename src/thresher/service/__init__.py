@@ -1,0 +1,1 @@
+"""A process that competes, leads, watches, reports and stops, for any pipeline."""

@@ -1,0 +1,208 @@
+"""The JVM of a program that has none yet: started in a session of its own, so that Ctrl-C does not reach it, and ended.
+
+It ends by itself when its standard input closes, hence when we die, whatever kills us. Its temporary files lie in a
+directory of ours, which it removes itself if we are not there to do it; the next start does, if neither was there.
+"""
+
+import collections
+import contextlib
+import io
+import logging
+import os
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from py4j.java_gateway import JavaGateway
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
+
+from thresher.core.java import find_java
+from thresher.core.throwaway import Throwaway
+from thresher.spark.bell import Bell
+from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
+from thresher.spark.session.archive import Archive
+from thresher.spark.session.settings import java_options
+
+logger = logging.getLogger(__name__)
+
+_EXTRA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOOK_SECONDS = 0.02
+_NOISE = b"WARNING: Using incubator modules"
+_EXIT_SECONDS = 10.0
+# Writing the archive of classes takes its time, once.
+_ARCHIVE_SECONDS = 60.0
+_environment_lock = threading.Lock()
+
+
+class Jvm:
+    """One JVM with its gateway. After `close` or `kill` neither it nor a file of it is left."""
+
+    def __init__(self, settings: Mapping[str, str], *, home: Path, python: str, make_archive: bool) -> None:
+        java = find_java()
+        self._temporary = Throwaway("thresher-spark-")
+        self._python = python
+        self._ending = threading.Lock()
+        # Descriptor 2 is somebody else's where the program was started without it.
+        self._stderr = _own_stderr()
+        try:
+            jars, place = home / "jars", self._temporary.path
+            self._archive = Archive(java, jars, pyspark.__version__, make=make_archive, workplace=place)
+            self._process = self._start(settings, home, java.environment)
+        except BaseException:
+            self._temporary.remove()
+            if self._stderr is not None:
+                os.close(self._stderr)
+            raise
+        self._hooks: Any = None
+        self._directory: Any = None
+        self._said: collections.deque[str] = collections.deque(maxlen=50)
+        self._output = threading.Thread(target=self._pass_on_output, name="spark-output", daemon=True)
+        self._output.start()
+
+    @property
+    def _connection_info(self) -> Path:
+        return self._temporary.path / "gateway"
+
+    def _start(self, settings: Mapping[str, str], home: Path, java: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        spark = dict(settings)
+        spark[_EXTRA_OPTIONS] = java_options(
+            log_configuration=Path(str(resources.files("thresher.spark").joinpath("log4j2.properties"))),
+            temporary=self._temporary.path,
+            archive=self._archive.java_options(),
+            user=spark.get(_EXTRA_OPTIONS, ""),
+        )
+        command = [str(home / "bin" / "spark-submit")]
+        for key, value in spark.items():
+            command += ["--conf", f"{key}={value}"]
+        command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        environment = {
+            **os.environ,
+            **java,
+            "PYSPARK_PYTHON": self._python,
+            "SPARK_CONNECT_MODE": "0",
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_DIRS": str(self._temporary.path),
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection_info),
+        }
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,  # what Java prints is never our program's output
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def _pass_on_output(self) -> None:
+        """Pass on what Java says, as errors, except what it says at every start; until nobody has it open any more."""
+        with self._process.stdout or io.BytesIO() as output:
+            for line in output:
+                if _NOISE not in line:
+                    self._said.append(line.decode(errors="replace").rstrip())
+                    with contextlib.suppress(OSError):
+                        if self._stderr is not None:
+                            os.write(self._stderr, line)
+        if self._stderr is not None:
+            os.close(self._stderr)
+
+    def connect(self, abort: Bell) -> JavaGateway:
+        """Wait until it is up and return its gateway. Raises `SparkFailed`, or `StopForced` when the bell rings."""
+        while not self._connection_info.exists():
+            if abort.wait(_LOOK_SECONDS):
+                raise StopForced("stopped while Spark was starting")
+            if self._process.poll() is not None:
+                self._output.join(1.0)
+                raise SparkFailed(f"its JVM ended with status {self._process.returncode}: {self._reason()}")
+        content = self._connection_info.read_bytes()
+        port, length = struct.unpack_from(">ii", content)
+        secret = content[8 : 8 + length].decode()
+        with environment_set({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
+            gateway: JavaGateway = launch_gateway()
+        self._archive.look()
+        self._hooks = getattr(gateway.jvm, "org.apache.spark.util.ShutdownHookManager")
+        self._directory = gateway.jvm.java.io.File(str(self._temporary.path))
+        # Should we be killed, it tidies up after both of us.
+        self._hooks.registerShutdownDeleteDir(self._directory)
+        return gateway
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def prepare_to_close(self) -> None:
+        """Have the directory left to us: the archive of classes is written to it at the very end."""
+        self._hooks.removeShutdownDeleteDir(self._directory)
+
+    def _reason(self) -> str:
+        telling = [line.strip() for line in self._said if not line.lstrip().startswith("at ")]
+        return " / ".join(telling[:3]) or "it said nothing"
+
+    def close(self, abort: Bell) -> None:
+        """End it in good order; by force when it takes too long or the bell rings."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        deadline = time.monotonic() + (_ARCHIVE_SECONDS if self._archive.found is None else _EXIT_SECONDS)
+        while self._process.poll() is None and time.monotonic() < deadline and not abort.wait(_LOOK_SECONDS):
+            pass
+        if self._process.poll() == 0 and not abort.rung:
+            self._archive.keep()
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once. Harmless when it has ended, and from two threads."""
+        with self._ending:
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    # Its whole session: while it starts, it is a shell with a Java below it.
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            with contextlib.suppress(OSError):
+                if self._process.stdin is not None:
+                    self._process.stdin.close()
+            self._temporary.remove()
+
+
+def _own_stderr() -> int | None:
+    try:
+        return os.dup(sys.__stderr__.fileno()) if sys.__stderr__ is not None else None
+    except (OSError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def environment_set(changes: Mapping[str, str]) -> Iterator[None]:
+    """Change our own environment for a moment: PySpark reads some things from nowhere else."""
+    with _environment_lock:
+        before = {name: os.environ.get(name) for name in changes}
+        os.environ.update(changes)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def spark_home() -> Path:
+    """Return Spark's directory, which must hold the version of the PySpark that we import."""
+    home = Path(_find_spark_home())
+    if not any(home.glob(f"jars/spark-core_*-{pyspark.__version__}.jar")):
+        raise SparkUnfit(
+            f"SPARK_HOME is {home}, which is not Spark {pyspark.__version__}, the version of the installed PySpark: "
+            "unset it, or point it there"
+        )
+    return home

@@ -1,0 +1,327 @@
+"""A Spark to run on: the program's own where it has one, the one of `spark-submit`, or a new one.
+
+1. A program's SparkContext is used as it is, if its settings do not break the engine, and never stopped.
+2. Under `spark-submit` the JVM is there already: a context is made in it, with what the user set before what we would.
+3. Otherwise a JVM is started with the settings of `settings`, and ended with the session.
+
+A process has at most one session of the second and third kind at a time: PySpark keeps its JVM in class variables.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from py4j.clientserver import ClientServer
+from py4j.java_gateway import JavaGateway
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+
+from thresher.spark.bell import Bell
+from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
+from thresher.spark.session.jvm import Jvm, environment_set, spark_home
+from thresher.spark.session.settings import (
+    DAEMON,
+    PRELOAD,
+    SparkOptions,
+    breaking,
+    given_by,
+    is_local,
+    master_of,
+    ours,
+    read_defaults,
+)
+
+logger = logging.getLogger(__name__)
+
+_STOP_SECONDS = 10.0
+_FORGET_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
+# Held by the session that made this process's context, from its opening to its end.
+_only_one = threading.Lock()
+# Held while a session is looked for: engines that start together must not take each other's look for a session.
+_opening = threading.Lock()
+
+
+class Session:
+    """A context that works for the engine, and what is needed to end it."""
+
+    def __init__(self, context: SparkContext, *, adopted: bool, jvm: Jvm | None) -> None:
+        self.context = context
+        # Somebody else's: not to be stopped.
+        self.adopted = adopted
+        self._jvm = jvm
+        # Whether the JVM is the one of `spark-submit`.
+        self.submitted = not adopted and jvm is None
+        conf = context.getConf()
+        self.master = str(context.master)
+        self.local = is_local(self.master)
+        # Spark writes addresses of IPv6 in brackets, sockets do not.
+        self.host = (conf.get("spark.driver.host", "") or "127.0.0.1").strip("[]")
+        self.bind = (conf.get("spark.driver.bindAddress", "") or self.host).strip("[]")
+
+    @property
+    def ours(self) -> bool:
+        """Whether the JVM and all below it are ours."""
+        return self._jvm is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the JVM runs, as far as can be told without asking it."""
+        return self._jvm is None or self._jvm.alive
+
+    def lent(self) -> "Session":
+        """Return it as an engine has it that must not end it."""
+        session = Session(self.context, adopted=True, jvm=None)
+        session.submitted = self.submitted
+        return session
+
+    def warm_up(self) -> None:
+        """Run a task that does nothing: the parent of all workers is there afterwards. A failure is the next one's."""
+        with contextlib.suppress(Exception):
+            self.context.parallelize([0], 1).count()
+
+    def close(self, abort: Bell) -> None:
+        """End what is ours, at once when the bell rings. A JVM of ours that does not answer is killed."""
+        if self.adopted:
+            return
+        with unanswered():
+            try:
+                stopped = within(_STOP_SECONDS, self._stop, abort)
+                if self._jvm is not None and stopped:
+                    self._jvm.close(abort)
+            finally:
+                if self._jvm is not None:
+                    self._jvm.kill()
+                    _forget_gateway()
+                SparkContext._active_spark_context = None
+                _only_one.release()
+
+    def _stop(self) -> None:
+        if self._jvm is not None:
+            self._jvm.prepare_to_close()
+        _stop(self.context)
+
+    def kill(self) -> None:
+        """End the JVM at once if it is ours; `close` is still to follow."""
+        if self._jvm is not None:
+            self._jvm.kill()
+
+
+def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) -> Session:
+    """Find or make a Spark. Raises `SparkUnfit`, `SparkFailed`, `JavaMissing`; `StopForced` when the bell rings."""
+    for variable in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        if os.environ.get(variable):
+            raise SparkUnfit(
+                f"{variable} is set: Spark Connect cannot run the engine's long tasks, only a classic Spark can; "
+                "unset it, or start this program without it"
+            )
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+        raise SparkUnfit("PYSPARK_PIN_THREAD is false: shards could not be cancelled one by one; unset it")
+    with _opening:
+        if not _only_one.acquire(blocking=False):
+            raise SparkUnfit(
+                "an engine of this process has a Spark of its own already, and a process can have one: "
+                "make a SparkContext in the program, and all its engines will use that"
+            )
+        try:
+            session = _find_or_make(options, name, shards, abort)
+        except BaseException:
+            _only_one.release()
+            raise
+        if session.adopted:
+            _only_one.release()
+        return session
+
+
+def has_context() -> bool:
+    """Whether the program has a SparkContext already, whose surroundings are not ours."""
+    return SparkContext._active_spark_context is not None
+
+
+def within(seconds: float, call: Callable[[], object], abort: Bell | None = None) -> bool:
+    """Make a call that may never return; return whether it did in time. Errors count as returning."""
+    thread = threading.Thread(target=_quietly, args=(call,), name="spark-call", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + seconds
+    while thread.is_alive() and time.monotonic() < deadline and not (abort is not None and abort.rung):
+        thread.join(_LOOK_SECONDS)
+    return not thread.is_alive()
+
+
+def _find_or_make(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
+    active = SparkContext._active_spark_context
+    if active is not None:
+        _require_fit(active)
+        return Session(active, adopted=True, jvm=None)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return _submitted(options, name, shards, abort)
+    return _own(options, name, shards, abort)
+
+
+def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
+    home = spark_home()
+    defaults = read_defaults(Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf")
+    given = defaults | given_by(options)
+    settings = ours(given, name=name, shards=shards, submitted=False)
+    _refuse(breaking(settings))
+    python = _python(options)
+    if options.preload and is_local(settings["spark.master"]) and python == sys.executable:
+        preload = " ".join(options.preload)
+        settings = {"spark.python.daemon.module": DAEMON, f"spark.executorEnv.{PRELOAD}": preload, **settings}
+    _forget_gateway()
+    jvm = Jvm(settings, home=home, python=python, make_archive=options.make_archive)
+    try:
+        # All of it: a JVM may hang at any point of its start.
+        with _killed_by(abort, jvm):
+            gateway = jvm.connect(abort)
+            with environment_set({"PYSPARK_PYTHON": python}):
+                context = _context(settings, gateway, options)
+            session = Session(context, adopted=False, jvm=jvm)
+        if abort.rung:
+            raise StopForced("too late")  # noqa: TRY301 - the JVM may have been killed already
+        return session  # noqa: TRY300
+    except BaseException as error:
+        jvm.kill()
+        _forget_gateway()
+        raise _start_failed(error, master_of(given, shards), abort) from error
+
+
+def _submitted(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
+    made: list[Session] = []
+    errors: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            gateway = SparkContext._gateway or launch_gateway()
+            SparkContext._ensure_initialized(gateway=gateway)
+            # Spark's own order: what the program says comes before flags, and these before files.
+            given = dict(SparkConf().getAll()) | given_by(options)
+            settings = ours(given, name=name, shards=shards, submitted=True)
+            _refuse(breaking(settings))
+            with environment_set({"PYSPARK_PYTHON": _python(options)}):
+                context = _context(settings, gateway, options)
+            made.append(Session(context, adopted=False, jvm=None))
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits for it
+            errors.append(error)
+
+    # In a thread: a master that does not answer is waited for inside the JVM, which is not ours to kill.
+    thread = threading.Thread(target=make, name="spark-start", daemon=True)
+    thread.start()
+    while thread.is_alive() and not abort.wait(_LOOK_SECONDS):
+        pass
+    thread.join(_STOP_SECONDS if abort.rung else None)
+    if made:
+        return made[0]
+    raise _start_failed(errors[0] if errors else StopForced(""), options.master or "the master", abort)
+
+
+def _python(options: SparkOptions) -> str:
+    return options.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
+
+
+def _start_failed(error: BaseException, master: str, abort: Bell) -> BaseException:
+    if abort.rung:
+        return StopForced("stopped while Spark was starting")
+    if isinstance(error, SparkUnfit):
+        return error
+    text = str(error).strip().splitlines() or ["it gave no reason"]
+    kind = "" if isinstance(error, SparkFailed) else f"{type(error).__name__}: "
+    return SparkFailed(f"Spark did not start on {master}: {kind}{text[0]}")
+
+
+def _context(settings: Mapping[str, str], gateway: JavaGateway, options: SparkOptions) -> SparkContext:
+    conf = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        conf.set(key, value)
+    context = SparkContext(conf=conf, gateway=gateway, pyFiles=list(options.py_files))
+    # It would print a traceback when the JVM goes first, which is how we end it.
+    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    return context
+
+
+def _require_fit(context: SparkContext) -> None:
+    if context._jsc is None:
+        raise SparkUnfit("the program's SparkContext is stopped: start a new one, or none")
+    wrong = breaking(dict(context.getConf().getAll()))
+    if not isinstance(context._gateway, ClientServer):
+        wrong.append("PYSPARK_PIN_THREAD was false: shards could not be cancelled one by one; unset it")
+    _refuse(wrong)
+
+
+def _refuse(wrong: list[str]) -> None:
+    if wrong:
+        raise SparkUnfit(f"this Spark would break the engine: {'; '.join(wrong)}")
+
+
+def _stop(context: SparkContext) -> None:
+    """Do what `SparkContext.stop` does, without its wait of up to a second for a server that nobody uses any more."""
+    context_in_java, context._jsc = context._jsc, None
+    server: Any = context._accumulatorServer
+    context._accumulatorServer = None  # type: ignore[assignment]
+
+    def close_server() -> None:
+        server.shutdown()
+        server.server_close()
+
+    threading.Thread(target=close_server, name="spark-accumulators", daemon=True).start()
+    context_in_java.stop()
+
+
+def _forget_gateway() -> None:
+    """Let PySpark start anew after a JVM of ours is gone: it keeps it in its classes."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        within(_FORGET_SECONDS, gateway.shutdown)
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+
+
+@contextlib.contextmanager
+def _killed_by(abort: Bell, jvm: Jvm) -> Iterator[None]:
+    """Kill the JVM when the bell rings meanwhile, which ends whatever waits for it."""
+    over = threading.Event()
+
+    def listen() -> None:
+        while not over.is_set():
+            if abort.wait(0.1):
+                jvm.kill()
+                return
+
+    listener = threading.Thread(target=listen, name="spark-start", daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        over.set()
+        listener.join()
+
+
+@contextlib.contextmanager
+def unanswered() -> Iterator[None]:
+    """Say nothing of commands that a JVM does not answer any more, because it is being ended.
+
+    py4j writes a traceback of each to the root logger, whoever that belongs to.
+    """
+
+    def others(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    root = logging.getLogger()
+    root.addFilter(others)
+    try:
+        yield
+    finally:
+        root.removeFilter(others)
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    """Call what may find its JVM gone: it is being ended anyway."""
+    with contextlib.suppress(Exception):
+        call()

@@ -1,0 +1,129 @@
+"""Imports the functions of a pipeline and passes record batches through them, in one process, one batch at a time.
+
+1. Every function is imported and its signature looked at before any of them is called.
+2. They are composed from the first to the last; the last one pulls.
+3. What each passes on is checked to be a record batch.
+4. When it is time to stop, the first function is not asked for another batch, so that the chain runs dry.
+5. At the end, however it comes, the functions are closed from the last to the first, then what they entered.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+
+from thresher.core.errors import shorten
+from thresher.spark.pipeline import Step
+from thresher.spark.problem import InputLeft, StepUnusable, WrongBatch
+from thresher.spark.worker.shard import Shard
+
+Function = Callable[..., Any]
+
+
+class Intake:
+    """The source's batches until it ends or it is time to stop."""
+
+    def __init__(self, shard: Shard, batches: Iterator[pa.RecordBatch]) -> None:
+        self.ended = False
+        self._shard = shard
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        shard = self._shard
+        while not shard.stopping:
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                self.ended = True
+                return
+            yield batch
+
+
+def run_chain(
+    steps: Sequence[Step], shard: Shard, on_close: Callable[[BaseException | None], None] = lambda _error: None
+) -> None:
+    """Run until the source ends or it is time to stop. Whatever a function raises is raised.
+
+    `on_close` is told how it ended before the functions are closed, which may take long, hang, or fail in its turn.
+    """
+    functions = [resolve(step.function, arguments=2 if number == 0 else 3) for number, step in enumerate(steps)]
+    with ExitStack() as generators:
+        try:
+            _pull(list(zip(functions, steps, strict=True)), shard, generators)
+        except BaseException as error:
+            on_close(error)
+            raise
+        on_close(None)
+
+
+def _pull(chain: list[tuple[Function, Step]], shard: Shard, generators: ExitStack) -> None:
+    def passed_on(step: Step, given: object) -> Iterator[pa.RecordBatch]:
+        batches = checked(step.function, given)
+        # Both: closing the outer one does not reach an inner one that was never started.
+        for generator in (given, batches):
+            if hasattr(generator, "close"):
+                generators.callback(generator.close)
+        return batches
+
+    function, step = chain[0]
+    intake = Intake(shard, passed_on(step, function(shard, step.config)))
+    flow: Iterator[pa.RecordBatch] = iter(intake)
+    for number, (function, step) in enumerate(chain[1:], 2):
+        given = function(shard, step.config, flow)
+        if given is None and number == len(chain):
+            break
+        flow = passed_on(step, given)
+    else:
+        for _ in flow:
+            pass
+    if not intake.ended and not shard.stopping:
+        raise InputLeft(f"{chain[-1][1].function} returned before its input ended: it must take every batch")
+
+
+def checked(function: str, given: object) -> Iterator[pa.RecordBatch]:
+    """Pass on what a function gives, as long as it is record batches."""
+    if not isinstance(given, Iterable) or isinstance(given, pa.RecordBatch | str | bytes):
+        raise WrongBatch(f"{function} returned {_kind(given)}: it must give its record batches one by one")
+    return _checked(function, given)
+
+
+def _checked(function: str, given: Iterable[object]) -> Iterator[pa.RecordBatch]:
+    for batch in given:
+        if not isinstance(batch, pa.RecordBatch):
+            raise WrongBatch(f"{function} passed on {_kind(batch)}: only pyarrow record batches can be passed on")
+        yield batch
+
+
+def resolve(path: str, *, arguments: int) -> Function:
+    """Import a function by its path and see that it can be called with so many arguments."""
+    module, _, name = path.partition(":")
+    found: Any
+    try:
+        found = importlib.import_module(module)
+    except BaseException as error:
+        raise StepUnusable(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise StepUnusable(f"{path} cannot be imported: {module} has no {name}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise StepUnusable(f"{path} is {_kind(found)}, not a function")
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):
+        signature = None  # written in C: the call itself will show
+    try:
+        if signature is not None:
+            signature.bind(*range(arguments))
+    except TypeError as error:
+        wanted = "(shard, config)" if arguments == 2 else "(shard, config, batches)"
+        raise StepUnusable(f"{path}{signature} cannot be called as {wanted}: {error}") from error
+    function: Function = found
+    return function
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"{shorten(value)}, a {type(value).__name__}"
