@@ -13,7 +13,7 @@ import pytest
 
 from tests.processes import environment
 from thresher.db import TableName
-from thresher.delivery.batch import batch_of
+from thresher.delivery.stored_rows import batch_of
 from thresher.delivery.transforms import run
 from thresher.harvest.configuration import load
 from thresher.outbox import create_schema

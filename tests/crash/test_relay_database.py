@@ -17,7 +17,7 @@ from tests.relay.relaying import Place, Relaying
 from tests.relay.standing import HOOK, Standing, standing
 from thresher.core.errors import Superseded
 from thresher.db import TableName
-from thresher.delivery.crash_points import Seam
+from thresher.delivery.crash_points import CrashPoint
 from thresher.devstack.postgres import Postgres
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
@@ -248,7 +248,7 @@ def test_rows_with_old_ids_are_sent_when_the_table_was_truncated_under_a_relay_t
     at = Place(stack, dsn, topic_prefix)
     # All that is stored together is sent together, also by a shard that once was slow.
     with at.relaying(shards=1, hook=HOOK, limits={"batch_seconds": 60.0}) as relaying:
-        with standing(Seam.COMMITTED) as stood:
+        with standing(CrashPoint.COMMITTED) as stood:
             sent = in_hand(at, relaying, stood, 0)
             at.sql("TRUNCATE outbox RESTART IDENTITY")
             at.stash(*rows(at.topic, range(sent, sent + 60)))
@@ -258,7 +258,7 @@ def test_rows_with_old_ids_are_sent_when_the_table_was_truncated_under_a_relay_t
         relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
         assert once_in_order(at, sent + 60) == list(range(sent + 60))
         # A zombie in the middle of its settling, with its successor at work.
-        with standing(Seam.SETTLING) as stood:
+        with standing(CrashPoint.SETTLING) as stood:
             sent = in_hand(at, relaying, stood, sent + 60)
             with at.relaying(shards=1) as successor:
                 successor.until(lambda: at.pending() == 0, BACK_SECONDS)

@@ -17,7 +17,7 @@ from tests.relay import stalling
 from tests.relay.guarded import LOGIN, PROXIED, Guard, guarded
 from tests.relay.relaying import Place, Relaying
 from thresher.cli.adopt import adopt
-from thresher.delivery.crash_points import Seam
+from thresher.delivery.crash_points import CrashPoint
 from thresher.delivery.problem import ForeignProgress
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
@@ -196,7 +196,7 @@ def test_producers_whose_transaction_timed_out_or_whom_the_broker_forgot_start_o
     at = GuardedPlace(forgetful)
     with at.relaying(shards=2, hook=stalling.HOOK) as relaying:
         relaying.until(lambda: relaying.up, PATIENCE_SECONDS)
-        with stalling.stalled({0: Seam.FLUSHED, 1: Seam.BEFORE_COMMIT}, lambda: at.more_if_none(100)):
+        with stalling.stalled({0: CrashPoint.FLUSHED, 1: CrashPoint.BEFORE_COMMIT}, lambda: at.more_if_none(100)):
             assert at.open()
             # Seen: 15.3 s, which is what the producers ask for.
             eventually(lambda: not at.open(), 85)
@@ -378,7 +378,7 @@ def test_a_shard_does_not_recover_from_a_progress_topic_that_was_replaced(
     # All that is stored together is sent together, also by a shard that once was slow.
     with at.relaying(hook=stalling.HOOK, limits={"batch_seconds": 60.0}) as relaying:
         relaying.until(lambda: relaying.up, PATIENCE_SECONDS)
-        with stalling.stalled({0: Seam.COMMITTED}, lambda: at.more_if_none(50)):
+        with stalling.stalled({0: CrashPoint.COMMITTED}, lambda: at.more_if_none(50)):
             # Published and not settled: only the old topic says so.
             at.read(at.stored)
             assert at.pending() == 50

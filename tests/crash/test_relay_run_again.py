@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.processes import eventually
 from tests.relay.relaying import RELAYED_SECONDS, Place
 from tests.relay.zombie import Zombie
-from thresher.delivery.crash_points import Seam
+from thresher.delivery.crash_points import CrashPoint
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.settings import Delivery
@@ -27,7 +27,7 @@ def test_at_least_once_rows_that_the_killed_task_had_marked_are_sent_before_thei
     ]
     at.stash(*messages[: ROWS // 2])
     # Spark tries a task up to four times.
-    seams, delivery = {0: Seam.FLUSHED}, Delivery.AT_LEAST_ONCE
+    seams, delivery = {0: CrashPoint.FLUSHED}, Delivery.AT_LEAST_ONCE
     with Zombie(at, tmp_path, victim="worker", seams=seams, delivery=delivery, master="local[4,4]") as relay:
         killed = relay.arrive()[0]
         assert killed["rows"]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.processes import eventually
 from tests.relay.crashing import END_SECONDS, GROUPS, SEAMS, VICTIMS, CrashRun, short_schedule
-from thresher.delivery.crash_points import Seam
+from thresher.delivery.crash_points import CrashPoint
 from thresher.kafka.admin import look
 from thresher.relay.settings import Delivery
 
@@ -52,7 +52,10 @@ def test_at_least_once_a_reader_of_everything_sees_direct_repeats_wherever_the_r
         run.start()
         for delivery in (Delivery.EXACTLY_ONCE, Delivery.AT_LEAST_ONCE):
             run.delivery = delivery
-            run.round("driver", {0: Seam.FLUSHED, 1: Seam.COMMITTED, 2: Seam.SETTLING, 3: Seam.PRODUCED_SOME})
+            run.round(
+                "driver",
+                {0: CrashPoint.FLUSHED, 1: CrashPoint.COMMITTED, 2: CrashPoint.SETTLING, 3: CrashPoint.PRODUCED_SOME},
+            )
         verdict, _ = run.verdict()
     # Whoever reads committed records only has seen no row twice, under either guarantee.
     assert verdict.ok, (verdict.line(), verdict.examples)

@@ -18,25 +18,26 @@ from tests.relay.load import Load
 from tests.relay.relaying import Place, Relaying
 from tests.relay.zombie import Zombie
 from thresher.core.errors import Superseded
-from thresher.delivery.crash_points import Seam
+from thresher.delivery.crash_points import CrashPoint
 from thresher.delivery.problem import ForeignProgress
-from thresher.delivery.progress import Origin, encode, progress_of
+from thresher.delivery.row import RowList
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.names import progress_topic, sessions
+from thresher.relay.protocol.progress import Origin, encode, progress_of
 from thresher.relay.settings import Delivery
 from thresher.spark.session.session import Session
 
 STOPPED_SECONDS = 17.0
 pytestmark = pytest.mark.timeout(400)
 # Who is stopped, where its shards stand, and how many shards its successor has.
-ZOMBIES: dict[str, tuple[dict[int, Seam], int]] = {
-    "worker": ({0: Seam.COMMITTED, 1: Seam.FLUSHED}, 2),
-    "jvm": ({0: Seam.BEFORE_BEGIN, 1: Seam.BEFORE_COMMIT}, 1),
-    "driver": ({0: Seam.PRODUCED_SOME, 1: Seam.SETTLING}, 1),
-    "whole": ({0: Seam.BEFORE_COMMIT, 1: Seam.SETTLING}, 2),
+ZOMBIES: dict[str, tuple[dict[int, CrashPoint], int]] = {
+    "worker": ({0: CrashPoint.COMMITTED, 1: CrashPoint.FLUSHED}, 2),
+    "jvm": ({0: CrashPoint.BEFORE_BEGIN, 1: CrashPoint.BEFORE_COMMIT}, 1),
+    "driver": ({0: CrashPoint.PRODUCED_SOME, 1: CrashPoint.SETTLING}, 1),
+    "whole": ({0: CrashPoint.BEFORE_COMMIT, 1: CrashPoint.SETTLING}, 2),
     # At least once: one has rows in its client's hands, the other rows that it will want to purge.
-    "marker": ({0: Seam.PRODUCED_SOME, 1: Seam.COMMITTED}, 2),
+    "marker": ({0: CrashPoint.PRODUCED_SOME, 1: CrashPoint.COMMITTED}, 2),
 }
 
 
@@ -150,9 +151,9 @@ def test_progress_of_a_newer_version_is_refused_before_its_writer_is_displaced(p
         relay.until(lambda: at.pending() == 0)
     recorded = at.sql("SELECT * FROM thresher_relay")
     at.stash(*rows[50:])
-    last = progress_of(Origin(outbox_id=outbox_id(at), system_id="", incarnation="", term="", shard=0), 9, [], 0)
+    last = progress_of(Origin(outbox_id=outbox_id(at), system_id="", incarnation="", term="", shard=0), 9, RowList(), 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("thresher.delivery.progress._VERSION", "2")
+        patch.setattr("thresher.relay.protocol.progress._VERSION", "2")
         note(at, encode(last))
     with at.relaying(shards=1) as older:
         refused = older.ended()

@@ -9,15 +9,16 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from tests.relay.reads import arrow_of, ids_of, read
 from tests.relay.relaying import Place, taken_over
-from thresher.delivery.batch import Few
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
 from thresher.outbox.shape import bucket_of
-from thresher.relay.arrow import Arrow
 from thresher.relay.control import incarnation
 from thresher.relay.names import buckets_of
-from thresher.relay.reading.pending_rows import Head
+from thresher.relay.reading.arrow_session import ArrowSession
+from thresher.relay.reading.pending_rows import PendingRows
+from thresher.relay.reading.prefetch import versions
 from thresher.relay.settings import Settings
 
 # The largest row is one of this size where a client's limit is no higher; these are larger.
@@ -33,15 +34,16 @@ def place(request: pytest.FixtureRequest, stack: Stack, dsn: str, topic_prefix: 
 
 def heads_of(settings: Settings) -> dict[int, dict[str, Any]]:
     """Return what the heads of all shards hand over, one row at a time, by id."""
-    found: dict[int, dict[str, Any]] = {}
+    rows: dict[int, dict[str, Any]] = {}
+    seen: dict[int, int] = {}
     with psycopg.connect(settings.dsn) as connection:
         since = incarnation(connection, settings.outbox).since
     for shard in range(SHARDS):
-        with contextlib.closing(Head(settings, "tests", buckets_of(shard, SHARDS), since)) as head:
-            while (read := head.read(1, BATCH_BYTES, list(found), (), 0)) is not None:
-                batch = read.batch() if isinstance(read, Few) else read
-                found |= {row["id"]: row for row in batch.to_pylist()}
-    return found
+        with contextlib.closing(PendingRows(settings, "tests", buckets_of(shard, SHARDS), since)) as head:
+            while (found := read(head, 1, BATCH_BYTES, seen)) is not None:
+                seen |= versions(found)
+                rows |= {row["id"]: row for row in arrow_of(found).to_pylist()}
+    return rows
 
 
 def test_keys_and_headers_too_large_for_any_record_stay_where_they_are(place: Place) -> None:
@@ -68,17 +70,17 @@ def test_keys_and_headers_too_large_for_any_record_stay_where_they_are(place: Pl
 
 
 @pytest.fixture
-def head(stack: Stack, dsn: str, topic_prefix: str) -> Iterator[tuple[Place, Head]]:
+def head(stack: Stack, dsn: str, topic_prefix: str) -> Iterator[tuple[Place, PendingRows]]:
     """The head of the only shard of an outbox in our own shape."""
     place = Place(stack, dsn, topic_prefix)
     settings = taken_over(place.settings(shards=1, limits={"batch_bytes": BATCH_BYTES})).settings
     with psycopg.connect(settings.dsn) as connection:
         since = incarnation(connection, settings.outbox).since
-    with contextlib.closing(Head(settings, "tests", buckets_of(0, 1), since)) as head:
+    with contextlib.closing(PendingRows(settings, "tests", buckets_of(0, 1), since)) as head:
         yield place, head
 
 
-def test_rows_that_compress_well_are_read_by_their_size_as_they_are_sent(head: tuple[Place, Head]) -> None:
+def test_rows_that_compress_well_are_read_by_their_size_as_they_are_sent(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     place.sql(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) SELECT 't', convert_to('k' || n, 'UTF8'),"
@@ -86,27 +88,27 @@ def test_rows_that_compress_well_are_read_by_their_size_as_they_are_sent(head: t
     )
     toast = "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = 'outbox'::regclass"
     assert place.sql(toast) == [(0,)]
-    seen: set[int] = set()
-    while (read := reader.read(2_000, 8 * BATCH_BYTES, seen, (), 0)) is not None:
+    seen: dict[int, int] = {}
+    while (found := read(reader, 2_000, 8 * BATCH_BYTES, seen)) is not None:
         # What Arrow takes for a row is a little more than what the database counts.
-        assert read.nbytes < 9 * BATCH_BYTES
-        seen |= ids_of(read)
+        assert found.nbytes < 9 * BATCH_BYTES
+        seen |= versions(found)
     assert len(seen) == 3_000
 
 
-def test_names_of_headers_count_too(head: tuple[Place, Head]) -> None:
+def test_names_of_headers_count_too(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     place.sql(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys, kafka_header_values) SELECT 't', 'k',"
         " ARRAY[string_agg(md5(m::text), '')], ARRAY['x'::bytea] FROM generate_series(1, 8) n,"
         " generate_series(1, 20000) m GROUP BY n"
     )
-    read = reader.read(1_000, BATCH_BYTES, (), (), 0)
-    assert read is not None
-    assert len(ids_of(read)) == 1
+    found = read(reader, 1_000, BATCH_BYTES)
+    assert found is not None
+    assert len(ids_of(found)) == 1
 
 
-def test_a_row_that_does_not_fit_beside_others_keeps_nobody_waiting(head: tuple[Place, Head]) -> None:
+def test_a_row_that_does_not_fit_beside_others_keeps_nobody_waiting(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     keys: dict[int, str] = {}
     for number in range(1_000):
@@ -123,43 +125,41 @@ def test_a_row_that_does_not_fit_beside_others_keeps_nobody_waiting(head: tuple[
         return int(id_)
 
     waiting = {store(middle, "".join(map(str, range(300_000)))), store(last)}
-    seen: set[int] = set()
+    seen: dict[int, int] = {}
     for _ in range(10):
         store(first)
-        read = reader.read(1_000, BATCH_BYTES, seen, (), 0)
-        assert read is not None
-        seen |= ids_of(read)
-    assert waiting <= seen
+        found = read(reader, 1_000, BATCH_BYTES, seen)
+        assert found is not None
+        seen |= versions(found)
+    assert waiting <= set(seen)
 
 
-def ids_of(read: pa.RecordBatch | Few) -> set[int]:
-    return set(read.ids if isinstance(read, Few) else read.column("id").to_pylist())
-
-
-def found(head: Head, *in_flight: int) -> set[int]:
-    read = head.read(100, BATCH_BYTES, in_flight, (), 0)
-    return set() if read is None else ids_of(read)
-
-
-def test_rows_with_ids_of_rows_in_flight_are_not_stepped_over_in_a_table_that_was_truncated(
-    head: tuple[Place, Head],
-) -> None:
+def test_a_row_under_an_id_in_flight_is_read_when_the_id_came_back(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     place.stash(*(Message(topic="t", key="k", value=str(n)) for n in range(3)))
-    assert found(reader) == {1, 2, 3}
+    old = found_of(reader, {})
+    assert set(old) == {1, 2, 3}
+    assert read(reader, 1_000, BATCH_BYTES, old) is None
     place.sql("TRUNCATE outbox RESTART IDENTITY")
     place.stash(*(Message(topic="t", key="k", value=str(n)) for n in range(4)))
-    # The fourth would go before the first.
-    assert found(reader, 1, 2, 3) == set()
-    # None is in flight any more: what is there is looked at anew.
-    assert found(reader) == set()
-    assert found(reader) == {1, 2, 3, 4}
-    assert found(reader, 1, 2, 3) == {4}
-    # A table that was only rewritten goes on too.
+    # The first three are other rows than those in flight, and go before the fourth.
+    new = found_of(reader, old)
+    assert list(new) == [1, 2, 3, 4]
+    assert read(reader, 1_000, BATCH_BYTES, new) is None
+    # A table that was only rewritten has the rows that are in flight.
     place.sql("VACUUM FULL outbox")
-    assert found(reader, 1, 2, 3) == set()
-    assert found(reader) == set()
-    assert found(reader) == {1, 2, 3, 4}
+    assert read(reader, 1_000, BATCH_BYTES, new) is None
+    place.stash(Message(topic="t", key="k", value="5"))
+    assert list(found_of(reader, new)) == [5]
+
+
+def test_create_times_of_any_year_are_in_flight_by_what_is_read(head: tuple[Place, PendingRows]) -> None:
+    place, reader = head
+    for moment in ("-infinity", "0044-03-15 12:00:00.123456+00 BC", "2026-01-01 00:00:00.000001+00", "infinity"):
+        place.sql("INSERT INTO outbox (create_time, kafka_topic, kafka_key) VALUES (%s, 't', 'k')", moment)
+    seen = found_of(reader, {})
+    assert len(seen) == 4
+    assert read(reader, 1_000, BATCH_BYTES, seen) is None
 
 
 def backlog(place: Place, rows: int, key: str) -> None:
@@ -171,7 +171,7 @@ def backlog(place: Place, rows: int, key: str) -> None:
 
 
 def test_a_long_backlog_is_read_by_age_for_the_most_part_and_whole_in_the_order_of_each_key(
-    head: tuple[Place, Head],
+    head: tuple[Place, PendingRows],
 ) -> None:
     place, reader = head
     backlog(place, 10_000, "'k' || n %% 300")
@@ -181,15 +181,15 @@ def test_a_long_backlog_is_read_by_age_for_the_most_part_and_whole_in_the_order_
     late = psycopg.connect(place.dsn)
     late.execute("INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES ('t', 'k1', 'late')")
     backlog(place, 10_000, "'k' || n %% 300")
-    while (read := reader.read(1_000, BATCH_BYTES, seen, (), 0)) is not None:
-        batch = read.batch() if isinstance(read, Few) else read
-        found = batch.column("id").to_pylist()
-        assert not set(found) & set(seen)
-        by_age += found == sorted(found)
-        for id_, key in zip(found, batch.column("key").to_pylist(), strict=True):
-            # What was read before of the same key is older, but for what had not been committed then.
+    while (found := read(reader, 1_000, BATCH_BYTES, seen)) is not None:
+        ids = ids_of(found)
+        assert not set(ids) & set(seen)
+        by_age += ids == sorted(ids)
+        seen |= versions(found)
+        for id_, key in zip(ids, arrow_of(found).column("key").to_pylist(), strict=True):
+            # Rows of the same key that were read before are older, but for one that was committed late.
             assert last.get(key, 0) < id_ or id_ == 10_001
-            last[key] = seen[id_] = id_
+            last[key] = id_
         if len(seen) > 15_000:
             late.commit()
     late.close()
@@ -197,19 +197,20 @@ def test_a_long_backlog_is_read_by_age_for_the_most_part_and_whole_in_the_order_
     assert by_age >= 12
 
 
-def test_headers_of_any_bounds_and_dimensions_are_read_by_age_as_by_buckets(head: tuple[Place, Head]) -> None:
+def test_headers_of_any_bounds_and_dimensions_are_read_by_age_as_by_buckets(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     odd = {1_000: "'[5:6]={a,b}'", 2_000: "'{{a},{b}}'", 3_000: "'{}'", 4_000: "'[0:1]={a,b}'"}
     backlog(place, 4_500, "'k' || n %% 300")
     for id_, headers in odd.items():
         place.sql(f"UPDATE outbox SET kafka_header_keys = {headers}, kafka_header_values = {headers} WHERE id = {id_}")
     seen: dict[int, Any] = {}
+    taken: dict[int, int] = {}
     by_age = set()
-    while (read := reader.read(300, BATCH_BYTES, seen, (), 0)) is not None:
-        rows = (read.batch() if isinstance(read, Few) else read).to_pylist()
-        found = [row["id"] for row in rows]
-        if found == sorted(found):
-            by_age.update(found)
+    while (found := read(reader, 300, BATCH_BYTES, taken)) is not None:
+        rows, ids = arrow_of(found).to_pylist(), ids_of(found)
+        taken |= versions(found)
+        if ids == sorted(ids):
+            by_age.update(ids)
         seen |= {row["id"]: (row["flaw"], row["header_keys"], row["header_values"]) for row in rows}
     assert len(seen) == 4_500
     ab = (None, ["a", "b"], [b"a", b"b"])
@@ -219,7 +220,7 @@ def test_headers_of_any_bounds_and_dimensions_are_read_by_age_as_by_buckets(head
     assert len(by_age & odd.keys()) >= 2
 
 
-def test_a_bucket_with_little_waits_for_few_reads_behind_others_with_much(head: tuple[Place, Head]) -> None:
+def test_a_quiet_bucket_does_not_wait_for_a_backlog(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     quiet = next(f"q{n}" for n in itertools.count() if bucket_of(f"q{n}".encode()) == 7)
     keys = [f"k{n}" for n in range(2_000) if bucket_of(f"k{n}".encode()) != 7]
@@ -228,111 +229,108 @@ def test_a_bucket_with_little_waits_for_few_reads_behind_others_with_much(head: 
         " FROM generate_series(1, 20), unnest(%s::text[]) key",
         keys,
     )
-    seen: set[int] = set()
+    seen: dict[int, int] = {}
     for _ in range(6):
         seen |= found_of(reader, seen)
     place.stash(Message(topic="t", key=quiet, value="1"))
     ((newest,),) = place.sql("SELECT max(id) FROM outbox")
-    for _ in range(5):
-        assert len(seen) < 20_000
-        seen |= found_of(reader, seen)
-    assert newest in seen
+    # The next fair read has it: its time has come.
+    reader._plan._fair_at = 0.0
+    assert newest in found_of(reader, seen)
+    assert len(seen) < 20_000
 
 
-def found_of(head: Head, seen: set[int]) -> set[int]:
-    read = head.read(1_000, BATCH_BYTES, seen, (), 0)
-    assert read is not None
-    return ids_of(read)
+def found_of(head: PendingRows, seen: dict[int, int]) -> dict[int, int]:
+    found = read(head, 1_000, BATCH_BYTES, seen)
+    assert found is not None
+    return versions(found)
 
 
 def test_a_window_is_planned_by_pages_and_all_else_by_order(
-    head: tuple[Place, Head], monkeypatch: pytest.MonkeyPatch
+    head: tuple[Place, PendingRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, reader = head
     backlog(place, 6_000, "'k' || n %% 300")
-    fetch, seen = Arrow.fetch, set()
+    fetch, seen = ArrowSession.fetch, set()
     modes = "SELECT current_setting('enable_bitmapscan') AS by_pages, current_setting('enable_indexscan') AS by_order"
 
-    def watched(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> Any:
+    def watched(arrow: ArrowSession, query: str, wanted: dict[str, Any], **more: Any) -> Any:
         batches = fetch(arrow, query, wanted, **more)
         (mode,) = arrow._execute(modes).to_pylist()
         seen.add(("upto" in wanted, *mode.values()))
         return batches
 
-    monkeypatch.setattr(Arrow, "fetch", watched)
-    read: set[int] = set()
-    while len(read) < 6_000:
-        read |= found_of(reader, read)
-    # At the end a read begins at the head again.
+    monkeypatch.setattr(ArrowSession, "fetch", watched)
+    taken: dict[int, int] = {}
+    while len(taken) < 6_000:
+        taken |= found_of(reader, taken)
     assert seen == {(True, "on", "off"), (False, "off", "on")}
 
 
-def test_a_shard_that_has_read_all_its_rows_does_not_step_over_those_of_others(
-    head: tuple[Place, Head], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, other = head
+def test_a_shard_among_many_visits_no_row_of_the_others(head: tuple[Place, PendingRows]) -> None:
+    place, _ = head
     backlog(place, 20_000, "'k' || n %% 1000")
-    fetch, from_head = Arrow.fetch, 0
-
-    def watched(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> Any:
-        nonlocal from_head
-        from_head += "upto" not in wanted and "each" not in wanted
-        return fetch(arrow, query, wanted, **more)
-
-    monkeypatch.setattr(Arrow, "fetch", watched)
-    with contextlib.closing(Head(other._settings, "tests", buckets_of(1, 8), other._arrow._since)) as reader:
-        read: set[int] = set()
-        while (found := reader.read(500, BATCH_BYTES, read, (), 0)) is not None:
-            read |= ids_of(found)
-        ((mine,),) = place.sql("SELECT count(*) FROM outbox WHERE bucket & 7 = 1")
-        assert len(read) == mine
-        # They are on their way; it looks for others meanwhile, and finds what comes.
-        for _ in range(5):
-            assert reader.read(500, BATCH_BYTES, read, (), 0) is None
-        assert from_head == 1
-        backlog(place, 20_000, "'k' || n %% 1000")
-        while (found := reader.read(500, BATCH_BYTES, read, (), 0)) is not None:
-            read |= ids_of(found)
-    assert len(read) == 2 * mine
-    assert from_head == 2
+    settings = taken_over(place.settings(shards=8)).settings
+    with psycopg.connect(settings.dsn) as connection:
+        since = incarnation(connection, settings.outbox).since
+    with contextlib.closing(PendingRows(settings, "tests", buckets_of(1, 8), since)) as reader:
+        taken: dict[int, int] = {}
+        for times in (1, 2):
+            while (found := read(reader, 500, BATCH_BYTES, taken)) is not None:
+                taken |= versions(found)
+            ((mine,),) = place.sql("SELECT count(*) FROM outbox WHERE bucket & 7 = 1")
+            assert len(taken) == mine
+            # They are in flight; it looks for others meanwhile, and finds what comes.
+            for _ in range(5):
+                assert read(reader, 500, BATCH_BYTES, taken) is None
+            if times == 1:
+                backlog(place, 20_000, "'k' || n %% 1000")
 
 
-def test_ids_that_nobody_has_do_not_end_what_goes_on(head: tuple[Place, Head], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_that_nobody_has_do_not_end_what_goes_on(
+    head: tuple[Place, PendingRows], monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, reader = head
     for first in (1, 10_000_001):
         place.sql("SELECT setval(pg_get_serial_sequence('outbox', 'id'), %s, false)", first)
         backlog(place, 10_000, "'k' || n %% 1000")
-    fetch, kinds = Arrow.fetch, []
+    fetch, kinds = ArrowSession.fetch, []
 
-    def watched(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> Any:
-        kinds.append("window" if "upto" in wanted else "by buckets" if "each" in wanted else "from head")
+    def watched(arrow: ArrowSession, query: str, wanted: dict[str, Any], **more: Any) -> Any:
+        kinds.append("window" if "upto" in wanted else "by buckets")
         return fetch(arrow, query, wanted, **more)
 
-    monkeypatch.setattr(Arrow, "fetch", watched)
-    read: set[int] = set()
-    while len(read) < 20_000:
-        read |= found_of(reader, read)
-    assert kinds == ["by buckets", "from head", *["window"] * (len(kinds) - 2)]
+    monkeypatch.setattr(ArrowSession, "fetch", watched)
+    taken: dict[int, int] = {}
+    while len(taken) < 20_000:
+        taken |= found_of(reader, taken)
+        # No fair read comes between.
+        reader._plan._fair_at = float("inf")
+    assert kinds == ["by buckets", *["window"] * (len(kinds) - 1)]
 
 
-def test_a_table_that_is_truncated_while_reads_go_on_is_read_anew(head: tuple[Place, Head]) -> None:
+def test_a_table_that_is_truncated_while_reads_go_on_is_read_anew(head: tuple[Place, PendingRows]) -> None:
     place, reader = head
     backlog(place, 10_000, "'k' || n %% 300")
-    read: set[int] = set()
+    taken: dict[int, int] = {}
     for _ in range(5):
-        read |= found_of(reader, read)
+        taken |= found_of(reader, taken)
     place.sql("TRUNCATE outbox RESTART IDENTITY")
     backlog(place, 10_000, "'k' || n %% 300")
-    assert reader.read(1_000, BATCH_BYTES, read, (), 0) is None
-    again: set[int] = set()
-    for _ in range(20):
-        found = reader.read(1_000, BATCH_BYTES, again, (), 0)
-        again |= set() if found is None else ids_of(found)
-    assert again == set(range(1, 10_001))
+    again: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for _ in range(30):
+        found = read(reader, 1_000, BATCH_BYTES, taken | again)
+        if found is not None:
+            for id_ in ids_of(found):
+                assert last.get(id_ % 300, 0) < id_
+                last[id_ % 300] = id_
+            again |= versions(found)
+    assert set(again) == set(range(1, 10_001))
 
 
 def test_a_window_whose_rows_do_not_fit_into_one_batch_is_read_anew(
-    head: tuple[Place, Head], monkeypatch: pytest.MonkeyPatch
+    head: tuple[Place, PendingRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, reader = head
     # Those that come in the second batch are the older ones.
@@ -340,9 +338,9 @@ def test_a_window_whose_rows_do_not_fit_into_one_batch_is_read_anew(
         "INSERT INTO outbox (id, kafka_topic, kafka_key) SELECT n, 't', convert_to('k' || n % 300, 'UTF8')"
         " FROM generate_series(8000, 1, -1) n"
     )
-    fetch, cut = Arrow.fetch, 0
+    fetch, cut = ArrowSession.fetch, 0
 
-    def split(arrow: Arrow, query: str, wanted: dict[str, Any], **more: Any) -> list[pa.RecordBatch]:
+    def split(arrow: ArrowSession, query: str, wanted: dict[str, Any], **more: Any) -> list[pa.RecordBatch]:
         nonlocal cut
         (batch,) = fetch(arrow, query, wanted, **more)
         if "upto" not in wanted or batch.num_rows < 600:
@@ -350,14 +348,14 @@ def test_a_window_whose_rows_do_not_fit_into_one_batch_is_read_anew(
         cut += 1
         return [batch.slice(0, 500), batch.slice(500)]
 
-    monkeypatch.setattr(Arrow, "fetch", split)
-    read: set[int] = set()
+    monkeypatch.setattr(ArrowSession, "fetch", split)
+    taken: dict[int, int] = {}
     last: dict[int, int] = {}
-    while len(read) < 8_000:
-        found = reader.read(1_000, BATCH_BYTES, read, (), 0)
+    while len(taken) < 8_000:
+        found = read(reader, 1_000, BATCH_BYTES, taken)
         assert found is not None
         for id_ in sorted(ids_of(found)):
             assert last.get(id_ % 300, 0) < id_
             last[id_ % 300] = id_
-        read |= ids_of(found)
+        taken |= versions(found)
     assert cut

@@ -10,19 +10,20 @@ import psycopg
 import pytest
 
 from tests.processes import eventually
+from tests.relay.reads import ids_of
+from tests.relay.reads import read as read_from
 from tests.relay.recorded import recorded
 from tests.relay.relaying import Place, taken_over
 from thresher.core.errors import Superseded
 from thresher.db.problem import DatabaseLost, DatabaseRefused
-from thresher.delivery.batch import Few
 from thresher.delivery.fate import SENT
-from thresher.delivery.progress import Progress
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.control import incarnation
 from thresher.relay.database import connect
 from thresher.relay.names import buckets_of
-from thresher.relay.reading.marking import Marker, reset
+from thresher.relay.protocol.progress import Progress
+from thresher.relay.reading.marking import Marking, reset
 from thresher.relay.settings import Delivery, Mandate, Settling
 from thresher.relay.settle import Settlement
 
@@ -47,11 +48,11 @@ def superseded(mandate: Mandate) -> Mandate:
 
 
 @contextlib.contextmanager
-def marker(place: Place, mandate: Mandate, leader: uuid.UUID) -> Iterator[Marker]:
+def marker(place: Place, mandate: Mandate, leader: uuid.UUID) -> Iterator[Marking]:
     with psycopg.connect(place.dsn) as connection:
         since = incarnation(connection, mandate.settings.outbox).since
     with contextlib.closing(
-        Marker(mandate, "tests", buckets_of(0, 1), since, leader=lambda _: leader, hot=lambda: ())
+        Marking(mandate, "tests", buckets_of(0, 1), since, leader=lambda _: leader, hot=lambda: ())
     ) as marking:
         yield marking
 
@@ -60,12 +61,10 @@ def marked(place: Place) -> dict[uuid.UUID | None, int]:
     return dict(place.sql("SELECT leader_id, count(*)::int FROM outbox GROUP BY 1"))
 
 
-def read(marking: Marker, in_flight: tuple[int, ...] = ()) -> list[int]:
+def read(marking: Marking, in_flight: tuple[int, ...] = ()) -> list[int]:
     # So many that a bucket may give all that it has.
-    found = marking.read(10_000, 1_000_000, in_flight, (), 0)
-    if found is None:
-        return []
-    return list(found.ids) if isinstance(found, Few) else found.column("id").to_pylist()
+    found = read_from(marking, 10_000, 1_000_000, dict.fromkeys(in_flight, 0))
+    return [] if found is None else ids_of(found)
 
 
 def all_sent(place: Place) -> Progress:

@@ -9,9 +9,9 @@ import pytest
 
 from thresher.db import TableName, statement
 from thresher.outbox import Shape, create_schema
-from thresher.relay.arrow import UNSORTED
 from thresher.relay.database import connect
-from thresher.relay.head_queries import aged_query, bounded_query, head_query, window_query
+from thresher.relay.reading.arrow_session import UNSORTED
+from thresher.relay.reading.read_queries import bounded_query, head_query, next_query, window_query
 
 OUTBOX = TableName(table="outbox")
 ROWS = 20_000
@@ -66,8 +66,7 @@ def plan_of(session: psycopg.Connection[Any], query: str, parameters: Any) -> di
     return plan
 
 
-WANTED = {"buckets": BUCKETS, "held": [], "largest": 1_000_000, "bytes": 1_000_000, "rows": 10_000, "file": 1}
-WANTED |= {"outbox": OUTBOX.quoted()}
+WANTED = {"buckets": BUCKETS, "held": [], "largest": 1_000_000, "bytes": 1_000_000, "rows": 10_000}
 SETTLING = ("relay_settle_delete", "relay_settle_stamp", "relay_left_delete", "relay_left_stamp")
 
 
@@ -77,12 +76,12 @@ def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> 
     for each in (1, 300, 10_000):
         for in_flight in ([], list(range(10_000))):
             for query in (head, bounded):
-                plan = planned(session, query, {**WANTED, "each": each, "in_flight": in_flight})
+                plan = planned(session, query, {**WANTED, "each": each, **claimed(in_flight)})
                 assert plan == {PENDING}, (each, len(in_flight))
     assert planned(session, statement("outbox_probe", OUTBOX).replace("$1", "%s"), [BUCKETS]) == {PENDING}
     for last in (0, ROWS - 10, ROWS):
-        parameters = {"buckets": BUCKETS, "last": last}
-        assert planned(session, statement("outbox_next", OUTBOX), parameters) == {PENDING}, last
+        parameters = {"buckets": BUCKETS, "last": last, **claimed(list(range(10_000)))}
+        assert planned(session, next_query(OUTBOX), parameters) == {PENDING}, last
     for count in (1, 10_000):
         times = ["2026-01-01 12:00:00+00"] * count
         fates = {"kinds": ["k"] * count, "reasons": ["r"] * count, "attempts": [1] * count, "blocking": [False] * count}
@@ -93,15 +92,6 @@ def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> 
             assert plan == {PRIMARY}, (name, count)
 
 
-@pytest.mark.parametrize("in_flight", [[], list(range(10_000))], ids=["none in flight", "many in flight"])
-def test_by_age_there_is_nothing_to_sort(session: psycopg.Connection[Any], in_flight: list[int]) -> None:
-    as_the_arrow_session(session)
-    parameters = {**WANTED, "in_flight": in_flight}
-    for query in (aged_query(OUTBOX), aged_query(OUTBOX, counted=True)):
-        assert planned(session, query, parameters) == {PRIMARY}
-        assert "Sort" not in json.dumps(plan_of(session, query, parameters))
-
-
 @pytest.mark.parametrize("shards", [1, 2, 8, 64])
 def test_a_window_is_read_by_pages_and_without_what_others_have(session: psycopg.Connection[Any], shards: int) -> None:
     as_the_arrow_session(session)
@@ -110,7 +100,7 @@ def test_a_window_is_read_by_pages_and_without_what_others_have(session: psycopg
         for last, upto in ((0, 500), (5_000, 15_000), (19_000, 1_000_000)):
             for query in (window_query(OUTBOX), window_query(OUTBOX, counted=True)):
                 session.execute(statement("relay_planned"), {"by_pages": True})
-                wanted = {**parameters, "in_flight": in_flight, "last": last, "upto": upto}
+                wanted = {**parameters, **claimed(in_flight), "last": last, "upto": upto}
                 (pages,) = nodes(plan_of(session, query, wanted), "Bitmap Heap Scan")
                 (index,) = pages["Plans"][:1]
                 assert index["Node Type"] == "Bitmap Index Scan"
@@ -119,8 +109,11 @@ def test_a_window_is_read_by_pages_and_without_what_others_have(session: psycopg
                 assert str(last) in index["Index Cond"]
                 assert str(upto) in index["Index Cond"]
                 assert "Sort" not in json.dumps(plan_of(session, query, wanted))
-        session.execute(statement("relay_planned"), {"by_pages": False})
-        assert planned(session, aged_query(OUTBOX), {**parameters, "in_flight": in_flight}) == {PRIMARY}
+
+
+def claimed(ids: list[int]) -> dict[str, list[int]]:
+    """Return rows in flight, all of one moment."""
+    return {"in_flight_ids": ids, "in_flight_times": [1_700_000_000_000_000] * len(ids)}
 
 
 def as_the_arrow_session(session: psycopg.Connection[Any]) -> None:

@@ -8,8 +8,8 @@ import pytest
 from tests.relay.recorded import recorded
 from tests.relay.relaying import Place, taken_over
 from thresher.delivery.fate import SENT
-from thresher.delivery.progress import Progress
 from thresher.devstack.stack import Stack
+from thresher.relay.protocol.progress import Progress
 from thresher.relay.settings import Settling
 from thresher.relay.settle import Settlement
 

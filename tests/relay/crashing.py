@@ -27,7 +27,7 @@ from tests.processes import PYTHON_PATH, ROOT, descendants, eventually, is_java,
 from tests.relay.guarded import PROXIED
 from tests.relay.hook import COMMIT_SENT, HOOK
 from thresher.db import TableName
-from thresher.delivery.crash_points import Seam
+from thresher.delivery.crash_points import CrashPoint
 from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
@@ -44,14 +44,24 @@ SHARDS = 4
 NAME = "crash"
 TOPIC = "crash.orders"
 PLAIN = [
-    Seam.BEFORE_BEGIN, Seam.PRODUCED_SOME, Seam.FLUSHED, Seam.BEFORE_COMMIT, COMMIT_SENT, Seam.COMMITTED, Seam.SETTLING,
-]  # fmt: skip
+    CrashPoint.BEFORE_BEGIN,
+    CrashPoint.PRODUCED_SOME,
+    CrashPoint.FLUSHED,
+    CrashPoint.BEFORE_COMMIT,
+    COMMIT_SENT,
+    CrashPoint.COMMITTED,
+    CrashPoint.SETTLING,
+]
 RECOVERING = [
-    Seam.RECOVERY_FENCED, Seam.RECOVERY_CHECKED, Seam.RECOVERY_READ, Seam.RECOVERY_SETTLING, Seam.RECOVERED,
-]  # fmt: skip
+    CrashPoint.RECOVERY_FENCED,
+    CrashPoint.RECOVERY_CHECKED,
+    CrashPoint.RECOVERY_READ,
+    CrashPoint.RECOVERY_SETTLING,
+    CrashPoint.RECOVERED,
+]
 GROUPS = (PLAIN, RECOVERING)
 SEAMS = [str(seam) for group in GROUPS for seam in group]
-BEFORE_COMMIT = {Seam.BEFORE_BEGIN, Seam.PRODUCED_SOME, Seam.FLUSHED, Seam.BEFORE_COMMIT}
+BEFORE_COMMIT = {CrashPoint.BEFORE_BEGIN, CrashPoint.PRODUCED_SOME, CrashPoint.FLUSHED, CrashPoint.BEFORE_COMMIT}
 VICTIMS = ("worker", "driver", "jvm")
 # Seen: 3 s until all stand at their seams, 9 s with a driver that has to start first.
 ARRIVAL_SECONDS = 150.0
@@ -247,9 +257,9 @@ class CrashRun:
         """Kill workers after a commit, so that there is something to recover, and have their successors stop."""
         rows = {}
         for shard in seams:
-            self._order(shard, Seam.COMMITTED)
+            self._order(shard, CrashPoint.COMMITTED)
         for shard, seam in seams.items():
-            arrival = self._arrived(shard, Seam.COMMITTED)
+            arrival = self._arrived(shard, CrashPoint.COMMITTED)
             rows[shard] = arrival["rows"]
             self._write_hit(shard, rows[shard], 0)
             self._order(shard, seam)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from thresher.core.clock import ServerClock
-from thresher.delivery.crash_points import Seam
+from thresher.delivery.crash_points import CrashPoint
 
 VARIABLE = "THRESHER_CLOCK"
 HOOK = "tests.relay.drift:reached"
@@ -22,7 +22,7 @@ _jumps = itertools.cycle((3600.0, -3600.0, 9000.0, 0.0))
 _time, _time_ns, _now_us = time.time, time.time_ns, ServerClock.now_us
 
 
-def reached(_seam: Seam, _shard: int, _rows: list[int]) -> None:
+def reached(_seam: CrashPoint, _shard: int, _rows: list[int]) -> None:
     """Follow, in a worker. Workers are not used again."""
     follow()
 

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import psycopg
 
-from thresher.delivery.crash_points import Seam
+from thresher.delivery.crash_points import CrashPoint
 
 HOOK = "tests.relay.hook:reached"
 # Not a seam of the code: the answer to a commit is on its way, which only the wire can tell.
 COMMIT_SENT = "commit-sent"
 
 
-def reached(seam: Seam, shard: int, rows: list[int]) -> None:
+def reached(seam: CrashPoint, shard: int, rows: list[int]) -> None:
     where = Path(os.environ["THRESHER_SEAMS"])
-    if seam is Seam.RECOVERED:
+    if seam is CrashPoint.RECOVERED:
         _look(where, shard)
     order = where / f"order-{shard}"
     try:
@@ -30,9 +30,9 @@ def reached(seam: Seam, shard: int, rows: list[int]) -> None:
     except FileNotFoundError:
         return
     recovering = seam.startswith("recover")
-    if wanted not in {seam, COMMIT_SENT if seam is Seam.BEFORE_COMMIT else seam} or not (rows or recovering):
+    if wanted not in {seam, COMMIT_SENT if seam is CrashPoint.BEFORE_COMMIT else seam} or not (rows or recovering):
         return
-    if recovering and not (where / f"hit-{shard}").exists() and seam is not Seam.RECOVERED:
+    if recovering and not (where / f"hit-{shard}").exists() and seam is not CrashPoint.RECOVERED:
         return  # nothing to recover from
     order.unlink()
     _write(where / f"arrived-{shard}", {"seam": wanted, "pid": os.getpid(), "rows": rows})

@@ -23,40 +23,40 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thresher.core.errors import Superseded
+from thresher.delivery.batch import NOTHING_YET, Batch
 from thresher.delivery.carrier import Poison, Rules, ShardIdentity
 from thresher.delivery.effects import (
-    Absent,
     AwaitSettled,
     Begin,
+    CloseAhead,
     Commit,
     Control,
+    DiscardReadAhead,
     Effect,
     Fault,
     Flush,
     Hold,
     Init,
     Lift,
-    Lot,
-    Note,
-    Present,
+    OpenAhead,
     Produce,
     ReadControl,
     ReadProgress,
     Recovered,
-    Renew,
     Reset,
     Settle,
-    Standing,
     Survey,
-    Surveyed,
     Take,
+    WriteProgress,
 )
 from thresher.delivery.fate import FILTERED, Dead, Filtered, Kind, dead
-from thresher.delivery.progress import Progress
-from thresher.delivery.row import Record, Row, Sendable, bytes_of, topics_of
+from thresher.delivery.row import ColumnRows, Record, Row, RowList, Rows
 from thresher.kafka.problem import BrokerLost
+from thresher.kafka.refusal import Refusal
+from thresher.kafka.topic_status import Available, Surveyed, TopicStatus, Unavailable
 from thresher.relay.protocol import exactly_once, mark_purge_reset
 from thresher.relay.protocol.mark_purge_reset import Bounds
+from thresher.relay.protocol.progress import OutboxProgress, Progress
 
 OUTBOX_ID = "outbox"
 PARTITIONS = 3
@@ -70,12 +70,12 @@ Mark = tuple[int, int]
 UNTAKEN, DENIED, NAMELESS = 0.03, 0.06, 0.08
 
 
-def bundled(rows: Sequence[Row]) -> Sequence[Row]:
+def bundled(rows: Sequence[Row]) -> Rows:
     """Return rows as columns if they are all to be sent as they are stored, as a real lot does."""
     if not all(isinstance(row.plan, Record) and (row.plan.topic, row.plan.key) == (row.topic, row.key) for row in rows):
-        return rows
+        return RowList(rows)
     records = [row.plan for row in rows if isinstance(row.plan, Record)]
-    return Sendable(
+    return ColumnRows(
         ids=array("q", [row.id for row in rows]),
         create_times=array("q", [row.create_time for row in rows]),
         named=[record.topic for record in records],
@@ -83,9 +83,9 @@ def bundled(rows: Sequence[Row]) -> Sequence[Row]:
         keys=[record.key for record in records],
         partitions=[record.partition for record in records],
         headers=[record.headers for record in records],
-        topics=topics_of(rows),
-        placed=any(record.partition >= 0 for record in records),
-        size=bytes_of(rows),
+        topics=RowList(rows).topics,
+        asks_for_partitions=any(record.partition >= 0 for record in records),
+        size=RowList(rows).size,
     )
 
 
@@ -163,7 +163,7 @@ class Broker:
     epoch: int = 0
     open: Transaction | None = None
     progress: list[Progress] = field(default_factory=list)
-    # Present, missing, or there but not ours to write to.
+    # Available, missing, or there but not ours to write to.
     topics: dict[str, str] = field(default_factory=dict)
 
     def init(self) -> int:
@@ -212,7 +212,7 @@ class Attempt:
     held: dict[str, int] = field(default_factory=dict)
     reading: ReadLot | None = None
     ready: ReadLot | None = None
-    surveyed: dict[str, Standing] = field(default_factory=dict)
+    surveyed: dict[str, TopicStatus] = field(default_factory=dict)
 
     @property
     def leader(self) -> Mark:
@@ -226,7 +226,8 @@ class World:
         self.marking = marking
         # Topics come and go while attempts go on.
         self.stormy = stormy
-        self.rules = Rules(poison=poison, grace_seconds=5.0, progress_bytes=progress_bytes)
+        self.rules = Rules(poison=poison, grace_seconds=5.0)
+        self.progress_bytes = progress_bytes
         self.broker = Broker(topics={"a": "present", "b": "present", "x": "present"})
         self.tables = Tables()
         self.incarnation = 1
@@ -342,10 +343,11 @@ class World:
 
     def launch(self, term: str) -> Attempt:
         me = ShardIdentity(outbox_id=OUTBOX_ID, term=term, shard=0)
+        book = OutboxProgress(outbox_id=OUTBOX_ID, term=term, shard=0, most_bytes=self.progress_bytes)
         if self.marking:
-            steps = mark_purge_reset.protocol(me, self.rules, Bounds(in_flight_rows=3, window_rows=32))
+            steps = mark_purge_reset.protocol(me, self.rules, book, Bounds(in_flight_rows=3, window_rows=32))
         else:
-            steps = exactly_once.protocol(me, self.rules)
+            steps = exactly_once.protocol(me, self.rules, book)
         attempt = Attempt(next(self.numbers), term, steps, self.incarnation, next(steps))
         self.attempts.append(attempt)
         return attempt
@@ -505,7 +507,7 @@ class World:
         if attempt.stopping:
             return None
         if not effect.wait and attempt.ready is None:
-            return Lot(rows=())
+            return NOTHING_YET
         if attempt.ready is None:
             if attempt.reading is None:
                 self.look(attempt, luck.choice((1, 2, 3, 5, 9)), luck.randrange(2))
@@ -514,7 +516,7 @@ class World:
         if lot is None:
             return _WAIT
         assert lot.epoch == attempt.epoch, "a row is sent only by the producer whose init precedes its read"
-        return Lot(rows=bundled(lot.rows))
+        return Batch(rows=bundled(lot.rows), generation=lot.generation)
 
     def _row(self, id_: int, time: int, message: Message) -> Row:
         plan: Record | Filtered | Dead
@@ -544,15 +546,31 @@ class World:
             if topic not in attempt.surveyed or luck.random() < 0.6:
                 # Otherwise what was heard some time ago is believed.
                 attempt.surveyed[topic] = self._standing(topic)
-        return Surveyed(now=float(self.now), standings={topic: attempt.surveyed[topic] for topic in effect.topics})
+        return Surveyed(now=float(self.now), topics={topic: attempt.surveyed[topic] for topic in effect.topics})
 
-    def _standing(self, topic: str) -> Standing:
+    def _standing(self, topic: str) -> TopicStatus:
         if self.broker.topics[topic] == "missing":
-            return Absent(kind=Kind.NO_TOPIC, why=f"{topic} is not there")
-        return Present(partitions=PARTITIONS)
+            return Unavailable(refusal=Refusal.TOPIC, why=f"{topic} is not there")
+        return Available(partitions=PARTITIONS)
+
+    def _open_ahead(self, attempt: Attempt, _: OpenAhead, luck: random.Random) -> None:
+        assert attempt.recovered, "a transaction is open before recovery is over"
+        assert attempt.confirmed, "it goes on without having looked whether it is still its turn"
+        if self.broker.open is None and luck.random() < 0.5:
+            self.broker.staged(attempt.epoch)
+        elif luck.random() < 0.2:
+            self._close_ahead(attempt)
+
+    def _close_ahead(self, attempt: Attempt, *_: Any) -> None:
+        """End a transaction that was opened ahead, as one that carries nothing."""
+        if self.broker.open is not None and attempt.epoch == self.broker.epoch:
+            assert not self.broker.open.records, "a transaction that carries records is ended without its progress"
+            self._committed(self.broker.open)
 
     def _begin(self, attempt: Attempt, *_: Any) -> None:
         assert attempt.confirmed, "it goes on without having looked whether it is still its turn"
+        opened = self.broker.open
+        assert opened is None or opened.epoch != attempt.epoch or not opened.records, "records of another transaction"
         attempt.note = None
 
     def _reset(self, attempt: Attempt, effect: Reset, _: random.Random) -> None:
@@ -606,7 +624,8 @@ class World:
                 return Fault(kind=Kind.REJECTED, why="something is poison")
         return None
 
-    def _note(self, attempt: Attempt, effect: Note, luck: random.Random) -> bool:
+    def _note(self, attempt: Attempt, effect: WriteProgress, luck: random.Random) -> bool:
+        assert isinstance(effect.progress, Progress)
         attempt.note = effect.progress
         return not self.marking or luck.random() > (0.3 if effect.despite else 0.02)
 
@@ -711,14 +730,16 @@ class World:
         Recovered: _recovered,
         Take: _take,
         Survey: _survey,
+        OpenAhead: _open_ahead,
+        CloseAhead: _close_ahead,
         Begin: _begin,
         Produce: _produce,
         Flush: _flush,
-        Note: _note,
+        WriteProgress: _note,
         Commit: _commit,
         Hold: _hold,
         Lift: lambda *_: None,
-        Renew: _renew,
+        DiscardReadAhead: _renew,
         Reset: _reset,
     }
 

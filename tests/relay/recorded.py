@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from thresher.delivery.fate import Fate
-from thresher.delivery.progress import Origin, Progress
+from thresher.relay.protocol.progress import Origin, Progress
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

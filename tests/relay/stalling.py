@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.processes import eventually
-from thresher.delivery.crash_points import Seam
+from thresher.delivery.crash_points import CrashPoint
 
 HOOK = "tests.relay.stalling:reached"
 
 
-def reached(seam: Seam, shard: int, rows: list[int]) -> None:
+def reached(seam: CrashPoint, shard: int, rows: list[int]) -> None:
     order, sign = _order(shard), _sign(shard)
     if rows and order.exists() and order.read_text() == seam:
         sign.touch()
@@ -25,7 +25,7 @@ def reached(seam: Seam, shard: int, rows: list[int]) -> None:
 
 
 @contextlib.contextmanager
-def stalled(seams: Mapping[int, Seam], store: Callable[[], None], seconds: float = 90.0) -> Iterator[None]:
+def stalled(seams: Mapping[int, CrashPoint], store: Callable[[], None], seconds: float = 90.0) -> Iterator[None]:
     """Order shards to stall; the body begins once all do, and at its end they go on.
 
     `store` sees, at every look, that there are rows for them: not before the orders are there, and again where rows

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from thresher.delivery.crash_points import Seam
+from thresher.delivery.crash_points import CrashPoint
 
 HOOK = f"{__name__}:reached"
 _PLACE = "thresher-standing"
@@ -18,7 +18,7 @@ _PLACE = "thresher-standing"
 _LONGEST_SECONDS = 240.0
 
 
-def reached(seam: Seam, _shard: int, rows: list[int]) -> None:
+def reached(seam: CrashPoint, _shard: int, rows: list[int]) -> None:
     place = Path(tempfile.gettempdir()) / _PLACE
     if not rows or not (place / f"order-{seam}").exists() or (place / "arrived").exists():
         return
@@ -44,7 +44,7 @@ class Standing:
 
 
 @contextlib.contextmanager
-def standing(seam: Seam) -> Iterator[Standing]:
+def standing(seam: CrashPoint) -> Iterator[Standing]:
     """Have the next worker with rows in its hands stand at this seam; at the end it may go."""
     place = Path(tempfile.gettempdir()) / _PLACE
     place.mkdir()

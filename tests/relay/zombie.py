@@ -13,7 +13,7 @@ from typing import Any, Self
 from tests.processes import PYTHON_PATH, ROOT, descendants, eventually, is_java
 from tests.relay.hook import HOOK
 from tests.relay.relaying import Place
-from thresher.delivery.crash_points import Seam
+from thresher.delivery.crash_points import CrashPoint
 from thresher.relay.settings import Delivery
 from thresher.spark.process import Process, look
 
@@ -32,7 +32,7 @@ class Zombie:
         directory: Path,
         *,
         victim: str,
-        seams: dict[int, Seam],
+        seams: dict[int, CrashPoint],
         delivery: Delivery = Delivery.EXACTLY_ONCE,
         master: str | None = None,
     ) -> None:

@@ -139,10 +139,8 @@ def test_a_function_that_leaves_input_behind_is_an_error(shard: Shard, steps: An
         run_chain(steps(read, lambda _shard, _config, batches: next(batches) and None), shard)
 
 
-@pytest.mark.parametrize("given", [None, 7, "text", b"bytes", {"a": 1}, [one(1), "x"], one(1), pa.table({"a": [1]})])
-def test_what_is_not_record_batches_is_an_error_that_names_function_and_type(
-    shard: Shard, steps: Any, given: object
-) -> None:
+@pytest.mark.parametrize("given", [None, 7, "text", b"bytes", {"a": 1}, [one(1), None], one(1)])
+def test_what_is_not_batches_is_an_error_that_names_function_and_type(shard: Shard, steps: Any, given: object) -> None:
     with pytest.raises(WrongBatch, match="made_up:f0"):
         run_chain(steps(lambda _shard, _config: given, lambda _s, _c, batches: list(batches) and None), shard)
 

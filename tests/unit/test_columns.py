@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thresher.delivery import columns
-from thresher.delivery.batch import Few, batch_of, rows_of, sendable
-from thresher.delivery.row import Record, Row, Sendable
+from thresher.delivery.batch import column_rows, rows_of
+from thresher.delivery.row import ColumnRows, Record, Row
+from thresher.delivery.stored_rows import FewRows, batch_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -70,12 +71,14 @@ def test_rows_are_the_same_by_columns_and_one_by_one(given_rows: list[Any], star
     one_by_one = [each for place in range(batch.num_rows) for each in rows_of(batch.slice(place, 1))]
     assert list(rows_of(batch)) == one_by_one
     if stored[start:]:
-        assert rows_of(Few(stored[start:])) == one_by_one
-    found = sendable(batch)
+        assert list(rows_of(FewRows(stored[start:]))) == one_by_one
+    found = column_rows(batch)
     if found is not None:
         assert list(found) == one_by_one
         assert found.topics == {row.topic for row in one_by_one}
-        assert found.placed == any(row.plan.partition >= 0 for row in one_by_one if isinstance(row.plan, Record))
+        assert found.asks_for_partitions == any(
+            row.plan.partition >= 0 for row in one_by_one if isinstance(row.plan, Record)
+        )
 
 
 def test_rows_of_unequal_numbers_of_names_and_values_are_not_sendable() -> None:
@@ -83,27 +86,27 @@ def test_rows_of_unequal_numbers_of_names_and_values_are_not_sendable() -> None:
         return (1, NOON, "t", b"k", b"v", names, values, None, None)
 
     # As many in all, and not in each.
-    assert sendable(batch_of([stored(["a", "b"], [b""]), stored(["a"], [b"", b""])])) is None
-    assert sendable(batch_of([stored(["a"], [])])) is None
-    assert sendable(batch_of([stored(["a"], [b""])])) is not None
+    assert column_rows(batch_of([stored(["a", "b"], [b""]), stored(["a"], [b"", b""])])) is None
+    assert column_rows(batch_of([stored(["a"], [])])) is None
+    assert column_rows(batch_of([stored(["a"], [b""])])) is not None
 
 
 @pytest.fixture
-def bundle() -> Sendable:
+def bundle() -> ColumnRows:
     topics = ["t", "u", "t"]
-    found = sendable(batch_of([(n, NOON, t, b"k", b"v", [], [], None, None) for n, t in enumerate(topics)]))
+    found = column_rows(batch_of([(n, NOON, t, b"k", b"v", [], [], None, None) for n, t in enumerate(topics)]))
     assert found is not None
     return found
 
 
-def test_a_part_of_rows_is_such_rows_again(bundle: Sendable) -> None:
+def test_a_part_of_rows_is_such_rows_again(bundle: ColumnRows) -> None:
     part = bundle[1:]
-    assert isinstance(part, Sendable)
+    assert isinstance(part, ColumnRows)
     assert list(part) == list(bundle)[1:]
     assert bundle[:1].topics == {"t"}
 
 
-def test_a_single_row(bundle: Sendable) -> None:
+def test_a_single_row(bundle: ColumnRows) -> None:
     micros = int(NOON.timestamp()) * 1_000_000
     assert bundle[1] == Row(1, micros, "u", b"k", Record("u", b"v", b"k", -1, 0, None))
     assert bundle[-1].id == 2

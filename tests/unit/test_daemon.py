@@ -10,7 +10,7 @@ import os, sys
 import pyspark.daemon
 
 def manager():
-    print("managed", "thresher.relay.shard.lane" in sys.modules, len(os.listdir("/proc/self/task")))
+    print("managed", "thresher.relay.shard.steps" in sys.modules, len(os.listdir("/proc/self/task")))
 
 pyspark.daemon.manager = manager
 os.execv = lambda program, arguments: sys.exit(f"made way: {arguments[1:]}")

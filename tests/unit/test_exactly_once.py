@@ -1,46 +1,46 @@
 """What the protocol decides, step by step: each test answers its effects by hand."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.relay.model import bundled
 from thresher.core.errors import Superseded
+from thresher.delivery.batch import Batch
 from thresher.delivery.carrier import Poison, Rules, ShardIdentity
 from thresher.delivery.effects import (
-    Absent,
     AwaitSettled,
     Begin,
+    CloseAhead,
     Commit,
     Control,
+    DiscardReadAhead,
     Effect,
     Fault,
     Flush,
     Hold,
     Init,
     Lift,
-    Lot,
-    Note,
-    Present,
     Produce,
     ReadControl,
     ReadProgress,
     Recovered,
-    Renew,
     Settle,
     Survey,
-    Surveyed,
     Take,
+    WriteProgress,
 )
 from thresher.delivery.fate import FILTERED, SENT, Dead, Filtered, Kind, Sent, dead
 from thresher.delivery.problem import ForeignProgress, Halted
-from thresher.delivery.progress import Origin, Progress
 from thresher.delivery.row import Record, Row
+from thresher.kafka.refusal import Refusal
+from thresher.kafka.topic_status import Available, Surveyed, Unavailable
 from thresher.relay.protocol.exactly_once import protocol
+from thresher.relay.protocol.progress import Origin, OutboxProgress, Progress
 
 ME = ShardIdentity(outbox_id="ours", term="now", shard=2)
-MISSING = Absent(kind=Kind.NO_TOPIC, why="t is not there")
+MISSING = Unavailable(refusal=Refusal.TOPIC, why="t is not there")
 REFUSED = Fault(kind=Kind.REJECTED, why="no")
 
 
@@ -60,24 +60,25 @@ def row(id_: int, *, topic: str = "t", key: bytes | None = b"k", partition: int 
 class Run:
     """The protocol, answered from a table; what is not in it is answered as on a good day."""
 
-    def __init__(self, **rules: Any) -> None:
-        self.steps = protocol(ME, Rules(**rules))
+    def __init__(self, progress_bytes: int = 900_000, **rules: Any) -> None:
+        book = OutboxProgress(outbox_id="ours", term="now", shard=2, most_bytes=progress_bytes)
+        self.steps = protocol(ME, Rules(**rules), book)
         self.seen: list[Effect] = []
         self.due: Effect = next(self.steps)
         self.answers: dict[type[Effect], Callable[[Any], Any]] = {
             ReadControl: lambda _: control(),
             ReadProgress: lambda _: [self.last],
-            Survey: lambda effect: self.surveyed(dict.fromkeys(effect.topics, Present(partitions=3))),
+            Survey: lambda effect: self.surveyed(dict.fromkeys(effect.topics, Available(partitions=3))),
             Produce: lambda _: [],
             Flush: lambda _: [],
-            Note: lambda _: True,
+            WriteProgress: lambda _: True,
             Commit: lambda _: True,
         }
         self.now = 0.0
         self.last = record(7)
 
     def surveyed(self, standings: dict[str, Any]) -> Surveyed:
-        return Surveyed(now=self.now, standings=standings)
+        return Surveyed(now=self.now, topics=standings)
 
     def on(self, kind: type[Effect], answer: Callable[[Any], Any]) -> "Run":
         self.answers[kind] = answer
@@ -121,7 +122,7 @@ class Run:
         self.until(Take)
         begun = len(self.seen)
         self.seen.append(self.due)
-        self.due = self.steps.send(Lot(rows=bundled(rows)))
+        self.due = self.steps.send(Batch(rows=bundled(rows)))
         self.until(Take)
         return self.seen[begun + 1 :]
 
@@ -131,7 +132,7 @@ class Run:
         for _ in range(50):
             blocked = {each.stream for each in rows if each.id in blocking(self.seen)}
             left = [each for each in rows if each.id not in fates(self.seen) and each.stream not in blocked]
-            if not left or Renew not in kinds(self.carry(*left)):
+            if not left or DiscardReadAhead not in kinds(self.carry(*left)):
                 break
         return self.seen[begun:]
 
@@ -141,7 +142,7 @@ def kinds(effects: Iterable[Effect]) -> list[type[Effect]]:
 
 
 def notes(effects: Iterable[Effect]) -> list[Progress]:
-    return [effect.progress for effect in effects if isinstance(effect, Note)]
+    return [cast("Progress", effect.progress) for effect in effects if isinstance(effect, WriteProgress)]
 
 
 def fates(effects: Iterable[Effect]) -> dict[int, Any]:
@@ -185,7 +186,7 @@ def test_another_incarnation_has_the_whole_horizon_settled_oldest_first() -> Non
 def test_an_empty_partition_gets_our_name_before_anything_is_taken() -> None:
     run = Run().on(ReadProgress, lambda _: [])
     done = run.until(Take)
-    assert kinds(done)[-4:] == [Begin, Note, Commit, Recovered]
+    assert kinds(done)[-4:] == [Begin, WriteProgress, Commit, Recovered]
     (genesis,) = notes(done)
     assert (genesis.number, list(genesis.ids), genesis.origin.outbox_id) == (0, [], "ours")
     assert genesis.origin == Origin(outbox_id="ours", system_id="s", incarnation="1", term="now", shard=2)
@@ -231,7 +232,7 @@ def test_another_outboxs_progress_within_the_horizon_is_refused_too() -> None:
 
 def test_a_transaction_is_flushed_then_noted_then_committed_once_the_one_before_is_settled() -> None:
     done = Run().carry(row(1), row(2))
-    assert kinds(done) == [Survey, Begin, Produce, Flush, Note, AwaitSettled, Commit, Settle]
+    assert kinds(done) == [Survey, Begin, Produce, Flush, WriteProgress, AwaitSettled, Commit, Settle]
     (note,) = notes(done)
     assert (note.number, list(note.ids), list(note.create_times), note.fates) == (8, [1, 2], [10, 20], [SENT, SENT])
     assert done[-1] == Settle(note)
@@ -262,7 +263,7 @@ def test_progress_that_would_not_fit_is_split_into_records_that_do() -> None:
     done = Run(progress_bytes=4_096 + 40).carry(*(row(id_) for id_ in range(1, 6)))
     assert [list(note.ids) for note in notes(done)] == [[1, 2], [3, 4], [5]]
     assert [note.number for note in notes(done)] == [8, 9, 10]
-    assert Renew not in kinds(done)
+    assert DiscardReadAhead not in kinds(done)
 
 
 def test_stopping_waits_for_what_was_begun() -> None:
@@ -270,6 +271,8 @@ def test_stopping_waits_for_what_was_begun() -> None:
     run.carry(row(1))
     run.seen.append(run.due)
     run.due = run.steps.send(None)
+    assert isinstance(run.due, CloseAhead)
+    run.step()
     assert isinstance(run.due, AwaitSettled)
     with pytest.raises(StopIteration):
         run.step()
@@ -281,7 +284,7 @@ def test_stopping_waits_for_what_was_begun() -> None:
 def test_after_a_rejection_everything_is_as_at_the_start_and_read_anew() -> None:
     done = Run().flushes([REFUSED]).carry(row(1), row(2))
     recovery = [ReadControl, Init, ReadControl, ReadProgress, Settle, AwaitSettled]
-    assert kinds(done) == [Survey, Begin, Produce, Flush, *recovery, Renew], "nothing is noted, nothing committed"
+    assert kinds(done) == [Survey, Begin, Produce, Flush, *recovery, DiscardReadAhead], "nothing is committed"
 
 
 def test_whoever_is_superseded_when_it_starts_over_leaves() -> None:
@@ -342,13 +345,13 @@ def test_a_partition_that_is_not_there_sets_the_row_aside() -> None:
 
 def test_rows_of_a_missing_topic_are_held_back_and_the_others_sent() -> None:
     run = Run()
-    run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Present(partitions=1)}))
+    run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Available(partitions=1)}))
     done = run.carry(row(1), row(2, topic="u"), row(3))
     assert fates(done) == {2: Sent}
     assert [effect for effect in done if isinstance(effect, Hold)] == [
         Hold(frozenset({"t"}), MISSING.why, missing=frozenset({"t"}))
     ]
-    assert kinds(done)[-2:] == [AwaitSettled, Renew], "what went back is not overtaken"
+    assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "what went back is not overtaken"
 
 
 def test_a_topic_that_stays_missing_is_condemned_after_the_grace_and_not_before() -> None:
@@ -364,7 +367,10 @@ def test_a_topic_that_stays_missing_is_condemned_after_the_grace_and_not_before(
 def test_rows_of_a_topic_that_nobody_knows_about_wait_and_are_never_condemned_for_that() -> None:
     run = Run(grace_seconds=60)
     for run.now in (100.0, 150.0, 200.0):
-        run.on(Survey, lambda _: run.surveyed({"t": Absent(kind=None, why="no leader"), "u": Present(partitions=1)}))
+        run.on(
+            Survey,
+            lambda _: run.surveyed({"t": Unavailable(refusal=None, why="no leader"), "u": Available(partitions=1)}),
+        )
         done = run.carry(row(1), row(2, topic="u"))
         assert fates(done) == {2: Sent}
         assert Hold(frozenset({"t"}), "no leader", missing=frozenset({"t"})) in done
@@ -376,7 +382,7 @@ def test_a_topic_that_comes_back_is_lifted_and_its_next_absence_gets_the_whole_g
     run = Run(grace_seconds=60).standing(MISSING)
     run.carry(row(1))
     run.now = 59.0
-    run.standing(Present(partitions=1))
+    run.standing(Available(partitions=1))
     done = run.carry(row(1))
     assert Lift("t") in done
     assert fates(done) == {1: Sent}
@@ -402,7 +408,7 @@ def test_a_topic_that_refuses_records_is_held_and_the_others_are_sent() -> None:
     done = run.carry(row(1), row(2, topic="u"))
     assert Hold(frozenset({"t"}), "not ours", missing=frozenset({"t"})) in done
     assert fates(done) == {2: Sent}
-    assert kinds(done)[-1] is Renew
+    assert kinds(done)[-1] is DiscardReadAhead
 
 
 def test_a_topic_that_is_there_and_keeps_refusing_records_is_condemned_after_the_grace() -> None:
@@ -436,10 +442,10 @@ def test_a_topic_that_refused_records_is_lifted_when_it_takes_some() -> None:
 def test_a_held_topic_holds_all_rows_that_were_stored_for_it_wherever_a_transform_sent_them() -> None:
     elsewhere = Record("u", b"v", b"k", -1, 0, None)
     run = Run()
-    run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Present(partitions=1)}))
+    run.on(Survey, lambda _: run.surveyed({"t": MISSING, "u": Available(partitions=1)}))
     done = run.carry(row(1), row(2, plan=elsewhere))
     assert fates(done) == {}
-    assert kinds(done)[-1] is Renew
+    assert kinds(done)[-1] is DiscardReadAhead
 
 
 # Policies
@@ -452,11 +458,11 @@ def test_block_key_leaves_followers_out_and_reads_anew() -> None:
     assert fates(done) == {1: Kind.REJECTED, 3: Sent, 4: Sent}
     (note,) = notes(done)
     assert [fate.blocking for fate in note.fates if isinstance(fate, Dead)] == [True]
-    assert kinds(done)[-2:] == [AwaitSettled, Renew]
+    assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead]
 
 
 def test_block_key_reaches_followers_in_later_records_of_the_lot() -> None:
-    rules = {"poison": Poison.BLOCK_KEY, "progress_bytes": 4_096 + 200}
+    rules: dict[str, Any] = {"poison": Poison.BLOCK_KEY, "progress_bytes": 4_096 + 200}
     rows = [row(1, plan=dead(Kind.MALFORMED, "bad")), *(row(id_, key=b"o") for id_ in range(2, 20)), row(20)]
     done = Run(**rules).carry(*rows)
     assert len(notes(done)) > 1
@@ -467,20 +473,20 @@ def test_block_key_reaches_followers_in_later_records_of_the_lot() -> None:
 def test_block_key_follows_a_row_that_was_found_by_halving() -> None:
     done = Run(poison=Poison.BLOCK_KEY).refuses(2).work_off(*(row(id_) for id_ in range(1, 6)))
     assert fates(done) == {1: Sent, 2: Kind.REJECTED}
-    assert kinds(done)[-1] is Renew
+    assert kinds(done)[-1] is DiscardReadAhead
 
 
 def test_block_key_blocks_nothing_for_a_row_without_a_key() -> None:
     rows = [row(1, key=None, plan=dead(Kind.MALFORMED, "bad")), row(2, key=None)]
     done = Run(poison=Poison.BLOCK_KEY).carry(*rows)
     assert fates(done) == {1: Kind.MALFORMED, 2: Sent}
-    assert Renew not in kinds(done)
+    assert DiscardReadAhead not in kinds(done)
 
 
 def test_dead_letter_lets_followers_go_on() -> None:
     done = Run().carry(row(1, plan=dead(Kind.MALFORMED, "bad")), row(2))
     assert fates(done) == {1: Kind.MALFORMED, 2: Sent}
-    assert Renew not in kinds(done)
+    assert DiscardReadAhead not in kinds(done)
 
 
 @pytest.mark.parametrize("poison", [row(2, plan=dead(Kind.MALFORMED, "bad")), row(2, partition=9)])

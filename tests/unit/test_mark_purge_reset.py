@@ -1,38 +1,34 @@
 """What mark-purge/reset decides about faults, step by step: each test answers its effects by hand."""
 
-import itertools
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from thresher.delivery.batch import NOTHING_YET, Batch
 from thresher.delivery.carrier import Rules, ShardIdentity
 from thresher.delivery.effects import (
     AwaitSettled,
     Commit,
     Control,
+    DiscardReadAhead,
     Effect,
     Fault,
     Init,
-    Lot,
-    Note,
-    Present,
     Produce,
-    Renew,
     Reset,
     Settle,
-    Surveyed,
+    WriteProgress,
 )
 from thresher.delivery.fate import SENT, Dead, Kind
 from thresher.delivery.faults import Faults
-from thresher.delivery.progress import Origin, Progress
-from thresher.delivery.row import Record, Row
+from thresher.delivery.row import Record, Row, RowList
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal
+from thresher.kafka.topic_status import Available, Surveyed
 from thresher.kafka.transactional import Undelivered
 from thresher.relay.protocol.mark_purge_reset import Bounds, protocol
-from thresher.relay.reading.marking import leader_id
+from thresher.relay.protocol.progress import Origin, OutboxProgress, Progress
 
 ORIGIN = Origin(outbox_id="ours", system_id="s", incarnation="1", term="before", shard=2)
 
@@ -41,25 +37,33 @@ def row(id_: int, key: bytes | None = b"k") -> Row:
     return Row(id_, id_ * 10, "t", key, Record("t", b"v", key, -1, 0, None))
 
 
+def ids_of(settle: Settle) -> Sequence[int]:
+    assert isinstance(settle.progress, Progress)
+    return settle.progress.ids
+
+
 class Run:
     """The protocol, given its lots one after another, and answered as on a good day where nothing else is said."""
 
     def __init__(self, *lots: Sequence[Row], **answers: Callable[[Any], Any]) -> None:
         left = [list(lot) for lot in lots]
         self.steps = protocol(
-            ShardIdentity(outbox_id="ours", term="now", shard=2), Rules(), Bounds(in_flight_rows=9, window_rows=9)
+            ShardIdentity(outbox_id="ours", term="now", shard=2),
+            Rules(),
+            OutboxProgress(outbox_id="ours", term="now", shard=2),
+            Bounds(in_flight_rows=9, window_rows=9),
         )
         self.seen: list[Effect] = []
         self.last = Progress(origin=ORIGIN, number=7, ids=[7], create_times=[0], fates=[SENT])
         good: dict[str, Callable[[Any], Any]] = {
             "ReadControl": lambda _: Control(outbox_id="ours", term="now", system_id="s", incarnation="1"),
             "ReadProgress": lambda _: [self.last],
-            "Survey": lambda effect: Surveyed(now=0.0, standings=dict.fromkeys(effect.topics, Present(partitions=3))),
+            "Survey": lambda effect: Surveyed(now=0.0, topics=dict.fromkeys(effect.topics, Available(partitions=3))),
             "Produce": lambda _: [],
             "Flush": lambda _: [],
-            "Note": lambda _: True,
+            "WriteProgress": lambda _: True,
             "Commit": lambda _: True,
-            "Take": lambda effect: Lot(rows=left.pop(0)) if left else None if effect.wait else Lot(rows=()),
+            "Take": lambda effect: Batch(rows=RowList(left.pop(0))) if left else None if effect.wait else NOTHING_YET,
         }
         answered = {**good, **answers}
         answer: Any = None
@@ -70,7 +74,7 @@ class Run:
                 reply = answered.get(type(effect).__name__)
                 answer = None if reply is None else reply(effect)
                 if isinstance(effect, Commit) and answer:
-                    self.last = self.of(Note)[-1].progress
+                    self.last = self.of(WriteProgress)[-1].progress
         except StopIteration:
             pass
 
@@ -95,21 +99,21 @@ def test_a_row_that_was_not_delivered_goes_again_before_its_followers_and_the_ot
     run = Run([row(1), row(2), row(3, b"l")], Flush=once([Fault(kind=None, why="not now", place=0)], []))
     assert run.waves == [[1, 3], [1], [2]]
     assert run.settled == [[3], [1], [2]]
-    assert [effect.despite for effect in run.of(Note)] == [True, False, False]
-    assert not run.of(Renew)
+    assert [effect.despite for effect in run.of(WriteProgress)] == [True, False, False]
+    assert not run.of(DiscardReadAhead)
 
 
 def test_a_poison_row_dies_in_the_transaction_of_its_neighbours_and_a_transient_fault_beside_it_is_borne() -> None:
     faults = [Fault(kind=Kind.TOO_LARGE, why="large", place=1), Fault(kind=None, why="not now", place=2)]
     run = Run([row(1, b"a"), row(2, b"b"), row(3, b"c")], Flush=once(faults, []))
-    first = run.of(Note)[0].progress
+    first = run.of(WriteProgress)[0].progress
     assert list(first.ids) == [1, 2]
     assert isinstance(first.fates[1], Dead)
     assert run.settled == [[1, 2], [3]]
 
 
 @pytest.mark.parametrize(
-    "refused", [{"Note": once(False, True)}, {"Commit": once(False, True)}], ids=["note", "commit"]
+    "refused", [{"WriteProgress": once(False, True)}, {"Commit": once(False, True)}], ids=["note", "commit"]
 )
 def test_an_end_that_is_not_certain_is_found_out_by_recovery_and_everything_is_marked_anew(refused: Any) -> None:
     run = Run([row(1), row(2)], [row(1), row(2)], **refused)
@@ -118,7 +122,7 @@ def test_an_end_that_is_not_certain_is_found_out_by_recovery_and_everything_is_m
     kinds = [type(effect) for effect in run.seen]
     assert kinds.count(Init) == 2
     # The read-ahead forgets, and its next marks are under another leader id.
-    assert kinds.index(Renew) > max(place for place, kind in enumerate(kinds) if kind is Init)
+    assert kinds.index(DiscardReadAhead) > max(place for place, kind in enumerate(kinds) if kind is Init)
 
 
 def test_a_fault_that_is_no_rows_own_ends_the_transaction_and_accuses_nobody() -> None:
@@ -133,7 +137,7 @@ def test_a_shard_that_gets_nowhere_lets_its_supervisor_wait() -> None:
 
 
 def test_what_was_not_sent_in_the_end_loses_its_mark() -> None:
-    taken = iter([Lot(rows=[row(1), row(2), row(3)]), None])
+    taken = iter([Batch(rows=RowList([row(1), row(2), row(3)])), None])
     run = Run(Take=lambda _: next(taken))
     assert run.settled == [[1]]
     assert run.of(Reset) == [Reset((2, 3))]
@@ -143,9 +147,7 @@ def test_nothing_of_a_key_is_sent_before_the_purge_of_what_is_before_it_is_done(
     run = Run([row(1), row(2)], [row(3, b"l")], [row(4, b"l")])
     kinds = [type(effect) for effect in run.seen]
     for purged, follower in ((1, 2), (3, 4)):
-        (began,) = [
-            place for place, each in enumerate(run.seen) if isinstance(each, Settle) and purged in each.progress.ids
-        ]
+        (began,) = [place for place, each in enumerate(run.seen) if isinstance(each, Settle) and purged in ids_of(each)]
         (sent,) = [
             place
             for place, each in enumerate(run.seen)
@@ -154,25 +156,20 @@ def test_nothing_of_a_key_is_sent_before_the_purge_of_what_is_before_it_is_done(
         assert AwaitSettled in kinds[began:sent], run.seen
 
 
-def test_a_leader_id_is_never_the_same_again() -> None:
-    drawn = [uuid.UUID(int=number) for number in (1, 2, 3)]
-    assert len({leader_id(*each) for each in itertools.product(drawn, range(3))}) == 9
-
-
 def undelivered(refusal: Refusal, place: int | None = None, key: bytes | None = b"k", topic: str = "t") -> Undelivered:
     return Undelivered(refusal=refusal, why="no", topic=topic, place=place, key=key)
 
 
-class Standings:
+class TopicSurvey:
     def ask(self, topics: Any) -> dict[str, Any]:
-        return dict.fromkeys(topics, Present(partitions=3))
+        return dict.fromkeys(topics, Available(partitions=3))
 
     def forget(self, _topic: str | None = None) -> None: ...
 
 
 def faults_of(*found: Undelivered, rows: Sequence[Row] = (row(1), row(2, b"l"))) -> list[Fault]:
-    standings: Any = Standings()
-    return Faults(progress="p", standings=standings, lenient=True).of(found, rows)
+    topics: Any = TopicSurvey()
+    return Faults(progress="p", topics=topics, lenient=True).of(found, RowList(rows))
 
 
 def test_a_delivery_that_failed_is_its_rows_by_topic_and_key() -> None:

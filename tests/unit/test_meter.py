@@ -14,13 +14,14 @@ from thresher.core.clock import ServerClock
 from thresher.core.errors import Superseded
 from thresher.db.problem import DatabaseLost
 from thresher.delivery import columns
-from thresher.delivery.batch import batch_of, rows_of, sendable
+from thresher.delivery.batch import column_rows, rows_of
 from thresher.delivery.fate import FILTERED, Kind, dead
-from thresher.delivery.progress import Origin, progress_of
-from thresher.delivery.row import Record, Row, bytes_of
+from thresher.delivery.row import Record, Row, RowList
+from thresher.delivery.stored_rows import batch_of
 from thresher.kafka.transactional import ProducerProblem
 from thresher.observe.histogram import Histogram
 from thresher.observe.tally import Number
+from thresher.relay.protocol.progress import Origin, progress_of
 from thresher.relay.shard.meter import BATCH, END_TO_END, PUBLISH, SETTLE, Meter, counting_errors, shares
 
 ORIGIN = Origin(outbox_id="o", system_id="s", incarnation="i", term="t", shard=0)
@@ -47,7 +48,8 @@ def metered(rows: Sequence[Row], now_us: int | None, clock: Callable[[], float] 
     figures = Figures()
     meter = Meter(figures, clock)
     meter.begun()
-    meter.published(progress_of(ORIGIN, 1, rows, 0), rows, now_us)
+    carried = RowList(rows)
+    meter.published(progress_of(ORIGIN, 1, carried, 0), carried, now_us)
     return figures
 
 
@@ -162,10 +164,10 @@ def test_bytes_of_columns_are_those_of_their_rows(rows: list[Any], start: int, c
     batch = batch_of([stored(number, *each) for number, each in enumerate(rows)])
     # A part of a batch shares its buffers.
     batch = batch.slice(min(start, len(rows) - 1))
-    together = sendable(batch)
+    together = column_rows(batch)
     assert together is not None
-    assert together.size == bytes_of(list(together)) == bytes_of(rows_of(batch))
-    assert together[:cut].size == bytes_of(list(together[:cut]))
+    assert together.size == RowList(list(together)).size == rows_of(batch).size
+    assert together[:cut].size == RowList(list(together[:cut])).size
     assert together[:cut].size + together[cut:].size == together.size
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from thresher.delivery.fate import FILTERED, SENT, Dead, Kind, dead
 from thresher.delivery.problem import ForeignProgress
-from thresher.delivery.progress import Origin, Progress, decode, encode, fitting, progress_of
-from thresher.delivery.row import Record, Row
+from thresher.delivery.row import Record, Row, RowList
+from thresher.relay.protocol.progress import Origin, Progress, decode, encode, fitting, progress_of
 
 ORIGIN = Origin(outbox_id="o" * 36, system_id="7" * 20, incarnation="1/1700000000.123456", term="t" * 36, shard=3)
 BIGINT = st.integers(-(2**63), 2**63 - 1)
@@ -59,7 +59,7 @@ def test_rows_are_told_apart_by_fate() -> None:
 
 def test_a_transactions_record_speaks_of_its_rows_in_their_order() -> None:
     plans: list[Any] = [Record("t", None, None, -1, 0, None), FILTERED, dead(Kind.MALFORMED, "bad")]
-    rows = [Row(9 - place, place, "t", None, plan) for place, plan in enumerate(plans)]
+    rows = RowList([Row(9 - place, place, "t", None, plan) for place, plan in enumerate(plans)])
     made = progress_of(ORIGIN, 5, rows, 2)
     assert (made.number, made.failures, made.ids, made.create_times) == (5, 2, [9, 8, 7], [0, 1, 2])
     assert made.fates == [SENT, FILTERED, dead(Kind.MALFORMED, "bad")]
@@ -119,7 +119,7 @@ def test_a_record_that_was_cut_off_is_foreign() -> None:
     limit=st.integers(4_096 + 64 + 4 * 501 + 20, 40_000),
 )
 def test_rows_that_fit_stay_within_the_limit(plans: list[Any], limit: int) -> None:
-    rows = [Row(place * 2**40 + 12345, place * 2**50, "t", None, plan) for place, plan in enumerate(plans)]
+    rows = RowList([Row(place * 2**40 + 12345, place * 2**50, "t", None, plan) for place, plan in enumerate(plans)])
     fit = fitting(rows, limit)
     assert (fit >= 1) is bool(rows)
     assert len(encode(progress_of(ORIGIN, 2**62, rows[:fit], 99))) <= limit
@@ -129,11 +129,12 @@ def test_rows_that_fit_stay_within_the_limit(plans: list[Any], limit: int) -> No
 @given(seed=st.integers(0, 1_000), limit=st.integers(5_000, 200_000))
 def test_many_rows_that_do_not_compress_stay_within_the_limit(seed: int, limit: int) -> None:
     draw = random.Random(seed)
-    rows = [Row(draw.getrandbits(63), draw.getrandbits(63), "t", None, FILTERED) for _ in range(12_000)]
+    drawn = [Row(draw.getrandbits(63), draw.getrandbits(63), "t", None, FILTERED) for _ in range(12_000)]
+    rows = RowList(drawn)
     fit = fitting(rows, limit)
     assert len(encode(progress_of(ORIGIN, 1, rows[:fit], 0))) <= limit
 
 
 def test_one_row_always_fits() -> None:
-    assert fitting([Row(1, 1, "t", None, dead(Kind.REJECTED, "x" * 500))], 10) == 1
-    assert fitting([], 10) == 0
+    assert fitting(RowList([Row(1, 1, "t", None, dead(Kind.REJECTED, "x" * 500))]), 10) == 1
+    assert fitting(RowList(), 10) == 0

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from thresher.delivery.batch import SCHEMA, batch_of
 from thresher.delivery.fate import Kind
 from thresher.delivery.problem import TransformKeepsFailing, TransformUnusable
+from thresher.delivery.stored_rows import SCHEMA, batch_of
 from thresher.delivery.transforms import Transform, load, run
 
 

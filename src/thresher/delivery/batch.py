@@ -1,12 +1,12 @@
-"""Record batches of outbox rows: their one schema, and how they become rows with a plan each.
+"""A batch: rows that were read together, each with the record to send or with why there is none.
 
-A transform sees and returns batches of this schema. What it leaves out is filtered; what it changes is matched to the
-stored row by its id.
+One typed value travels through the chain, from the reader through the transforms to the publisher: rows, the generation
+that they were read in, and how many rows transforms failed on.
 """
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -14,79 +14,37 @@ import pyarrow.compute as pc
 
 from thresher.delivery import columns
 from thresher.delivery.fate import FILTERED, Dead, Filtered, Kind, dead
-from thresher.delivery.row import Headers, Record, Row, Sendable
+from thresher.delivery.row import ColumnRows, Headers, Record, Row, RowList, Rows
+from thresher.delivery.stored_rows import FEW, FewRows, micros
 from thresher.outbox.admission import is_topic
 
-_MOMENT = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("create_time", _MOMENT),
-        ("topic", pa.string()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("header_keys", pa.list_(pa.string())),
-        ("header_values", pa.list_(pa.binary())),
-        ("partition", pa.int32()),
-        ("timestamp", _MOMENT),
-    ]
-)
-# As read: with what is wrong with a row that the database can tell without handing it over.
-READ_SCHEMA = SCHEMA.append(pa.field("flaw", pa.string()))
 _FLAWS = {
     "too-large": (Kind.TOO_LARGE, "its key, value or headers are larger than any record can be"),
     "headers": (Kind.MALFORMED, "its headers are arrays of arrays"),
     "timestamp": (Kind.MALFORMED, "its timestamp is before 1970 or after 9999, which Kafka cannot hold"),
 }
-# Up to here, looking at each row is quicker than looking at columns.
-_FEW = 16
-_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-# A year that Kafka's clients can still show, in microseconds: what is beyond it is a mistake.
+# A year that Kafka's clients can still show, in microseconds: a later moment is a mistake.
 _LATEST = 253_402_300_800_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Few:
-    """A few rows as a query gave them: to put them into columns would take longer than to send them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Rows read together, in the order in which they must be sent."""
 
-    found: Sequence[tuple[Any, ...]]
-
-    @property
-    def ids(self) -> Sequence[int]:
-        """The rows' ids."""
-        return [row[0] for row in self.found]
-
-    @property
-    def nbytes(self) -> int:
-        """About what the rows take: keys, values and headers."""
-        return sum(
-            sum(len(part or b"") for part in (*row[3:5], *(row[5] or ()), *(row[6] or ()))) for row in self.found
-        )
-
-    def batch(self) -> pa.RecordBatch:
-        """Return the rows as a batch."""
-        return batch_of(self.found)
+    rows: Rows
+    # How often rows had gone back to the table when these were read.
+    generation: int = 0
+    # Rows in a row that transforms failed on, up to the end of this batch.
+    failures: int = 0
 
 
-def read_of(rows: Sequence[tuple[Any, ...]]) -> "Few | pa.RecordBatch":
-    """Return rows, as a query gives them, as what is quicker for so many."""
-    return Few(rows) if len(rows) <= _FEW else batch_of(rows)
+class NothingYet(enum.Enum):
+    """The answer of a reader that has no row to give at the moment."""
+
+    NOTHING_YET = enum.auto()
 
 
-def batch_of(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Return rows, as a query gives them, as a batch."""
-    schema = READ_SCHEMA if rows and len(rows[0]) == len(READ_SCHEMA) else SCHEMA
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    return pa.record_batch(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
-
-
-def flawless(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows that a transform may see, without the column for what is wrong with the others."""
-    if "flaw" not in batch.schema.names:
-        return batch
-    return batch.filter(batch.column("flaw").is_null()).select(SCHEMA.names)
+NOTHING_YET = NothingYet.NOTHING_YET
 
 
 def _flawed(batch: pa.RecordBatch) -> dict[int, Dead]:
@@ -97,18 +55,18 @@ def _flawed(batch: pa.RecordBatch) -> dict[int, Dead]:
     return {id_: dead(*_FLAWS[flaw]) for id_, flaw in pairs if flaw is not None}
 
 
-def rows_of(batch: "pa.RecordBatch | Few", reserved: str = "") -> Sequence[Row]:
+def rows_of(batch: pa.RecordBatch | FewRows, reserved: str = "") -> Rows:
     """Return rows that no transform has touched, each with its record or with why there is none.
 
     Nobody may write to the topic that is reserved.
     """
-    if isinstance(batch, Few):
+    if isinstance(batch, FewRows):
         return _few(batch, reserved)
-    found = sendable(batch, reserved) if batch.num_rows > _FEW else None
+    found = column_rows(batch, reserved) if batch.num_rows > FEW else None
     return _each(batch, reserved) if found is None else found
 
 
-def sendable(batch: pa.RecordBatch, reserved: str = "") -> Sendable | None:
+def column_rows(batch: pa.RecordBatch, reserved: str = "") -> ColumnRows | None:
     """Return the rows of a batch if all of them can be sent, and nothing about them is out of the ordinary."""
     if _flawed(batch):
         return None
@@ -124,7 +82,7 @@ def sendable(batch: pa.RecordBatch, reserved: str = "") -> Sendable | None:
         return None
     if placed and pc.min(partitions).as_py() < 0:
         return None
-    return Sendable(
+    return ColumnRows(
         ids=columns.integers(batch.column("id")),
         create_times=columns.integers(batch.column("create_time")),
         named=topics,
@@ -133,7 +91,7 @@ def sendable(batch: pa.RecordBatch, reserved: str = "") -> Sendable | None:
         partitions=pc.fill_null(partitions, -1).to_pylist() if placed else [-1] * len(topics),
         headers=headers,
         topics=distinct,
-        placed=placed,
+        asks_for_partitions=placed,
         size=sum(map(columns.size, (batch.column("key"), batch.column("value"), names.flatten(), values.flatten()))),
     )
 
@@ -150,31 +108,27 @@ def _headers(names: pa.Array, values: pa.Array) -> Sequence[Headers | None] | No
     return found if all(found) else [each or None for each in found]
 
 
-def _few(few: Few, reserved: str) -> list[Row]:
+def _few(few: FewRows, reserved: str) -> RowList:
     ids, times, topics, keys, contents, names, values, partitions, moments, *rest = zip(*few.found, strict=True)
-    plans = _plans(topics, keys, contents, names, values, partitions, list(map(_micros, moments)), reserved)
+    given = [None if moment is None else micros(moment) for moment in moments]
+    plans = _plans(topics, keys, contents, names, values, partitions, given, reserved)
     for place, flaw in enumerate(rest[0] if rest else ()):
         if flaw is not None:
             plans[place] = dead(*_FLAWS[flaw])
-    return list(map(Row._make, zip(ids, map(_micros, times), topics, keys, plans, strict=True)))
+    return RowList(list(map(Row._make, zip(ids, map(micros, times), topics, keys, plans, strict=True))))
 
 
-def _micros(moment: datetime | None) -> Any:
-    """Return a moment in microseconds since 1970."""
-    return None if moment is None else (moment - _EPOCH) // _MICROSECOND
-
-
-def _each(batch: pa.RecordBatch, reserved: str) -> list[Row]:
+def _each(batch: pa.RecordBatch, reserved: str) -> RowList:
     ids, times, topics, keys = _identity(batch)
     plans = _plans_of(batch, topics, keys, reserved)
     if flawed := _flawed(batch):
         plans = [flawed.get(id_, plan) for id_, plan in zip(ids, plans, strict=True)]
-    return list(map(Row._make, zip(ids, times, topics, keys, plans, strict=True)))
+    return RowList(list(map(Row._make, zip(ids, times, topics, keys, plans, strict=True))))
 
 
 def transformed(
     batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead], reserved: str = ""
-) -> list[Row]:
+) -> RowList:
     """Return the rows of a batch with the plans that transforms made of them."""
     topics, keys = result.column("topic").to_pylist(), result.column("key").to_pylist()
     plans: dict[int, Record | Dead | Filtered] = dict(
@@ -182,7 +136,7 @@ def transformed(
     )
     plans.update(failed)
     plans.update(_flawed(batch))
-    return [Row(*row, plans.get(row[0], FILTERED)) for row in zip(*_identity(batch), strict=True)]
+    return RowList([Row(*row, plans.get(row[0], FILTERED)) for row in zip(*_identity(batch), strict=True)])
 
 
 def _identity(batch: pa.RecordBatch) -> tuple[list[int], list[int], list[str], list[bytes | None]]:

@@ -3,7 +3,7 @@
 1. **Recover**: the control row's term must be ours; `Init` fences the last owner and ends its transaction; the term
    must still be ours, or we leave and never init again; then the committed progress is read and settled, all of its
    horizon if the database is not the incarnation it speaks of.
-2. **Carry** a batch: `Begin`, `Produce`, `Flush`; only when nothing failed, `Note` the progress; `Commit` only once the
+2. **Carry** a batch: `Begin`, `Produce`, `Flush`; only when nothing failed, `WriteProgress`; `Commit` only once the
    settling of the transaction before is durable; then `Settle`.
 3. After a rejection the producer is not used again: recover as at the start, and read anew. Then the topic that is not
    there is left out, the row that was named is set aside, or the rows are tried by halves: only one that fails alone is
@@ -13,38 +13,35 @@
 import enum
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from thresher.core.errors import Superseded
+from thresher.delivery.batch import Batch
 from thresher.delivery.effects import (
-    Absent,
     AwaitSettled,
     Begin,
     Commit,
     Control,
+    DiscardReadAhead,
     Effect,
     Fault,
     Flush,
     Hold,
     Init,
     Lift,
-    Lot,
-    Note,
-    Present,
     Produce,
     ReadControl,
     ReadProgress,
-    Renew,
     Settle,
-    Standing,
     Survey,
-    Surveyed,
+    WriteProgress,
 )
-from thresher.delivery.fate import Dead, Kind, dead
-from thresher.delivery.problem import ForeignProgress, Halted
-from thresher.delivery.progress import Origin, Progress, fitting, progress_of
-from thresher.delivery.row import Record, Row, Sendable, records_of, topics_of
+from thresher.delivery.fate import DEAD_KINDS, Dead, Kind, dead
+from thresher.delivery.problem import Halted
+from thresher.delivery.progress import ProgressBook, ProgressRecord
+from thresher.delivery.row import Record, Row, RowList, Rows
 from thresher.kafka.problem import BrokerLost
+from thresher.kafka.topic_status import Available, Surveyed, TopicStatus, Unavailable
 
 Steps = Generator[Effect, Any, None]
 
@@ -68,8 +65,6 @@ class Rules:
 
     poison: Poison = Poison.DEAD_LETTER
     grace_seconds: float = 60.0
-    # What one progress record may take.
-    progress_bytes: int = 900_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +76,26 @@ class ShardIdentity:
     shard: int
 
 
+class _Missing(NamedTuple):
+    """Why a topic cannot be written to. Without a kind, that says nothing about its rows: they wait, however long."""
+
+    kind: Kind | None
+    why: str
+
+
 @dataclass
 class Carrier:
     """What both guarantees have in common: recovery, and carrying rows to their fates."""
 
     me: ShardIdentity
     rules: Rules
+    progress: ProgressBook
     number: int = 0
-    origin: Origin | None = None
+    # Rows in a row that transforms failed on, by the last progress record that recovery read.
+    failures: int = 0
     # Topics that are not there for us, since when and when last seen so; those that only a try can tell of, until when.
     absent: dict[str, tuple[float, float]] = field(default_factory=dict)
-    denied: dict[str, tuple[float, Absent]] = field(default_factory=dict)
+    denied: dict[str, tuple[float, _Missing]] = field(default_factory=dict)
     # Rows that were found out to be poison and have not been settled as dead yet.
     condemned: dict[tuple[int, int], Dead] = field(default_factory=dict)
     # Rows of the transaction that was rejected last: one of them is poison. And how many were rejected on the way.
@@ -104,37 +108,32 @@ class Carrier:
         yield Init()
         control: Control = yield ReadControl()
         self._require_mine(control)
-        self.origin = Origin(
-            outbox_id=self.me.outbox_id,
-            system_id=control.system_id,
-            incarnation=control.incarnation,
-            term=self.me.term,
-            shard=self.me.shard,
-        )
-        records: list[Progress] = yield ReadProgress()
-        self._require_ours(records)
-        horizon: Iterable[Progress] = records
-        if records and records[-1].origin.incarnation != control.incarnation:
+        self.progress.opened(control)
+        records: list[ProgressRecord] = yield ReadProgress()
+        self.progress.require_ours(records)
+        horizon: Iterable[ProgressRecord] = records
+        if self.progress.wants_horizon(records):
             # A restart may have taken more than the last settling back, of any layout.
             horizon = yield ReadProgress(whole=True)
         for record in horizon:
-            self._require_ours([record])
+            self.progress.require_ours([record])
             yield Settle(record, recovering=True)
             yield AwaitSettled()
         if records:
-            self.number = records[-1].number
+            self.number, self.failures = records[-1].number, records[-1].failures
         else:
             # Our name on the partition: another outbox finds it taken from the start.
             yield Begin()
-            if not (yield Note(progress_of(self.origin, 0, [], 0))) or not (yield Commit()):
+            first = self.progress.record(0, RowList(), 0)
+            if not (yield WriteProgress(first)) or not (yield Commit()):
                 raise BrokerLost("the first progress record may not have been committed")
 
-    def carry(self, lot: Lot) -> Generator[Effect, Any, bool]:
-        """Bring the rows of a lot to their fates, or back to the table; return whether what was read is forgotten."""
+    def carry(self, batch: Batch) -> Generator[Effect, Any, bool]:
+        """Bring the rows of a batch to their fates, or back to the table; return whether read-ahead is discarded."""
         held: set[str] = set()
-        rest: Sequence[Row] = self._judged(lot.rows)
+        rest = self._judged(batch.rows)
         # Rows are left for later: they went back to the table, or wait in it behind one that blocks their key.
-        left = len(rest) < len(lot.rows)
+        left = len(rest) < len(batch.rows)
         while rest:
             before = len(rest)
             rest = yield from self._surveyed(rest, held)
@@ -144,16 +143,16 @@ class Carrier:
                 continue
             yield Begin()
             faults: list[Fault] = yield Produce(rows)
-            progress = progress_of(self._origin(), self.number + 1, rows, lot.failures)
+            progress = self.progress.record(self.number + 1, rows, batch.failures)
             faults = faults + (yield Flush(progress))
-            spared: Sequence[Row] | None = None
+            spared: Rows | None = None
             if faults:
                 spared = self._spared(rows, faults)
                 if spared is None:
                     yield from self._rejected(rows, faults)
                     return True
-                progress = progress_of(self._origin(), self.number + 1, spared, lot.failures)
-            if not (yield Note(progress, despite=bool(faults))):
+                progress = self.progress.record(self.number + 1, spared, batch.failures)
+            if not (yield WriteProgress(progress, despite=bool(faults))):
                 yield from self._rejected(rows, faults)
                 return True
             if spared is not None:
@@ -165,21 +164,20 @@ class Carrier:
                 return True
             self.number += 1
             yield Settle(progress)
-            if not isinstance(rows, Sendable):
-                left |= any(isinstance(row[4], Dead) and row[4].blocking for row in rows)
+            left |= rows.has_blocking
         if left:
             # They must not be overtaken by what was read behind them.
             yield AwaitSettled()
-            yield Renew()
+            yield DiscardReadAhead()
         return left
 
-    def _spared(self, _rows: Sequence[Row], _faults: Sequence[Fault]) -> Sequence[Row] | None:
+    def _spared(self, _rows: Rows, _faults: Sequence[Fault]) -> Rows | None:
         """Return what of a transaction with faults may be committed nevertheless; None if it must not be."""
         return None
 
-    def _cut(self, rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+    def _cut(self, rows: Rows) -> tuple[Rows, Rows]:
         """Return what one transaction may carry, and the rest: suspects go by themselves, half of them at most."""
-        fit = fitting(rows, self.rules.progress_bytes)
+        fit = self.progress.fitting(rows)
         if self.suspects:
             count, suspect = 0, None
             for place, row in enumerate(rows[:fit]):
@@ -192,15 +190,10 @@ class Carrier:
                 suspect, count = among, count + 1
         return rows[:fit], rows[fit:]
 
-    def _origin(self) -> Origin:
-        if self.origin is None:
-            raise AssertionError("recover first")
-        return self.origin
-
-    def _judged(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def _judged(self, rows: Rows) -> Rows:
         """Apply the policy to rows that are dead already, and the sentence to those that were found out."""
         condemned = self.condemned
-        if not condemned and (isinstance(rows, Sendable) or not any(isinstance(row[4], Dead) for row in rows)):
+        if not condemned and not rows.has_dead:
             return rows
         judged = []
         for row in rows:
@@ -211,21 +204,21 @@ class Carrier:
                 judged.append(row._replace(plan=self._condemned(row, row.plan)))
             else:
                 judged.append(row)
-        return _settled_streams(judged)
+        return RowList(judged).blocked_left_out()
 
-    def _surveyed(self, rows: Sequence[Row], held: set[str]) -> Generator[Effect, Any, Sequence[Row]]:
+    def _surveyed(self, rows: Rows, held: set[str]) -> Generator[Effect, Any, Rows]:
         """Look at the topics; hold or condemn rows of those that are not there."""
-        topics = topics_of(rows)
+        topics = rows.topics
         if not topics:
             return rows
         answer: Surveyed = yield Survey(topics)
-        lost: dict[str, Absent] = {}
-        for topic, standing in answer.standings.items():
+        lost: dict[str, _Missing] = {}
+        for topic, status in answer.topics.items():
             until, denial = self.denied.get(topic, (0.0, None))
-            match standing:
-                case Absent():
-                    lost[topic] = standing
-                case Present():
+            match status:
+                case Unavailable(refusal=refusal, why=why):
+                    lost[topic] = _Missing(DEAD_KINDS.get(refusal), why)
+                case Available():
                     if denial is not None:
                         # Only a try will tell, and not at once again.
                         if answer.now < until:
@@ -235,14 +228,14 @@ class Carrier:
                         yield Lift(topic)
         if lost:
             rows = yield from self._miss(rows, lost, answer.now, held)
-        return (yield from self._placed(rows, answer.standings))
+        return (yield from self._placed(rows, answer.topics))
 
-    def _placed(self, rows: Sequence[Row], standings: Mapping[str, Standing]) -> Generator[Effect, Any, Sequence[Row]]:
+    def _placed(self, rows: Rows, statuses: Mapping[str, TopicStatus]) -> Generator[Effect, Any, Rows]:
         """Set rows aside that ask for a partition that is not there."""
-        if isinstance(rows, Sendable) and not rows.placed:
+        if not rows.asks_for_partitions:
             return rows
         doubtful = {
-            row.plan.topic for row in rows if isinstance(row.plan, Record) and _beyond(row.plan, standings) is not None
+            row.plan.topic for row in rows if isinstance(row.plan, Record) and _beyond(row.plan, statuses) is not None
         }
         if not doubtful:
             return rows
@@ -251,25 +244,25 @@ class Carrier:
         placed = []
         for row in rows:
             plan = row.plan
-            there = _beyond(plan, answer.standings) if isinstance(plan, Record) else None
+            there = _beyond(plan, answer.topics) if isinstance(plan, Record) else None
             if isinstance(plan, Record) and there is not None:
                 why = f"partition {plan.partition} of {plan.topic} is not there: it has {there}"
                 placed.append(row._replace(plan=self._condemned(row, dead(Kind.NO_PARTITION, why))))
             else:
                 placed.append(row)
-        return _settled_streams(placed)
+        return RowList(placed).blocked_left_out()
 
     def _miss(
-        self, rows: Sequence[Row], lost: Mapping[str, Absent], now: float, held: set[str]
-    ) -> Generator[Effect, Any, Sequence[Row]]:
+        self, rows: Rows, lost: Mapping[str, _Missing], now: float, held: set[str]
+    ) -> Generator[Effect, Any, Rows]:
         """Hold the rows of lost topics, or condemn them when the grace is over."""
         grace = self.rules.grace_seconds
         expired: dict[str, Kind] = {}
-        for topic, absent in lost.items():
-            if absent.kind is None:
+        for topic, missing in lost.items():
+            if missing.kind is None:
                 self.absent[topic] = (now, now)
             elif now - self._missed(topic, now) >= grace:
-                expired[topic] = absent.kind
+                expired[topic] = missing.kind
         kept: list[Row] = []
         why = ""
         newly: set[str] = set()
@@ -287,7 +280,7 @@ class Carrier:
         if newly:
             held |= newly
             yield Hold(frozenset(newly), why, frozenset(lost) - expired.keys())
-        return [row for row in _settled_streams(kept) if row.topic not in held]
+        return RowList([row for row in RowList(kept).blocked_left_out() if row.topic not in held])
 
     def _missed(self, topic: str, now: float) -> float:
         """Note that a topic is not there, and return since when; who was not looked for meanwhile gets a new grace."""
@@ -297,14 +290,14 @@ class Carrier:
         self.absent[topic] = (since, now)
         return since
 
-    def _rejected(self, rows: Sequence[Row], faults: Sequence[Fault]) -> Steps:
+    def _rejected(self, rows: Rows, faults: Sequence[Fault]) -> Steps:
         """Start over, since a producer that failed is not used again, and remember what the rejection tells."""
         yield from self.recover()
         self.rejections += 1
-        sent = [place for place, _ in records_of(rows)]
+        sent = [place for place, _ in rows.records()]
         # What time may mend tells nothing about a row.
         telling = [(fault, fault.kind) for fault in faults if fault.kind is not None]
-        lost = {fault.topic: Absent(kind=kind, why=fault.why) for fault, kind in telling if fault.topic is not None}
+        lost = {fault.topic: _Missing(kind, fault.why) for fault, kind in telling if fault.topic is not None}
         named = {fault.place: (kind, fault.why) for fault, kind in telling if fault.place is not None}
         if lost:
             now = (yield Survey(frozenset())).now
@@ -319,16 +312,16 @@ class Carrier:
                 self.suspects.discard((row.id, row.create_time))
         elif telling:
             self.suspects = {(rows[place].id, rows[place].create_time) for place in sent}
-        yield Renew()
+        yield DiscardReadAhead()
 
-    def _delivered(self, rows: Sequence[Row]) -> Steps:
+    def _delivered(self, rows: Rows) -> Steps:
         """Forget what these rows have disproved."""
         if self.suspects or self.condemned:
             for row in rows:
                 self.suspects.discard((row.id, row.create_time))
                 self.condemned.pop((row.id, row.create_time), None)
         if self.denied:
-            for topic in {row.plan.topic for row in rows if isinstance(row.plan, Record)} & set(self.denied):
+            for topic in rows.topics & set(self.denied):
                 del self.denied[topic]
                 if self.absent.pop(topic, None) is not None:
                     yield Lift(topic)
@@ -349,31 +342,10 @@ class Carrier:
         if control.term != self.me.term:
             raise Superseded("a newer relay of the same name has taken over; this one ends")
 
-    def _require_ours(self, records: Iterable[Progress]) -> None:
-        for record in records:
-            if record.origin.outbox_id != self.me.outbox_id:
-                raise ForeignProgress(
-                    f"the progress topic holds records of another outbox ({record.origin.outbox_id}): "
-                    "two outboxes on one broker need different names"
-                )
 
-
-def _beyond(record: Record, standings: Mapping[str, Standing]) -> int | None:
+def _beyond(record: Record, statuses: Mapping[str, TopicStatus]) -> int | None:
     """Return how many partitions there are, if the record asks for one beyond them."""
-    standing = standings.get(record.topic)
-    if record.partition < 0 or not isinstance(standing, Present) or record.partition < standing.partitions:
+    status = statuses.get(record.topic)
+    if record.partition < 0 or not isinstance(status, Available) or record.partition < status.partitions:
         return None
-    return standing.partitions
-
-
-def _settled_streams(rows: Sequence[Row]) -> Sequence[Row]:
-    """Leave out what follows a blocking row within its stream."""
-    blocked: set[Any] = set()
-    kept = []
-    for row in rows:
-        if row.stream in blocked:
-            continue
-        kept.append(row)
-        if isinstance(row.plan, Dead) and row.plan.blocking:
-            blocked.add(row.stream)
-    return kept
+    return status.partitions

@@ -1,16 +1,16 @@
-"""What the protocols ask of the world, one step at a time, and what the world answers.
+"""What a protocol asks of the world, one step at a time, and what the world answers.
 
-A protocol (`exactly_once`, `mark_purge_reset`) is a generator of these; `lane` does them against Kafka and
-Postgres, a test against a model of both. An error that an effect meets is raised where the effect is done and ends the
-attempt.
+A protocol is a generator of these effects. A shell does them against Kafka and a database; a property test does them
+against a model of both, which may stop anywhere. An error that an effect meets is raised where the effect is done and
+ends the attempt.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from thresher.delivery.fate import Kind
-from thresher.delivery.progress import Progress
-from thresher.delivery.row import Row
+from thresher.delivery.progress import ProgressRecord
+from thresher.delivery.row import Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,41 +21,6 @@ class Control:
     term: str
     system_id: str
     incarnation: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lot:
-    """Rows read together, from the head, in the order in which they must be sent."""
-
-    rows: Sequence[Row]
-    # Rows that transforms failed on in a row, up to the end of this lot.
-    failures: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
-    """The topic is there, with so many partitions."""
-
-    partitions: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Absent:
-    """The topic is not there for us. Without a kind, that says nothing about its rows: they wait, however long."""
-
-    kind: Kind | None
-    why: str
-
-
-Standing = Present | Absent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surveyed:
-    """How topics stand, and when (monotonic)."""
-
-    now: float
-    standings: Mapping[str, Standing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +41,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class ReadControl:
-    """The control row as it is now → `Control`."""
+    """Read the control row as it is now → `Control`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +51,7 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """The committed progress, to an end sampled now: our last record → list, or all partitions' horizon → iterator."""
+    """Read committed progress, to an end sampled now: our last record → list, or all partitions' horizon → iterator."""
 
     whole: bool = False
 
@@ -95,34 +60,44 @@ class ReadProgress:
 class Settle:
     """Begin to execute a committed record's fates in the table."""
 
-    progress: Progress
+    progress: ProgressRecord
     recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitSettled:
-    """Wait until everything begun is durable."""
+    """Wait until every settling that has begun is durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What the last owner left has been settled."""
+    """Reading may begin: what the last owner left has been settled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """The next lot, read after `Init` → `Lot`, or None when it is time to stop.
+    """Take the next batch, read after `Init` → `Batch`, `NOTHING_YET`, or None when it is time to stop.
 
-    Without `wait`, an empty one if there is none yet. Of the `hot` keys no more are wanted.
+    With `wait`, the answer may take a moment. No more rows of the `hot` keys are wanted.
     """
 
-    wait: bool = True
+    wait: bool = False
     hot: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
+class OpenAhead:
+    """Open a transaction before its rows come, if rows came lately; end one that has waited in vain for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseAhead:
+    """End a transaction that was opened ahead and carries nothing, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
-    """How these topics stand, as far as is known or asked anew → `Surveyed`."""
+    """Look up the status of these topics, as far as it is known or asked anew → `Surveyed`."""
 
     topics: frozenset[str]
     fresh: bool = False
@@ -130,35 +105,37 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Open a transaction."""
+    """Open a transaction, unless one was opened ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Produce:
     """Hand over the records among these rows, in order → list of `Fault`."""
 
-    rows: Sequence[Row]
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Wait until the broker has answered for every record → list of `Fault`. What will be noted can be written down
-    meanwhile, and goes nowhere yet."""
+    """Wait until the broker has answered for every record → list of `Fault`.
 
-    draft: Progress | None = None
+    The draft of the progress record can be encoded meanwhile, and is not sent yet.
+    """
+
+    draft: ProgressRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Produce the progress record. `despite` faults that were dealt with → whether the transaction can be committed."""
+class WriteProgress:
+    """Produce the progress record, `despite` faults that were dealt with → whether the transaction can commit."""
 
-    progress: Progress
+    progress: ProgressRecord
     despite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Commit → whether that is certain. Exactly once, what is not certain ends the attempt."""
+    """Commit → whether that is certain. Exactly once, an uncertain commit ends the attempt instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +149,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Lift:
-    """A topic that was held is there again."""
+    """Clear the alarm about a topic that was held."""
 
     topic: str
 
@@ -185,8 +162,8 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
-    """Forget every row that is not settled and every lot read so far: the next one is read from the head."""
+class DiscardReadAhead:
+    """Forget every row that is not settled and every batch read so far: the next one is read from the head."""
 
 
 Effect = (
@@ -197,14 +174,18 @@ Effect = (
     | AwaitSettled
     | Recovered
     | Take
+    | OpenAhead
+    | CloseAhead
     | Survey
     | Begin
     | Produce
     | Flush
-    | Note
+    | WriteProgress
     | Commit
     | Hold
     | Lift
-    | Renew
+    | DiscardReadAhead
     | Reset
 )
+# What a shell does for each effect.
+Handlers = dict[type[Effect], Any]

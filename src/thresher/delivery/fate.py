@@ -1,8 +1,11 @@
 """What becomes of a row: the three fates that a progress record can hold."""
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from thresher.kafka.refusal import Refusal
 
 # A reason is for a person to read; the row itself is kept whole.
 _LONGEST_REASON = 500
@@ -18,6 +21,16 @@ class Kind(enum.StrEnum):
     NO_PARTITION = "no-partition"
     NOT_AUTHORISED = "not-authorised"
     TRANSFORM = "transform"
+
+
+# The dead-letter kind for each refusal of the broker. For any other refusal, time may mend it.
+DEAD_KINDS: Mapping[Refusal | None, Kind] = {
+    Refusal.ROW: Kind.REJECTED,
+    Refusal.TIME: Kind.REJECTED,
+    Refusal.SIZE: Kind.TOO_LARGE,
+    Refusal.TOPIC: Kind.NO_TOPIC,
+    Refusal.TOPIC_DENIED: Kind.NOT_AUTHORISED,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thresher.delivery.effects import Absent, Fault
-from thresher.delivery.fate import Kind
-from thresher.delivery.row import Row, records_of
-from thresher.delivery.topic_status import KINDS, Standings
+from thresher.delivery.effects import Fault
+from thresher.delivery.fate import DEAD_KINDS
+from thresher.delivery.row import Rows
 from thresher.kafka.problem import BrokerLost, BrokerRefused
 from thresher.kafka.refusal import Refusal
+from thresher.kafka.topic_status import TopicSurvey, Unavailable
 from thresher.kafka.transactional import Undelivered
 
 _OF_TOPIC = frozenset({Refusal.TOPIC, Refusal.TOPIC_DENIED})
@@ -26,10 +26,10 @@ class Faults:
     """Interprets for one shard. `lenient`: the protocol bears faults that time may mend."""
 
     progress: str
-    standings: Standings
+    topics: TopicSurvey
     lenient: bool
 
-    def of(self, undelivered: Sequence[Undelivered], produced: Sequence[Row]) -> list[Fault]:
+    def of(self, undelivered: Sequence[Undelivered], produced: Rows) -> list[Fault]:
         """Return whose fault it was; raise where it was no row's and no topic's."""
         self.require_epoch(undelivered)
         if self.lenient:
@@ -52,10 +52,10 @@ class Faults:
         if fenced is not None:
             raise BrokerLost(f"a record for {fenced.topic} was not delivered: {fenced.why}")
 
-    def _named(self, undelivered: Sequence[Undelivered], produced: Sequence[Row]) -> list[Fault] | None:
+    def _named(self, undelivered: Sequence[Undelivered], produced: Rows) -> list[Fault] | None:
         """Return faults that are single rows' alone; None if there are others. A wave has one row of a key."""
         places: dict[Any, list[int]] = {}
-        for place, record in records_of(produced):
+        for place, record in produced.records():
             places.setdefault((record[0], record[2]), []).append(place)
         faults = []
         for each in undelivered:
@@ -65,35 +65,35 @@ class Faults:
             # A broker refuses records by the batch, and some of them for nothing.
             if len(own) != 1 or (each.place is None and each.refusal is not Refusal.MOMENT):
                 return None
-            kind = KINDS.get(each.refusal)
+            kind = DEAD_KINDS.get(each.refusal)
             faults.append(Fault(kind=kind, why=f"{each.topic}: {each.why}", place=own[0]))
         return faults
 
     def _lost_topics(self, undelivered: Sequence[Undelivered]) -> list[Fault]:
         topics = {each.topic for each in undelivered} - {self.progress}
-        standings = self.standings.ask(topics)
-        self.standings.forget()
+        statuses = self.topics.ask(topics)
+        self.topics.forget()
         faults = [
-            Fault(kind=standing.kind, why=standing.why, topic=topic)
-            for topic, standing in standings.items()
-            if isinstance(standing, Absent) and standing.kind is not None
+            Fault(kind=DEAD_KINDS[status.refusal], why=status.why, topic=topic)
+            for topic, status in statuses.items()
+            if isinstance(status, Unavailable) and status.refusal in DEAD_KINDS
         ]
         if not faults:
-            progress = self.standings.ask([self.progress])[self.progress]
-            if isinstance(progress, Absent) and progress.kind is Kind.NOT_AUTHORISED:
+            progress = self.topics.ask([self.progress])[self.progress]
+            if isinstance(progress, Unavailable) and progress.refusal is Refusal.TOPIC_DENIED:
                 raise BrokerRefused(f"{progress.why}; grant the relay Write on its progress topic")
             raise BrokerLost(f"the transaction failed: {undelivered[0].why}")
         return faults
 
     def _fault(self, undelivered: Undelivered) -> Fault:
-        kind = KINDS.get(undelivered.refusal)
+        kind = DEAD_KINDS.get(undelivered.refusal)
         if self.lenient and undelivered.refusal is Refusal.MOMENT:
             return Fault(kind=None, why=f"{undelivered.topic}: {undelivered.why}")
         if kind is None or undelivered.topic == self.progress:
             raise BrokerLost(f"a record for {undelivered.topic} was not delivered: {undelivered.why}")
         of_topic = undelivered.refusal in _OF_TOPIC
         if of_topic:
-            self.standings.forget(undelivered.topic)
+            self.topics.forget(undelivered.topic)
         return Fault(
             kind=kind,
             why=f"{undelivered.topic}: {undelivered.why}",
@@ -102,10 +102,10 @@ class Faults:
         )
 
 
-def _require_clock(undelivered: Sequence[Undelivered], produced: Sequence[Row]) -> None:
+def _require_clock(undelivered: Sequence[Undelivered], produced: Rows) -> None:
     """Raise if the broker refused a time that we gave: then no row is at fault, and all would be set aside."""
     refused = next((each for each in undelivered if each.refusal is Refusal.TIME), None)
-    if refused is None or any(record[4] for _, record in records_of(produced)):
+    if refused is None or any(record[4] for _, record in produced.records()):
         return
     raise BrokerLost(
         f"the broker refused the time of a record for {refused.topic} that has the database's: {refused.why}; set "

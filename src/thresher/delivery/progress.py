@@ -1,196 +1,42 @@
-"""The progress record: written in the same Kafka transaction as the rows it speaks of, so it is committed if they are.
+"""The port for progress: what a pipeline's progress records hold, and which of them have to be settled.
 
-It holds for each row its id, its create time and its fate, and says whose it is: the outbox's id, the database's
-incarnation, the term, the shard, and the transaction's number. Nothing but a committed progress record removes a row.
-On the wire it is one Arrow batch, so that ten thousand rows cost one call.
+A progress record is written in the same Kafka transaction as the rows it speaks of, so it is committed if they are. A
+relay's holds ids and fates, which are settled in a table; a tail's would hold a position in a log, with nothing to
+settle.
 """
 
-import json
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
-import pyarrow as pa
-
-from thresher.delivery.fate import FILTERED, SENT, Dead, Fate, Filtered, Kind, Sent
-from thresher.delivery.problem import ForeignProgress
-from thresher.delivery.row import Row, Sendable
-
-_VERSION = "1"
-_SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("create_time", pa.int64()),
-        ("fate", pa.int8()),
-    ]
-)
-_SENT, _FILTERED, _DEAD = range(3)
-_OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4"))
-# What a record takes at most: schemas and metadata, then each row, then each dead row beside its reason.
-# As many as a transaction of the database settles at ease.
-_MERGED_ROWS = 20_000
-_FRAME_BYTES, _ROW_BYTES, _DEAD_BYTES = 4_096, 20, 64
+from thresher.delivery.row import Rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Whose progress it is, and on which incarnation of the database the rows were read."""
-
-    outbox_id: str
-    system_id: str
-    incarnation: str
-    term: str
-    shard: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """One transaction's rows and their fates, in the order in which they were taken."""
-
-    origin: Origin
-    number: int
-    ids: Sequence[int] = ()
-    create_times: Sequence[int] = ()
-    fates: Sequence[Fate] = ()
-    # Rows that transforms failed on in a row, up to and including this transaction.
-    failures: int = 0
+class ProgressRecord(Protocol):
+    """One transaction's progress."""
 
     @property
-    def all_sent(self) -> bool:
-        """Whether every row was sent, as most are. Costs no more than one look through the list."""
-        return self.fates.count(SENT) == len(self.fates)
+    def number(self) -> int:
+        """The transaction's number, counted by shard."""
+
+    @property
+    def failures(self) -> int:
+        """How many rows in a row transforms failed on, up to and including this transaction."""
 
 
-def progress_of(origin: Origin, number: int, rows: Sequence[Row], failures: int) -> Progress:
-    """Return the record of a transaction that carries these rows."""
-    if isinstance(rows, Sendable):
-        sent = [SENT] * len(rows)
-        return Progress(
-            origin=origin, number=number, ids=rows.ids, create_times=rows.create_times, fates=sent, failures=failures
-        )
-    return Progress(
-        origin=origin,
-        number=number,
-        ids=[row[0] for row in rows],
-        create_times=[row[1] for row in rows],
-        fates=[plan if isinstance(plan := row[4], Dead | Filtered) else SENT for row in rows],
-        failures=failures,
-    )
+class ProgressBook(Protocol):
+    """Makes one shard's progress records, and judges those that recovery finds."""
 
+    def opened(self, control: Any) -> None:
+        """Take in the control row that recovery read: records are written in its name from now on."""
 
-def merged(records: Iterable[Progress]) -> Iterator[Progress]:
-    """Yield the same fates in fewer records: an hour of small transactions is settled in a few large ones."""
-    waiting: list[Progress] = []
-    rows = 0
-    for record in records:
-        if waiting and (
-            rows + len(record.ids) > _MERGED_ROWS or record.origin.outbox_id != waiting[0].origin.outbox_id
-        ):
-            yield _together(waiting)
-            waiting, rows = [], 0
-        waiting.append(record)
-        rows += len(record.ids)
-    if waiting:
-        yield _together(waiting)
+    def record(self, number: int, rows: Rows, failures: int) -> ProgressRecord:
+        """Return the record of a transaction that carries these rows."""
 
+    def fitting(self, rows: Rows) -> int:
+        """Return how many of the rows, from the first, fit into one record: one at least."""
 
-def _together(records: Sequence[Progress]) -> Progress:
-    last = records[-1]
-    return replace(
-        last,
-        ids=[each for record in records for each in record.ids],
-        create_times=[each for record in records for each in record.create_times],
-        fates=[each for record in records for each in record.fates],
-    )
+    def require_ours(self, records: Iterable[Any]) -> None:
+        """Raise `ForeignProgress` if a record is another's."""
 
-
-def fitting(rows: Sequence[Row], limit: int) -> int:
-    """Return how many of the rows, from the first, fit into one record of at most so many bytes: one at least."""
-    room = limit - _FRAME_BYTES
-    if isinstance(rows, Sendable):
-        return min(len(rows), max(room // _ROW_BYTES, 1))
-    for place, row in enumerate(rows):
-        room -= _ROW_BYTES
-        if isinstance(row.plan, Dead):
-            room -= _DEAD_BYTES + len(json.dumps(row.plan.reason))
-        if room < 0:
-            return max(place, 1)
-    return len(rows)
-
-
-def encode(progress: Progress) -> bytes:
-    """Return the record as bytes."""
-    origin = progress.origin
-    metadata = {
-        "version": _VERSION,
-        "outbox_id": origin.outbox_id,
-        "system_id": origin.system_id,
-        "incarnation": origin.incarnation,
-        "term": origin.term,
-        "shard": str(origin.shard),
-        "number": str(progress.number),
-        "failures": str(progress.failures),
-    }
-    codes = _codes(progress)
-    if _DEAD in codes:
-        dead = [(place, *fate) for place, fate in enumerate(progress.fates) if isinstance(fate, Dead)]
-        metadata["dead"] = json.dumps(dead)
-    rows = pa.record_batch(
-        [
-            _numbers(pa.int64(), "q", progress.ids),
-            _numbers(pa.int64(), "q", progress.create_times),
-            _numbers(pa.int8(), "b", codes),
-        ],
-        schema=_SCHEMA.with_metadata(metadata),
-    )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
-        writer.write_batch(rows)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
-def _codes(progress: Progress) -> bytes:
-    if progress.all_sent:
-        return bytes([_SENT]) * len(progress.fates)
-    return bytes(_SENT if isinstance(f, Sent) else _DEAD if isinstance(f, Dead) else _FILTERED for f in progress.fates)
-
-
-def _numbers(kind: pa.DataType, code: str, values: Sequence[int]) -> pa.Array:
-    """Return numbers as a column, without a look at each of them."""
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(code, values))])
-
-
-def decode(data: bytes) -> Progress:
-    """Return the record; raises `ForeignProgress` where it is not one of ours."""
-    try:
-        with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
-            metadata = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}
-            if metadata.get("version") != _VERSION:
-                raise ForeignProgress(
-                    f"a progress record has version {metadata.get('version')!r}, this program knows {_VERSION}: "
-                    "a newer Thresher wrote it, so use that one"
-                )
-            batch = reader.read_next_batch()
-        fates: list[Fate] = [FILTERED if code == _FILTERED else SENT for code in batch.column(2).to_pylist()]
-        for place, kind, reason, attempts, blocking in json.loads(metadata.get("dead", "[]")):
-            fates[place] = Dead(Kind(kind), reason, attempts, blocking)
-        return Progress(
-            origin=Origin(
-                outbox_id=metadata["outbox_id"],
-                system_id=metadata["system_id"],
-                incarnation=metadata["incarnation"],
-                term=metadata["term"],
-                shard=int(metadata["shard"]),
-            ),
-            number=int(metadata["number"]),
-            ids=batch.column(0).to_pylist(),
-            create_times=batch.column(1).to_pylist(),
-            fates=fates,
-            failures=int(metadata["failures"]),
-        )
-    except (pa.ArrowInvalid, KeyError, OSError, ValueError, IndexError, TypeError, StopIteration) as error:
-        raise ForeignProgress(
-            f"a record on the progress topic is not one of ours ({type(error).__name__}): the topic must be the "
-            "relay's alone"
-        ) from error
+    def wants_horizon(self, records: Sequence[Any]) -> bool:
+        """Whether more than the last record has to be settled, because the database may have lost settlings."""

@@ -1,12 +1,17 @@
-"""A row of the outbox on its way: what it was when it was read, and the record to send."""
+"""Rows on their way to Kafka: what each was when it was read, and the record to send.
+
+A protocol handles rows as a whole (`Rows`) and asks them what it needs to know: whether a row is dead, whether a dead
+row blocks its key, which topics are written to. Most rows are sent as they are stored, and then nobody looks at a
+single row: `ColumnRows` keeps them as columns.
+"""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
-from typing import Any, NamedTuple, overload
+from itertools import islice, repeat
+from typing import Any, NamedTuple, Protocol, overload
 
-from thresher.delivery.fate import Dead, Filtered
+from thresher.delivery.fate import SENT, Dead, Fate, Filtered
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -34,16 +39,115 @@ class Row(NamedTuple):
 
     @property
     def stream(self) -> Any:
-        """What order is promised within; None where there is no order to keep."""
+        """The topic and key within which order is promised; None where there is no order to keep."""
         return None if self.key is None else (self.topic, self.key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sendable(Sequence[Row]):
-    """Rows that are all to be sent as they are stored, as columns: a row is made when somebody looks at it.
+class RecordSink(Protocol):
+    """What takes records: a producer."""
 
-    None has a time of its own. `named` is each row's topic, `topics` are all of them. `placed`: some ask for a
-    partition. `size` is what `bytes_of` gives for them.
+    def produce(self, records: Iterable[tuple[int, Any]], /) -> None:
+        """Take records, each with its place."""
+
+    def produce_columns(
+        self,
+        topics: Sequence[str],
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        partitions: Sequence[int],
+        headers: Sequence[Any],
+        /,
+        *,
+        first: int = 0,
+    ) -> None:
+        """Take records without a timestamp of their own, the first of which has this place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowList(Sequence[Row]):
+    """Rows one by one, each with its own plan."""
+
+    rows: Sequence[Row] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> "RowList": ...
+    def __getitem__(self, place: int | slice) -> "Row | RowList":
+        return RowList(self.rows[place]) if isinstance(place, slice) else self.rows[place]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The rows' ids."""
+        return [row.id for row in self.rows]
+
+    @property
+    def create_times(self) -> Sequence[int]:
+        """The rows' create times, in microseconds since 1970."""
+        return [row.create_time for row in self.rows]
+
+    @property
+    def fates(self) -> list[Fate]:
+        """The fate of each row."""
+        return [SENT if isinstance(row.plan, Record) else row.plan for row in self.rows]
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that records are sent to."""
+        return frozenset({record.topic for _, record in self.records()})
+
+    @property
+    def size(self) -> int:
+        """The bytes of key, value and headers of what is to be sent, uncompressed."""
+        return sum(_size(record) for _, record in self.records())
+
+    @property
+    def asks_for_partitions(self) -> bool:
+        """Whether a record names its partition."""
+        return any(record.partition >= 0 for _, record in self.records())
+
+    @property
+    def has_dead(self) -> bool:
+        """Whether a row can never be sent."""
+        return any(isinstance(row.plan, Dead) for row in self.rows)
+
+    @property
+    def has_blocking(self) -> bool:
+        """Whether a dead row keeps the later rows of its key waiting."""
+        return any(isinstance(row.plan, Dead) and row.plan.blocking for row in self.rows)
+
+    def records(self) -> Iterable[tuple[int, Record]]:
+        """Return the records to send, each with the place of its row."""
+        return ((place, row.plan) for place, row in enumerate(self.rows) if isinstance(row.plan, Record))
+
+    def produce_to(self, sink: RecordSink, first: int = 0, last: int | None = None) -> None:
+        """Hand the records over, from the first place up to the last."""
+        sink.produce(islice(self.records(), first, last))
+
+    def blocked_left_out(self) -> "RowList":
+        """Return the rows without those that follow a blocking row of their stream."""
+        blocked: set[Any] = set()
+        kept = []
+        for row in self.rows:
+            if row.stream in blocked:
+                continue
+            kept.append(row)
+            if isinstance(row.plan, Dead) and row.plan.blocking:
+                blocked.add(row.stream)
+        return RowList(kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ColumnRows(Sequence[Row]):
+    """Rows that are all sent as they are stored, as columns: a row is made when somebody looks at it.
+
+    No row has a timestamp of its own. `named` is each row's topic.
     """
 
     ids: "array[int]"
@@ -54,13 +158,36 @@ class Sendable(Sequence[Row]):
     partitions: Sequence[int]
     headers: Sequence[Headers | None]
     topics: frozenset[str]
-    placed: bool
+    asks_for_partitions: bool
     size: int
 
     @property
-    def records(self) -> Iterator[tuple[Any, ...]]:
-        """What each row's `Record` holds."""
-        return zip(self.named, self.values, self.keys, self.partitions, repeat(0), self.headers, strict=False)
+    def fates(self) -> list[Fate]:
+        """Every row is sent."""
+        return [SENT] * len(self.ids)
+
+    @property
+    def has_dead(self) -> bool:
+        """No row is dead."""
+        return False
+
+    @property
+    def has_blocking(self) -> bool:
+        """No row is dead."""
+        return False
+
+    def records(self) -> Iterable[tuple[int, Any]]:
+        """Return what each row's `Record` holds, each with its place."""
+        return enumerate(self._contents())
+
+    def produce_to(self, sink: RecordSink, first: int = 0, last: int | None = None) -> None:
+        """Hand the records over, from the first place up to the last."""
+        part = self[first:last]
+        sink.produce_columns(part.named, part.values, part.keys, part.partitions, part.headers, first=first)
+
+    def blocked_left_out(self) -> "ColumnRows":
+        """Nothing is blocked by rows that are sent."""
+        return self
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -68,8 +195,8 @@ class Sendable(Sequence[Row]):
     @overload
     def __getitem__(self, place: int) -> Row: ...
     @overload
-    def __getitem__(self, place: slice) -> "Sendable": ...
-    def __getitem__(self, place: int | slice) -> "Row | Sendable":
+    def __getitem__(self, place: slice) -> "ColumnRows": ...
+    def __getitem__(self, place: int | slice) -> "Row | ColumnRows":
         if not isinstance(place, slice):
             record = (
                 self.named[place], self.values[place], self.keys[place], self.partitions[place], 0, self.headers[place]
@@ -89,26 +216,20 @@ class Sendable(Sequence[Row]):
             headers=self.headers[place],
             topics=self.topics if len(self.topics) == 1 else frozenset(named),
         )
-        return replace(part, size=sum(map(_size, part.records)))
+        return replace(part, size=sum(map(_size, part._contents())))
 
     def __iter__(self) -> Iterator[Row]:
-        return map(_row, self.ids, self.create_times, self.records)
+        return map(_row, self.ids, self.create_times, self._contents())
+
+    def _contents(self) -> Iterator[tuple[Any, ...]]:
+        return zip(self.named, self.values, self.keys, self.partitions, repeat(0), self.headers, strict=False)
+
+
+Rows = RowList | ColumnRows
 
 
 def _row(id_: int, create_time: int, record: Any) -> Row:
     return Row(id_, create_time, record[0], record[2], Record._make(record))
-
-
-def records_of(rows: Sequence[Row]) -> Iterable[tuple[int, Any]]:
-    """Return what is to be sent of the rows, each with its place among them."""
-    if isinstance(rows, Sendable):
-        return enumerate(rows.records)
-    return ((place, row[4]) for place, row in enumerate(rows) if isinstance(row[4], Record))
-
-
-def bytes_of(rows: Sequence[Row]) -> int:
-    """Return the bytes of key, value and headers (names and values) of what is to be sent, as they are uncompressed."""
-    return rows.size if isinstance(rows, Sendable) else sum(_size(record) for _, record in records_of(rows))
 
 
 def _size(record: tuple[Any, ...]) -> int:
@@ -117,8 +238,3 @@ def _size(record: tuple[Any, ...]) -> int:
     for name, content in headers or ():
         size += len(name.encode()) + len(content or b"")
     return size
-
-
-def topics_of(rows: Sequence[Row]) -> frozenset[str]:
-    """Return the topics that the rows are to be sent to."""
-    return rows.topics if isinstance(rows, Sendable) else frozenset({record[0] for _, record in records_of(rows)})

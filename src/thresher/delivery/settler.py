@@ -3,16 +3,17 @@
 import queue
 import threading
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
-from thresher.delivery.progress import Progress
+P = TypeVar("P")
 
 
-class Settler:
+class Settler(Generic[P]):
     """Executes records one after another. A failure is raised by the next call; nothing is settled after it."""
 
-    def __init__(self, settle: Callable[[Progress, bool], None]) -> None:
+    def __init__(self, settle: Callable[[P, bool], None]) -> None:
         self._settle = settle
-        self._work: queue.SimpleQueue[tuple[Progress, bool] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[P, bool] | None] = queue.SimpleQueue()
         self._state = threading.Condition()
         self._begun = 0
         self._done = 0
@@ -20,7 +21,7 @@ class Settler:
         self._thread = threading.Thread(target=self._run, name="settler", daemon=True)
         self._thread.start()
 
-    def begin(self, progress: Progress, recovering: bool) -> None:
+    def begin(self, progress: P, recovering: bool) -> None:
         """Hand a committed record over."""
         self._begun += 1
         self._work.put((progress, recovering))
@@ -32,7 +33,7 @@ class Settler:
             self.check()
 
     def check(self) -> None:
-        """Raise what settling failed with, if it did: for who has nothing to hand over, and would not hear of it."""
+        """Raise what settling failed with, if it did: a shard without further rows would not hear of it."""
         if self._error is not None:
             raise self._error
 

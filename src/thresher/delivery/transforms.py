@@ -13,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from thresher.delivery.batch import SCHEMA, flawless
+from thresher.delivery.batch import Batch, NothingYet, transformed
 from thresher.delivery.fate import Dead, Kind, dead
 from thresher.delivery.problem import TransformKeepsFailing, TransformUnusable
+from thresher.delivery.stored_rows import SCHEMA, StoredBatch, flawless
 from thresher.spark.problem import StepUnusable
 from thresher.spark.worker.chain import resolve
 from thresher.spark.worker.shard import Shard
@@ -34,16 +35,27 @@ class Transformed:
     failures: int = 0
 
 
-def apply(shard: Shard, config: Mapping[str, Any], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The step of the pipeline. What failed is left beside the lot for the publisher."""
-    transforms = load(config["mandate"].settings.transforms)
-    ahead: Any = shard.shared["ahead"]
+@dataclass(slots=True)
+class FailureCount:
+    """How many rows in a row transforms have failed on, up to the last batch that was taken."""
+
+    rows: int = 0
+
+
+def apply(
+    shard: Shard, config: Mapping[str, Any], batches: Iterator[StoredBatch | NothingYet]
+) -> Iterator[Batch | NothingYet]:
+    """Turn stored rows into rows with plans: the step of the pipeline between reader and publisher."""
+    transforms = load(config["transforms"])
+    failed_so_far = shard.share(FailureCount)
     for batch in batches:
-        # What cannot be sent as it is stored is none of theirs.
-        done = run(transforms, flawless(batch), shard.shared["failures"])
-        lot = ahead.lots[batch.schema.metadata[b"lot"]]
-        lot.result, lot.failed, lot.failures = done.batch, done.failed, done.failures
-        yield done.batch.replace_schema_metadata(batch.schema.metadata)
+        if isinstance(batch, NothingYet):
+            yield batch
+            continue
+        # A row that cannot be sent as it is stored is no transform's concern.
+        done = run(transforms, flawless(batch.arrow), failed_so_far.rows)
+        rows = transformed(batch.arrow, done.batch, done.failed, config["reserved"])
+        yield Batch(rows=rows, generation=batch.generation, failures=done.failures)
 
 
 def load(paths: Sequence[str]) -> list[tuple[str, Transform]]:

@@ -19,9 +19,9 @@ from thresher.db.cursor import BigintArray, OwnCursor, TimestampArray
 from thresher.db.problem import DatabaseRefused
 from thresher.delivery import columns
 from thresher.delivery.fate import Dead
-from thresher.delivery.progress import Progress
 from thresher.outbox.shape import Shape
 from thresher.relay.database import explained
+from thresher.relay.protocol.progress import Progress
 from thresher.relay.settings import Settling
 
 # Postgres counts from 2000.

@@ -1,5 +1,6 @@
--- Which rows of the head are not claimed: those that the shard does not have in flight. In a hash, whatever their number.
--- And only while the table's file is the one that those were read from: in one that was truncated meanwhile, other rows
--- may have their ids. Asked once for a statement, when the table is locked and its snapshot is taken.
-i.id NOT IN (SELECT unnest(%(in_flight)s::bigint[]))
-   AND (SELECT pg_catalog.pg_relation_filenode(%(outbox)s::regclass) IS NOT DISTINCT FROM %(file)s::oid)
+-- Which rows of the head are not claimed: those that the shard does not have in flight, by id and create time. An id that
+-- came back (TRUNCATE … RESTART IDENTITY, a restored backup) has another create time, and its row is read. In a hash,
+-- whatever their number. Create times are microseconds since 1970, within the years that a read gives.
+(i.id, greatest('0001-01-02', least('9999-12-30', i.create_time))) NOT IN
+         (SELECT f.id, 'epoch'::timestamptz + f.create_time * interval '1 microsecond'
+            FROM unnest(%(in_flight_ids)s::bigint[], %(in_flight_times)s::bigint[]) AS f(id, create_time))

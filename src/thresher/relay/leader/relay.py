@@ -53,7 +53,7 @@ _TOPIC_SECONDS = 5.0
 _TRIM_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 # All that shards need.
-_PRELOAD = ("thresher.relay.shard.lane", "thresher.delivery.transforms")
+_PRELOAD = ("thresher.relay.shard.steps", "thresher.delivery.transforms")
 POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
 
 
@@ -239,10 +239,14 @@ class Relay:
 
     def _pipeline(self, mandate: Mandate) -> Pipeline:
         config = {"mandate": replace(mandate, hook=self._hook)}
-        steps = [Step(function="thresher.relay.shard.lane:read", config=config)]
+        steps = [Step(function="thresher.relay.shard.steps:read", config=config)]
         if mandate.settings.transforms:
-            steps.append(Step(function="thresher.delivery.transforms:apply", config=config))
-        steps.append(Step(function="thresher.relay.shard.lane:publish", config=config))
+            transforming = {
+                "transforms": mandate.settings.transforms,
+                "reserved": progress_topic(mandate.settings.name),
+            }
+            steps.append(Step(function="thresher.delivery.transforms:apply", config=transforming))
+        steps.append(Step(function="thresher.relay.shard.steps:publish", config=config))
         return Pipeline(
             name=mandate.settings.name, shards=mandate.settings.shards, steps=tuple(steps), policy=self._policy
         )

@@ -21,7 +21,6 @@ from thresher.db import statement
 from thresher.db.cursor import OwnCursor
 from thresher.db.problem import DatabaseRefused
 from thresher.delivery.problem import ForeignProgress
-from thresher.delivery.progress import decode, merged
 from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.committed_tail import Tail
 from thresher.kafka.transactional import TransactionalProducer
@@ -30,6 +29,7 @@ from thresher.relay.control import ControlRow, ControlTable, exists, incarnation
 from thresher.relay.database import connect, explained
 from thresher.relay.leader.progress_topic import KEPT, broker_explained, known_topic, progress_limit, require_kept
 from thresher.relay.names import progress_topic, sessions, transactional_id
+from thresher.relay.protocol.progress import decode, merged
 from thresher.relay.settings import Mandate, Settings
 from thresher.relay.settle import Settlement
 

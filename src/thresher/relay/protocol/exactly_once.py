@@ -3,8 +3,9 @@
 1. **Recover**: the control row's term must be ours; `Init` fences the last owner and ends its transaction; the term
    must still be ours, or we leave and never init again; then the committed progress is read and settled, all of its
    horizon if the database is not the incarnation it speaks of; only then the first row is read.
-2. **Take** a lot from the head. Rows whose topic is missing are held back or, after the grace, set aside.
-3. **Publish**: `Begin`, `Produce`, `Flush`; only when nothing failed, `Note` the progress; `Commit` only once the
+2. **Take** a batch; while there is none, open a transaction ahead. Rows whose topic is missing are held back or, after
+   the grace, set aside.
+3. **Publish**: `Begin`, `Produce`, `Flush`; only when nothing failed, `WriteProgress`; `Commit` only once the
    settling of the transaction before is durable.
 4. **Settle** the committed record's fates. Nothing else removes a row.
 5. After a rejection the producer is not used again: recover as at the start, and read anew. Then the topic that is not
@@ -16,15 +17,27 @@ A crash between any two effects neither loses, repeats nor reorders for readers 
 `tests/property/test_exactly_once_property.py` tries all of them against a model.
 """
 
+from typing import Any
+
+from thresher.delivery.batch import NOTHING_YET
 from thresher.delivery.carrier import Carrier, Rules, ShardIdentity, Steps
-from thresher.delivery.effects import AwaitSettled, Recovered, Take
+from thresher.delivery.effects import AwaitSettled, CloseAhead, OpenAhead, Recovered, Take
+from thresher.delivery.progress import ProgressBook
 
 
-def protocol(me: ShardIdentity, rules: Rules) -> Steps:
-    """Yield what has to be done, for as long as there are lots to take."""
-    shard = Carrier(me, rules)
-    yield from shard.recover()
+def protocol(me: ShardIdentity, rules: Rules, progress: ProgressBook) -> Steps:
+    """Yield what has to be done, for as long as there are batches to take."""
+    carrier = Carrier(me, rules, progress)
+    yield from carrier.recover()
     yield Recovered()
-    while (lot := (yield Take())) is not None:
-        yield from shard.carry(lot)
+    while True:
+        batch: Any = yield Take()
+        if batch is NOTHING_YET:
+            yield OpenAhead()
+            batch = yield Take(wait=True)
+        if batch is None:
+            break
+        if batch is not NOTHING_YET:
+            yield from carrier.carry(batch)
+    yield CloseAhead()
     yield AwaitSettled()

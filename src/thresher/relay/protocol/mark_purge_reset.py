@@ -22,10 +22,12 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from thresher.delivery.batch import NOTHING_YET, Batch
 from thresher.delivery.carrier import Carrier, Rules, ShardIdentity, Steps
-from thresher.delivery.effects import AwaitSettled, Effect, Fault, Lot, Recovered, Reset, Take
+from thresher.delivery.effects import AwaitSettled, CloseAhead, Effect, Fault, OpenAhead, Recovered, Reset, Take
 from thresher.delivery.fate import dead
-from thresher.delivery.row import Row
+from thresher.delivery.progress import ProgressBook
+from thresher.delivery.row import Row, RowList, Rows
 from thresher.kafka.problem import BrokerLost
 from thresher.relay.protocol.scoreboard import Scoreboard
 from thresher.relay.settings import Limits
@@ -50,17 +52,27 @@ class Bounds:
         return cls(in_flight_rows=rows, window_rows=4 * rows + limits.mark_rows)
 
 
-def protocol(me: ShardIdentity, rules: Rules, bounds: Bounds) -> Steps:
+def protocol(me: ShardIdentity, rules: Rules, progress: ProgressBook, bounds: Bounds) -> Steps:
     """Yield what has to be done, for as long as there are rows to mark."""
-    waves = _Waves(me, rules)
+    waves = _Waves(me, rules, progress)
     yield from waves.recover()
     yield Recovered()
     board = Scoreboard(bounds.in_flight_rows)
     many = max(1, bounds.window_rows // _HOT_SHARE)
     # Sent and committed; their purge is under way.
     purging: Sequence[Row] = ()
-    while (lot := (yield Take(wait=not board.busy, hot=tuple(board.hot(many))))) is not None:
-        board.add(lot.rows)
+    failures = waves.failures
+    while True:
+        hot = tuple(board.hot(many))
+        batch: Any = yield Take(hot=hot)
+        if batch is NOTHING_YET and not board.busy:
+            yield OpenAhead()
+            batch = yield Take(wait=True, hot=hot)
+        if batch is None:
+            break
+        if batch is not NOTHING_YET:
+            board.add(batch.rows)
+            failures = batch.failures
         if purging:
             # Then all keys have their turn: a wave costs about the same, however many rows it has.
             yield AwaitSettled()
@@ -69,13 +81,14 @@ def protocol(me: ShardIdentity, rules: Rules, bounds: Bounds) -> Steps:
         wave = board.wave()
         if not wave:
             continue
-        if (yield from waves.carry(Lot(rows=wave, failures=lot.failures))):
-            # Whatever was marked is marked anew.
+        if (yield from waves.carry(Batch(rows=RowList(wave), failures=failures))):
+            # Rows that were marked are marked anew.
             board = Scoreboard(bounds.in_flight_rows)
             continue
         again = {row.id for row in waves.unsent}
         purging = [row for row in wave if row.id not in again]
         board.again(waves.unsent)
+    yield CloseAhead()
     yield AwaitSettled()
     yield Reset(tuple(row.id for row in board.waiting))
 
@@ -89,14 +102,14 @@ class _Waves(Carrier):
     # Waves in a row that came to nothing, and nobody's row was to blame.
     strikes: int = 0
 
-    def carry(self, lot: Lot) -> Generator[Effect, Any, bool]:
+    def carry(self, batch: Batch) -> Generator[Effect, Any, bool]:
         self.unsent = []
-        over = yield from super().carry(lot)
+        over = yield from super().carry(batch)
         if not over:
             self.strikes = 0
         return over
 
-    def _rejected(self, rows: Sequence[Row], faults: Sequence[Fault]) -> Steps:
+    def _rejected(self, rows: Rows, faults: Sequence[Fault]) -> Steps:
         if all(fault.kind is None for fault in faults):
             self.strikes += 1
             if self.strikes > _MOST_STRIKES:
@@ -105,7 +118,7 @@ class _Waves(Carrier):
                 raise BrokerLost(f"{self.strikes} transactions in a row came to nothing: {why}")
         yield from super()._rejected(rows, faults)
 
-    def _spared(self, rows: Sequence[Row], faults: Sequence[Fault]) -> Sequence[Row] | None:
+    def _spared(self, rows: Rows, faults: Sequence[Fault]) -> Rows | None:
         named = {fault.place: fault for fault in faults if fault.place is not None and fault.topic is None}
         if len(named) < len({(fault.place, fault.topic) for fault in faults}):
             return None
@@ -118,4 +131,4 @@ class _Waves(Carrier):
                 self.unsent.append(row)
             else:
                 kept.append(row._replace(plan=self._condemned(row, dead(fault.kind, fault.why))))
-        return kept
+        return RowList(kept)

@@ -17,12 +17,14 @@ from thresher.db import statement
 from thresher.db.arrays import bigint_array
 from thresher.db.cursor import BigintArray, OwnCursor
 from thresher.db.problem import DatabaseLost
-from thresher.delivery.batch import Few, read_of
+from thresher.delivery.stored_rows import FewRows, read_of
 from thresher.relay.control import ControlTable, incarnation, require_same
 from thresher.relay.database import connect, explained
-from thresher.relay.head_queries import bounded_query, head_query
 from thresher.relay.names import control_table
-from thresher.relay.reading.pending_rows import Probe, Share, largest
+from thresher.relay.reading.pending_reader import Probe, largest_row
+from thresher.relay.reading.read_queries import bounded_query, head_query
+from thresher.relay.reading.row_source import ReadRequest
+from thresher.relay.reading.scan_plan import ScanPlan
 from thresher.relay.settings import Mandate
 
 # Buckets take turns in being the first to be asked: by a number that has no factor in common with theirs.
@@ -30,17 +32,8 @@ _TURN = 7
 Stream = tuple[str, bytes]
 
 
-def leader_id(drawn: uuid.UUID, generation: int) -> uuid.UUID:
-    """Return what a process marks with: by what it has drawn for itself, and another one after each start over.
-
-    Not by term, shard and attempt, which come again where Spark runs a task again by itself: what the first had marked
-    would count as the second's, and be sent by nobody.
-    """
-    return uuid.uuid5(drawn, str(generation))
-
-
-class Marker:
-    """Marks over a connection of its own. For one thread; in place of a `Head`."""
+class Marking:
+    """Marks rows as it reads them, over a connection of its own. For one thread."""
 
     def __init__(
         self,
@@ -55,7 +48,7 @@ class Marker:
         self._settings, self._mandate = settings, mandate
         self._buckets = list(buckets)
         self._leader, self._hot = leader, hot
-        self._largest = largest(settings)
+        self._largest = largest_row(settings)
         head = bounded_query(head_query(settings.shape, settings.outbox, f"{settings.shape.prefix}_not_mine"))
         self._mark = statement("relay_mark", settings.outbox, head=head, control=_control(mandate))
         self._connection = connect(settings.dsn, application)
@@ -65,23 +58,21 @@ class Marker:
         self._cursor = OwnCursor(self._connection)
         self._cursor.format = psycopg.pq.Format.BINARY
         self._probe = Probe(self._connection, settings, buckets)
-        self._share = Share(len(self._buckets))
+        self._plan = ScanPlan(len(self._buckets), windows=False)
 
-    def read(
-        self, rows: int, size: int, in_flight: Collection[int], held: Collection[str], generation: int
-    ) -> pa.RecordBatch | Few | None:
+    def read(self, request: ReadRequest) -> pa.RecordBatch | FewRows | None:
         """Mark up to so many rows and bytes of the head, and return them by id; None if there are none."""
-        if not in_flight and not self._probe.finds():
+        if not request.in_flight and not self._probe.finds():
             return None
         hot = self._hot()
         wanted: dict[str, Any] = {
             "buckets": self._buckets,
-            "held": list(held),
-            "bytes": size,
+            "held": list(request.held),
+            "bytes": request.bytes,
             "largest": self._largest,
-            "rows": rows,
-            "each": self._share.of(rows),
-            "leader": self._leader(generation),
+            "rows": request.rows,
+            "each": self._plan.each(request.rows),
+            "leader": self._leader(request.generation),
             "hot_topics": [topic for topic, _ in hot],
             "hot_keys": [key for _, key in hot],
             "name": self._settings.name,
@@ -89,12 +80,12 @@ class Marker:
         }
         with explained():
             found = self._cursor.execute(self._mark, wanted, prepare=True).fetchall()
-        self._share.learn(len(found), rows, len(self._buckets))
+        self._plan.learn_share(len(found), len(self._buckets), request.rows)
         self._buckets = self._buckets[_TURN % len(self._buckets) :] + self._buckets[: _TURN % len(self._buckets)]
         if not found:
             self._require_term()
             return None
-        if taken := {row[0] for row in found}.intersection(in_flight):
+        if taken := {row[0] for row in found}.intersection(request.in_flight):
             # Sent once more, they would come behind their followers.
             raise DatabaseLost(
                 f"{len(taken)} rows that this shard had marked were marked by another: an older attempt at it is still "

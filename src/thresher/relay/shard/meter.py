@@ -12,11 +12,11 @@ from typing import Any
 
 from thresher.core.errors import ThresherError
 from thresher.delivery.fate import Dead, Filtered, Sent
-from thresher.delivery.progress import Progress
-from thresher.delivery.row import Row, bytes_of
+from thresher.delivery.row import Rows
 from thresher.kafka.refusal import fenced
 from thresher.observe.histogram import Scale
 from thresher.observe.tally import Counts, Tally
+from thresher.relay.protocol.progress import Progress
 
 BATCH = Scale("batch_records", (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 40_000))
 _STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -33,8 +33,16 @@ _MOST_LOOKED_AT = 16
 class Meter:
     """Counts for one attempt at one shard."""
 
-    def __init__(self, tally: Tally, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._tally = tally
+    def __init__(
+        self,
+        tally: Tally,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        report: Callable[..., None] = lambda _name, **_fields: None,
+        waves: bool = False,
+    ) -> None:
+        """`report` takes events by name, with fields. `waves`: a transaction has one row of a key at most."""
+        self._tally, self._report, self._waves = tally, report, waves
         self._monotonic = monotonic
         self._began: float | None = None
 
@@ -46,7 +54,25 @@ class Meter:
         """A transaction was opened."""
         self._began = self._monotonic()
 
-    def published(self, progress: Progress, rows: Sequence[Row], now_us: int | None) -> None:
+    def in_flight(self, rows: int) -> None:
+        """So many rows are sent and not committed."""
+        self._tally.gauge("in_flight_rows", rows)
+        self._tally.gauge("in_flight_keys", rows if self._waves else 0)
+
+    def in_doubt(self, why: str) -> None:
+        """Whether a transaction was committed is not known."""
+        self._report("in doubt", why=why)
+
+    def committed(self, progress: Any, rows: Rows, now_us: int | None) -> None:
+        """Count what a committed transaction carried, and report which rows it set aside."""
+        self.published(progress, rows, now_us)
+        if not progress.all_sent:
+            fates = zip(progress.ids, progress.fates, strict=True)
+            dead = [(id_, fate) for id_, fate in fates if isinstance(fate, Dead)]
+            if dead:
+                self._report("dead", rows=len(dead), first=dead[0][0], why=dead[0][1].reason)
+
+    def published(self, progress: Progress, rows: Rows, now_us: int | None) -> None:
         """The transaction was committed that carries these rows; `now_us` is the time by the database's clock."""
         count, fates = self._tally.count, progress.fates
         count("transactions")
@@ -60,7 +86,7 @@ class Meter:
             sent_times = [moment for moment, fate in zip(sent_times, fates, strict=True) if isinstance(fate, Sent)]
             self._count_unsent(progress)
         count("relayed", len(sent_times))
-        count("relayed_bytes", bytes_of(rows))
+        count("relayed_bytes", rows.size)
         if now_us is not None:
             for place, weight in shares(len(sent_times)):
                 END_TO_END.observe(self._tally, max(0, now_us - sent_times[place]) / 1_000_000, weight)

@@ -1,15 +1,15 @@
-"""Imports the functions of a pipeline and passes record batches through them, in one process, one batch at a time.
+"""Imports the functions of a pipeline and passes batches through them, in one process, one batch at a time.
 
 1. Every function is imported and its signature looked at before any of them is called.
 2. They are composed from the first to the last; the last one pulls.
-3. What each passes on is checked to be a record batch.
+3. A function passes on batches, one by one: Arrow record batches, or any other value that the next one takes.
 4. When it is time to stop, the first function is not asked for another batch, so that the chain runs dry.
 5. At the end, however it comes, the functions are closed from the last to the first, then what they entered.
 """
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -26,12 +26,12 @@ Function = Callable[..., Any]
 class Intake:
     """The source's batches until it ends or it is time to stop."""
 
-    def __init__(self, shard: Shard, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, shard: Shard, batches: Iterator[Any]) -> None:
         self.ended = False
         self._shard = shard
         self._batches = batches
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
+    def __iter__(self) -> Iterator[Any]:
         shard = self._shard
         while not shard.stopping:
             try:
@@ -60,7 +60,7 @@ def run_chain(
 
 
 def _pull(chain: list[tuple[Function, Step]], shard: Shard, generators: ExitStack) -> None:
-    def passed_on(step: Step, given: object) -> Iterator[pa.RecordBatch]:
+    def passed_on(step: Step, given: object) -> Iterator[Any]:
         batches = checked(step.function, given)
         # Both: closing the outer one does not reach an inner one that was never started.
         for generator in (given, batches):
@@ -70,7 +70,7 @@ def _pull(chain: list[tuple[Function, Step]], shard: Shard, generators: ExitStac
 
     function, step = chain[0]
     intake = Intake(shard, passed_on(step, function(shard, step.config)))
-    flow: Iterator[pa.RecordBatch] = iter(intake)
+    flow: Iterator[Any] = iter(intake)
     for number, (function, step) in enumerate(chain[1:], 2):
         given = function(shard, step.config, flow)
         if given is None and number == len(chain):
@@ -83,17 +83,17 @@ def _pull(chain: list[tuple[Function, Step]], shard: Shard, generators: ExitStac
         raise InputLeft(f"{chain[-1][1].function} returned before its input ended: it must take every batch")
 
 
-def checked(function: str, given: object) -> Iterator[pa.RecordBatch]:
-    """Pass on what a function gives, as long as it is record batches."""
-    if not isinstance(given, Iterable) or isinstance(given, pa.RecordBatch | str | bytes):
-        raise WrongBatch(f"{function} returned {_kind(given)}: it must give its record batches one by one")
+def checked(function: str, given: object) -> Iterator[Any]:
+    """Pass on what a function gives, one batch after another."""
+    if not isinstance(given, Iterable) or isinstance(given, pa.RecordBatch | str | bytes | Mapping):
+        raise WrongBatch(f"{function} returned {_kind(given)}: it must give its batches one by one")
     return _checked(function, given)
 
 
-def _checked(function: str, given: Iterable[object]) -> Iterator[pa.RecordBatch]:
+def _checked(function: str, given: Iterable[Any]) -> Iterator[Any]:
     for batch in given:
-        if not isinstance(batch, pa.RecordBatch):
-            raise WrongBatch(f"{function} passed on {_kind(batch)}: only pyarrow record batches can be passed on")
+        if batch is None:
+            raise WrongBatch(f"{function} passed on nothing: a batch is needed")
         yield batch
 
 

@@ -49,8 +49,7 @@ class Shard:
         # Counted by the driver from 1. An older attempt may still breathe: nothing may rest on there being one.
         self.attempt = attempt
         self._figures = figures
-        # What functions of one attempt share with each other, such as a reader with its publisher.
-        self.shared: dict[str, Any] = {}
+        self._shared: dict[type, Any] = {}
         self._bell = bell
         self._resources = resources
         self._on_event = on_event
@@ -67,6 +66,13 @@ class Shard:
     def enter(self, resource: AbstractContextManager[T]) -> T:
         """Enter a context manager that is left when the attempt ends, after all functions were closed."""
         return self._resources.enter_context(resource)
+
+    def share(self, kind: type[T], make: Callable[[], T] | None = None) -> T:
+        """Return the one object of this type that the functions of this attempt share, made by the first that asks."""
+        if kind not in self._shared:
+            self._shared[kind] = (make or kind)()
+        found: T = self._shared[kind]
+        return found
 
     @property
     def counts(self) -> Mapping[str, Number]:

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from thresher.delivery.effects import Absent, Present
-from thresher.delivery.fate import Kind
-from thresher.delivery.topic_status import Standings
+from thresher.delivery.fate import DEAD_KINDS
 from thresher.kafka.admin import TopicFacts
 from thresher.kafka.problem import BrokerLost
+from thresher.kafka.refusal import Refusal
+from thresher.kafka.topic_status import Available, TopicSurvey, Unavailable
 
 MISSING = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
 
@@ -41,33 +41,33 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def stands(cluster: Cluster) -> Standings:
-    return Standings(cluster, cluster.partitions)  # type: ignore[arg-type]
+def stands(cluster: Cluster) -> TopicSurvey:
+    return TopicSurvey(cluster, cluster.partitions)  # type: ignore[arg-type]
 
 
 def there(partitions: int = 3, topic_id: str = "a", *, writable: bool = True) -> TopicFacts:
     return TopicFacts(topic_id=topic_id, partitions=partitions, writable=writable)
 
 
-def test_many_topics_are_asked_for_together_and_believed_for_a_while(cluster: Cluster, stands: Standings) -> None:
+def test_many_topics_are_asked_for_together_and_believed_for_a_while(cluster: Cluster, stands: TopicSurvey) -> None:
     names = {f"t{n}" for n in range(100)}
     cluster.topics = dict.fromkeys(names, there())
     for _ in range(2):
-        assert set(stands.survey(names).standings.values()) == {Present(partitions=3)}
+        assert set(stands.survey(names).topics.values()) == {Available(partitions=3)}
     assert cluster.asked == [names]
 
 
 def test_what_is_absent_is_asked_for_again_soon(
-    cluster: Cluster, stands: Standings, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, stands: TopicSurvey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
     # Its own view of the time: other threads of the process go by the real one.
-    monkeypatch.setattr("thresher.delivery.topic_status.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("thresher.kafka.topic_status.time", SimpleNamespace(monotonic=lambda: now))
     cluster.topics = {"there": there()}
-    assert isinstance(stands.survey(["there", "gone"]).standings["gone"], Absent)
+    assert isinstance(stands.survey(["there", "gone"]).topics["gone"], Unavailable)
     now = 102.0
     cluster.topics["gone"] = there(1)
-    assert stands.survey(["there", "gone"]).standings["gone"] == Present(partitions=1)
+    assert stands.survey(["there", "gone"]).topics["gone"] == Available(partitions=1)
     assert cluster.asked[1:] == [{"gone"}]
     now = 131.0
     stands.survey(["there"])
@@ -75,11 +75,11 @@ def test_what_is_absent_is_asked_for_again_soon(
 
 
 def test_the_producer_is_asked_about_what_is_new_or_has_changed_and_not_again(
-    cluster: Cluster, stands: Standings
+    cluster: Cluster, stands: TopicSurvey
 ) -> None:
     for facts, asks in ((there(), 1), (there(), 1), (there(4), 2), (there(4, "b"), 3)):
         cluster.topics["t"] = facts
-        assert stands.ask(["t"]) == {"t": Present(partitions=facts.partitions)}
+        assert stands.ask(["t"]) == {"t": Available(partitions=facts.partitions)}
         assert len(cluster.produced) == asks
     stands.forget("t")
     stands.ask(["t"])
@@ -88,45 +88,49 @@ def test_the_producer_is_asked_about_what_is_new_or_has_changed_and_not_again(
     assert len(cluster.produced) == 5
 
 
-def test_a_topic_that_the_broker_makes_when_a_producer_asks_is_there(cluster: Cluster, stands: Standings) -> None:
+def test_a_topic_that_the_broker_makes_when_a_producer_asks_is_there(cluster: Cluster, stands: TopicSurvey) -> None:
     cluster.created["new"] = 1
-    assert stands.ask(["new"]) == {"new": Present(partitions=1)}
+    assert stands.ask(["new"]) == {"new": Available(partitions=1)}
 
 
-def test_a_topic_that_may_not_be_written_to_is_absent_for_us(cluster: Cluster, stands: Standings) -> None:
+def test_a_topic_that_may_not_be_written_to_is_absent_for_us(cluster: Cluster, stands: TopicSurvey) -> None:
     cluster.topics = {"shown": there(writable=False), "hidden": KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)}
     found = stands.ask(["shown", "hidden"])
-    assert [standing.kind for standing in found.values() if isinstance(standing, Absent)] == [Kind.NOT_AUTHORISED] * 2
+    refused = [status.refusal for status in found.values() if isinstance(status, Unavailable)]
+    assert refused == [Refusal.TOPIC_DENIED] * 2
 
 
-def test_a_missing_topic_has_its_reason(stands: Standings) -> None:
+def test_a_missing_topic_has_its_reason(stands: TopicSurvey) -> None:
     standing = stands.ask(["gone"])["gone"]
-    assert isinstance(standing, Absent)
-    assert standing.kind is Kind.NO_TOPIC
+    assert isinstance(standing, Unavailable)
+    assert standing.refusal is Refusal.TOPIC
     assert standing.why.startswith("gone: ")
 
 
-def test_an_answer_that_says_nothing_of_a_topic_keeps_that_one_waiting(cluster: Cluster, stands: Standings) -> None:
+def test_an_answer_that_says_nothing_of_a_topic_keeps_that_one_waiting(cluster: Cluster, stands: TopicSurvey) -> None:
     cluster.topics = {"t": KafkaError(KafkaError.LEADER_NOT_AVAILABLE), "u": there()}
     found = stands.ask(["t", "u"])
-    assert isinstance(found["t"], Absent)
-    assert found["t"].kind is None
-    assert found["u"] == Present(partitions=3)
+    assert isinstance(found["t"], Unavailable)
+    assert found["t"].refusal not in DEAD_KINDS
+    assert found["u"] == Available(partitions=3)
 
 
 def test_a_topic_with_a_partition_that_nobody_leads_waits_and_its_rows_never_die(
-    cluster: Cluster, stands: Standings
+    cluster: Cluster, stands: TopicSurvey
 ) -> None:
     cluster.topics = {"t": there(), "u": there()}
-    assert stands.ask(["t"])["t"] == Present(partitions=3)
+    assert stands.ask(["t"])["t"] == Available(partitions=3)
     cluster.topics["t"] = replace(there(), leaderless=(1,))
     found = stands.ask(["t", "u"])
-    assert found == {"t": Absent(kind=None, why="t: nobody leads its partition 1"), "u": Present(partitions=3)}
+    assert found == {
+        "t": Unavailable(refusal=None, why="t: nobody leads its partition 1"),
+        "u": Available(partitions=3),
+    }
     cluster.topics["t"] = there()
-    assert stands.ask(["t"])["t"] == Present(partitions=3)
+    assert stands.ask(["t"])["t"] == Available(partitions=3)
 
 
-def test_no_answer_is_trouble(stands: Standings, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_is_trouble(stands: TopicSurvey, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(_: Collection[str]) -> dict[str, TopicFacts | KafkaError]:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 

@@ -8,7 +8,7 @@ import psycopg
 import pyarrow as pa
 
 from thresher.db import statement
-from thresher.delivery.batch import READ_SCHEMA
+from thresher.delivery.stored_rows import READ_SCHEMA
 from thresher.relay.control import require_same
 from thresher.relay.database import explain, explained, session
 from thresher.relay.settings import Settings
@@ -17,7 +17,7 @@ from thresher.relay.settings import Settings
 UNSORTED = "-c enable_sort=off -c enable_incremental_sort=off"
 
 
-class Arrow:
+class ArrowSession:
     """Connects when it is first asked for something. For one thread."""
 
     def __init__(self, settings: Settings, application: str, connection: psycopg.Connection[Any], since: str) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from thresher.delivery.opening import Opening
 from thresher.delivery.row import Record
+from thresher.kafka.transaction_opening import TransactionOpening
 
 OPENER = Record("progress", b"", None, 0, 0, None)
 
@@ -43,8 +43,8 @@ def client() -> Client:
     return Client()
 
 
-def made(client: Client, *, ahead: bool = True) -> Opening:
-    return Opening(
+def made(client: Client, *, ahead: bool = True) -> TransactionOpening:
+    return TransactionOpening(
         lambda: client,  # type: ignore[arg-type, return-value]
         OPENER,
         ahead=ahead,
@@ -62,7 +62,7 @@ def after(calls: int) -> Callable[[], bool]:
     return lambda: next(left, None) is None
 
 
-def carry(client: Client, opened: Opening, rows: int = 1) -> None:
+def carry(client: Client, opened: TransactionOpening, rows: int = 1) -> None:
     opened.begin()
     client.now += 0.004
     opened.flushed(rows)

@@ -1,29 +1,29 @@
-"""When a shard opens its transactions: not too soon behind the last one, and ahead of its rows while it waits for them.
+"""When a producer opens its transactions: not too soon after the last one, and ahead of its rows while it waits.
 
-A partition's first record in a transaction is dear: the client announces the partition, and the broker looks whether it
-did. For the progress partition both are done before a row comes, by an empty record, which no reader takes for
-progress. A transaction that waits is ended before long: an idle shard has none, and the broker's time for one is short.
+A partition's first record in a transaction is slow: the client announces the partition, and the broker verifies it. For
+the progress partition both are done before a row comes, by an empty record, which no reader takes for progress. A
+transaction that waits is ended before long: an idle producer has none open, and the broker's time-out is short.
 """
 
 import time
 from collections.abc import Callable
+from typing import Any
 
-from thresher.delivery.row import Record
 from thresher.kafka.transaction_pacing import Breath
 from thresher.kafka.transactional import TransactionalProducer
 
-# Who had no row for so long has no transaction open; far below the time that a broker gives one.
+# After so long without a row no transaction is open; far below the broker's transaction time-out.
 _IDLE_SECONDS = 2.0
 _SLICE_SECONDS, _LONGEST_OPENING_SECONDS = 0.001, 0.05
 
 
-class Opening:
+class TransactionOpening:
     """Opens and ends the transactions of one attempt. For the task's own thread."""
 
     def __init__(
         self,
         client: Callable[[], TransactionalProducer],
-        opener: Record,
+        opener: Any,
         *,
         ahead: bool,
         monotonic: Callable[[], float] = time.monotonic,

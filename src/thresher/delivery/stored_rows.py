@@ -1,0 +1,108 @@
+"""Outbox rows as they are stored: their one Arrow schema, and a batch of them on its way to transforms or to Kafka.
+
+A transform sees and returns record batches of `SCHEMA`. A handful of rows stays as the tuples that a query gave.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+_MOMENT = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("create_time", _MOMENT),
+        ("topic", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("header_keys", pa.list_(pa.string())),
+        ("header_values", pa.list_(pa.binary())),
+        ("partition", pa.int32()),
+        ("timestamp", _MOMENT),
+    ]
+)
+# As read: with what is wrong with a row that the database can tell without handing it over.
+READ_SCHEMA = SCHEMA.append(pa.field("flaw", pa.string()))
+# Up to here, tuples are quicker than columns.
+FEW = 16
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """A few rows as a query gave them: to put them into columns would take longer than to send them."""
+
+    found: Sequence[tuple[Any, ...]]
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The rows' ids."""
+        return [row[0] for row in self.found]
+
+    @property
+    def create_times(self) -> Sequence[int]:
+        """The rows' create times, in microseconds since 1970."""
+        return [micros(row[1]) for row in self.found]
+
+    @property
+    def nbytes(self) -> int:
+        """About what the rows take: keys, values and headers."""
+        return sum(
+            sum(len(part or b"") for part in (*row[3:5], *(row[5] or ()), *(row[6] or ()))) for row in self.found
+        )
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the rows as a batch."""
+        return batch_of(self.found)
+
+
+def micros(moment: datetime) -> int:
+    """Return a moment in microseconds since 1970."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def read_of(rows: Sequence[tuple[Any, ...]]) -> "FewRows | pa.RecordBatch":
+    """Return rows, as a query gives them, as what is quicker for so many."""
+    return FewRows(rows) if len(rows) <= FEW else batch_of(rows)
+
+
+def batch_of(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Return rows, as a query gives them, as a batch."""
+    schema = READ_SCHEMA if rows and len(rows[0]) == len(READ_SCHEMA) else SCHEMA
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    return pa.record_batch(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def flawless(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows that a transform may see, without the column for what is wrong with the others."""
+    if "flaw" not in batch.schema.names:
+        return batch
+    return batch.filter(batch.column("flaw").is_null()).select(SCHEMA.names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBatch:
+    """Rows as they were read, oldest first. The generation counts how often rows have gone back to the table."""
+
+    stored: pa.RecordBatch | FewRows
+    generation: int
+
+    @property
+    def arrow(self) -> pa.RecordBatch:
+        """The rows as a record batch."""
+        return self.stored.batch() if isinstance(self.stored, FewRows) else self.stored
+
+
+def split(read: pa.RecordBatch | FewRows, rows: int) -> Sequence[pa.RecordBatch | FewRows]:
+    """Return parts of so many rows: the oldest first, whatever their keys, since rows of one age lie together."""
+    if isinstance(read, FewRows):
+        found = sorted(read.found, key=itemgetter(0))
+        return [FewRows(found[start : start + rows]) for start in range(0, len(found), rows)]
+    batch = read.sort_by("id") if read.num_rows > rows else read
+    return [batch.slice(start, rows) for start in range(0, batch.num_rows, rows)]

@@ -1,0 +1,43 @@
+"""How large the next batch is: small at first, larger after quick ones, smaller after a slow one.
+
+A broker that cannot take many records gets few. Rows that are large make batches of fewer rows.
+"""
+
+_FIRST_ROWS, _FIRST_BYTES = 1_000, 1_000_000
+_LEAST_ROWS, _LEAST_BYTES = 10, 100_000
+# A window aims at a little less than is wanted, and is full nevertheless.
+_FULL = 0.75
+# The mean size of a row rises at once, and falls slowly.
+_FORGETTING = 0.75
+
+
+class BatchSize:
+    """Learns from batches how large the next may be. Looks at no clock."""
+
+    def __init__(self, *, most_rows: int, most_bytes: int) -> None:
+        self._most_rows, self._most_bytes = most_rows, most_bytes
+        self.first_rows = _FIRST_ROWS
+        self.rows = min(_FIRST_ROWS, most_rows)
+        self.bytes = min(_FIRST_BYTES, most_bytes)
+        self._row_bytes = 0.0
+
+    def learn(self, rows: int, seconds: float, most_seconds: float) -> None:
+        """Take in how long a batch took: a slow one halves the next, a quick and full one doubles it."""
+        if seconds > most_seconds:
+            self.rows = min(self._most_rows, max(_LEAST_ROWS, min(self.rows, rows) // 2))
+            self.bytes = max(_LEAST_BYTES, self.bytes // 2)
+        elif seconds < most_seconds / 2:
+            more = 4 if seconds < most_seconds / 8 else 2
+            self.bytes = min(self._most_bytes, self.bytes * more)
+            if rows >= _FULL * self.rows:
+                self.rows = min(self._most_rows, self.rows * more)
+
+    def learn_row_size(self, size: int, rows: int) -> None:
+        """Take in how many bytes so many rows had."""
+        self._row_bytes = max(size / rows, _FORGETTING * self._row_bytes)
+
+    def batches_together(self, most: int) -> int:
+        """Return how many batches one read may give: several once they are as large as may be, and rows are small."""
+        if self.rows < self._most_rows:
+            return 1
+        return max(1, min(most, int(self.bytes / max(1.0, self._row_bytes * self.rows))))

@@ -1,0 +1,79 @@
+"""Settles what was committed, in a thread of its own, while the next transaction is filled.
+
+Nothing but a committed progress record removes a row. A crash before a settling is repaired by recovery, which executes
+the same fates again.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import psycopg
+
+from thresher.db.problem import DatabaseLost
+from thresher.delivery.crash_points import CrashPoint, CrashPoints
+from thresher.delivery.effects import AwaitSettled, Handlers, Reset, Settle
+from thresher.delivery.settler import Settler
+from thresher.relay.protocol.progress import Progress
+from thresher.relay.reading.marking import reset
+from thresher.relay.reading.read_ahead import ReadAhead
+from thresher.relay.settings import Mandate
+from thresher.relay.settle import Settlement
+from thresher.relay.shard.meter import Meter
+from thresher.spark.worker.shard import Shard
+
+
+class SettleSteps:
+    """Executes fates, and takes marks off. `leader` returns the mark of a generation, where rows are marked."""
+
+    def __init__(
+        self,
+        mandate: Mandate,
+        connection: psycopg.Connection[Any],
+        ahead: ReadAhead,
+        leader: Callable[[int], uuid.UUID] | None,
+        crash: CrashPoints,
+        shard: Shard,
+        meter: Meter,
+    ) -> None:
+        settings = mandate.settings
+        self._mandate, self._connection, self._ahead, self._leader = mandate, connection, ahead, leader
+        self._crash, self._shard, self._meter = crash, shard, meter
+        self._settlement = Settlement(connection, settings.outbox, settings.shape, settings.settling)
+        self.settler: Settler[Progress] = shard.enter(closing(Settler(self._settle)))
+
+    @property
+    def handlers(self) -> Handlers:
+        """What is done for each effect."""
+        return {
+            Settle: lambda effect: self.settler.begin(effect.progress, effect.recovering),
+            AwaitSettled: lambda _: self.settler.wait(),
+            Reset: self._reset,
+        }
+
+    def _reset(self, effect: Reset) -> None:
+        if effect.ids and self._leader is not None:
+            reset(self._connection, self._mandate, self._leader(self._ahead.generation), effect.ids)
+
+    def _settle(self, progress: Progress, recovering: bool) -> None:
+        """Execute one record's fates. In the settler's thread."""
+        point = CrashPoint.RECOVERY_SETTLING if recovering else CrashPoint.SETTLING
+        began = time.monotonic()
+        mark = None if self._leader is None or recovering else self._leader(self._ahead.generation)
+        found = self._settlement.execute(progress, lambda: self._crash.reach(point, progress.ids), mark)
+        self._ahead.settled(progress.ids, progress.create_times)
+        if recovering and found:
+            self._shard.count("recovered", found)
+        if found < len(progress.ids):
+            self._settlement.require_gone(progress, mark, recovering=recovering)
+            if mark is not None:
+                # A row that another attempt marked will be sent by it, behind its followers that are in our hands.
+                raise DatabaseLost(
+                    f"{len(progress.ids) - found} of {len(progress.ids)} rows were gone, or marked by another, before "
+                    "they were settled: somebody else is at work in this table, and the shard starts over"
+                )
+        if not recovering:
+            self._meter.settled(time.monotonic() - began)
+            self._crash.reach(CrashPoint.SETTLED, progress.ids)

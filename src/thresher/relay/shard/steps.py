@@ -1,0 +1,92 @@
+"""The two ends of a relay's pipeline, which the engine runs in a Python worker of a Spark task: `read` and `publish`.
+
+The publisher pulls, and recovers before it pulls: nothing is read before `init_transactions`. The two ends tell each
+other about rows in flight through `ReadAhead`; rows travel in batches through the chain.
+"""
+
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from thresher.delivery.batch import NOTHING_YET, Batch, NothingYet, rows_of
+from thresher.delivery.carrier import Rules, ShardIdentity
+from thresher.delivery.stored_rows import StoredBatch
+from thresher.relay.names import progress_topic
+from thresher.relay.protocol import exactly_once, mark_purge_reset
+from thresher.relay.protocol.mark_purge_reset import Bounds
+from thresher.relay.protocol.progress import OutboxProgress
+from thresher.relay.reading.prefetch import Prefetch
+from thresher.relay.reading.read_ahead import Ahead, ReadAhead
+from thresher.relay.settings import Delivery, Mandate
+from thresher.relay.shard.attempt import Attempt
+from thresher.relay.shard.meter import counting_errors
+from thresher.spark.worker.shard import Shard
+
+_LOOK_SECONDS = 0.05
+
+
+def read_ahead_of(shard: Shard, mandate: Mandate) -> ReadAhead:
+    """Return what the reader and the publisher of this attempt share."""
+    limits = mandate.settings.limits
+    if mandate.settings.delivery is Delivery.AT_LEAST_ONCE:
+        window = Bounds.of(limits).window_rows
+        ahead = Ahead(most_rows=limits.mark_rows, most_bytes=limits.batch_bytes, window_rows=window)
+    else:
+        ahead = Ahead(most_rows=limits.batch_rows, most_bytes=limits.batch_bytes)
+    return shard.share(ReadAhead, lambda: ReadAhead(ahead))
+
+
+def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatch | NothingYet]:
+    """Give the batches that are read ahead. The publisher has recovered by the time the first is asked for."""
+    mandate: Mandate = config["mandate"]
+    ahead = read_ahead_of(shard, mandate)
+    attempt = shard.share(Attempt, lambda: Attempt(shard, mandate, ahead))
+    reserved = progress_topic(mandate.settings.name)
+
+    def convert(stored: StoredBatch) -> Batch:
+        # A row in the progress topic would be taken for progress, and nobody could recover from it.
+        return Batch(rows=rows_of(stored.stored, reserved), generation=stored.generation)
+
+    prefetch = Prefetch(
+        ahead,
+        attempt.open_source,
+        poll_seconds=mandate.settings.limits.poll_seconds,
+        convert=None if mandate.settings.transforms else convert,
+    )
+    with closing(prefetch):
+        while not shard.stopping:
+            yield ahead.take(_LOOK_SECONDS) or NOTHING_YET
+
+
+@counting_errors
+def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[Batch | NothingYet]) -> None:
+    """Run the protocol to its end: the chain runs dry, or something fails."""
+    mandate: Mandate = config["mandate"]
+    settings = mandate.settings
+    # Rows come and go by the ten thousand and have no cycles: looking through them for some is in vain.
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
+    ahead = read_ahead_of(shard, mandate)
+    attempt = shard.share(Attempt, lambda: Attempt(shard, mandate, ahead))
+    me = ShardIdentity(outbox_id=mandate.outbox_id, term=mandate.term, shard=shard.index)
+    rules = Rules(poison=settings.poison, grace_seconds=settings.limits.grace_seconds)
+    progress = OutboxProgress(
+        outbox_id=mandate.outbox_id,
+        term=mandate.term,
+        shard=shard.index,
+        # Asked anew by each attempt: the one before may have failed because it was lowered.
+        most_bytes=attempt.progress_bytes(),
+    )
+    if settings.delivery is Delivery.AT_LEAST_ONCE:
+        steps = mark_purge_reset.protocol(me, rules, progress, Bounds.of(settings.limits))
+    else:
+        steps = exactly_once.protocol(me, rules, progress)
+    handlers = attempt.handlers(batches)
+    answer: Any = None
+    while True:
+        try:
+            effect = steps.send(answer)
+        except StopIteration:
+            return
+        answer = handlers[type(effect)](effect)

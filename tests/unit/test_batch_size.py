@@ -1,0 +1,47 @@
+"""How large batches become by how long they took."""
+
+import pytest
+
+from thresher.relay.reading.batch_size import BatchSize
+
+
+def sized(most_rows: int = 4_000) -> BatchSize:
+    return BatchSize(most_rows=most_rows, most_bytes=16_000_000)
+
+
+@pytest.mark.parametrize(("seconds", "sizes"), [(0.3, [2_000, 4_000, 4_000]), (0.1, [4_000, 4_000])])
+def test_a_quick_and_full_batch_makes_the_next_larger(seconds: float, sizes: list[int]) -> None:
+    size = sized()
+    for rows in sizes:
+        size.learn(size.rows, seconds, 1.0)
+        assert size.rows == rows
+
+
+def test_a_slow_batch_halves_the_next_down_to_the_least() -> None:
+    size = sized()
+    size.learn(1_000, 1.1, 1.0)
+    assert size.rows == 500
+    size.learn(100, 1.1, 1.0)
+    assert size.rows == 50, "half of what was slow"
+    for _ in range(9):
+        size.learn(size.rows, 1.1, 1.0)
+    assert size.rows == 10
+
+
+@pytest.mark.parametrize(("rows", "seconds"), [(749, 0.1), (1_000, 0.6), (1_000, 1.0)])
+def test_a_batch_neither_slow_nor_quick_and_full_changes_nothing(rows: int, seconds: float) -> None:
+    size = sized()
+    size.learn(rows, seconds, 1.0)
+    assert size.rows == 1_000
+
+
+def test_batches_grow_also_where_windows_give_a_little_less() -> None:
+    size = sized()
+    size.learn(950, 0.1, 1.0)
+    assert size.rows == 4_000
+
+
+def test_no_more_is_read_than_the_most() -> None:
+    size = sized(most_rows=5)
+    size.learn(5, 1.1, 1.0)
+    assert size.rows <= 5

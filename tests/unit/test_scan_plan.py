@@ -1,0 +1,134 @@
+"""Which rows are read next, by the decision table and by the one safety rule."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thresher.relay.reading.scan_plan import ByBuckets, FromHead, Observed, Position, ScanPlan, Window, may_read_behind
+
+NOW = Observed(now=100.0, generation=3, rows=1_000)
+POSITION = Position(last=50, horizon="700", generation=3, until=110.0)
+
+
+def in_backlog(observed: Observed = NOW) -> ScanPlan:
+    """A plan whose last read by buckets was cut off by its limit."""
+    plan = ScanPlan(32, windows=True)
+    plan.read_by_buckets(observed.rows, ByBuckets(1_000), observed)
+    return plan
+
+
+def at_position() -> ScanPlan:
+    plan = in_backlog()
+    plan.begin(50, "700", NOW)
+    return plan
+
+
+def test_the_first_read_is_by_buckets() -> None:
+    assert isinstance(ScanPlan(32, windows=True).next(NOW), ByBuckets)
+
+
+def test_a_full_read_is_followed_by_a_window_from_the_head() -> None:
+    assert in_backlog().next(NOW) == FromHead()
+
+
+def test_a_position_is_read_on_from() -> None:
+    assert at_position().next(NOW) == Window(POSITION)
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [replace(NOW, heavy=True), replace(NOW, left_out=True), replace(NOW, now=100.6)],
+    ids=["large rows", "held topics", "a fair read is due"],
+)
+def test_instead_of_a_window_buckets_are_read(observed: Observed) -> None:
+    assert isinstance(at_position().next(observed), ByBuckets)
+
+
+def test_without_our_index_no_window_is_read() -> None:
+    plan = ScanPlan(32, windows=False)
+    plan.read_by_buckets(1_000, ByBuckets(1_000), NOW)
+    assert isinstance(plan.next(NOW), ByBuckets)
+
+
+def test_rows_that_went_back_are_read_from_the_head() -> None:
+    assert at_position().next(replace(NOW, generation=4)) == FromHead()
+
+
+def test_a_position_is_given_up_after_a_while() -> None:
+    plan = at_position()
+    later = replace(NOW, now=110.0)
+    plan.read_by_buckets(31, ByBuckets(32, fair=True), later)
+    assert plan.next(later) == FromHead()
+
+
+def test_a_fair_read_asks_each_bucket_for_an_equal_part() -> None:
+    assert at_position().next(replace(NOW, now=100.6)) == ByBuckets(32, fair=True)
+
+
+def test_a_fair_read_that_finds_little_does_not_end_a_backlog() -> None:
+    plan = at_position()
+    plan.read_by_buckets(40, ByBuckets(32, fair=True), replace(NOW, now=100.6))
+    assert plan.next(replace(NOW, now=100.7)) == Window(POSITION)
+
+
+def test_windows_that_give_little_rest_for_a_while() -> None:
+    plan = at_position()
+    plan.cut_off(10, NOW)
+    assert isinstance(plan.next(NOW), ByBuckets)
+    plan.read_by_buckets(1_000, ByBuckets(40, fair=True), NOW)
+    assert isinstance(plan.next(replace(NOW, now=100.4)), ByBuckets)
+    plan.read_by_buckets(1_000, ByBuckets(40, fair=True), replace(NOW, now=100.4))
+    assert plan.next(replace(NOW, now=100.6)) == FromHead()
+
+
+def test_a_window_cut_off_late_is_followed_by_one_from_the_head() -> None:
+    plan = at_position()
+    plan.cut_off(900, NOW)
+    assert plan.next(NOW) == FromHead()
+
+
+def test_nothing_pending_ends_the_backlog() -> None:
+    plan = at_position()
+    plan.idle()
+    assert isinstance(plan.next(NOW), ByBuckets)
+    assert not plan.backlog
+
+
+@given(
+    generations=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    left_out=st.booleans(),
+    now=st.floats(90.0, 120.0),
+)
+def test_read_behind_only_within_one_generation_with_nothing_left_out(
+    generations: tuple[int, int], left_out: bool, now: float
+) -> None:
+    then, since = generations
+    position = replace(POSITION, generation=then)
+    observed = Observed(now=now, generation=since, rows=1, left_out=left_out)
+    assert may_read_behind(position, observed) == (then == since and not left_out and now < 110.0)
+
+
+@pytest.mark.parametrize(("buckets", "rows", "each"), [(32, 10_000, 391), (1, 10_000, 10_000), (64, 10, 1)])
+def test_one_bucket_gives_about_an_equal_part(buckets: int, rows: int, each: int) -> None:
+    assert ScanPlan(buckets, windows=False).each(rows) == each
+
+
+def test_one_bucket_alone_soon_gives_whole_reads() -> None:
+    plan = ScanPlan(32, windows=False)
+    for _ in range(6):
+        plan.learn_share(plan.each(10_000), 32, 10_000)
+    assert plan.each(10_000) == 10_000
+    for _ in range(6):
+        plan.learn_share(10_000, 1, 10_000)
+    assert plan.each(10_000) == 391
+
+
+@given(st.lists(st.tuples(st.integers(0, 2_000), st.integers(1, 10**9)), max_size=20))
+def test_a_window_is_never_empty_and_grows_step_by_step(found: list[tuple[int, int]]) -> None:
+    plan = ScanPlan(32, windows=True, shards=2)
+    for rows, ids in found:
+        before = plan.width(1_000)
+        plan.learn_width(rows, ids)
+        assert 1 <= plan.width(1_000) <= 4 * before + 4
