@@ -180,9 +180,7 @@ def test_of_many_batches_the_last_is_not_waited_for(grown: ReadAhead, head: Play
     assert head.next_read()[1] == {1, 2, 3, 4, 5}, "the one that is left is not read again"
 
 
-def test_nothing_is_read_while_many_batches_are_left_or_in_flight(
-    grown: ReadAhead, head: Played
-) -> None:
+def test_nothing_is_read_while_many_batches_are_left_or_in_flight(grown: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(*range(2_004))
     lots = [taken(grown) for _ in range(1_000)]

@@ -15,9 +15,9 @@ LOWEST, HIGHEST = -(2**63), 2**63 - 1
 # A position is given up after a while: rows that were committed late among those already met wait for it. And within
 # days, a busy server wraps its transaction ids, and new rows look old.
 _POSITION_SECONDS = 10.0
-# During a backlog, a read by buckets this often: rows of a quiet bucket do not wait for older rows of the others. And
-# how long windows rest once they gave little.
-_FAIR_SECONDS = 0.5
+# During a backlog, a read by buckets this often, with few rows of each: rows of a quiet bucket do not wait for older rows
+# of the others. And how long windows rest once they gave little.
+_FAIR_SECONDS, _FAIR_ROWS = 0.5, 64
 # A window aims at a little less than a full read: rows beyond it are read again. It grows by this factor at most.
 _AIM, _MOST_GROWTH = 0.95, 4.0
 
@@ -80,11 +80,11 @@ def may_read_behind(position: Position, observed: Observed) -> bool:
 class ScanPlan:
     """Plans the reads of one shard. Looks at no clock and no table.
 
-    | windows allowed, light rows, nothing left out | backlog | fair read due | position usable | next |
+    | windows allowed, light rows, nothing left out, not resting | backlog | fair read due | position usable | next |
     | --- | --- | --- | --- | --- |
     | no | | | | `ByBuckets` |
     | yes | no | | | `ByBuckets` |
-    | yes | yes | yes, or the last window gave little | | `ByBuckets` |
+    | yes | yes | yes | | `ByBuckets`, fair |
     | yes | yes | no | no | `FromHead` |
     | yes | yes | no | yes | `Window` |
     """
@@ -107,10 +107,11 @@ class ScanPlan:
 
     def next(self, observed: Observed) -> ByBuckets | FromHead | Window:
         """Return what to read."""
-        if not self._windows or observed.heavy or observed.left_out or not self._backlog:
+        resting = observed.now < self._rest_until
+        if not self._windows or observed.heavy or observed.left_out or not self._backlog or resting:
             return ByBuckets(self.each(observed.rows))
-        if observed.now >= self._fair_at or observed.now < self._rest_until:
-            return ByBuckets(max(1, math.ceil(observed.rows / self._buckets)), fair=True)
+        if observed.now >= self._fair_at:
+            return ByBuckets(max(1, min(_FAIR_ROWS, math.ceil(observed.rows / self._buckets))), fair=True)
         if self._position is not None and may_read_behind(self._position, observed):
             return Window(self._position)
         return FromHead()
