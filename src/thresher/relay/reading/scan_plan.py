@@ -15,7 +15,7 @@ LOWEST, HIGHEST = -(2**63), 2**63 - 1
 # A position is given up after a while: rows that were committed late among those already met wait for it. And within
 # days, a busy server wraps its transaction ids, and new rows look old.
 _POSITION_SECONDS = 10.0
-# During a backlog, a read by buckets this often, with few rows of each: rows of a quiet bucket do not wait for older rows
+# During a backlog, a read by buckets this often, with few rows of each: a quiet bucket does not wait for older rows
 # of the others. And how long windows rest once they gave little.
 _FAIR_SECONDS, _FAIR_ROWS = 0.5, 64
 # A window aims at a little less than a full read: rows beyond it are read again. It grows by this factor at most.
