@@ -7,7 +7,7 @@ import math
 import os
 import select
 
-from thresher.spark.waker import Waker
+from thresher.spark.wakeup_pipe import WakeupPipe
 
 
 class Bell:
@@ -16,7 +16,7 @@ class Bell:
     def __init__(self) -> None:
         self.rung = False
         self.why = ""
-        self._waker = Waker()
+        self._wakeup = WakeupPipe()
         self._owner = os.getpid()
 
     def ring(self, why: str) -> None:
@@ -25,13 +25,13 @@ class Bell:
         if not self.rung and os.getpid() == self._owner:
             self.why = why
             self.rung = True
-            self._waker.wake()
+            self._wakeup.wake()
 
     def wait(self, seconds: float) -> bool:
         """Wait until it rings, at most so long; return whether it has rung."""
         if not self.rung and seconds > 0:
             poll = select.poll()  # one for each who waits: it is not made to be shared
-            poll.register(self._waker, select.POLLIN)
+            poll.register(self._wakeup, select.POLLIN)
             # Up to the next whole millisecond: rounding down would make a short wait a busy loop.
             poll.poll(math.ceil(seconds * 1000))
         return self.rung
