@@ -116,7 +116,7 @@ class Jvm:
             os.close(self._stderr)
 
     def connect(self, abort: Bell) -> JavaGateway:
-        """Wait until the JVM is up and return its gateway. Raises `SparkFailed`; `StopForced` once `abort` is set."""
+        """Wait until the JVM is up and return its gateway. Raises `SparkFailed`; `StopForced` when `abort` rings."""
         while not self._connection_info.exists():
             if abort.wait(_LOOK_SECONDS):
                 raise StopForced("stopped while Spark was starting")
@@ -149,7 +149,7 @@ class Jvm:
         return " / ".join(telling[:3]) or "it said nothing"
 
     def close(self, abort: Bell) -> None:
-        """End the JVM in good order; kill it if that takes too long or once `abort` is set."""
+        """End the JVM in good order; kill it if that takes too long or when `abort` rings."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()

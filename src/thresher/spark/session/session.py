@@ -88,7 +88,7 @@ class Session:
             self.context.parallelize([0], 1).count()
 
     def close(self, abort: Bell) -> None:
-        """End the context and the JVM if they are ours, at once if `abort` is set. A hanging JVM is killed."""
+        """End the context and the JVM if they are ours, at once if `abort` rings. A hanging JVM is killed."""
         if self.adopted:
             return
         with quiet_py4j():
@@ -115,7 +115,7 @@ class Session:
 
 
 def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) -> Session:
-    """Find or make a Spark. Raises `SparkUnfit`, `SparkFailed`, `JavaMissing`; `StopForced` once `abort` is set."""
+    """Find or make a Spark. Raises `SparkUnfit`, `SparkFailed`, `JavaMissing`; `StopForced` when `abort` rings."""
     for variable in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         if os.environ.get(variable):
             raise SparkUnfit(
@@ -286,7 +286,7 @@ def _forget_gateway() -> None:
 
 @contextlib.contextmanager
 def _killed_by(abort: Bell, jvm: Jvm) -> Iterator[None]:
-    """Kill the JVM if `abort` is set meanwhile, which ends every call that waits for the JVM."""
+    """Kill the JVM if `abort` rings meanwhile, which ends every call that waits for the JVM."""
     over = threading.Event()
 
     def listen() -> None:

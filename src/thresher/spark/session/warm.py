@@ -49,7 +49,7 @@ class WarmSpark:
             raise EngineLost("Spark's JVM has ended: start the program again")
 
     def lend(self, abort: Bell) -> Session:
-        """Return the session for one engine, once it is open. Raises as `check`; `StopForced` once `abort` is set."""
+        """Return the session for one engine, once it is open. Raises as `check`; `StopForced` when `abort` rings."""
         while not self._opened.wait(_LOOK_SECONDS):
             if abort.rung:
                 raise StopForced("stopped while Spark was starting")
@@ -59,7 +59,7 @@ class WarmSpark:
         return self._session.lent()
 
     def close(self, abort: Bell | None = None) -> None:
-        """End the session, at once if `abort` is set. No engine may use it any more. Harmless when repeated."""
+        """End the session, at once if `abort` rings. No engine may use it any more. Harmless when repeated."""
         if not self._opened.is_set():
             self._abort.ring("close")
         if self._thread.ident is not None:
