@@ -6,8 +6,8 @@
 4. `kill` ends everything at once.
 5. If Spark is lost, the shards end and the engine fails. It is not rebuilt: the program's owner decides on a restart.
 
-Threads: the event loop changes all state (`lifecycle`), the engine's own thread opens and closes the session, the
-threads of `shard_jobs` wait for Spark, and `observer` calls the program's observer.
+The event loop's thread changes all state, see `lifecycle`. The engine's own thread opens and closes the session. The
+threads of `shard_jobs` wait for Spark, and the thread of `observer` calls the program's observer.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What the threads of one engine share: its state, its first error, and the requests to stop and to kill."""
+"""The state that the threads of one engine share: its first error, and the requests to stop and to kill."""
 
 import threading
 

@@ -1,7 +1,7 @@
 """A thread beside the chain of functions that keeps the line and ends the process when it must not go on.
 
-1. A stop from the driver, a broken line, a silent driver, a dead parent, SIGTERM and SIGHUP have one meaning: finish
-   the open batch and begin no other.
+1. A stop from the driver, a broken line, a silent driver, a dead parent, SIGTERM and SIGHUP mean the same. The chain
+   finishes the open batch and begins no other.
 2. A chain that has not finished within its grace is ended with the process. Only a thread can do that, because the
    main thread may sit in a call that never returns.
 3. A kill from the driver, and memory beyond the limit, end the process at once.
@@ -40,7 +40,7 @@ class TaskWatch:
         self._heard_at = time.monotonic()
         # When the process is ended, if it is stopping.
         self._stop_by: float | None = None
-        # What the process was busy with, for the message of an overdue stop.
+        # The work in progress, for the message of an overdue stop.
         self._unfinished = "the open batch"
         self._thread = threading.Thread(target=self._run, name="line", daemon=True)
 
