@@ -117,6 +117,6 @@ def engines(spark: Session) -> Engines:
             yield made
         finally:
             made.kill()
-            assert made._done.wait(60)
+            assert made._status.done.wait(60)
 
     return engine

@@ -124,13 +124,13 @@ def test_the_type_of_an_error_survives_the_trip_through_spark(engines: Engines) 
     with engines(TICKS, ("misbehave", {"how": "raise_fatal"}), TALLY, shards=1) as engine:
         with pytest.raises(ShardsFailed):
             engine.wait(60)
-        outcome = engine._floor.stations[0].known.outcome
+        outcome = engine._lifecycle.shards.records[0].state.outcome
         shard = engine.snapshot().shards[0]
     assert isinstance(outcome, Fatal)
     assert (shard.state, shard.attempt, shard.last_error) == (Phase.FAILED, 1, "Hopeless: there is no such thing")
     # As a worker imports it: not the module that this test would import.
-    assert type(outcome.trouble.error) is importlib.import_module("functions").Hopeless
-    assert "in raise_fatal" in outcome.trouble.trace
+    assert type(outcome.error.exception) is importlib.import_module("functions").Hopeless
+    assert "in raise_fatal" in outcome.error.trace
 
 
 def test_a_failed_shard_leaves_its_neighbour_running(engines: Engines) -> None:
@@ -293,7 +293,7 @@ def test_a_slow_observer_has_seen_everything_when_the_wait_is_over(
     engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It is given a moment: here one that a machine that stalls does not use up.
-    monkeypatch.setattr("thresher.spark.driver.engine._CLOSE_SECONDS", 60.0)
+    monkeypatch.setattr("thresher.spark.driver.observer._CLOSE_SECONDS", 60.0)
     seen = []
 
     def observer(shard: int, name: str, _fields: dict[str, Any]) -> None:
@@ -306,8 +306,8 @@ def test_a_slow_observer_has_seen_everything_when_the_wait_is_over(
     assert [shard.events_dropped for shard in shot.shards] == [0] * 4
 
 
-def test_a_keeper_that_breaks_ends_the_engine(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thresher.spark.driver.engine.Engine._hook", lambda *_: 1 / 0)
+def test_a_session_thread_that_breaks_ends_the_engine(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thresher.spark.driver.engine.Engine._shutdown_hook", lambda *_: 1 / 0)
     with engines(TICKS, TALLY) as engine, pytest.raises(EngineLost, match="ZeroDivisionError"):
         engine.wait(60)
 

@@ -7,33 +7,43 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from thresher.spark.driver.supervision import (
-    AskStop,
-    Begin,
+    AttemptEnded,
+    CloseLine,
     Command,
-    End,
-    Ended,
     Event,
-    HangUp,
-    Heard,
+    ForceEnd,
+    FrameReceived,
     Hello,
-    HungUp,
-    KillAsked,
+    KillRequested,
     Launch,
+    LineClosed,
     Phase,
     Refuse,
-    StopAsked,
-    Supervision,
+    SendStop,
+    ShardState,
+    StartRequested,
+    StopRequested,
     Tick,
     Welcome,
     decide,
-    next_look,
+    next_deadline,
 )
-from thresher.spark.outcome import Fatal, Finished, Gone, Lost, Outcome, Replaced, Stopped, Transient, Trouble
+from thresher.spark.outcome import (
+    ErrorInfo,
+    Fatal,
+    Finished,
+    Outcome,
+    Replaced,
+    SparkLost,
+    Stopped,
+    TaskLost,
+    Transient,
+)
 from thresher.spark.policy import Policy
 
-TROUBLE = Trouble(kind="ValueError", message="a bad day")
-FAILURES: list[Outcome] = [Transient(trouble=TROUBLE), Lost(why="killed"), Replaced(), Stopped(why="SIGTERM")]
-FINAL: list[Outcome] = [Finished(), Fatal(trouble=TROUBLE), Gone(why="no JVM")]
+ERROR = ErrorInfo(kind="ValueError", message="a bad day")
+FAILURES: list[Outcome] = [Transient(error=ERROR), TaskLost(why="killed"), Replaced(), Stopped(why="SIGTERM")]
+FINAL: list[Outcome] = [Finished(), Fatal(error=ERROR), SparkLost(why="no JVM")]
 
 policies = st.builds(
     Policy,
@@ -55,7 +65,7 @@ class Supervised(RuleBasedStateMachine):
         # So many steps before anything may be over for good: most lives should be long.
         self.patience = patience
         self.now = 100.0
-        self.known = Supervision()
+        self.state = ShardState()
         # What the model knows: it looks back instead of carrying state forward.
         self.launches: list[float] = []
         self.ends: list[tuple[float, Outcome]] = []
@@ -67,11 +77,11 @@ class Supervised(RuleBasedStateMachine):
         self.streak = 0
         self.not_before = 0.0
         self.hung_up = False
-        self.send(Begin())
+        self.send(StartRequested())
         assert len(self.launches) == 1
 
     def send(self, event: Event, draw: float = 0.5) -> tuple[Command, ...]:
-        self.known, commands = decide(self.known, event, now=self.now, policy=self.policy, draw=lambda: draw)
+        self.state, commands = decide(self.state, event, now=self.now, policy=self.policy, draw=lambda: draw)
         for command in commands:
             self.check(command)
         return commands
@@ -88,15 +98,15 @@ class Supervised(RuleBasedStateMachine):
             case Welcome(task=task):
                 assert self.in_flight
                 assert task > self.newest, "an older task was let in"
-            case End(attempt=attempt):
+            case ForceEnd(attempt=attempt):
                 assert self.in_flight
                 assert attempt == len(self.launches)
                 assert self.reason_to_end, "nothing was wrong with it"
                 self.forced.append((attempt, self.now))
-            case AskStop(grace_seconds=grace):
+            case SendStop(grace_seconds=grace):
                 assert self.stopped
                 assert grace == self.policy.grace_seconds
-            case HangUp() | Refuse():
+            case CloseLine() | Refuse():
                 pass
 
     @property
@@ -165,7 +175,7 @@ class Supervised(RuleBasedStateMachine):
         if welcome:
             self.welcomes.append((number, newest + task, self.now))
             self.heard, self.hung_up = self.now, False
-            assert any(isinstance(command, AskStop) for command in commands) is self.stopped
+            assert any(isinstance(command, SendStop) for command in commands) is self.stopped
             if self.stopped and self.asked_at is None:
                 self.asked_at = (len(self.launches), math.inf)
 
@@ -173,21 +183,21 @@ class Supervised(RuleBasedStateMachine):
     @rule()
     def beat(self) -> None:
         assert self.line is not None
-        assert self.send(Heard(task=self.line)) == ()
+        assert self.send(FrameReceived(task=self.line)) == ()
         self.heard = self.now
 
     @rule(task=st.integers(-2, 50))
     def beat_of_another(self, task: int) -> None:
         if task != self.line:
-            before = self.known
-            assert self.send(Heard(task=task)) == ()
-            assert self.known == before
+            before = self.state
+            assert self.send(FrameReceived(task=task)) == ()
+            assert self.state == before
 
     @precondition(lambda self: self.line is not None)
     @rule()
     def line_breaks(self) -> None:
         assert self.line is not None
-        assert self.send(HungUp(task=self.line)) == ()
+        assert self.send(LineClosed(task=self.line)) == ()
         self.hung_up = True
         self.lost = self.now
 
@@ -206,44 +216,44 @@ class Supervised(RuleBasedStateMachine):
         welcomed = [when for number, _, when in self.welcomes if number == attempt]
         healthy = bool(welcomed) and self.now - welcomed[-1] >= self.policy.healthy_seconds
         self.ends.append((self.now, outcome))
-        commands = self.send(Ended(attempt=attempt, outcome=outcome), draw)
-        assert commands == (HangUp(),)
+        commands = self.send(AttemptEnded(attempt=attempt, outcome=outcome), draw)
+        assert commands == (CloseLine(),)
         if outcome in FINAL or self.stopped:
             self.over = True
             expected = Phase.FINISHED if outcome in FINAL[:1] else Phase.FAILED if outcome in FINAL else Phase.STOPPED
-            assert self.known.phase is expected
+            assert self.state.phase is expected
             return
         self.streak = 1 if healthy else self.streak + 1
         if self.policy.restarts is not None and self.streak > self.policy.restarts:
             self.over = True
-            assert self.known.phase is Phase.FAILED
+            assert self.state.phase is Phase.FAILED
             return
-        assert self.known.phase is Phase.BACKING_OFF
+        assert self.state.phase is Phase.BACKING_OFF
         longest = min(self.policy.back_off_most_seconds, self.policy.back_off_seconds * 2.0 ** (self.streak - 1))
-        assert self.known.due is not None
-        wait = self.known.due - self.now
+        assert self.state.due is not None
+        wait = self.state.due - self.now
         assert longest / 2 - 1e-9 <= wait <= longest + 1e-9
         assert math.isclose(wait, longest * (0.5 + draw / 2), abs_tol=1e-9)
-        self.not_before = self.known.due
+        self.not_before = self.state.due
 
     @rule(older=st.integers(1, 3), outcome=st.sampled_from(FAILURES + FINAL))
     def an_older_attempt_ends(self, older: int, outcome: Outcome) -> None:
-        before = self.known
-        assert self.send(Ended(attempt=len(self.launches) - older, outcome=outcome)) == ()
-        assert self.known == before
+        before = self.state
+        assert self.send(AttemptEnded(attempt=len(self.launches) - older, outcome=outcome)) == ()
+        assert self.state == before
 
     @precondition(lambda self: self.out_of_patience)
     @rule()
     def stop(self) -> None:
         line, first = self.line, not self.stopped
         self.stopped = True
-        commands = self.send(StopAsked())
+        commands = self.send(StopRequested())
         if not self.in_flight or self.over:
             assert commands == ()
             self.over = True
-            assert self.known.phase.over
+            assert self.state.phase.over
         elif first:
-            assert [type(command) for command in commands] == [AskStop if line is not None else End]
+            assert [type(command) for command in commands] == [SendStop if line is not None else ForceEnd]
             if line is not None:
                 self.asked_at = (len(self.launches), self.now)
 
@@ -251,10 +261,10 @@ class Supervised(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         self.stopped = self.killing = True
-        commands = self.send(KillAsked())
+        commands = self.send(KillRequested())
         self.killing = False
         if self.in_flight and not self.over:
-            assert [type(command) for command in commands] == [HangUp, End]
+            assert [type(command) for command in commands] == [CloseLine, ForceEnd]
             self.hung_up = True
         else:
             assert commands == ()
@@ -274,7 +284,7 @@ class Supervised(RuleBasedStateMachine):
         """Let time pass the way the loop does: a tick whenever one is due."""
         until = self.now + seconds
         for _ in range(100):
-            due = next_look(self.known, self.policy)
+            due = next_deadline(self.state, self.policy)
             if due is None or due > until:
                 break
             self.now = max(self.now, due)
@@ -287,34 +297,34 @@ class Supervised(RuleBasedStateMachine):
         wrong = in_flight and not forced and (self.silent or self.overdue or self.lineless)
         again = in_flight and forced and self.now - self.forced[-1][1] >= 5.0
         commands = self.send(Tick())
-        assert (End(attempt=len(self.launches)) in commands) is (wrong or again)
+        assert (ForceEnd(attempt=len(self.launches)) in commands) is (wrong or again)
         if in_flight and not self.stopped and self.line is None:
             waited = self.now - max(self.launches[-1], self.lost)
-            assert (self.known.phase is Phase.WAITING) is (waited >= self.policy.slot_seconds)
+            assert (self.state.phase is Phase.WAITING) is (waited >= self.policy.slot_seconds)
 
     @invariant()
     def phases_are_what_the_log_says(self) -> None:
-        if not hasattr(self, "known"):
+        if not hasattr(self, "state"):
             return
-        assert self.known.attempt == len(self.launches)
-        assert self.known.phase.over is self.over
+        assert self.state.attempt == len(self.launches)
+        assert self.state.phase.over is self.over
         if self.over:
-            assert next_look(self.known, self.policy) is None or not self.in_flight
+            assert next_deadline(self.state, self.policy) is None or not self.in_flight
             return
         if self.in_flight:
-            assert self.known.phase in {Phase.STARTING, Phase.WAITING, Phase.RUNNING, Phase.STOPPING}
-            assert (self.known.phase is Phase.STOPPING) is self.stopped
+            assert self.state.phase in {Phase.STARTING, Phase.WAITING, Phase.RUNNING, Phase.STOPPING}
+            assert (self.state.phase is Phase.STOPPING) is self.stopped
             if not self.stopped:
-                assert (self.known.phase is Phase.RUNNING) is (self.line is not None)
+                assert (self.state.phase is Phase.RUNNING) is (self.line is not None)
         else:
-            assert self.known.phase is Phase.BACKING_OFF
-            assert self.now <= self.not_before or next_look(self.known, self.policy) == self.not_before
+            assert self.state.phase is Phase.BACKING_OFF
+            assert self.now <= self.not_before or next_deadline(self.state, self.policy) == self.not_before
 
     @invariant()
     def a_stop_always_gets_somewhere(self) -> None:
         """While an attempt is in flight there is always a next look: nothing waits for ever on a task's good will."""
-        if hasattr(self, "known") and self.in_flight and self.stopped and not self.over:
-            assert next_look(self.known, self.policy) is not None
+        if hasattr(self, "state") and self.in_flight and self.stopped and not self.over:
+            assert next_deadline(self.state, self.policy) is not None
 
 
 TestSupervision = Supervised.TestCase

@@ -12,8 +12,8 @@ def test_a_thread_that_hangs_owes_an_answer_until_it_goes_on() -> None:
     engine = Engine(Pipeline(name="p", shards=1, steps=(Step(function="functions:read"),)))
     assert engine.silent_seconds() == 0.0
     # Its loop alone: no Spark is needed for it.
-    engine._state = EngineState.RUNNING
-    engine._loop.start()
+    engine._status.state = EngineState.RUNNING
+    engine._lifecycle.loop.start()
     go_on = threading.Event()
 
     def hang() -> None:
@@ -21,11 +21,11 @@ def test_a_thread_that_hangs_owes_an_answer_until_it_goes_on() -> None:
 
     try:
         eventually(lambda: engine.silent_seconds() == 0.0, 60)
-        engine._loop.post(hang)
+        engine._lifecycle.loop.post(hang)
         eventually(lambda: engine.silent_seconds() > 0.2, 60)
         go_on.set()
         eventually(lambda: engine.silent_seconds() < 0.2, 60)
     finally:
         go_on.set()
-        engine._loop.post(engine._loop.finish)
-        assert engine._loop.join(60)
+        engine._lifecycle.loop.post(engine._lifecycle.loop.finish)
+        assert engine._lifecycle.loop.join(60)

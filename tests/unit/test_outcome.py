@@ -6,11 +6,11 @@ from thresher.core.errors import ThresherError
 from thresher.spark.outcome import (
     Fatal,
     Finished,
-    Gone,
-    Lost,
     Outcome,
     Replaced,
+    SparkLost,
     Stopped,
+    TaskLost,
     Transient,
     decode,
     encode,
@@ -32,7 +32,7 @@ class Mute(Exception):
 
 
 @pytest.mark.parametrize(
-    "outcome", [Finished(), Stopped(why="asked"), Replaced(), Lost(why="killed"), Gone(why="no JVM")]
+    "outcome", [Finished(), Stopped(why="asked"), Replaced(), TaskLost(why="killed"), SparkLost(why="no JVM")]
 )
 def test_outcomes_survive_the_trip(outcome: Outcome) -> None:
     assert decode(encode(outcome, {"rows": 7})) == (outcome, {"rows": 7})
@@ -45,25 +45,25 @@ def travelled(error: BaseException) -> Outcome:
 def test_errors_of_ours_say_whether_a_retry_helps_and_arrive_as_themselves() -> None:
     fatal, transient = travelled(WrongBatch("no")), travelled(LineUnreachable("no"))
     assert isinstance(fatal, Fatal)
-    assert isinstance(fatal.trouble.error, WrongBatch)
+    assert isinstance(fatal.error.exception, WrongBatch)
     assert isinstance(transient, Transient)
-    assert isinstance(transient.trouble.error, LineUnreachable)
-    assert str(fatal.trouble) == "WrongBatch: no"
+    assert isinstance(transient.error.exception, LineUnreachable)
+    assert str(fatal.error) == "WrongBatch: no"
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), OSError(5, "io"), MemoryError(), KeyboardInterrupt()])
 def test_errors_of_others_are_given_another_chance(error: BaseException) -> None:
     outcome = travelled(error)
     assert isinstance(outcome, Transient)
-    assert outcome.trouble.kind == type(error).__name__
-    assert outcome.trouble.error is None
+    assert outcome.error.kind == type(error).__name__
+    assert outcome.error.exception is None
 
 
 def test_an_error_that_cannot_be_built_again_arrives_as_its_text() -> None:
     outcome = travelled(Odd(wanted="this"))
     assert isinstance(outcome, Transient)
-    assert outcome.trouble.error is None
-    assert str(outcome.trouble) == "Odd: this"
+    assert outcome.error.exception is None
+    assert str(outcome.error) == "Odd: this"
 
 
 def test_an_error_whose_class_the_driver_lacks_arrives_as_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,15 +71,15 @@ def test_an_error_whose_class_the_driver_lacks_arrives_as_its_text(monkeypatch: 
     monkeypatch.delattr(sys.modules["thresher.spark.problem"], "LineUnreachable")
     outcome, _ = decode(payload)
     assert isinstance(outcome, Transient)
-    assert outcome.trouble.error is None
-    assert str(outcome.trouble) == "LineUnreachable: no"
+    assert outcome.error.exception is None
+    assert str(outcome.error) == "LineUnreachable: no"
 
 
 def test_exiting_python_is_a_failure_with_its_status() -> None:
     outcome = outcome_of(SystemExit(3))
     assert isinstance(outcome, Transient)
-    assert isinstance(outcome.trouble.error, StepExited)
-    assert "sys.exit(3)" in outcome.trouble.message
+    assert isinstance(outcome.error.exception, StepExited)
+    assert "sys.exit(3)" in outcome.error.message
 
 
 def test_an_error_without_a_text_is_still_told() -> None:
@@ -89,7 +89,7 @@ def test_an_error_without_a_text_is_still_told() -> None:
 def test_an_error_of_any_size_arrives_as_one_of_a_bearable_size() -> None:
     outcome = travelled(WrongBatch("x" * 10_000_000))
     assert isinstance(outcome, Fatal)
-    assert outcome.trouble.error is None
+    assert outcome.error.exception is None
     assert len(encode(outcome)) < 50_000
-    assert outcome.trouble.message.startswith("xxx")
-    assert "letters" in outcome.trouble.message
+    assert outcome.error.message.startswith("xxx")
+    assert "letters" in outcome.error.message

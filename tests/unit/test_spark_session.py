@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from thresher.spark.session.session import unanswered
+from thresher.spark.session.session import quiet_py4j
 
 
 def say(what: str, path: str) -> None:
@@ -14,7 +14,7 @@ def say(what: str, path: str) -> None:
 
 def test_only_py4j_is_silent_about_a_jvm_that_is_being_ended_and_only_then(caplog: pytest.LogCaptureFixture) -> None:
     say("before", "/lib/py4j/java_gateway.py")
-    with unanswered():
+    with quiet_py4j():
         say("meanwhile", "/lib/py4j/java_gateway.py")
         say("somebody else", "/app/main.py")
         logging.getLogger("py4j").warning("its own logger's")

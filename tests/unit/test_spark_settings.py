@@ -7,13 +7,13 @@ import pytest
 from thresher.spark.problem import PipelineInvalid
 from thresher.spark.session.settings import (
     SparkOptions,
-    breaking,
+    breaking_settings,
+    context_settings,
     default_master,
-    given_by,
     is_local,
     java_options,
-    ours,
     read_defaults,
+    settings_of,
 )
 
 FIT = {"spark.python.worker.reuse": "false"}
@@ -22,13 +22,13 @@ FIT = {"spark.python.worker.reuse": "false"}
 def settings(
     options: SparkOptions | None = None, *, master: str = "local[4]", submitted: bool = False
 ) -> dict[str, str]:
-    given = {"spark.master": master} | given_by(options or SparkOptions())
-    return ours(given, name="orders", shards=3, submitted=submitted)
+    given = {"spark.master": master} | settings_of(options or SparkOptions())
+    return context_settings(given, name="orders", shards=3, submitted=submitted)
 
 
 def test_our_own_settings_do_not_break_the_engine() -> None:
-    assert breaking(settings()) == []
-    assert breaking(settings(master="spark://host:7077")) == []
+    assert breaking_settings(settings()) == []
+    assert breaking_settings(settings(master="spark://host:7077")) == []
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_our_own_settings_do_not_break_the_engine() -> None:
     ],
 )
 def test_what_breaks_the_engine_is_named(changes: dict[str, str], name: str | None) -> None:
-    found = breaking(FIT | changes)
+    found = breaking_settings(FIT | changes)
     assert [each.split(":")[0] for each in found] == ([] if name is None else [name])
 
 
 def test_a_default_of_sparks_that_breaks_the_engine_is_named_too() -> None:
-    (found,) = breaking({})
+    (found,) = breaking_settings({})
     assert found.startswith("spark.python.worker.reuse is not set, and true by default")
     assert found.endswith("set it to false")
 
@@ -78,7 +78,7 @@ def test_what_the_user_sets_wins() -> None:
         conf={"spark.driver.memory": "2g", "spark.app.name": "mine"}, archives=("a.tar.gz#e", "b.zip")
     )
     chosen = settings(options)
-    assert breaking(chosen) == []
+    assert breaking_settings(chosen) == []
     assert (chosen["spark.driver.memory"], chosen["spark.app.name"]) == ("2g", "mine")
     assert chosen["spark.archives"] == "a.tar.gz#e,b.zip"
 
@@ -106,9 +106,9 @@ def test_java_options_survive_spaces_in_paths_and_keep_the_users_own(user: str) 
 
 
 def test_a_master_among_the_settings_is_a_master() -> None:
-    given = given_by(SparkOptions(conf={"spark.master": "spark://host:7077"}))
-    assert "spark.driver.bindAddress" not in ours(given, name="orders", shards=2, submitted=False)
-    assert given_by(SparkOptions(master="local[2]", conf={"spark.master": "yarn"}))["spark.master"] == "local[2]"
+    given = settings_of(SparkOptions(conf={"spark.master": "spark://host:7077"}))
+    assert "spark.driver.bindAddress" not in context_settings(given, name="orders", shards=2, submitted=False)
+    assert settings_of(SparkOptions(master="local[2]", conf={"spark.master": "yarn"}))["spark.master"] == "local[2]"
 
 
 def test_defaults_of_the_installation_are_read_as_spark_reads_them(tmp_path: Path) -> None:

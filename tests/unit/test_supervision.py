@@ -3,28 +3,28 @@
 from dataclasses import dataclass, field
 
 from thresher.spark.driver.supervision import (
-    AskStop,
-    Begin,
+    AttemptEnded,
+    CloseLine,
     Command,
-    End,
-    Ended,
     Event,
-    HangUp,
-    Heard,
+    ForceEnd,
+    FrameReceived,
     Hello,
-    HungUp,
     Launch,
+    LineClosed,
     Phase,
-    StopAsked,
-    Supervision,
+    SendStop,
+    ShardState,
+    StartRequested,
+    StopRequested,
     Tick,
     Welcome,
     decide,
 )
-from thresher.spark.outcome import Finished, Lost, Outcome, Stopped, Transient, Trouble
+from thresher.spark.outcome import ErrorInfo, Finished, Outcome, Stopped, TaskLost, Transient
 from thresher.spark.policy import Policy
 
-FAILURE = Transient(trouble=Trouble(kind="ValueError", message="a bad day"))
+FAILURE = Transient(error=ErrorInfo(kind="ValueError", message="a bad day"))
 
 
 @dataclass
@@ -32,42 +32,42 @@ class Life:
     """A shard with a clock of its own; random draws are all the largest."""
 
     policy: Policy = field(default_factory=Policy)
-    known: Supervision = field(default_factory=Supervision)
+    state: ShardState = field(default_factory=ShardState)
     now: float = 100.0
 
     def at(self, phase: Phase) -> bool:
-        return self.known.phase is phase
+        return self.state.phase is phase
 
     def send(self, event: Event, after: float = 0.0) -> list[Command]:
         self.now += after
-        self.known, commands = decide(self.known, event, now=self.now, policy=self.policy, draw=lambda: 1.0)
+        self.state, commands = decide(self.state, event, now=self.now, policy=self.policy, draw=lambda: 1.0)
         return list(commands)
 
     def run(self) -> None:
         """Begin, and be welcomed."""
-        self.send(Begin())
+        self.send(StartRequested())
         self.send(Hello(attempt=1, task=10))
 
     def end(self, outcome: Outcome, after: float = 0.0) -> list[Command]:
-        return self.send(Ended(attempt=self.known.attempt, outcome=outcome), after)
+        return self.send(AttemptEnded(attempt=self.state.attempt, outcome=outcome), after)
 
     def live(self, seconds: int) -> list[Command]:
         """Say every second that it is there."""
         commands = []
         for _ in range(seconds):
-            commands += self.send(Heard(task=self.known.task or 0), 1.0)
+            commands += self.send(FrameReceived(task=self.state.task or 0), 1.0)
             commands += self.send(Tick())
         return commands
 
 
 def test_a_shard_is_launched_welcomed_and_finished() -> None:
     life = Life()
-    assert life.send(Begin()) == [Launch(attempt=1)]
+    assert life.send(StartRequested()) == [Launch(attempt=1)]
     assert life.at(Phase.STARTING)
     assert life.send(Hello(attempt=1, task=10)) == [Welcome(task=10)]
     assert life.at(Phase.RUNNING)
-    assert life.end(Finished()) == [HangUp()]
-    assert (life.known.phase, life.known.restarts) == (Phase.FINISHED, 0)
+    assert life.end(Finished()) == [CloseLine()]
+    assert (life.state.phase, life.state.restarts) == (Phase.FINISHED, 0)
 
 
 def test_back_offs_double_and_start_over_after_a_healthy_attempt() -> None:
@@ -78,11 +78,11 @@ def test_back_offs_double_and_start_over_after_a_healthy_attempt() -> None:
         if healthy:
             assert life.live(60) == []
         life.end(FAILURE)
-        waits.append(round((life.known.due or 0) - life.now, 3))
-        assert life.send(Tick(), waits[-1] + 0.001) == [Launch(attempt=life.known.attempt)]
-        life.send(Hello(attempt=life.known.attempt, task=10))
+        waits.append(round((life.state.due or 0) - life.now, 3))
+        assert life.send(Tick(), waits[-1] + 0.001) == [Launch(attempt=life.state.attempt)]
+        life.send(Hello(attempt=life.state.attempt, task=10))
     assert waits == [0.2, 0.4, 0.8, 0.2, 0.4]
-    assert life.known.restarts == 5
+    assert life.state.restarts == 5
 
 
 def test_a_shard_has_failed_when_its_restarts_are_used_up() -> None:
@@ -91,21 +91,21 @@ def test_a_shard_has_failed_when_its_restarts_are_used_up() -> None:
     life.end(FAILURE)
     life.send(Tick(), 60)
     life.end(FAILURE)
-    assert (life.known.phase, life.known.restarts) == (Phase.FAILED, 1)
-    assert life.known.last_error == "ValueError: a bad day"
+    assert (life.state.phase, life.state.restarts) == (Phase.FAILED, 1)
+    assert life.state.last_error == "ValueError: a bad day"
 
 
 def test_a_task_that_does_not_stop_is_ended_after_its_grace_and_again_when_that_does_not_help() -> None:
     life = Life(Policy(grace_seconds=4.0))
     life.run()
-    assert life.send(StopAsked()) == [AskStop(grace_seconds=4.0)]
+    assert life.send(StopRequested()) == [SendStop(grace_seconds=4.0)]
     assert life.live(5) == []
-    assert life.live(1) == [End(attempt=1)]
+    assert life.live(1) == [ForceEnd(attempt=1)]
     assert life.live(4) == []
-    assert life.live(1) == [End(attempt=1)]
-    life.end(Lost(why="killed"))
+    assert life.live(1) == [ForceEnd(attempt=1)]
+    life.end(TaskLost(why="killed"))
     assert life.at(Phase.STOPPED)
-    assert life.known.last_error == "it did not stop in time"
+    assert life.state.last_error == "it did not stop in time"
 
 
 def test_a_silent_task_is_ended_and_its_shard_launched_again() -> None:
@@ -113,24 +113,24 @@ def test_a_silent_task_is_ended_and_its_shard_launched_again() -> None:
     life.run()
     assert life.live(100) == []
     assert life.send(Tick(), 2.9) == []
-    assert life.send(Tick(), 0.1) == [End(attempt=1)]
-    life.end(Lost(why="Python worker exited unexpectedly"), 0.5)
-    assert (life.known.phase, life.known.last_error) == (Phase.BACKING_OFF, "it was silent for 3 s")
+    assert life.send(Tick(), 0.1) == [ForceEnd(attempt=1)]
+    life.end(TaskLost(why="Python worker exited unexpectedly"), 0.5)
+    assert (life.state.phase, life.state.last_error) == (Phase.BACKING_OFF, "it was silent for 3 s")
 
 
 def test_a_task_that_spark_starts_again_takes_the_line_and_counts_as_a_restart() -> None:
     life = Life()
     life.run()
-    life.send(HungUp(task=10))
+    life.send(LineClosed(task=10))
     assert life.at(Phase.STARTING)
     assert life.send(Hello(attempt=1, task=11), 2.0) == [Welcome(task=11)]
-    assert (life.known.phase, life.known.attempt, life.known.restarts) == (Phase.RUNNING, 1, 1)
-    assert "Spark started the task again" in (life.known.last_error or "")
+    assert (life.state.phase, life.state.attempt, life.state.restarts) == (Phase.RUNNING, 1, 1)
+    assert "Spark started the task again" in (life.state.last_error or "")
 
 
 def test_without_a_call_it_is_waiting_for_a_slot() -> None:
     life = Life()
-    life.send(Begin())
+    life.send(StartRequested())
     life.send(Tick(), 29.9)
     assert life.at(Phase.STARTING)
     life.send(Tick(), 0.1)
@@ -143,14 +143,14 @@ def test_who_stops_unasked_is_launched_again() -> None:
     life = Life()
     life.run()
     life.end(Stopped(why="SIGTERM"))
-    assert (life.known.phase, life.known.last_error) == (Phase.BACKING_OFF, "it stopped unasked: SIGTERM")
+    assert (life.state.phase, life.state.last_error) == (Phase.BACKING_OFF, "it stopped unasked: SIGTERM")
 
 
 def test_who_lost_its_line_and_does_not_end_is_ended() -> None:
     life = Life()
     life.run()
-    life.send(HungUp(task=10))
+    life.send(LineClosed(task=10))
     assert life.send(Tick(), 29.9) == []
-    assert life.send(Tick(), 0.1) == [End(attempt=1)]
-    life.end(Lost(why="cancelled"))
-    assert (life.known.phase, life.known.last_error) == (Phase.BACKING_OFF, "it lost its line and did not end")
+    assert life.send(Tick(), 0.1) == [ForceEnd(attempt=1)]
+    life.end(TaskLost(why="cancelled"))
+    assert (life.state.phase, life.state.last_error) == (Phase.BACKING_OFF, "it lost its line and did not end")

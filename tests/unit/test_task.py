@@ -13,29 +13,29 @@ from thresher.spark.outcome import Fatal, Transient, decode
 from thresher.spark.pipeline import Step
 from thresher.spark.policy import Policy
 from thresher.spark.problem import LineUnreachable, VersionMismatch
-from thresher.spark.spec import Address, Parcel, Spec
+from thresher.spark.task_spec import DriverAddress, PackedTaskSpec, TaskSpec
 from thresher.spark.worker.shard import Figures
 from thresher.spark.worker.task import Task, run_shard
 
 
-def spec(port: int) -> Spec:
-    return Spec(
+def spec(port: int) -> TaskSpec:
+    return TaskSpec(
         pipeline="test",
         shard=0,
         shards=1,
         attempt=1,
         steps=pickle.dumps((Step(function="sys:exit"),)),
         policy=Policy(),
-        address=Address(host="127.0.0.1", port=port, token="secret"),
+        address=DriverAddress(host="127.0.0.1", port=port, token="secret"),
     )
 
 
-def test_a_parcel_of_another_version_is_not_opened() -> None:
-    (payload,) = Task(Parcel(version="0.0.0", payload=b"whatever that version packed"))([])
+def test_a_task_spec_of_another_version_is_not_unpacked() -> None:
+    (payload,) = Task(PackedTaskSpec(version="0.0.0", payload=b"whatever that version packed"))([])
     outcome, _ = decode(payload)
     assert isinstance(outcome, Fatal)
-    assert isinstance(outcome.trouble.error, VersionMismatch)
-    assert "the driver 0.0.0: give the executors the driver's environment" in outcome.trouble.message
+    assert isinstance(outcome.error.exception, VersionMismatch)
+    assert "the driver 0.0.0: give the executors the driver's environment" in outcome.error.message
 
 
 def test_a_driver_that_cannot_be_reached_is_worth_another_attempt_and_says_where_it_was_sought() -> None:
@@ -45,21 +45,20 @@ def test_a_driver_that_cannot_be_reached_is_worth_another_attempt_and_says_where
         port = nobody.getsockname()[1]
         outcome = run_shard(spec(port), Figures(), task=0)
     assert isinstance(outcome, Transient)
-    assert isinstance(outcome.trouble.error, LineUnreachable)
-    assert f"127.0.0.1:{port}" in outcome.trouble.message
-    assert "spark.driver.host" in outcome.trouble.message
+    assert isinstance(outcome.error.exception, LineUnreachable)
+    assert f"127.0.0.1:{port}" in outcome.error.message
+    assert "spark.driver.host" in outcome.error.message
 
 
 def test_the_token_is_never_shown() -> None:
     assert "secret" not in repr(spec(1))
-    assert "secret" not in repr(Parcel.of(spec(1)))
+    assert "secret" not in repr(PackedTaskSpec.pack(spec(1)))
 
 
 # A process that leads its group, as Spark's daemon does, and one that it forked and that says hello.
 HELLO = """
 import json, os, sys, time
 from tests.unit.test_task import spec
-from thresher.spark.bell import Bell
 from thresher.spark.worker.line import Line
 from thresher.spark.worker.shard import Figures
 leader = os.getpid()
@@ -69,7 +68,7 @@ if os.fork():
     os._exit(0)
 while sys.argv[1] == "died" and os.getppid() == leader:
     time.sleep(0.01)
-parent = Line(spec(1), Bell(), Figures(), task=0)._hello()["parent"]
+parent = Line(spec(1), Figures(), task=0)._hello()["parent"]
 print(json.dumps({"leader": leader, "parent": parent[0] if parent else None}), flush=True)
 os._exit(0)
 """

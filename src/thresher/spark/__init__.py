@@ -1,6 +1,7 @@
-"""The resident engine: long Spark tasks that pass Arrow record batches through a chain of functions, supervised.
+"""The resident engine: supervised long-running Spark tasks that pass Arrow record batches through functions.
 
-The only part of Thresher that imports pyspark. It knows no outbox, no table and no topic.
+`driver` supervises, `worker` runs inside the Spark task, `session` gets a Spark; the modules here are shared by both
+sides. Only this package imports pyspark. It knows no outbox, no table and no topic.
 """
 
 from thresher.spark.driver.engine import Engine

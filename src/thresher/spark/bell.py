@@ -1,37 +1,37 @@
-"""A bell that can be rung from any thread and from a signal handler, once, and is heard by whoever waits.
+"""A signal-safe event: set once, from any thread or from a signal handler, to request a stop, a kill or an abort.
 
-`threading.Event` will not do: a handler that sets it while its own thread waits on it can lock itself out for ever.
+`threading.Event` is not safe here: a signal handler that sets it while its own thread waits on it can deadlock.
 """
 
 import math
 import os
 import select
 
-from thresher.spark.waker import Waker
+from thresher.spark.wakeup_pipe import WakeupPipe
 
 
 class Bell:
-    """Rung at most once; the first reason stays."""
+    """Like `threading.Event`, with a reason: `ring` sets it, `rung` tells whether it is set. The first reason stays."""
 
     def __init__(self) -> None:
         self.rung = False
         self.why = ""
-        self._waker = Waker()
+        self._wakeup = WakeupPipe()
         self._owner = os.getpid()
 
     def ring(self, why: str) -> None:
-        """Ring. Never blocks, never raises."""
-        # A forked child has the same pipe, and nothing to say in it.
+        """Set the event. Never blocks, never raises."""
+        # A forked child shares the pipe, and must not wake its parent.
         if not self.rung and os.getpid() == self._owner:
             self.why = why
             self.rung = True
-            self._waker.wake()
+            self._wakeup.wake()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it rings, at most so long; return whether it has rung."""
+        """Wait until the event is set, at most that long; return whether it is set."""
         if not self.rung and seconds > 0:
-            poll = select.poll()  # one for each who waits: it is not made to be shared
-            poll.register(self._waker, select.POLLIN)
-            # Up to the next whole millisecond: rounding down would make a short wait a busy loop.
+            poll = select.poll()  # one for each waiting thread, because a poll object cannot be shared
+            poll.register(self._wakeup, select.POLLIN)
+            # Rounded up to whole milliseconds: rounding down would make a short wait a busy loop.
             poll.poll(math.ceil(seconds * 1000))
         return self.rung

@@ -1,7 +1,7 @@
 """How an attempt of a shard ended, as types that survive the trip through Spark.
 
-A task never fails in Spark's eyes while it can still speak: it returns its outcome as its result. So the type decides
-what the supervisor does, not the text of a Java stack trace.
+A task that can still run code never fails in Spark's eyes: it returns its outcome as its result. The supervisor
+therefore decides by the outcome's type, not by the text of a Java stack trace.
 """
 
 import pickle
@@ -18,14 +18,14 @@ _ERROR_BYTES = 64_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """An error as the driver can show it, wherever it came from."""
+class ErrorInfo:
+    """An error as the driver can show it, also where the driver lacks the error's class."""
 
     kind: str
     message: str
     trace: str = ""
-    # The error itself, where it is one of ours and could be brought over.
-    error: ThresherError | None = None
+    # The error itself, if it is a `ThresherError` and could be pickled.
+    exception: ThresherError | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" if self.message else self.kind
@@ -33,112 +33,112 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The source ended and everything was published: there is nothing left to do."""
+    """The source ended and every batch was published. Nothing is left to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """The open batch was finished and no other begun, because somebody asked."""
+    """The task was told to stop: it finished the open batch and began no other."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """The driver had a newer attempt already; nothing was read."""
+    """The driver already had a newer task. This one read nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transient:
-    """It failed in a way that another attempt may not."""
+    """The attempt failed, and another attempt may succeed."""
 
-    trouble: Trouble
+    error: ErrorInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fatal:
-    """It failed in a way that every attempt will."""
+    """The attempt failed, and every further attempt would fail too."""
 
-    trouble: Trouble
+    error: ErrorInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """The task ended without a word: killed, or taken down with its executor. What it did is not known."""
+class TaskLost:
+    """The task ended without an outcome: its process or its executor died. Its last effects are unknown."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
-    """Spark itself is not there any more, so no attempt can follow."""
+class SparkLost:
+    """Spark itself is gone, so that no attempt can follow."""
 
     why: str
 
 
-Outcome = Finished | Stopped | Replaced | Transient | Fatal | Lost | Gone
+Outcome = Finished | Stopped | Replaced | Transient | Fatal | TaskLost | SparkLost
 
 
 def outcome_of(error: BaseException) -> Transient | Fatal:
-    """Judge an error by its type: ours say themselves whether trying again can help, others are given the chance."""
+    """Classify an error by its type. A `ThresherError` says whether a retry helps; any other error is retried."""
     if isinstance(error, SystemExit):
         error = StepExited(f"a function called sys.exit({shorten(error.code)})")
     fatal = isinstance(error, ThresherError) and not error.retryable
-    trouble = Trouble(
+    info = ErrorInfo(
         kind=type(error).__name__,
         message=_cut(_text(error), _MESSAGE_LETTERS),
         trace=_cut("".join(traceback.format_exception(error)), _TRACE_LETTERS),
-        error=error if isinstance(error, ThresherError) else None,
+        exception=error if isinstance(error, ThresherError) else None,
     )
-    return Fatal(trouble=trouble) if fatal else Transient(trouble=trouble)
+    return Fatal(error=info) if fatal else Transient(error=info)
 
 
 def encode(outcome: Outcome, counts: Mapping[str, int | float] | None = None) -> bytes:
-    """Pack an outcome in the task, with what the attempt counted in all.
+    """Pickle an outcome in the task, with the attempt's final counts.
 
-    An error that cannot be packed, or not be unpacked again, travels as its text.
+    An error that cannot be pickled, or cannot be unpickled again, travels as its text.
     """
-    error = None
+    exception = None
     match outcome:
-        case Transient(trouble=trouble) | Fatal(trouble=trouble):
-            error = _packed(trouble.error)
-            plain = Trouble(kind=trouble.kind, message=trouble.message, trace=trouble.trace)
-            outcome = type(outcome)(trouble=plain)
+        case Transient(error=info) | Fatal(error=info):
+            exception = _pickled(info.exception)
+            plain = ErrorInfo(kind=info.kind, message=info.message, trace=info.trace)
+            outcome = type(outcome)(error=plain)
         case _:
             pass
-    return pickle.dumps((outcome, error, dict(counts or {})))
+    return pickle.dumps((outcome, exception, dict(counts or {})))
 
 
 def decode(payload: bytes) -> tuple[Outcome, dict[str, int | float]]:
-    """Unpack outcome and counts in the driver, which may not have the error's class: then its text has to do."""
+    """Unpickle outcome and counts in the driver. An error whose class the driver lacks arrives as its text."""
     outcome: Outcome
-    outcome, error, counts = pickle.loads(payload)  # noqa: S301 - it comes from our own task
+    outcome, exception, counts = pickle.loads(payload)  # noqa: S301 - it comes from our own task
     match outcome:
-        case Transient(trouble=plain) | Fatal(trouble=plain):
-            trouble = Trouble(kind=plain.kind, message=plain.message, trace=plain.trace, error=_unpacked(error))
-            return type(outcome)(trouble=trouble), counts
+        case Transient(error=plain) | Fatal(error=plain):
+            info = ErrorInfo(kind=plain.kind, message=plain.message, trace=plain.trace, exception=_unpickled(exception))
+            return type(outcome)(error=info), counts
         case _:
             return outcome, counts
 
 
-def _packed(error: ThresherError | None) -> bytes | None:
+def _pickled(error: ThresherError | None) -> bytes | None:
     try:
-        packed = pickle.dumps(error)
+        pickled = pickle.dumps(error)
     except Exception:  # noqa: BLE001 - a subclass may hold anything
         return None
-    return packed if len(packed) <= _ERROR_BYTES and _unpacked(packed) is not None else None
+    return pickled if len(pickled) <= _ERROR_BYTES and _unpickled(pickled) is not None else None
 
 
-def _unpacked(packed: bytes | None) -> ThresherError | None:
+def _unpickled(pickled: bytes | None) -> ThresherError | None:
     try:
-        error = pickle.loads(packed) if packed else None  # noqa: S301 - it comes from our own task
-    except Exception:  # noqa: BLE001 - its constructor may want other arguments, its module may not be here
+        error = pickle.loads(pickled) if pickled else None  # noqa: S301 - it comes from our own task
+    except Exception:  # noqa: BLE001 - its constructor may want other arguments, its module may be missing
         return None
     return error if isinstance(error, ThresherError) else None
 
 
 def _cut(text: str, letters: int) -> str:
-    """Keep both ends of a text: a hundred megabytes of it would take the driver's JVM down."""
+    """Keep both ends of a long text: a message of 100 MB would take the driver's JVM down."""
     half = letters // 2
     return text if len(text) <= letters else f"{text[:half]} … {len(text) - letters} letters … {text[-half:]}"
 

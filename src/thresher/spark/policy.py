@@ -1,4 +1,4 @@
-"""How a pipeline is supervised: restarts, giving up, stopping, and how long silence is borne."""
+"""How a pipeline is supervised: restarts and their back-off, time-outs, the grace of a stop, the memory limit."""
 
 import math
 from collections.abc import Callable
@@ -9,28 +9,28 @@ from thresher.spark.problem import PipelineInvalid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Every bound that the engine keeps. The defaults suit a pipeline of many small batches."""
+    """Every limit of the supervision. The defaults suit a pipeline of many small batches."""
 
     # The first restart waits about this long, each further one twice as long as the one before, up to the maximum.
     back_off_seconds: float = 0.2
     back_off_most_seconds: float = 30.0
-    # An attempt that ran this long was healthy: the failures before it are forgotten.
+    # An attempt that ran this long was healthy: it resets the count of failures.
     healthy_seconds: float = 60.0
-    # So many restarts in a row without a healthy attempt between them; then the shard has failed. None: never give up.
+    # Restarts in a row without a healthy attempt, after which the shard has failed. None: restart for ever.
     restarts: int | None = None
-    # What a shard may take to finish its open batch when it is told to stop.
+    # The time that a stopping shard has to finish its open batch.
     grace_seconds: float = 30.0
-    # How often both ends of a line say that they are there.
+    # The interval of the heartbeats in both directions.
     beat_seconds: float = 1.0
-    # A task that says nothing for so long is ended and replaced.
+    # The driver ends and replaces a task from which it has received nothing for this long.
     silence_seconds: float = 3.0
-    # A task that hears nothing from the driver for so long ends itself: longer, because a driver does more at once.
+    # A task that has received nothing from the driver for this long ends itself. Longer, because a driver is busier.
     deaf_seconds: float = 10.0
-    # What a task without a driver may take to finish its open batch.
+    # The time that a task without a driver has to finish its open batch.
     orphan_seconds: float = 5.0
-    # A task that has not called within this time is reported as waiting for a slot.
+    # A shard whose task has not connected within this time is reported as waiting for a slot.
     slot_seconds: float = 30.0
-    # Resident memory of a shard's process, beyond which it is ended and restarted. None: no limit.
+    # A worker process with more resident memory than this is ended and restarted. None: no limit.
     memory_bytes: int | None = 1 << 30
 
     def __post_init__(self) -> None:
@@ -55,11 +55,12 @@ class Policy:
             raise PipelineInvalid(f"the policy cannot be kept: {'; '.join(wrong)}")
 
     def back_off(self, failures: int, draw: Callable[[], float]) -> float:
-        """Return the seconds to wait after so many failures in a row; `draw` gives a number from 0 to 1.
+        """Return the back-off in seconds after this number of failures in a row.
 
-        Half of it is fixed and half drawn, so that shards that failed together do not come back together.
+        `draw` returns a random number from 0 to 1. Half of the back-off is random, so that shards that failed
+        together do not restart together.
         """
-        # The exponent is bounded: 2.0 ** 1024 is not a number.
+        # The exponent is bounded, because 2.0 ** 1024 overflows.
         longest = min(self.back_off_most_seconds, self.back_off_seconds * 2.0 ** min(failures - 1, 60))
         return longest * (0.5 + 0.5 * draw())
 

@@ -1,6 +1,6 @@
-"""What can go wrong with the engine. Each class says by its type whether trying again can help.
+"""The engine's errors. Each class says whether a retry can help.
 
-All are built from positional arguments alone, so that they survive the trip through Spark.
+All take positional arguments only, so that they survive pickling on their way through Spark.
 """
 
 from typing import ClassVar
@@ -13,11 +13,11 @@ class EngineProblem(ThresherError):  # noqa: N818
 
 
 class PipelineInvalid(EngineProblem, InvalidInput):
-    """The pipeline or its policy can never run as it was given; nothing was started."""
+    """The pipeline, its policy or its Spark options are invalid. Nothing was started."""
 
 
 class SparkUnfit(EngineProblem, InvalidInput):
-    """Spark is set up in a way that would break the engine; the message names the settings."""
+    """Spark's settings would break the engine. The message names them."""
 
 
 class SparkFailed(EngineProblem):
@@ -25,17 +25,17 @@ class SparkFailed(EngineProblem):
 
 
 class EngineLost(EngineProblem):
-    """Spark went away under the running shards. They end themselves; start the program again."""
+    """Spark ended under the running shards, which end themselves. Start the program again."""
 
     retryable: ClassVar[bool] = True
 
 
 class ShardsFailed(EngineProblem):
-    """At least one shard failed for good; the message says which and why."""
+    """At least one shard failed for good. The message says which ones and why."""
 
 
 class StopForced(EngineProblem):
-    """The engine was told to stop at once: open batches were not finished."""
+    """The engine was killed or a start was stopped: open batches were not finished."""
 
 
 class StepUnusable(EngineProblem):
@@ -43,33 +43,33 @@ class StepUnusable(EngineProblem):
 
 
 class WrongBatch(EngineProblem):
-    """A function of the pipeline returned or passed on something that is not a record batch."""
+    """A function of the pipeline yielded something that is not a record batch."""
 
 
 class FigureInvalid(EngineProblem):
-    """A figure or an event of a pipeline cannot be reported as it is."""
+    """A count, gauge or event of a pipeline cannot be reported."""
 
 
 class InputLeft(EngineProblem):
-    """The last function returned before its input ended, so that rows would have been dropped silently."""
+    """The last function returned before its input ended. Going on would drop rows silently."""
 
 
 class VersionMismatch(EngineProblem):
-    """The task runs another version of Thresher than the driver."""
+    """The task has another version of Thresher than the driver."""
 
 
 class LineRefused(EngineProblem):
-    """The driver does not know this task."""
+    """The driver refused the task's hello."""
 
 
 class LineUnreachable(EngineProblem):
-    """The task cannot reach the driver."""
+    """The task cannot connect to the driver."""
 
     retryable: ClassVar[bool] = True
 
 
 class StepExited(EngineProblem):
-    """A function of the pipeline asked the process to exit."""
+    """A function of the pipeline called `sys.exit`."""
 
     retryable: ClassVar[bool] = True
 

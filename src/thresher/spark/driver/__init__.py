@@ -1,1 +1,1 @@
-"""The driver's side of the engine: it starts a job for each shard, supervises it and hears its line."""
+"""The driver's side: runs one Spark job per shard, supervises it and serves its line."""

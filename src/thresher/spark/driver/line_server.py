@@ -1,221 +1,164 @@
-"""The driver's end of all lines: a listening socket, and one caller per task that rang.
+"""The server of all lines: a line is the TCP connection of one task to the driver.
 
-1. A caller has five seconds for its hello, and may send little before it.
-2. A wrong token is hung up on without a word; another version is refused by name; whether the attempt is the newest is
-   for the desk to say.
-3. Welcomed callers get a beat whenever it is time.
+1. A new connection has five seconds and 4 KiB for its hello.
+2. A wrong token closes the connection without an answer; another version is refused by name. The handler decides
+   whether the task is the newest of its shard.
+3. Welcomed tasks get a heartbeat from `beat`. Their frames go to the handler.
 """
 
-import contextlib
 import errno
 import hmac
 import logging
 import selectors
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from thresher import __version__
 from thresher.core.errors import shorten
-from thresher.spark.driver.loop import Loop
-from thresher.spark.process import Process
-from thresher.spark.spec import Address
-from thresher.spark.wire import Frame, Wire, WireBroken
+from thresher.spark.driver.event_loop import EventLoop
+from thresher.spark.driver.task_connection import TaskConnection, TaskIdentity
+from thresher.spark.frame_socket import ConnectionBroken, Frame, FrameSocket
+from thresher.spark.task_spec import DriverAddress
 
 logger = logging.getLogger(__name__)
 
 _HELLO_SECONDS = 5.0
 _HELLO_BYTES = 4096
-_WELCOMED_BYTES = 1 << 20
+# The most connections without a hello.
 _MOST_STRANGERS = 256
-# A caller that takes nothing for so long that this much waits for it is as good as gone.
+# No further heartbeats are queued for a task that has left this many bytes unread.
 _MOST_UNSENT = 1 << 20
 _MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Introduction:
-    """What a task says of itself in its hello."""
+class LineHandler(Protocol):
+    """Decides about tasks and takes their frames."""
 
-    shard: int
-    attempt: int
-    task: int
-    host: str
-    process: Process
-    parent: Process | None
+    def on_hello(self, connection: TaskConnection, identity: TaskIdentity) -> None:
+        """Welcome or refuse the task."""
 
+    def on_frame(self, connection: TaskConnection, identity: TaskIdentity, frame: Frame) -> None:
+        """Take a frame of a welcomed task."""
 
-class Desk(Protocol):
-    """Who decides about callers."""
-
-    def on_hello(self, caller: "Caller", introduction: Introduction) -> None:
-        """Welcome or refuse the caller."""
-
-    def on_frame(self, caller: "Caller", introduction: Introduction, frame: Frame) -> None:
-        """Take what a welcomed caller says."""
-
-    def on_hang_up(self, caller: "Caller", introduction: Introduction) -> None:
-        """A welcomed caller is gone."""
+    def on_line_closed(self, connection: TaskConnection, identity: TaskIdentity) -> None:
+        """Note that a welcomed task's line is closed."""
 
 
-class Caller:
-    """A task at the other end of a line."""
+class LineServer:
+    """All lines of one engine. Used in the event loop's thread only."""
 
-    def __init__(self, wire: Wire, drop: Callable[["Caller"], None]) -> None:
-        self.introduction: Introduction | None = None
-        self.welcomed = False
-        self.called = time.monotonic()
-        self.wire = wire
-        self._drop = drop
-
-    def welcome(self) -> None:
-        """Let it in."""
-        self.welcomed = True
-        self.wire.most_bytes = _WELCOMED_BYTES
-        self.send({"is": "welcome"})
-
-    def refuse(self, why: str) -> None:
-        """Send it away with a reason."""
-        self.send({"is": "refused", "why": why, "version": __version__})
-        self._drop(self)
-
-    def send(self, frame: Frame) -> None:
-        """Tell it something; a broken line shows when it is next listened to."""
-        with contextlib.suppress(WireBroken):
-            self.wire.send(frame)
-
-    def kill(self) -> None:
-        """End it at once, and hang up."""
-        self.send({"is": "kill"})
-        self._drop(self)
-
-
-class Exchange:
-    """All lines of one engine. Used in the loop's thread only."""
-
-    def __init__(self, loop: Loop, desk: Desk, *, bind: str, advertise: str, port: int, token: str) -> None:
+    def __init__(
+        self, loop: EventLoop, handler: LineHandler, *, bind: str, advertise: str, port: int, token: str
+    ) -> None:
         found = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self._listener = socket.create_server(found[0][4][:2], family=found[0][0], backlog=1024)
         self._listener.setblocking(False)
         self._loop = loop
-        self._desk = desk
-        self._callers: set[Caller] = set()
-        self._deaf = False
-        self.address = Address(host=advertise, port=self._listener.getsockname()[1], token=token)
+        self._handler = handler
+        self._connections: set[TaskConnection] = set()
+        # Whether accepting is paused until the next heartbeat.
+        self._paused = False
+        self.address = DriverAddress(host=advertise, port=self._listener.getsockname()[1], token=token)
         loop.watch(self._listener, selectors.EVENT_READ, self._accept)
 
     def beat(self) -> None:
-        """Tell every welcomed caller that we are there, and hang up on strangers that said nothing."""
+        """Send a heartbeat to every welcomed task, and close connections whose hello is overdue."""
         now = time.monotonic()
-        if self._deaf:
-            self._deaf = False
+        if self._paused:
+            self._paused = False
             self._loop.watch(self._listener, selectors.EVENT_READ, self._accept)
-        for caller in list(self._callers):
-            if caller.welcomed:
-                if caller.wire.unsent < _MOST_UNSENT:
-                    caller.send({"is": "beat"})
-                self._watch(caller)
-            elif now - caller.called > _HELLO_SECONDS:
-                self._drop(caller)
+        for connection in list(self._connections):
+            if connection.welcomed:
+                if connection.socket.unsent < _MOST_UNSENT:
+                    connection.send({"is": "beat"})
+                self._watch(connection)
+            elif now - connection.connected_at > _HELLO_SECONDS:
+                self._drop(connection)
 
     def close(self) -> None:
-        """Hang up on everybody and listen no more."""
-        for caller in list(self._callers):
-            self._drop(caller)
-        self._loop.forget(self._listener)
+        """Close every connection and stop listening."""
+        for connection in list(self._connections):
+            self._drop(connection)
+        self._loop.unwatch(self._listener)
         self._listener.close()
+
+    def read_all(self, connection: TaskConnection) -> None:
+        """Handle every frame that has arrived on a connection, before it is closed."""
+        while connection in self._connections and self._serve(connection, selectors.EVENT_READ):
+            pass
 
     def _accept(self, _events: int) -> None:
         try:
-            connection, _ = self._listener.accept()
+            accepted, _ = self._listener.accept()
         except OSError as error:
             if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
-                # It would be ready again at once, and we none the richer: look again at the next beat.
+                # The listener stays ready, so that retrying now would be a busy loop: retry at the next heartbeat.
                 logger.warning("no line can be answered for now: %s", error)
-                self._loop.forget(self._listener)
-                self._deaf = True
+                self._loop.unwatch(self._listener)
+                self._paused = True
             return
-        strangers = [caller for caller in self._callers if not caller.welcomed]
+        strangers = [connection for connection in self._connections if not connection.welcomed]
         if len(strangers) >= _MOST_STRANGERS:
-            # The one that has said nothing for longest: a task says hello at once.
-            self._drop(min(strangers, key=lambda caller: caller.called))
-        caller = Caller(Wire(connection, most_bytes=_HELLO_BYTES), self._drop)
-        self._callers.add(caller)
-        self._watch(caller)
+            # A task says hello at once, so that the oldest stranger is the least likely to be one.
+            self._drop(min(strangers, key=lambda stranger: stranger.connected_at))
+        connection = TaskConnection(FrameSocket(accepted, most_bytes=_HELLO_BYTES), self._drop)
+        self._connections.add(connection)
+        self._watch(connection)
 
-    def _watch(self, caller: Caller) -> None:
-        if caller in self._callers:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if caller.wire.unsent else 0)
-            self._loop.watch(caller.wire, events, lambda ready: self._listen(caller, ready))
+    def _watch(self, connection: TaskConnection) -> None:
+        if connection in self._connections:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.socket.unsent else 0)
+            self._loop.watch(connection.socket, events, lambda ready: self._serve(connection, ready))
 
-    def hear_out(self, caller: Caller) -> None:
-        """Take all that has arrived from a caller, before it is hung up on."""
-        while caller in self._callers and self._listen(caller, selectors.EVENT_READ):
-            pass
-
-    def _listen(self, caller: Caller, ready: int) -> bool:
-        """Send what waits and hear what has come; return whether there may be more."""
+    def _serve(self, connection: TaskConnection, ready: int) -> bool:
+        """Send kept bytes and handle arrived frames; return whether more may have arrived."""
         try:
-            caller.wire.flush()
-            frames = caller.wire.receive() if ready & selectors.EVENT_READ else []
-        except WireBroken as error:
+            connection.socket.flush()
+            frames = connection.socket.receive() if ready & selectors.EVENT_READ else []
+        except ConnectionBroken as error:
             logger.debug("line broken", extra={"why": str(error)})
-            self._drop(caller)
+            self._drop(connection)
             return False
         for frame in frames:
-            if caller not in self._callers:
+            if connection not in self._connections:
                 return False
-            if caller.introduction is None:
-                self._introduce(caller, frame)
-            elif caller.welcomed:
-                self._hear(caller, caller.introduction, frame)
-        self._watch(caller)
-        return caller.wire.heard_something
+            if connection.identity is None:
+                self._hello(connection, frame)
+            elif connection.welcomed:
+                self._frame(connection, connection.identity, frame)
+        self._watch(connection)
+        return connection.socket.received_bytes
 
-    def _hear(self, caller: Caller, introduction: Introduction, frame: Frame) -> None:
+    def _frame(self, connection: TaskConnection, identity: TaskIdentity, frame: Frame) -> None:
         try:
-            self._desk.on_frame(caller, introduction, frame)
+            self._handler.on_frame(connection, identity, frame)
         except _MALFORMED:
-            logger.warning("shard %d said what cannot be understood, and was hung up on", introduction.shard)
-            self._drop(caller)
+            logger.warning("shard %d said what cannot be understood, and was hung up on", identity.shard)
+            self._drop(connection)
 
-    def _introduce(self, caller: Caller, frame: Frame) -> None:
+    def _hello(self, connection: TaskConnection, frame: Frame) -> None:
         token = frame.get("token")
         if not isinstance(token, str) or not hmac.compare_digest(
             token.encode(errors="surrogatepass"), self.address.token.encode()
         ):
             logger.warning("a caller without our token was hung up on")
-            self._drop(caller)
+            self._drop(connection)
         elif frame.get("version") != __version__:
             logger.warning("a task of version %s was refused", shorten(frame.get("version")))
-            caller.refuse("version")
+            connection.refuse("version")
         else:
             try:
-                caller.introduction = introduction(frame)
+                connection.identity = TaskIdentity.of(frame)
             except _MALFORMED:
-                caller.refuse("its hello cannot be understood")
+                connection.refuse("its hello cannot be understood")
             else:
-                self._desk.on_hello(caller, caller.introduction)
+                self._handler.on_hello(connection, connection.identity)
 
-    def _drop(self, caller: Caller) -> None:
-        if caller in self._callers:
-            self._callers.discard(caller)
-            self._loop.forget(caller.wire)
-            caller.wire.close()
-            if caller.welcomed and caller.introduction is not None:
-                self._desk.on_hang_up(caller, caller.introduction)
-
-
-def introduction(frame: Frame) -> Introduction:
-    """Read a hello. Raises where something is missing or not what it should be."""
-    parent = frame["parent"]
-    return Introduction(
-        shard=int(frame["shard"]),
-        attempt=int(frame["attempt"]),
-        task=int(frame["task"]),
-        host=str(frame["host"]),
-        process=Process(pid=int(frame["pid"]), born=int(frame["born"])),
-        parent=Process(pid=int(parent[0]), born=int(parent[1])) if parent else None,
-    )
+    def _drop(self, connection: TaskConnection) -> None:
+        if connection in self._connections:
+            self._connections.discard(connection)
+            self._loop.unwatch(connection.socket)
+            connection.socket.close()
+            if connection.welcomed and connection.identity is not None:
+                self._handler.on_line_closed(connection, connection.identity)

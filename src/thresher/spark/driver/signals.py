@@ -1,8 +1,6 @@
-"""Runs an engine as the main thing of a program.
+"""Runs an engine as a program's main work: the first SIGINT or SIGTERM stops it in good order, the second kills it.
 
-The first SIGINT or SIGTERM stops it in good order, the second at once.
-
-In a program that has a SparkContext already, its signals are the program's own and are left alone.
+A program that already has a SparkContext keeps its own signal handlers.
 """
 
 import contextlib
@@ -20,7 +18,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stoppable(Protocol):
-    """An engine, or what has one inside."""
+    """An engine, or an object that runs one."""
 
     def request_stop(self) -> None:
         """Stop in good order. Safe in a signal handler."""
@@ -30,7 +28,7 @@ class Stoppable(Protocol):
 
 
 def run(engine: Engine) -> Snapshot:
-    """Start the engine, wait for its end, and return how it ended. Raises what ended it, see `Engine.wait`."""
+    """Start the engine, wait for its end, and return its last snapshot. Raises the errors of `Engine.wait`."""
     with stopped_by_signals(engine):
         engine.start()
         return engine.wait()
@@ -38,7 +36,7 @@ def run(engine: Engine) -> Snapshot:
 
 @contextlib.contextmanager
 def stopped_by_signals(engine: Stoppable) -> Iterator[None]:
-    """Let signals stop the engine meanwhile. Only in the main thread, and only where they are ours to handle."""
+    """Let signals stop the engine meanwhile. Does nothing outside the main thread or beside a SparkContext."""
     if has_context() or threading.current_thread() is not threading.main_thread():
         yield
         return

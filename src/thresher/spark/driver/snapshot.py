@@ -1,4 +1,4 @@
-"""What an engine looks like at one moment: for a status command, a metrics endpoint or a test."""
+"""The state of an engine and its shards at one moment, for status commands, metrics and tests."""
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -9,7 +9,7 @@ from thresher.spark.driver.supervision import Phase
 
 
 class EngineState(StrEnum):
-    """Where the engine as a whole is. The last two are for good."""
+    """The state of the engine as a whole. The last two are final."""
 
     NEW = "new"
     STARTING = "starting"
@@ -21,11 +21,11 @@ class EngineState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSnapshot:
-    """One shard. Figures are as of its last beat: at most a second old while it runs."""
+    """One shard. Its figures come with its heartbeats, and are at most one interval old while it runs."""
 
     shard: int
     state: Phase
-    # How long it has been in that state.
+    # Time since the shard entered this state.
     seconds: float
     attempt: int
     restarts: int
@@ -33,10 +33,10 @@ class ShardSnapshot:
     pid: int | None
     last_error: str | None
     resident_bytes: int | None
-    # Sums over all attempts; only what a killed attempt counted after its last beat is missing.
+    # Sums over all attempts. Counts that a killed attempt made after its last heartbeat are missing.
     counts: dict[str, Number] = field(default_factory=dict)
     gauges: dict[str, Number] = field(default_factory=dict)
-    # Reported faster than they could be sent or observed.
+    # Events that were reported faster than they could be sent or observed.
     events_dropped: int = 0
 
 
@@ -51,5 +51,5 @@ class Snapshot:
     shards: tuple[ShardSnapshot, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as what JSON can carry."""
+        """Return the snapshot as plain values for JSON."""
         return asdict(self)

@@ -1,7 +1,7 @@
-"""Packs the driver's Python environment for executors that have none of their own: an archive for Spark to ship.
+"""Packs the driver's Python environment into an archive that Spark ships to executors (`thresher spark pack`).
 
-It holds what the packages need at run time and an interpreter by reference, as any virtual environment does: the
-machines must have the same Python at the same path. PySpark is left out, because every Spark brings its own.
+The archive holds the installed packages and a link to the interpreter, as a virtual environment does. The executors'
+machines therefore need the same Python at the same path. PySpark is left out, because every Spark brings its own.
 """
 
 import io
@@ -16,7 +16,7 @@ import thresher
 from thresher.core.errors import InvalidInput
 
 _SPARKS_OWN = {"pyspark", "py4j"}
-# What is of use only when something is built or tested.
+# Files that are needed only for builds and tests.
 _LEFT_OUT = re.compile(r"(^|/)(__pycache__|tests|include)/|\.(pyi|pxd|pyx|a|h|hpp|cc)$")
 
 
@@ -27,7 +27,8 @@ class PackImpossible(InvalidInput):
 def pack(target: Path, *, only: Collection[str] = ()) -> int:
     """Write the archive, a `.tar.gz`, and return how many distributions are in it.
 
-    With `only`, these and what they require; without, all that is installed. It is whole or not there.
+    With `only`, it holds these and their requirements; without, everything that is installed. A crash leaves no
+    incomplete archive under this name.
     """
     if not target.name.endswith((".tar.gz", ".tgz")):
         raise PackImpossible(f"{target} must end in .tar.gz: Spark goes by the name")
@@ -50,7 +51,7 @@ def pack(target: Path, *, only: Collection[str] = ()) -> int:
 
 
 def _required(only: Collection[str], installed: dict[str, metadata.Distribution]) -> set[str]:
-    """Return these and all that they require, as far as it is installed: what an environment lacks it does not need."""
+    """Return these and their requirements. A requirement that is not installed is not needed here."""
     if missing := sorted(name for name in only if _canonical(name) not in installed):
         raise PackImpossible(f"not installed, so not to be packed: {', '.join(missing)}")
     found: set[str] = set()
@@ -70,7 +71,7 @@ def _required(only: Collection[str], installed: dict[str, metadata.Distribution]
 
 def _files(name: str, distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]:
     if name == "thresher":
-        # Wherever it is imported from: it may be a checkout.
+        # From the directory that it is imported from, which may be a checkout.
         package = Path(thresher.__file__).parent
         for path in package.rglob("*"):
             inside = path.relative_to(package.parent).as_posix()
@@ -84,7 +85,7 @@ def _files(name: str, distribution: metadata.Distribution) -> Iterator[tuple[str
     for file in distribution.files or ():
         inside = file.as_posix()
         path = Path(str(distribution.locate_file(file)))
-        # Scripts and data outside of the packages hold paths of this machine.
+        # Files outside of the packages, such as scripts, contain this machine's paths.
         if not inside.startswith(("..", "/")) and path.is_file() and not _LEFT_OUT.search(inside):
             yield inside, path
 

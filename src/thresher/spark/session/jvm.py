@@ -1,7 +1,7 @@
-"""The JVM of a program that has none yet: started in a session of its own, so that Ctrl-C does not reach it, and ended.
+"""The JVM that an engine starts for itself, in a process session of its own, so that Ctrl-C does not reach it.
 
-It ends by itself when its standard input closes, hence when we die, whatever kills us. Its temporary files lie in a
-directory of ours, which it removes itself if we are not there to do it; the next start does, if neither was there.
+It ends when its standard input closes, and therefore when our process dies for any reason. Its temporary files are in
+one directory, which we remove. If we are killed, the JVM removes it; if both are killed, the next start does.
 """
 
 import collections
@@ -30,7 +30,7 @@ from thresher.core.java import find_java
 from thresher.core.throwaway import Throwaway
 from thresher.spark.bell import Bell
 from thresher.spark.problem import SparkFailed, SparkUnfit, StopForced
-from thresher.spark.session.archive import Archive
+from thresher.spark.session.cds_archive import CdsArchive
 from thresher.spark.session.settings import java_options
 
 logger = logging.getLogger(__name__)
@@ -39,24 +39,24 @@ _EXTRA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOOK_SECONDS = 0.02
 _NOISE = b"WARNING: Using incubator modules"
 _EXIT_SECONDS = 10.0
-# Writing the archive of classes takes its time, once.
+# The first orderly end also writes the CDS archive, which takes longer.
 _ARCHIVE_SECONDS = 60.0
 _environment_lock = threading.Lock()
 
 
 class Jvm:
-    """One JVM with its gateway. After `close` or `kill` neither it nor a file of it is left."""
+    """One JVM with its gateway. After `close` or `kill`, no process and no file of it is left."""
 
     def __init__(self, settings: Mapping[str, str], *, home: Path, python: str, make_archive: bool) -> None:
         java = find_java()
         self._temporary = Throwaway("thresher-spark-")
         self._python = python
         self._ending = threading.Lock()
-        # Descriptor 2 is somebody else's where the program was started without it.
+        # A copy, because descriptor 2 may be another file in a program that was started without standard error.
         self._stderr = _own_stderr()
         try:
             jars, place = home / "jars", self._temporary.path
-            self._archive = Archive(java, jars, pyspark.__version__, make=make_archive, workplace=place)
+            self._archive = CdsArchive(java, jars, pyspark.__version__, make=make_archive, workplace=place)
             self._process = self._start(settings, home, java.environment)
         except BaseException:
             self._temporary.remove()
@@ -97,14 +97,14 @@ class Jvm:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,  # what Java prints is never our program's output
+            stdout=subprocess.PIPE,  # Java's output must not mix with the program's
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
         )
 
     def _pass_on_output(self) -> None:
-        """Pass on what Java says, as errors, except what it says at every start; until nobody has it open any more."""
+        """Copy Java's output to standard error, without its usual noise, until the pipe is closed."""
         with self._process.stdout or io.BytesIO() as output:
             for line in output:
                 if _NOISE not in line:
@@ -116,7 +116,7 @@ class Jvm:
             os.close(self._stderr)
 
     def connect(self, abort: Bell) -> JavaGateway:
-        """Wait until it is up and return its gateway. Raises `SparkFailed`, or `StopForced` when the bell rings."""
+        """Wait until the JVM is up and return its gateway. Raises `SparkFailed`; `StopForced` when `abort` rings."""
         while not self._connection_info.exists():
             if abort.wait(_LOOK_SECONDS):
                 raise StopForced("stopped while Spark was starting")
@@ -128,20 +128,20 @@ class Jvm:
         secret = content[8 : 8 + length].decode()
         with environment_set({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
             gateway: JavaGateway = launch_gateway()
-        self._archive.look()
+        self._archive.warn_if_unused()
         self._hooks = getattr(gateway.jvm, "org.apache.spark.util.ShutdownHookManager")
         self._directory = gateway.jvm.java.io.File(str(self._temporary.path))
-        # Should we be killed, it tidies up after both of us.
+        # If we are killed, the JVM removes the directory.
         self._hooks.registerShutdownDeleteDir(self._directory)
         return gateway
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the JVM's process runs."""
         return self._process.poll() is None
 
     def prepare_to_close(self) -> None:
-        """Have the directory left to us: the archive of classes is written to it at the very end."""
+        """Keep the JVM from removing its directory, to which it writes the CDS archive at the very end."""
         self._hooks.removeShutdownDeleteDir(self._directory)
 
     def _reason(self) -> str:
@@ -149,7 +149,7 @@ class Jvm:
         return " / ".join(telling[:3]) or "it said nothing"
 
     def close(self, abort: Bell) -> None:
-        """End it in good order; by force when it takes too long or the bell rings."""
+        """End the JVM in good order; kill it if that takes too long or when `abort` rings."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -161,11 +161,11 @@ class Jvm:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once. Harmless when it has ended, and from two threads."""
+        """Kill the JVM and remove its files. Harmless when repeated, and safe in several threads."""
         with self._ending:
             if self._process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
-                    # Its whole session: while it starts, it is a shell with a Java below it.
+                    # The whole process group: during the start, it is a shell with Java below it.
                     os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             with contextlib.suppress(OSError):
@@ -183,7 +183,7 @@ def _own_stderr() -> int | None:
 
 @contextlib.contextmanager
 def environment_set(changes: Mapping[str, str]) -> Iterator[None]:
-    """Change our own environment for a moment: PySpark reads some things from nowhere else."""
+    """Set environment variables of our own process meanwhile, because PySpark reads them from nowhere else."""
     with _environment_lock:
         before = {name: os.environ.get(name) for name in changes}
         os.environ.update(changes)
@@ -198,7 +198,7 @@ def environment_set(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def spark_home() -> Path:
-    """Return Spark's directory, which must hold the version of the PySpark that we import."""
+    """Return Spark's directory. Raises `SparkUnfit` if its version is not that of the imported PySpark."""
     home = Path(_find_spark_home())
     if not any(home.glob(f"jars/spark-core_*-{pyspark.__version__}.jar")):
         raise SparkUnfit(

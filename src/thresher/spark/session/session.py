@@ -1,10 +1,11 @@
-"""A Spark to run on: the program's own where it has one, the one of `spark-submit`, or a new one.
+"""A Spark session for an engine: the program's own SparkContext, one in the JVM of `spark-submit`, or a new JVM.
 
-1. A program's SparkContext is used as it is, if its settings do not break the engine, and never stopped.
-2. Under `spark-submit` the JVM is there already: a context is made in it, with what the user set before what we would.
+1. A program's SparkContext is used as it is and never stopped. Settings that would break the engine are refused.
+2. Under `spark-submit` the JVM exists already, and a context is made in it. The user's settings win over ours.
 3. Otherwise a JVM is started with the settings of `settings`, and ended with the session.
 
-A process has at most one session of the second and third kind at a time: PySpark keeps its JVM in class variables.
+A process has at most one session of the second and third kind at a time, because PySpark keeps its JVM in class
+variables.
 """
 
 import contextlib
@@ -29,12 +30,12 @@ from thresher.spark.session.settings import (
     DAEMON,
     PRELOAD,
     SparkOptions,
-    breaking,
-    given_by,
+    breaking_settings,
+    context_settings,
     is_local,
     master_of,
-    ours,
     read_defaults,
+    settings_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -44,16 +45,16 @@ _FORGET_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 # Held by the session that made this process's context, from its opening to its end.
 _only_one = threading.Lock()
-# Held while a session is looked for: engines that start together must not take each other's look for a session.
+# Held while a session is opened: engines that start together must not mistake each other's attempt for a session.
 _opening = threading.Lock()
 
 
 class Session:
-    """A context that works for the engine, and what is needed to end it."""
+    """A SparkContext that suits the engine, and its JVM if that is ours."""
 
     def __init__(self, context: SparkContext, *, adopted: bool, jvm: Jvm | None) -> None:
         self.context = context
-        # Somebody else's: not to be stopped.
+        # The context belongs to the program, or is lent: it is not stopped.
         self.adopted = adopted
         self._jvm = jvm
         # Whether the JVM is the one of `spark-submit`.
@@ -61,38 +62,38 @@ class Session:
         conf = context.getConf()
         self.master = str(context.master)
         self.local = is_local(self.master)
-        # Spark writes addresses of IPv6 in brackets, sockets do not.
+        # Spark writes IPv6 addresses in brackets; sockets want none.
         self.host = (conf.get("spark.driver.host", "") or "127.0.0.1").strip("[]")
         self.bind = (conf.get("spark.driver.bindAddress", "") or self.host).strip("[]")
 
     @property
-    def ours(self) -> bool:
-        """Whether the JVM and all below it are ours."""
+    def owns_jvm(self) -> bool:
+        """Whether we started the JVM, and so all processes below it."""
         return self._jvm is not None
 
     @property
     def alive(self) -> bool:
-        """Whether the JVM runs, as far as can be told without asking it."""
+        """Whether our JVM's process runs; True for a JVM that is not ours."""
         return self._jvm is None or self._jvm.alive
 
     def lent(self) -> "Session":
-        """Return it as an engine has it that must not end it."""
+        """Return this session for an engine that must not end it."""
         session = Session(self.context, adopted=True, jvm=None)
         session.submitted = self.submitted
         return session
 
     def warm_up(self) -> None:
-        """Run a task that does nothing: the parent of all workers is there afterwards. A failure is the next one's."""
+        """Run an empty task, which starts the worker daemon. An error is ignored: the next task meets it again."""
         with contextlib.suppress(Exception):
             self.context.parallelize([0], 1).count()
 
     def close(self, abort: Bell) -> None:
-        """End what is ours, at once when the bell rings. A JVM of ours that does not answer is killed."""
+        """End the context and the JVM if they are ours, at once if `abort` rings. A hanging JVM is killed."""
         if self.adopted:
             return
-        with unanswered():
+        with quiet_py4j():
             try:
-                stopped = within(_STOP_SECONDS, self._stop, abort)
+                stopped = call_within(_STOP_SECONDS, self._stop, abort)
                 if self._jvm is not None and stopped:
                     self._jvm.close(abort)
             finally:
@@ -108,13 +109,13 @@ class Session:
         _stop(self.context)
 
     def kill(self) -> None:
-        """End the JVM at once if it is ours; `close` is still to follow."""
+        """Kill the JVM if it is ours. `close` must still follow."""
         if self._jvm is not None:
             self._jvm.kill()
 
 
 def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) -> Session:
-    """Find or make a Spark. Raises `SparkUnfit`, `SparkFailed`, `JavaMissing`; `StopForced` when the bell rings."""
+    """Find or make a Spark. Raises `SparkUnfit`, `SparkFailed`, `JavaMissing`; `StopForced` when `abort` rings."""
     for variable in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         if os.environ.get(variable):
             raise SparkUnfit(
@@ -140,12 +141,12 @@ def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) 
 
 
 def has_context() -> bool:
-    """Whether the program has a SparkContext already, whose surroundings are not ours."""
+    """Whether the program already has a SparkContext."""
     return SparkContext._active_spark_context is not None
 
 
-def within(seconds: float, call: Callable[[], object], abort: Bell | None = None) -> bool:
-    """Make a call that may never return; return whether it did in time. Errors count as returning."""
+def call_within(seconds: float, call: Callable[[], object], abort: Bell | None = None) -> bool:
+    """Make a call that may never return; return whether it returned in time. Its errors are ignored."""
     thread = threading.Thread(target=_quietly, args=(call,), name="spark-call", daemon=True)
     thread.start()
     deadline = time.monotonic() + seconds
@@ -167,9 +168,9 @@ def _find_or_make(options: SparkOptions, name: str, shards: int, abort: Bell) ->
 def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
     home = spark_home()
     defaults = read_defaults(Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf")
-    given = defaults | given_by(options)
-    settings = ours(given, name=name, shards=shards, submitted=False)
-    _refuse(breaking(settings))
+    given = defaults | settings_of(options)
+    settings = context_settings(given, name=name, shards=shards, submitted=False)
+    _refuse(breaking_settings(settings))
     python = _python(options)
     if options.preload and is_local(settings["spark.master"]) and python == sys.executable:
         preload = " ".join(options.preload)
@@ -177,7 +178,7 @@ def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
     _forget_gateway()
     jvm = Jvm(settings, home=home, python=python, make_archive=options.make_archive)
     try:
-        # All of it: a JVM may hang at any point of its start.
+        # Around everything, because a JVM may hang at any point of its start.
         with _killed_by(abort, jvm):
             gateway = jvm.connect(abort)
             with environment_set({"PYSPARK_PYTHON": python}):
@@ -200,17 +201,17 @@ def _submitted(options: SparkOptions, name: str, shards: int, abort: Bell) -> Se
         try:
             gateway = SparkContext._gateway or launch_gateway()
             SparkContext._ensure_initialized(gateway=gateway)
-            # Spark's own order: what the program says comes before flags, and these before files.
-            given = dict(SparkConf().getAll()) | given_by(options)
-            settings = ours(given, name=name, shards=shards, submitted=True)
-            _refuse(breaking(settings))
+            # Spark's own order: the program's settings win over flags, and flags over files.
+            given = dict(SparkConf().getAll()) | settings_of(options)
+            settings = context_settings(given, name=name, shards=shards, submitted=True)
+            _refuse(breaking_settings(settings))
             with environment_set({"PYSPARK_PYTHON": _python(options)}):
                 context = _context(settings, gateway, options)
             made.append(Session(context, adopted=False, jvm=None))
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits for it
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             errors.append(error)
 
-    # In a thread: a master that does not answer is waited for inside the JVM, which is not ours to kill.
+    # In a thread: the JVM, which is not ours to kill, waits without end for a master that does not answer.
     thread = threading.Thread(target=make, name="spark-start", daemon=True)
     thread.start()
     while thread.is_alive() and not abort.wait(_LOOK_SECONDS):
@@ -240,7 +241,7 @@ def _context(settings: Mapping[str, str], gateway: JavaGateway, options: SparkOp
     for key, value in settings.items():
         conf.set(key, value)
     context = SparkContext(conf=conf, gateway=gateway, pyFiles=list(options.py_files))
-    # It would print a traceback when the JVM goes first, which is how we end it.
+    # We end the JVM before this server, which would otherwise print a traceback.
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     return context
 
@@ -248,7 +249,7 @@ def _context(settings: Mapping[str, str], gateway: JavaGateway, options: SparkOp
 def _require_fit(context: SparkContext) -> None:
     if context._jsc is None:
         raise SparkUnfit("the program's SparkContext is stopped: start a new one, or none")
-    wrong = breaking(dict(context.getConf().getAll()))
+    wrong = breaking_settings(dict(context.getConf().getAll()))
     if not isinstance(context._gateway, ClientServer):
         wrong.append("PYSPARK_PIN_THREAD was false: shards could not be cancelled one by one; unset it")
     _refuse(wrong)
@@ -260,7 +261,7 @@ def _refuse(wrong: list[str]) -> None:
 
 
 def _stop(context: SparkContext) -> None:
-    """Do what `SparkContext.stop` does, without its wait of up to a second for a server that nobody uses any more."""
+    """Do what `SparkContext.stop` does, without waiting up to a second for the accumulator server."""
     context_in_java, context._jsc = context._jsc, None
     server: Any = context._accumulatorServer
     context._accumulatorServer = None  # type: ignore[assignment]
@@ -274,10 +275,10 @@ def _stop(context: SparkContext) -> None:
 
 
 def _forget_gateway() -> None:
-    """Let PySpark start anew after a JVM of ours is gone: it keeps it in its classes."""
+    """Make PySpark forget a JVM of ours, which it keeps in class variables, so that it can start another."""
     gateway = SparkContext._gateway
     if gateway is not None:
-        within(_FORGET_SECONDS, gateway.shutdown)
+        call_within(_FORGET_SECONDS, gateway.shutdown)
     SparkContext._gateway = None
     SparkContext._jvm = None
     SparkContext._active_spark_context = None
@@ -285,7 +286,7 @@ def _forget_gateway() -> None:
 
 @contextlib.contextmanager
 def _killed_by(abort: Bell, jvm: Jvm) -> Iterator[None]:
-    """Kill the JVM when the bell rings meanwhile, which ends whatever waits for it."""
+    """Kill the JVM if `abort` rings meanwhile, which ends every call that waits for the JVM."""
     over = threading.Event()
 
     def listen() -> None:
@@ -304,11 +305,8 @@ def _killed_by(abort: Bell, jvm: Jvm) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unanswered() -> Iterator[None]:
-    """Say nothing of commands that a JVM does not answer any more, because it is being ended.
-
-    py4j writes a traceback of each to the root logger, whoever that belongs to.
-    """
+def quiet_py4j() -> Iterator[None]:
+    """Silence py4j while a JVM is being ended: it logs a traceback of every unanswered call to the root logger."""
 
     def others(record: logging.LogRecord) -> bool:
         return "py4j" not in Path(record.pathname).parts
@@ -322,6 +320,6 @@ def unanswered() -> Iterator[None]:
 
 
 def _quietly(call: Callable[[], object]) -> None:
-    """Call what may find its JVM gone: it is being ended anyway."""
+    """Make a call and ignore its errors, because its JVM may be gone."""
     with contextlib.suppress(Exception):
         call()

@@ -1,7 +1,7 @@
-"""The settings that the engine gives to Spark, and those that it refuses, as decisions without Spark.
+"""The settings that the engine gives to Spark and those that it refuses, as pure functions.
 
-What the user sets, here, under `spark-submit` or in `spark-defaults.conf`, wins over our defaults, except where it
-would break a promise: then it is refused by name. Whoever may list processes sees settings: secrets belong elsewhere.
+The user's settings win over ours, whether they come from options, `spark-submit` or `spark-defaults.conf`. A setting
+that would break the engine is refused by name. Settings are visible in process lists, so secrets must not be in them.
 """
 
 import os
@@ -14,16 +14,16 @@ from thresher.core.errors import shorten
 from thresher.spark.problem import PipelineInvalid
 
 _HIGHEST_PORT = 65535
-# The parent of workers that has imported things, and where it is told which.
+# Our worker daemon, and the environment variable that names the modules it imports.
 DAEMON, PRELOAD = "thresher.spark.worker.daemon", "THRESHER_PRELOAD"
-# Any JVM that only holds Python workers: quick to start, no file of its own, gone when it is out of memory.
+# For a JVM that only holds Python workers: a quick start, no performance file, an exit when it is out of memory.
 _SMALL_AND_QUICK = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
     "-XX:+ExitOnOutOfMemoryError",
 )
-# Spark's own defaults of what is looked at below.
+# Spark's own defaults of the settings that the engine needs.
 _SPARKS_DEFAULTS = {
     "spark.python.worker.reuse": "true",
     "spark.speculation": "false",
@@ -40,21 +40,21 @@ _NEEDED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
-    """How to get a Spark. All of it is ignored where the program has one already, except the line's port."""
+    """How to start Spark. A program with a SparkContext ignores all of it, except the line's port."""
 
-    # As for `--master`; by default as many local threads as the shards need.
+    # As for `--master`; by default local, with enough slots for the shards.
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
-    # The interpreter of the workers: by default the driver's own; `./environment/bin/python` with a packed one.
+    # The workers' interpreter: by default the driver's own; `./environment/bin/python` in a packed environment.
     python: str | None = None
     # Modules and archives to ship; an archive may be named with `#directory`.
     py_files: tuple[str, ...] = ()
     archives: tuple[str, ...] = ()
-    # Modules that local workers find imported when they begin. None may start a thread.
+    # Modules that the worker daemon imports before it forks local workers. None may start a thread.
     preload: tuple[str, ...] = ()
-    # Where tasks call the driver; 0 takes any free port.
+    # The port on which the driver listens for lines; 0 takes any free port.
     line_port: int = 0
-    # Whether to leave an archive of Java's classes in the cache, so that the next start is quicker.
+    # Whether to write a CDS archive into the cache, so that the next start is quicker.
     make_archive: bool = True
 
     def __post_init__(self) -> None:
@@ -77,8 +77,8 @@ def _is_port(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _HIGHEST_PORT
 
 
-def given_by(options: SparkOptions) -> dict[str, str]:
-    """Return what the options say, as settings."""
+def settings_of(options: SparkOptions) -> dict[str, str]:
+    """Return the options as Spark settings."""
     given = dict(options.conf)
     if options.master:
         given["spark.master"] = options.master
@@ -93,17 +93,17 @@ def is_local(master: str) -> bool:
 
 
 def default_master(shards: int) -> str:
-    """Return a local master with a slot for every shard, and some to replace one whose end Spark has not seen yet."""
+    """Return a local master with a slot for every shard and two spare ones, for tasks whose end Spark notices late."""
     return f"local[{max(os.cpu_count() or 1, shards + 2)}]"
 
 
 def master_of(given: Mapping[str, str], shards: int) -> str:
-    """Return the master that was given, or a local one that fits."""
+    """Return the given master, or a local one with enough slots."""
     return given.get("spark.master") or default_master(shards)
 
 
-def ours(given: Mapping[str, str], *, name: str, shards: int, submitted: bool) -> dict[str, str]:
-    """Return the settings of a context that we make; under `spark-submit` the JVM is the user's, and so is its size."""
+def context_settings(given: Mapping[str, str], *, name: str, shards: int, submitted: bool) -> dict[str, str]:
+    """Return the settings of a context that we make. Under `spark-submit`, the user decides on the JVM's memory."""
     master = master_of(given, shards)
     settings = {
         "spark.app.name": name,
@@ -124,7 +124,7 @@ def ours(given: Mapping[str, str], *, name: str, shards: int, submitted: bool) -
     else:
         settings |= {
             "spark.executor.cores": "1",
-            # One more than needed: a shard that lost its executor finds another at once.
+            # One core to spare: a shard that lost its executor finds another at once.
             "spark.cores.max": str(shards + 1),
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": " ".join(_SMALL_AND_QUICK),
@@ -137,26 +137,26 @@ def ours(given: Mapping[str, str], *, name: str, shards: int, submitted: bool) -
 
 
 def java_options(*, log_configuration: Path, temporary: Path, archive: tuple[str, ...], user: str) -> str:
-    """Return the options of our own JVM: quick to start, small, quiet, and gone when it is out of memory."""
+    """Return the options of our own JVM: a quick start, little memory, few logs."""
     options = (
         *_SMALL_AND_QUICK,
         f"-Dlog4j2.configurationFile={log_configuration}",
         f"-Djava.io.tmpdir={temporary}",
         *archive,
     )
-    # The user's own are written for Spark already.
+    # The user's options are already quoted for Spark.
     return " ".join([*map(_quoted, options), user]).strip()
 
 
 def _quoted(option: str) -> str:
-    """Quote an option of ours for Spark, which splits the setting like a shell would."""
+    """Quote an option for Spark, which splits the setting as a shell would."""
     if not re.search(r"[\s\"\\]", option):
         return option
     return '"' + re.sub(r'(["\\])', r"\\\1", option) + '"'
 
 
 def read_defaults(path: Path) -> dict[str, str]:
-    """Read a `spark-defaults.conf`: what its owner set there comes before what we would."""
+    """Read a `spark-defaults.conf`; return nothing if there is none."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -165,8 +165,8 @@ def read_defaults(path: Path) -> dict[str, str]:
     return {match[1]: match[2] for match in found if match}
 
 
-def breaking(settings: Mapping[str, str]) -> list[str]:
-    """Return what in these settings would break the engine, each with its name, the reason and what to set."""
+def breaking_settings(settings: Mapping[str, str]) -> list[str]:
+    """Return a message for each setting that would break the engine: its name, the reason and the value to set."""
     wrong = []
     for key, (needed, why) in _NEEDED.items():
         found = settings.get(key, _SPARKS_DEFAULTS[key])

@@ -1,8 +1,8 @@
-"""A Spark that is opened ahead and outlives engines: a standby's is there when it has to lead.
+"""A warm Spark session: opened ahead, so that a standby that becomes the leader need not wait for Spark.
 
-1. `start` opens a session in a thread, and runs one task that does nothing, so that the workers' parent is there too.
-2. `lend` gives it to one engine after another. To an engine it is somebody else's: it ends its shards, and not Spark.
-3. `close` ends what is ours of it.
+1. `start` opens a session in a thread, and runs one empty task, which also starts the worker daemon.
+2. `lend` gives the session to one engine after another. An engine ends its shards, and leaves Spark running.
+3. `close` ends the session.
 """
 
 import logging
@@ -17,12 +17,12 @@ from thresher.spark.session.settings import SparkOptions
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
-# What a JVM that does not answer may take before it is ended nevertheless.
+# How long `close` waits for a session that is still opening.
 _CLOSE_SECONDS = 10.0
 
 
 class WarmSpark:
-    """One session for all engines of a program's life."""
+    """One session for all engines of a program, one engine at a time."""
 
     def __init__(self, options: SparkOptions | None, *, name: str, shards: int) -> None:
         self._options, self._name, self._shards = options or SparkOptions(), name, shards
@@ -33,23 +33,23 @@ class WarmSpark:
         self._thread = threading.Thread(target=self._open, name="spark-warm", daemon=True)
 
     def start(self) -> None:
-        """Begin to open it, and return at once."""
+        """Begin to open the session, and return at once."""
         self._thread.start()
 
     @property
     def ready(self) -> bool:
-        """Whether an engine need not wait for it."""
+        """Whether the session is open and its worker daemon is running."""
         return self._warmed.is_set()
 
     def check(self) -> None:
-        """Raise what kept it from opening, or `EngineLost` if it was there and is gone. Never waits."""
+        """Raise the error that kept it from opening, or `EngineLost` if its JVM has ended. Never waits."""
         if self._error is not None:
             raise self._error
         if self._session is not None and not self._session.alive:
             raise EngineLost("Spark's JVM has ended: start the program again")
 
     def lend(self, abort: Bell) -> Session:
-        """Return the session for one engine, once it is open. Raises as `check`; `StopForced` when the bell rings."""
+        """Return the session for one engine, once it is open. Raises as `check`; `StopForced` when `abort` rings."""
         while not self._opened.wait(_LOOK_SECONDS):
             if abort.rung:
                 raise StopForced("stopped while Spark was starting")
@@ -59,7 +59,7 @@ class WarmSpark:
         return self._session.lent()
 
     def close(self, abort: Bell | None = None) -> None:
-        """End it, at once when the bell rings. No engine may use it any more. Harmless when repeated."""
+        """End the session, at once if `abort` rings. No engine may use it any more. Harmless when repeated."""
         if not self._opened.is_set():
             self._abort.ring("close")
         if self._thread.ident is not None:

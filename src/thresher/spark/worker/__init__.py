@@ -1,1 +1,1 @@
-"""The worker's side of the engine: a task that runs a shard's chain and answers to the driver."""
+"""The worker's side: a Spark task that runs a shard's functions and keeps its line to the driver."""

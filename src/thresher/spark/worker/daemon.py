@@ -1,7 +1,7 @@
-"""The parent of local workers, in place of PySpark's own: has imported what they will need before it forks them.
+"""The worker daemon for local workers, in place of PySpark's: it imports their modules once, before it forks them.
 
-A worker imports for most of a second before it can begin, and a leader that takes over waits for that. What starts a
-thread must not be imported before a fork: if anything did, PySpark's own parent takes the place, and nothing is gained.
+Imports take most of a second of a worker's start, for which a take-over would wait. A process with threads must not
+fork. If an import has started a thread, this daemon gives way to PySpark's own, and nothing is gained or lost.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from thresher.spark.session.settings import PRELOAD
 
 
 def main() -> None:
-    """Import, and be what PySpark's daemon is."""
-    # Arrow's allocator would start a thread to tidy up in; without it, whoever allocates tidies up.
+    """Import the modules, then run PySpark's daemon."""
+    # Arrow's allocator would start a background thread; without it, allocating threads free unused memory.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     for name in ("pyspark.worker", "thresher.spark.worker.task", *os.environ.get(PRELOAD, "").split()):
-        # Whoever needs it will say what is wrong with it.
+        # The worker that needs the module reports the error.
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     if len(list(Path("/proc/self/task").iterdir())) > 1:

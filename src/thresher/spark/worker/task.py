@@ -1,7 +1,7 @@
-"""What runs inside a Spark task: one attempt at one shard, from hello to outcome.
+"""The Spark task: one attempt at one shard, from hello to outcome.
 
-It returns its outcome as the task's only value, so that its type survives and Spark counts no failure. Whatever a
-function of the chain does short of killing the process ends up as an outcome; the first error is the one that counts.
+The outcome is returned as the task's only value, so that its type survives and Spark counts no failure. Every error
+of a function becomes an outcome, and the first error counts. A killed process returns none, see `outcome.TaskLost`.
 """
 
 import contextlib
@@ -17,22 +17,23 @@ from thresher.spark.bell import Bell
 from thresher.spark.outcome import Finished, Outcome, Replaced, Stopped, encode, outcome_of
 from thresher.spark.pipeline import Step
 from thresher.spark.problem import StepUnusable, VersionMismatch
-from thresher.spark.spec import Parcel, Spec
+from thresher.spark.task_spec import PackedTaskSpec, TaskSpec
 from thresher.spark.worker.line import Line, LineReplaced, version_mismatch
 from thresher.spark.worker.shard import Figures, Shard
+from thresher.spark.worker.task_watch import TaskWatch
 
 
 class Task:
-    """The function that Spark ships: found by its import path in the worker, with its parcel as all it carries."""
+    """The function that Spark ships. The worker finds it by its import path; it carries nothing but its spec."""
 
-    def __init__(self, parcel: Parcel) -> None:
-        self._parcel = parcel
+    def __init__(self, spec: PackedTaskSpec) -> None:
+        self._spec = spec
 
     def __call__(self, _partition: Iterable[object]) -> Iterator[bytes]:
         """Run the shard and yield its outcome."""
-        spec = self._parcel.open()
+        spec = self._spec.unpack()
         if spec is None:
-            yield encode(outcome_of(VersionMismatch(version_mismatch(self._parcel.version))))
+            yield encode(outcome_of(VersionMismatch(version_mismatch(self._spec.version))))
             return
         context = TaskContext.get()
         figures = Figures()
@@ -40,35 +41,36 @@ class Task:
         yield encode(outcome, figures.counts)
 
 
-def run_shard(spec: Spec, figures: Figures, *, task: int) -> Outcome:
-    """Run one attempt. Returns when the chain has ended; the process may be ended earlier, see `line`."""
-    # Behind what the worker has of its own; a script's directory is not known there.
+def run_shard(spec: TaskSpec, figures: Figures, *, task: int) -> Outcome:
+    """Run one attempt and return when the chain has ended. `task_watch` may end the process earlier."""
+    # The driver's places come last: they are needed only for modules that the worker cannot find otherwise.
     sys.path += [place for place in spec.path if place not in sys.path]
-    bell = Bell()
-    line = Line(spec, bell, figures, task=task)
+    line = Line(spec, figures, task=task)
     try:
         line.open()
     except LineReplaced:
         return Replaced()
     except ThresherError as error:
         return outcome_of(error)
-    outcome = _outcome(spec, bell, figures, line)
-    # A function may have closed what is closed here: that changes nothing any more.
+    bell = Bell()
+    watch = TaskWatch(line, spec.policy, bell)
+    outcome = _run_watched(spec, bell, figures, line, watch)
+    # The outcome is known; a function may have closed the descriptors that are closed here.
     with contextlib.suppress(Exception):
-        line.close()
+        watch.close()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     return outcome
 
 
-def _outcome(spec: Spec, bell: Bell, figures: Figures, line: Line) -> Outcome:
+def _run_watched(spec: TaskSpec, bell: Bell, figures: Figures, line: Line, watch: TaskWatch) -> Outcome:
     first: BaseException | None = None
 
     def on_close(error: BaseException | None) -> None:
         nonlocal first
         first = error
-        line.closing(error)
+        watch.chain_ended(error)
 
     try:
         with ExitStack() as resources:
@@ -82,20 +84,20 @@ def _outcome(spec: Spec, bell: Bell, figures: Figures, line: Line) -> Outcome:
                 resources=resources,
                 on_event=line.event,
             )
-            line.watch()
-            # Not before the line is watched: importing may take long, or hang.
+            watch.start()
+            # Imported only now, under the watch, because an import may take long or hang.
             from thresher.spark.worker.chain import run_chain  # noqa: PLC0415
 
             run_chain(_steps(spec), shard, on_close)
-    except BaseException as error:  # noqa: BLE001 - SystemExit and all: what it means is the supervisor's to decide
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: the supervisor decides what it means
         return outcome_of(first or error)
     if first is not None:
-        # What somebody entered has swallowed it; the rows that it stands for would be lost silently.
+        # A context manager has swallowed the error. Its rows would be lost silently if it did not count.
         return outcome_of(first)
     return Stopped(why=bell.why) if bell.rung else Finished()
 
 
-def _steps(spec: Spec) -> Sequence[Step]:
+def _steps(spec: TaskSpec) -> Sequence[Step]:
     try:
         steps: Sequence[Step] = pickle.loads(spec.steps)  # noqa: S301 - it comes from our own driver
     except BaseException as error:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from thresher.spark.bell import Bell
-from thresher.spark.wire import Wire, WireBroken
+from thresher.spark.frame_socket import ConnectionBroken, FrameSocket
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Wire, socket.socket]]:
+def ends() -> Iterator[tuple[FrameSocket, socket.socket]]:
     ours, theirs = socket.socketpair()
-    wire = Wire(ours, most_bytes=1000)
-    yield wire, theirs
-    wire.close()
+    near = FrameSocket(ours, most_bytes=1000)
+    yield near, theirs
+    near.close()
     theirs.close()
 
 
@@ -23,18 +23,18 @@ def packed(body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + body
 
 
-def test_frames_arrive_whole_however_they_are_cut(ends: tuple[Wire, socket.socket]) -> None:
-    wire, other = ends
+def test_frames_arrive_whole_however_they_are_cut(ends: tuple[FrameSocket, socket.socket]) -> None:
+    near, other = ends
     frames = [{"is": "hello", "text": "ü" * n} for n in range(20)]
     stream = b"".join(packed(json.dumps(frame).encode()) for frame in frames)
     received = []
     for start in range(0, len(stream), 7):
         other.sendall(stream[start : start + 7])
-        received += wire.receive()
+        received += near.receive()
     assert received == frames
 
 
-def test_nothing_there_is_no_frame(ends: tuple[Wire, socket.socket]) -> None:
+def test_nothing_there_is_no_frame(ends: tuple[FrameSocket, socket.socket]) -> None:
     assert ends[0].receive() == []
 
 
@@ -49,33 +49,33 @@ def test_nothing_there_is_no_frame(ends: tuple[Wire, socket.socket]) -> None:
         packed(b"[" * 900),
     ],
 )
-def test_garbage_breaks_the_wire(ends: tuple[Wire, socket.socket], garbage: bytes) -> None:
-    wire, other = ends
+def test_garbage_breaks_the_connection(ends: tuple[FrameSocket, socket.socket], garbage: bytes) -> None:
+    near, other = ends
     other.sendall(garbage)
-    with pytest.raises(WireBroken):
-        wire.receive()
+    with pytest.raises(ConnectionBroken):
+        near.receive()
 
 
-def test_the_end_of_the_stream_breaks_the_wire(ends: tuple[Wire, socket.socket]) -> None:
-    wire, other = ends
+def test_the_end_of_the_stream_breaks_the_connection(ends: tuple[FrameSocket, socket.socket]) -> None:
+    near, other = ends
     other.close()
-    with pytest.raises(WireBroken, match="hung up"):
-        wire.receive()
+    with pytest.raises(ConnectionBroken, match="hung up"):
+        near.receive()
 
 
-def test_what_the_other_end_does_not_take_is_kept_and_sent_later(ends: tuple[Wire, socket.socket]) -> None:
-    wire, other = ends
+def test_what_the_other_end_does_not_take_is_kept_and_sent_later(ends: tuple[FrameSocket, socket.socket]) -> None:
+    near, other = ends
     frames = [{"number": number, "text": "x" * 500} for number in range(2000)]
     for frame in frames:
-        wire.send(frame)
-    assert wire.unsent > 0
-    reader = Wire(other)
+        near.send(frame)
+    assert near.unsent > 0
+    reader = FrameSocket(other)
     received: list[object] = []
     while len(received) < len(frames):
         received += reader.receive()
-        wire.flush()
+        near.flush()
     assert received == frames
-    assert wire.unsent == 0
+    assert near.unsent == 0
 
 
 def test_a_bell_is_heard_at_once_and_stays_rung() -> None:

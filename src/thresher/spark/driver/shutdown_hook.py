@@ -1,6 +1,6 @@
-"""A graceful end under `spark-submit`, where SIGTERM reaches the JVM and never a handler of ours.
+"""A stop in good order under `spark-submit`, where SIGTERM reaches the JVM and never a Python handler.
 
-A hook in the JVM's shutdown, before Spark's own, calls back into Python and waits until the shards have finished.
+A JVM shutdown hook, which runs before Spark's own, calls back into Python and waits until the shards have finished.
 """
 
 import logging
@@ -12,7 +12,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 
 logger = logging.getLogger(__name__)
 
-# Spark stops its contexts at 50 and removes its directories at 25.
+# Higher runs earlier. Spark stops its contexts at priority 50 and removes its directories at 25.
 _PRIORITY = 100
 
 
@@ -23,30 +23,30 @@ class _Drain:
         self._drain = drain
 
     def run(self) -> None:
-        """Called by the JVM as it goes down."""
+        """Drain; the JVM calls this when it shuts down."""
         self._drain()
 
     class Java:
-        """What py4j wants to know."""
+        """The interface that py4j implements for the JVM."""
 
         implements = ("java.lang.Runnable",)
 
 
 class ShutdownHook:
-    """The hook, in place from construction until `remove`."""
+    """The hook, installed from construction until `remove`."""
 
     def __init__(self, gateway: JavaGateway, drain: Callable[[], None], *, seconds: float) -> None:
         ensure_callback_server_started(gateway)
         jvm: Any = gateway.jvm
         self._manager = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-        # A thread around it: the manager compares hooks, and each comparison would be a call into Python.
+        # Wrapped in a Java thread: the manager compares hooks, and each comparison would be a call into Python.
         self._hook = jvm.java.lang.Thread(_Drain(drain))
         unit = jvm.java.util.concurrent.TimeUnit.SECONDS
         self._manager.addShutdownHook(self._hook, _PRIORITY, int(seconds) + 1, unit)
 
     def remove(self) -> None:
-        """Take it away: nobody is there to call any more. Too late when the JVM is going down."""
+        """Remove the hook. Does nothing when the JVM is already shutting down."""
         try:
             self._manager.removeShutdownHook(self._hook)
-        except Exception as error:  # noqa: BLE001 - the JVM says so in several ways
+        except Exception as error:  # noqa: BLE001 - the JVM may raise several errors
             logger.debug("the shutdown hook stays", extra={"why": type(error).__name__})

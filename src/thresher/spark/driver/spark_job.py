@@ -1,4 +1,4 @@
-"""One attempt as a Spark job of its own: started, cancelled by its group, and its end read as an outcome."""
+"""One attempt as a Spark job of its own job group: run it, cancel it, and read its end as an outcome."""
 
 import contextlib
 import re
@@ -6,8 +6,8 @@ import re
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 
-from thresher.spark.outcome import Fatal, Gone, Lost, Outcome, Trouble, decode
-from thresher.spark.spec import Parcel
+from thresher.spark.outcome import ErrorInfo, Fatal, Outcome, SparkLost, TaskLost, decode
+from thresher.spark.task_spec import PackedTaskSpec
 from thresher.spark.worker.task import Task
 
 Counts = dict[str, int | float]
@@ -15,48 +15,48 @@ Counts = dict[str, int | float]
 _SHOWN = 300
 
 
-def run_job(context: SparkContext, group: str, description: str, parcel: Parcel) -> tuple[Outcome, Counts | None]:
-    """Run the attempt to its end, in this thread. Never raises what an attempt or Spark does.
+def run_job(context: SparkContext, group: str, description: str, spec: PackedTaskSpec) -> tuple[Outcome, Counts | None]:
+    """Run the attempt to its end, in this thread. Errors of the attempt and of Spark are returned, never raised.
 
-    Returns the outcome, and what was counted where the task lived to say it.
+    Returns the outcome, and the final counts if the task could return them.
     """
     try:
-        # Never interrupt: the JVM's thread would spin.
+        # With interruptOnCancel, a cancelled task's thread in the JVM would spin.
         context.setJobGroup(group, description, interruptOnCancel=False)
-        [payload] = context.parallelize([0], 1).mapPartitions(Task(parcel)).collect()
+        [payload] = context.parallelize([0], 1).mapPartitions(Task(spec)).collect()
         return decode(payload)
     except Py4JJavaError as error:
         return _judged(str(error)), None
     except (Py4JError, OSError, EOFError, AssertionError, AttributeError) as error:
-        # Without its JVM, PySpark stumbles over whatever it touches first.
-        return Gone(why=f"Spark's JVM is gone ({type(error).__name__})"), None
+        # PySpark without its JVM raises any of these, depending on what it touches first.
+        return SparkLost(why=f"Spark's JVM is gone ({type(error).__name__})"), None
     except Exception as error:  # noqa: BLE001 - such as a result that cannot be read
         return _judged(f"{type(error).__name__}: {error}"), None
 
 
 def cancel_job(context: SparkContext, group: str) -> None:
-    """Cancel the job if it runs. A JVM that is gone has cancelled everything."""
+    """Cancel the job if it runs. Errors do not matter: a JVM that is gone runs no job."""
     with contextlib.suppress(Exception):
         context.cancelJobGroup(group)
 
 
 def _judged(text: str) -> Outcome:
-    """Read Spark's report of a failed job: the task did not live to say it better."""
+    """Read Spark's report of a failed job, whose task could not return an outcome."""
     if "SparkContext was shut down" in text or "stopped SparkContext" in text:
-        return Gone(why="the SparkContext was stopped")
+        return SparkLost(why="the SparkContext was stopped")
     if re.search(r"No module named '(thresher|pyarrow)'", text):
         message = (
             "the workers' Python lacks thresher or pyarrow: give the executors the driver's environment "
             "(`thresher spark pack` makes an archive of it)"
         )
-        return Fatal(trouble=Trouble(kind="EnvironmentMissing", message=message, trace=text))
+        return Fatal(error=ErrorInfo(kind="EnvironmentMissing", message=message, trace=text))
     if mismatch := re.search(r"\[PYTHON_VERSION_MISMATCH\][^\n]*", text):
-        return Fatal(trouble=Trouble(kind="PythonMismatch", message=mismatch.group(), trace=text))
-    return Lost(why=_reason(text))
+        return Fatal(error=ErrorInfo(kind="PythonMismatch", message=mismatch.group(), trace=text))
+    return TaskLost(why=_reason(text))
 
 
 def _reason(text: str) -> str:
-    """Return the line of a Java report that says most."""
+    """Return the most telling line of a Java report."""
     for pattern in (r"Python worker exited unexpectedly[^\n]*", r"ExecutorLostFailure[^\n]*", r"cancelled[^\n]*"):
         if found := re.search(pattern, text):
             return found.group()[:_SHOWN].rstrip(": ")

@@ -4,7 +4,7 @@ import selectors
 import socket
 from typing import Any
 
-from thresher.spark.driver.loop import Loop
+from thresher.spark.driver.event_loop import EventLoop
 
 
 class Interrupted(selectors.DefaultSelector):
@@ -29,7 +29,7 @@ def test_what_arrived_during_a_pause_is_heard_before_time_is_acted_on(monkeypatc
 
     near, far = socket.socketpair()
     with near, far:
-        loop = Loop("test", on_time, lambda _error: None)
+        loop = EventLoop("test", on_time, lambda _error: None)
         loop.watch(far, selectors.EVENT_READ, lambda _events: heard.append(far.recv(16)))
         loop.start()
         assert loop.join(60.0)

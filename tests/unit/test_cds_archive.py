@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from thresher.core.java import Java
-from thresher.spark.session.archive import Archive
+from thresher.spark.session.cds_archive import CdsArchive
 
 JAVA = Java(executable=Path("/usr/bin/java"), major=17, version="17.0.1")
 
@@ -18,11 +18,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "spark"
 
 
-def archive(tmp_path: Path, *, java: Java = JAVA, version: str = "4.2.0", make: bool = True) -> Archive:
-    return Archive(java, tmp_path / "jars", version, make=make, workplace=Path(tempfile.mkdtemp(dir=tmp_path)))
+def archive(tmp_path: Path, *, java: Java = JAVA, version: str = "4.2.0", make: bool = True) -> CdsArchive:
+    return CdsArchive(java, tmp_path / "jars", version, make=make, workplace=Path(tempfile.mkdtemp(dir=tmp_path)))
 
 
-def stage(made: Archive, content: bytes = b"classes") -> Path:
+def stage(made: CdsArchive, content: bytes = b"classes") -> Path:
     """Do as Java does at its end."""
     (option,) = [each for each in made.java_options() if "ArchiveClassesAtExit" in each]
     path = Path(option.partition("=")[2])
@@ -116,10 +116,10 @@ def test_what_java_complains_about_is_noted(tmp_path: Path, caplog: pytest.LogCa
     user = archive(tmp_path)
     user._log.write_text("")
     with caplog.at_level(logging.INFO):
-        user.look()
+        user.warn_if_unused()
     assert not caplog.text
     user._log.write_text("[0.045s][warning][cds,dynamic] Unable to use shared archive.\nmore\n")
-    user.look()
+    user.warn_if_unused()
     assert "Unable to use shared archive." in caplog.text
 
 

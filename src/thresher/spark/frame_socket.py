@@ -1,6 +1,6 @@
-"""A socket that carries JSON objects: four bytes of length, then the object. It never blocks.
+"""A non-blocking socket that carries frames: four bytes of length, then a JSON object.
 
-What cannot be sent yet is kept; what was received in part is kept too. Both ends of a line use it.
+Bytes that cannot be sent yet are kept, and so is a frame that was received in part. Both ends of a line use it.
 """
 
 import json
@@ -17,12 +17,12 @@ _MOST_BYTES = 1 << 20
 _CHUNK = 1 << 16
 
 
-class WireBroken(Exception):  # noqa: N818 - an end of a conversation, not an error of the program
-    """The other end is gone, or does not speak our language."""
+class ConnectionBroken(Exception):  # noqa: N818 - an ordinary end of a connection
+    """The other end closed the connection, or sent bytes that are not a frame."""
 
 
-class Wire:
-    """One end of a connection. Not for two threads at once."""
+class FrameSocket:
+    """One end of a connection. Not thread-safe."""
 
     def __init__(self, connection: socket.socket, *, most_bytes: int = _MOST_BYTES) -> None:
         connection.setblocking(False)
@@ -31,28 +31,28 @@ class Wire:
         self._socket = connection
         self._incoming = bytearray()
         self._outgoing = bytearray()
-        # Small until the other end has said who it is: a stranger shall not fill our memory.
+        # The longest frame to accept: small until the hello, so that a stranger cannot fill our memory.
         self.most_bytes = most_bytes
-        # Whether the last look found anything.
-        self.heard_something = False
+        # Whether the last `receive` found any bytes.
+        self.received_bytes = False
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the socket's descriptor, for selectors."""
         return self._socket.fileno()
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait for the other end to take them."""
+        """The number of bytes that the other end has not taken yet."""
         return len(self._outgoing)
 
     def send(self, frame: Frame) -> None:
-        """Send, or keep what does not go out at once. Raises `WireBroken` when the other end is gone."""
+        """Send a frame; bytes that do not go out at once are kept. Raises `ConnectionBroken`."""
         body = json.dumps(frame, separators=(",", ":")).encode()
         self._outgoing += _LENGTH.pack(len(body)) + body
         self.flush()
 
     def flush(self) -> None:
-        """Send what is kept, as far as it goes."""
+        """Send kept bytes, as many as the other end takes now. Raises `ConnectionBroken`."""
         try:
             while self._outgoing:
                 sent = self._socket.send(self._outgoing)
@@ -60,26 +60,26 @@ class Wire:
         except BlockingIOError:
             pass
         except OSError as error:
-            raise WireBroken(str(error)) from error
+            raise ConnectionBroken(str(error)) from error
 
     def receive(self) -> list[Frame]:
-        """Return the whole frames that have arrived. Raises `WireBroken` at the end of the stream or on garbage."""
-        self.heard_something = False
+        """Return the complete frames. Raises `ConnectionBroken` at the end of the stream or on garbage."""
+        self.received_bytes = False
         try:
             chunk = self._socket.recv(_CHUNK)
         except BlockingIOError:
             return []
         except OSError as error:
-            raise WireBroken(str(error)) from error
+            raise ConnectionBroken(str(error)) from error
         if not chunk:
-            raise WireBroken("the other end hung up")
-        self.heard_something = True
+            raise ConnectionBroken("the other end hung up")
+        self.received_bytes = True
         self._incoming += chunk
         frames = []
         while len(self._incoming) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._incoming)
             if length > self.most_bytes:
-                raise WireBroken(f"a frame of {length} bytes")
+                raise ConnectionBroken(f"a frame of {length} bytes")
             end = _LENGTH.size + length
             if len(self._incoming) < end:
                 break
@@ -88,7 +88,7 @@ class Wire:
         return frames
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self._socket.close()
 
 
@@ -96,7 +96,7 @@ def _parsed(body: bytes) -> Frame:
     try:
         frame = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise WireBroken(f"not a frame: {shorten(body)}") from error
+        raise ConnectionBroken(f"not a frame: {shorten(body)}") from error
     if not isinstance(frame, dict):
-        raise WireBroken(f"not a frame: {shorten(body)}")
+        raise ConnectionBroken(f"not a frame: {shorten(body)}")
     return frame

@@ -1,7 +1,7 @@
-"""A timer of the kernel's that kills this process unless it is put off in time.
+"""A watchdog timer in the kernel, which kills this process unless it is reset in time.
 
-For a process in which no Python code runs any more: a C function keeps the interpreter's lock. SIGKILL cannot be
-caught, blocked or taken by a library that wants SIGALRM for itself. A forked child does not inherit it.
+It is for a process in which no Python code can run, because a C function keeps the interpreter's lock. SIGKILL cannot
+be caught or blocked, nor can a library take it for itself, as it could SIGALRM. A forked child does not inherit it.
 """
 
 import ctypes
@@ -25,19 +25,19 @@ class _Itimerspec(ctypes.Structure):
     _fields_ = (("interval", ctypes.c_long * 2), ("value", ctypes.c_long * 2))
 
 
-class DeadMan:
-    """The timer. It runs from the first `put_off` on, until the process ends."""
+class WatchdogTimer:
+    """The timer. It runs from the first `reset` until the process ends."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        # Before glibc 2.34 they lived in a library of their own.
+        # Before glibc 2.34 the timer functions were in librt.
         self._library = libc if hasattr(libc, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
         self._timer = ctypes.c_void_p()
         event = _Sigevent(signo=signal.SIGKILL, notify=_SIGEV_SIGNAL)
         self._call("timer_create", _CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
 
-    def put_off(self, seconds: float) -> None:
-        """Let it go off so much later than now."""
+    def reset(self, seconds: float) -> None:
+        """Let the process be killed that many seconds from now, unless the timer is reset again."""
         whole = int(seconds)
         value = _Itimerspec(value=(whole, int((seconds - whole) * 1e9)))
         self._call("timer_settime", self._timer, 0, ctypes.byref(value), None)

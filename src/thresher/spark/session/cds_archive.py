@@ -1,10 +1,10 @@
-"""Java's classes as Spark uses them, mapped into memory instead of loaded one by one (AppCDS): a quicker start.
+"""Java's class data sharing archive (AppCDS) for Spark: mapped classes make the JVM's start two seconds quicker.
 
-1. The archive belongs to one build of Java and one installation of PySpark; its name says which, and holds a checksum,
-   because Java crashes on a damaged one instead of passing it over.
-2. Where there is none, the JVM leaves one behind when it ends in good order: in its own temporary directory, from
-   where it is moved into place, so that any number of makers do not meet and a killed one leaves nothing.
-3. An archive that cannot be found, made or used costs time, nothing else: a note in the log says so.
+1. An archive belongs to one build of Java and one installation of PySpark, which its name identifies. The name holds
+   a checksum too, because Java crashes on a damaged archive.
+2. Where there is none, the JVM writes one at its orderly end, into its own temporary directory. It is then moved into
+   the cache. Concurrent JVMs therefore do not collide, and a killed one leaves nothing in the cache.
+3. Without a usable archive the start takes longer, and nothing else happens. The log says why.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ _DRAFT_SECONDS = 3600.0
 _UNUSED_SECONDS = 30 * 86400.0
 
 
-class Archive:
-    """The archive for one Java and one Spark: found, to be made, or neither."""
+class CdsArchive:
+    """The archive for one Java and one Spark: found, to be made, or not available."""
 
     def __init__(self, java: Java, jars: Path, version: str, *, make: bool, workplace: Path) -> None:
         mark = f"{java.executable.resolve()}\n{java.version}\n{version}\n{jars}\n{jars.stat().st_mtime_ns}"
@@ -46,7 +46,7 @@ class Archive:
             self._stage = workplace / "classes.jsa"
 
     def java_options(self) -> tuple[str, ...]:
-        """Return what makes Java use the archive, or make it, and write its complaints where nobody is disturbed."""
+        """Return the options that make Java use or write the archive, and log its warnings to a file."""
         quiet = ("-Xlog:disable", "-Xlog:all=error:stderr", f"-Xlog:cds*=warning:file={self._log}")
         if self.found is not None:
             return (f"-XX:SharedArchiveFile={self.found}", *quiet)
@@ -54,19 +54,19 @@ class Archive:
             return (f"-XX:ArchiveClassesAtExit={self._stage}", *quiet)
         return ()
 
-    def look(self) -> None:
-        """Once Java is up: note it if the archive was found and not used."""
+    def warn_if_unused(self) -> None:
+        """Log a warning if Java did not accept the archive. Call it once Java is up."""
         if self.found is not None:
             with contextlib.suppress(OSError):
                 if complaints := self._log.read_text(errors="replace").strip():
                     logger.warning("Java does not use %s: %s", self.found, complaints.splitlines()[0])
 
     def keep(self) -> None:
-        """Once Java has ended in good order: put what it made into place. Harmless when nothing was to be made."""
+        """Move a written archive into the cache. Call it after Java's orderly end; harmless if none was written."""
         stage, self._stage = self._stage, None
         if stage is None or self._directory is None:
             return
-        # Another file system, perhaps: a name of our own there first.
+        # The cache may be on another file system: move to a draft there first, then rename.
         draft = self._directory / f"{self._stem}.{os.getpid()}-{time.monotonic_ns()}.draft"
         try:
             shutil.move(stage, draft)
@@ -88,7 +88,7 @@ class Archive:
         return None
 
     def _tidy(self, directory: Path) -> None:
-        """Remove what crashed makers left, and archives of versions that nobody has used for long."""
+        """Remove old drafts of crashed programs, and archives that were not used for 30 days."""
         now = time.time()
         for path in directory.glob("spark-*"):
             with contextlib.suppress(OSError):
@@ -98,5 +98,5 @@ class Archive:
 
 
 def checksum(path: Path) -> str:
-    """Return a checksum of the whole file; some 25 ms for 65 MB."""
+    """Return a checksum of the whole file, which takes about 25 ms for 65 MB."""
     return f"{zlib.crc32(path.read_bytes()):08x}"
