@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from psycopg import conninfo, pq
-
+from thresher.config.duration import seconds_of
+from thresher.config.report import Problem, no_such_key
 from thresher.core.errors import shorten
+from thresher.db.lib_pq import from_lib_pq
 from thresher.election.settings import ElectionKind
-from thresher.harvest.duration import seconds_of
-from thresher.harvest.form import KEYS, OF_ELECTION, LogLevel, Problem, no_such
+from thresher.harvest.form import KEYS, OF_ELECTION, LogLevel
 from thresher.kafka.property import plain
 from thresher.outbox.shape import Shape
 from thresher.relay.settings import Delivery
@@ -54,9 +54,6 @@ _BOUNDS_OF_OURS = frozenset(
         "retry.backoff.max.ms",
     }
 )
-# lib/pq's own parameters; any other that libpq does not know is a setting of the session there.
-_OF_DRIVER = frozenset({"binary_parameters", "disable_prepared_binary_result"})
-_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?=\s|$)", re.DOTALL)
 _IDENTIFIER = r'(?:"(?:[^"\0]|"")+"|[^\W\d][\w$]*)'
 _TABLE = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")
 
@@ -146,7 +143,7 @@ def translate(found: Mapping[str, Any]) -> Translation:
         if key in KEYS:
             done.fault(key, "beside 'harvest', our own keys stand under 'thresher'")
         elif key not in SECTIONS:
-            done.fault(key, no_such(key, SECTIONS))
+            done.fault(key, no_such_key(key, SECTIONS))
     harvest = _section(found, "harvest", KEYS_OF_HARVEST, done)
     _kafka(harvest, done)
     _rest(harvest, done)
@@ -166,7 +163,7 @@ def _section(found: Mapping[str, Any], name: str, known: Any, done: Translation,
         return {}
     for key in section:
         if key not in known:
-            done.fault(f"{prefix}{name}.{key}", no_such(str(key), known))
+            done.fault(f"{prefix}{name}.{key}", no_such_key(str(key), known))
     return {str(key): value for key, value in section.items() if key in known and value is not None}
 
 
@@ -226,34 +223,12 @@ def _data_source(given: object, done: Translation) -> None:
         # Perhaps a file.
         done.say("data_source", given, "harvest.dataSource")
         return
-    done.say("data_source", as_libpq(given), "harvest.dataSource")
+    done.say("data_source", from_lib_pq(given), "harvest.dataSource")
     if "://" not in given and re.search(r"\bpassword\s*=\s+\w+\s*=", given):
         done.remarks.append(
             "harvest.dataSource: what follows 'password=' is taken for the password, as goharvest and Postgres do; "
             "write password='' for none"
         )
-
-
-def as_libpq(dsn: str) -> str:
-    """Return a connection string of Go's lib/pq as libpq has it: what that does not know is a setting there."""
-    pairs = dict(_PAIR.findall(dsn))
-    if "://" in dsn or _PAIR.sub("", dsn).strip():
-        return dsn
-    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
-    values = {
-        name: re.sub(r"\\(.)", r"\1", value[1:-1] if value.startswith("'") else value, flags=re.DOTALL)
-        for name, value in pairs.items()
-        if name not in _OF_DRIVER
-    }
-    settings = {name: value for name, value in values.items() if name not in known}
-    if len(values) == len(pairs) and not settings:
-        return dsn
-    options = [values.pop("options", "")]
-    for name, value in settings.items():
-        escaped = re.sub(r"([\s\\])", r"\\\1", value)
-        options.append(f"-c {name}={escaped}")
-    rest = {name: value for name, value in values.items() if name in known}
-    return conninfo.make_conninfo("", **rest, options=" ".join(filter(None, options)) or None)
 
 
 def _limits(limits: Mapping[str, Any], done: Translation) -> None:
