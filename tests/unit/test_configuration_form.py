@@ -132,6 +132,8 @@ def test_its_command_has_a_flag_for_every_key() -> None:
         "address": "a/b", "colour": "green", "blinks": 7, "pause_seconds": 2.0, "steady": True, "rooms": ["x", "y"],
         "client": {"bootstrap.servers": "k:1"}, "labels": {},
     }  # fmt: skip
+    assert runner.invoke(app, ["light", "--no-steady"], env={"THRESHER_STEADY": "true"}).exit_code == 0
+    assert given["steady"] is False
     assert runner.invoke(app, ["light", "--blink", "7"]).exit_code == 2
     help_ = runner.invoke(app, ["light", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
     for part in ("--at,--address", "THRESHER_AT", "Blinks at most, 1 to 2000. (default: 1000)", "THRESHER_SERVERS"):

@@ -49,14 +49,7 @@ def _with_flags(function: Callable[..., None], form: "type[BaseModel]") -> Calla
         function(**values, flags=keys_from(flags, of_form))
 
     options = [
-        inspect.Parameter(
-            flag.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                flag.value_type | None, typer.Option(*flag.names, envvar=flag.variable, help=flag.help)
-            ],
-        )
+        inspect.Parameter(flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(flag))
         for flag in flags
     ]
     own = [each for name, each in inspect.signature(function).parameters.items() if name != "flags"]
@@ -67,5 +60,8 @@ def _with_flags(function: Callable[..., None], form: "type[BaseModel]") -> Calla
 
 
 def _option(flag: "Flag") -> Any:
-    option = typer.Option(*flag.names, envvar=flag.variable, help=flag.help)
-    return Annotated[flag.value_type | None, option]
+    names = flag.names
+    if flag.value_type is bool:
+        # So that a flag can take back what the environment or the file says.
+        names = tuple(f"{name}/--no-{name.removeprefix('--')}" for name in names)
+    return Annotated[flag.value_type | None, typer.Option(*names, envvar=flag.variable, help=flag.help)]

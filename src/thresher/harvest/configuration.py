@@ -1,7 +1,7 @@
 """Reads a relay's configuration: a YAML file, then the environment, then flags, each overriding the one before.
 
-The file is in our own form, or in goharvest's, which is told in our keys first. Every problem is named in one message,
-with its key, the reason and the nearest key there is, and no value of a secret; nothing is started.
+The file is in our own form, or in goharvest's, which is translated first. Every problem is named in one message,
+with its key, the reason and the nearest key, and with no value of a secret; nothing is started.
 """
 
 import logging
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What a relay needs to know, and nothing to be asked again."""
+    """All that a relay needs to know."""
 
     settings: Settings
     election: ElectionSettings
@@ -41,9 +41,9 @@ class Configuration:
     metrics_seconds: float
     log_format: LogFormat
     log_level: LogLevel
-    # What logs and errors must not show.
+    # Never to be shown in logs and errors.
     secrets: Secrets
-    # All of it in our own form, for people: secrets are masked.
+    # All keys in our own form, for people: secrets are masked.
     shown: Mapping[str, Any] = field(repr=False)
 
 
@@ -55,31 +55,31 @@ def load(
     warn: Callable[[str], object] = logger.warning,
     otherwise: Callable[[], Mapping[str, Any]] = dict,
 ) -> Configuration:
-    """Read and check a configuration. `overrides` holds what flags say, None where they are silent.
+    """Read and check a configuration. `overrides` holds the values of flags, None for a flag that is absent.
 
     `warn` is told, once for each, of keys that are accepted without effect; `otherwise` is asked for database and
     broker where there is no file, and nothing else names either. Raises `ConfigurationInvalid` with every problem.
     """
     found = read(path) if path is not None else {}
-    told = translate(found) if is_reapers(found) else as_ours(found)
+    translated = translate(found) if is_reapers(found) else as_ours(found)
     variables = from_environment(RelayForm, environment or {})
-    given: dict[str, Any] = {key: value for key, value in told.keys.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in translated.keys.items() if value is not None}
     for layer in (variables.keys, overrides):
         lay_over(RelayForm, given, layer)
     if path is None and not _says_where(given):
         lay_over(RelayForm, given, otherwise())
     if is_reapers(found):
         keep_partitions(given)
-    forget_unelected(told, given)
+    forget_unelected(translated, given)
     completed = complete(
         RelayForm,
         given,
-        problems=[*told.problems, *variables.problems],
+        problems=[*translated.problems, *variables.problems],
         # A key that could not be read is not missed besides.
-        troubled=set(told.origin) - set(told.keys),
-        name_of=lambda key: _name_in_file(key, told),
+        troubled=set(translated.origin) - set(translated.keys),
+        name_of=lambda key: _name_in_file(key, translated),
     )
-    for remark in [*told.remarks, *variables.remarks, *_without_effect(completed, told)]:
+    for remark in [*translated.remarks, *variables.remarks, *_without_effect(completed, translated)]:
         warn(completed.secrets.mask(remark))
     return _configuration(completed)
 
@@ -89,18 +89,18 @@ def _says_where(given: Mapping[str, Any]) -> bool:
     return "data_source" in given or not isinstance(kafka, Mapping) or not SERVERS.isdisjoint(kafka)
 
 
-def _name_in_file(key: str, told: Translation) -> str:
+def _name_in_file(key: str, translated: Translation) -> str:
     """Return the name under which a key, or a property of it, was given or should have been."""
     ours, dot, rest = key.partition(".")
-    return f"{told.origin.get(ours) or told.places.get(ours, ours)}{dot}{rest}"
+    return f"{translated.origin.get(ours) or translated.places.get(ours, ours)}{dot}{rest}"
 
 
-def _without_effect(completed: Completed[RelayForm], told: Translation) -> Iterator[str]:
+def _without_effect(completed: Completed[RelayForm], translated: Translation) -> Iterator[str]:
     form = completed.form
     idle = ("in_flight_rows", "mark_rows") if form.delivery is Delivery.EXACTLY_ONCE else ("batch_rows",)
     for key in idle:
         if key in completed.given:
-            yield f"{_name_in_file(key, told)} is accepted without effect: delivery is {form.delivery}"
+            yield f"{_name_in_file(key, translated)} is accepted without effect: delivery is {form.delivery}"
 
 
 def _configuration(completed: Completed[RelayForm]) -> Configuration:
