@@ -17,12 +17,13 @@ from tests.processes import environment
 from thresher.cli.form_command import add_form_command
 from thresher.config.flags import flags_of, keys_from
 from thresher.config.kafka_properties import wrong_alone
+from thresher.config.log_level import LogLevel
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import InvalidInput
 from thresher.delivery.carrier import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.configuration import load
-from thresher.harvest.form import KEYS, LogLevel, RelayForm
+from thresher.harvest.form import KEYS, RelayForm
 from thresher.kafka.property import PROPERTIES
 from thresher.kafka.transactional import GUARDED
 from thresher.observe.logs import LogFormat

@@ -7,11 +7,11 @@ import pytest
 import yaml
 from psycopg import conninfo
 
+from thresher.config.log_level import LogLevel
 from thresher.config.problem import ConfigurationInvalid
 from thresher.db.lib_pq import from_lib_pq
 from thresher.election.settings import ElectionKind
 from thresher.harvest.configuration import Configuration, load
-from thresher.harvest.form import LogLevel
 from thresher.harvest.reaper import LIMITS
 from thresher.outbox import Shape
 from thresher.relay.settings import Delivery

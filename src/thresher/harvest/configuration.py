@@ -14,9 +14,10 @@ from thresher.config.document import read
 from thresher.config.environment import from_environment
 from thresher.config.kafka_properties import SERVERS
 from thresher.config.loading import Completed, complete, lay_over
+from thresher.config.log_level import LogLevel
 from thresher.core.secrets import Secrets
 from thresher.election.settings import ElectionSettings
-from thresher.harvest.form import KEYS, OF_ELECTION, LogLevel, RelayForm
+from thresher.harvest.form import KEYS, OF_ELECTION, RelayForm
 from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, keep_partitions, translate
 from thresher.observe.logs import LogFormat
 from thresher.relay.settings import POLICY, Delivery, Limits, Settings

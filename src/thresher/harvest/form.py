@@ -4,7 +4,6 @@ Each key is declared here once. Its flag, its environment variable and its row i
 that; after a change, `maintenance/configuration_table.py` writes the table anew.
 """
 
-import enum
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -23,6 +22,7 @@ from thresher.config.form import (
     off_is_text,
 )
 from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
+from thresher.config.log_level import LogLevel
 from thresher.config.problem import ConfigurationInvalid
 from thresher.config.report import Problem, as_text
 from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand, keys_of
@@ -50,16 +50,6 @@ OF_ELECTION = {
     "max_poll_seconds": ElectionKind.NELI,
     "lease_seconds": ElectionKind.LEASE,
 }
-
-
-class LogLevel(enum.StrEnum):
-    """The least that is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-    OFF = "off"
 
 
 class RelayForm(Form):

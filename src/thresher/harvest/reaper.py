@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thresher.config.duration import seconds_of
+from thresher.config.log_level import LogLevel
 from thresher.config.report import Problem, no_such_key
 from thresher.core.errors import shorten
 from thresher.db.lib_pq import from_lib_pq
 from thresher.election.settings import ElectionKind
-from thresher.harvest.form import KEYS, OF_ELECTION, LogLevel
+from thresher.harvest.form import KEYS, OF_ELECTION
 from thresher.kafka.property import plain
 from thresher.outbox.shape import Shape
 from thresher.relay.settings import Delivery
