@@ -356,7 +356,8 @@ def test_a_command_line_says_what_a_file_says() -> None:
     add_form_command(app, "run", command, lambda: RelayForm)
     arguments = [
         "--ds", "host=db", "--shards", "3", "--transform", "a:b", "--transform", "c:d", "--bootstrap", "k:1",
-        "--kafka", "client.id=me", "--kafka", "bootstrap.servers=other:1", "--spark", "spark.x=a=b", "--batch-seconds", "1.5", "--shape", "goharvest",
+        "--kafka", "client.id=me", "--kafka", "bootstrap.servers=other:1", "--spark", "spark.x=a=b",
+        "--batch-seconds", "1.5", "--shape", "goharvest",
     ]  # fmt: skip
     answer = CliRunner().invoke(app, ["run", *arguments], env={"THRESHER_NAME": "orders"})
     assert answer.exit_code == 0, answer.output

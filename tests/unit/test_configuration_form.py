@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 from typer.testing import CliRunner
 
 from thresher.cli.form_command import add_form_command
@@ -44,6 +44,13 @@ class LampForm(Form):
     ] = Field(default={}, description="Properties of the client.")
     labels: Properties = Field(default={}, description="Labels of the lamp.")
 
+    @field_validator("address")
+    @classmethod
+    def _lit(cls, address: str | None) -> str | None:
+        if address is not None and address.startswith("dark"):
+            raise ValueError(f"nobody is at {address}")
+        return address
+
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
         return (Rule(frozenset({"blinks", "steady"}), _blinks_or_not),)
@@ -79,18 +86,22 @@ def test_flags_go_before_environment_and_environment_before_file(tmp_path: Path)
 def test_secrets_come_from_files_and_are_masked(tmp_path: Path) -> None:
     (tmp_path / "address").write_text("lamp/hunter2\n")
     (tmp_path / "password").write_text("hunter3")
+    (tmp_path / "id").write_text("hunter6")
     done = lamp(
         THRESHER_AT_FILE=f"{tmp_path}/address", THRESHER_CLIENT_SASL_PASSWORD_FILE=f"{tmp_path}/password",
-        THRESHER_LABELS="a.secret=hunter4 url=http://me:hunter5@lamp/",
+        THRESHER_LABELS="a.secret=hunter4 url=http://me:hunter5@lamp/", THRESHER_CLIENT_CLIENT_ID_FILE=f"{tmp_path}/id",
     )  # fmt: skip
-    assert (done.form.address, done.form.client) == ("lamp/hunter2", {"sasl.password": "hunter3"})
+    assert (done.form.address, done.form.client) == (
+        "lamp/hunter2",
+        {"sasl.password": "hunter3", "client.id": "hunter6"},
+    )
     assert done.shown == {
         "address": {"file": f"{tmp_path}/address"}, "colour": "red", "blinks": 1000, "steady": False, "rooms": [],
-        "client": {"sasl.password": {"file": f"{tmp_path}/password"}},
+        "client": {"client.id": {"file": f"{tmp_path}/id"}, "sasl.password": {"file": f"{tmp_path}/password"}},
         "labels": {"a.secret": "***", "url": "http://me:***@lamp/"},
     }  # fmt: skip
     assert lamp(THRESHER_ADDRESS="lamp/hunter2").shown["address"] == "lamp/***"
-    assert "hunter" not in done.secrets.mask("lamp/hunter2 hunter3 hunter4 hunter5") + repr(done)
+    assert "hunter" not in done.secrets.mask("lamp/hunter2 hunter3 hunter4 hunter5 hunter6") + repr(done)
 
 
 def test_one_report_names_every_problem_and_no_secret(tmp_path: Path) -> None:
@@ -110,6 +121,8 @@ def test_one_report_names_every_problem_and_no_secret(tmp_path: Path) -> None:
     assert "steady" not in text, "a rule is not asked where a key of it could not be read"
     assert "hunter2" not in text
     assert caught.value.exit_code == 2
+    with pytest.raises(ConfigurationInvalid, match=r"address: nobody is at dark/\*\*\*$"):
+        lamp(THRESHER_AT="dark/hunter2")
     path.write_text("address: lamp/hunter2\nblinks: 5\nsteady: true\n")
     with pytest.raises(ConfigurationInvalid, match=r"the configuration cannot work: blinks: a steady lamp has none$"):
         lamp(path)
