@@ -1,21 +1,29 @@
 """What a relay's configuration may be, and how it says what it may not be."""
 
-import inspect
 import json
 import re
+import subprocess
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
+from typer.testing import CliRunner
 
-from thresher.cli.run import run
+from tests.processes import environment
+from thresher.cli.form_command import add_form_command
+from thresher.config.flags import flags_of, keys_from
+from thresher.config.kafka_properties import wrong_alone
+from thresher.config.log_level import LogLevel
 from thresher.config.problem import ConfigurationInvalid
+from thresher.core.errors import InvalidInput
 from thresher.delivery.carrier import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.configuration import load
-from thresher.harvest.form import KEYS, Form, LogLevel, _wrong_alone
+from thresher.harvest.form import KEYS, RelayForm
 from thresher.kafka.property import PROPERTIES
 from thresher.kafka.transactional import GUARDED
 from thresher.observe.logs import LogFormat
@@ -306,7 +314,7 @@ def test_servers_may_go_by_their_other_name() -> None:
 
 def test_every_property_that_is_suggested_is_one() -> None:
     for name in PROPERTIES:
-        assert "no such key" not in _wrong_alone(name, "1")
+        assert "no such key" not in wrong_alone(name, "1")
 
 
 def test_what_is_shown_is_a_configuration_again(tmp_path: Path) -> None:
@@ -323,22 +331,78 @@ def test_what_is_shown_is_a_configuration_again(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+FLAGS = flags_of(RelayForm)
+
+
 def test_every_key_is_a_flag() -> None:
-    flags = {"ds": "data_source"}
-    assert set(KEYS) <= {flags.get(name, name) for name in inspect.signature(run).parameters}
+    assert {flag.key for flag in FLAGS} == set(KEYS)
+    named = {name: flag for flag in FLAGS for name in flag.names}
+    assert len(named) == len(KEYS) + 2, "--bootstrap, and two names for the data source"
+    for key in set(KEYS) - {"data_source"}:
+        assert named[f"--{key.replace('_', '-')}"].variable == f"THRESHER_{key.upper()}"
+    assert named["--ds"] is named["--data-source"]
+    assert named["--ds"].variable == "THRESHER_DS"
+
+
+def test_a_command_line_says_what_a_file_says() -> None:
+    given: dict[str, Any] = {}
+    app = typer.Typer()
+    # With another command beside it, as in the real one.
+    app.command("other")(lambda: None)
+
+    def command(*, flags: dict[str, Any]) -> None:
+        given.update(flags)
+
+    add_form_command(app, "run", command, lambda: RelayForm)
+    arguments = [
+        "--ds", "host=db", "--shards", "3", "--transform", "a:b", "--transform", "c:d", "--bootstrap", "k:1",
+        "--kafka", "client.id=me", "--kafka", "bootstrap.servers=other:1", "--spark", "spark.x=a=b",
+        "--batch-seconds", "1.5", "--shape", "goharvest",
+    ]  # fmt: skip
+    answer = CliRunner().invoke(app, ["run", *arguments], env={"THRESHER_NAME": "orders"})
+    assert answer.exit_code == 0, answer.output
+    assert {key: value for key, value in given.items() if value} == {
+        "name": "orders", "data_source": "host=db", "shards": 3, "transform": ["a:b", "c:d"], "batch_seconds": 1.5,
+        "kafka": {"bootstrap.servers": "k:1", "client.id": "me"}, "spark": {"spark.x": "a=b"}, "shape": "goharvest",
+    }  # fmt: skip
+    loaded = load(None, given)
+    assert (loaded.settings.shards, loaded.settings.shape) == (3, Shape.GOHARVEST)
+
+
+def test_a_property_flag_without_value_shows_no_secret() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        keys_from(FLAGS, {"kafka": ["client.id=me", "hunter2", "=hunter2"]})
+    assert "--kafka: key=value is expected" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_loading_a_configuration_imports_no_spark(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text(yaml.safe_dump({**LEAST, "spark_master": "local[2]"}))
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom thresher.harvest import load\n"
+        "loaded = load(Path(sys.argv[1]), {}, {'THRESHER_SHARDS': '3'})\n"
+        "heavy = ('pyspark', 'py4j', 'thresher.spark.driver', 'thresher.spark.session.session')\n"
+        "print(loaded.settings.shards, [name for name in heavy if name in sys.modules])\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program, path], env=environment(), capture_output=True, text=True, check=True,
+        timeout=150,
+    )  # fmt: skip
+    assert answer.stdout == "3 []\n"
 
 
 def test_what_the_help_says_of_defaults_is_so() -> None:
-    fields = {info.alias or name: info.default for name, info in Form.model_fields.items()}
+    fields = {info.alias or name: info.default for name, info in RelayForm.model_fields.items()}
     told = 0
-    for name, parameter in inspect.signature(run).parameters.items():
-        (option,) = getattr(parameter.annotation, "__metadata__", [None])
-        shown = re.search(r"\(default: ([\w.:-]+)\)$", option.help or "")
-        default = fields.get(name)
-        if shown is not None and default is not None:
+    for flag in FLAGS:
+        shown = re.search(r"\(default: ([\w.:-]+)\)$", flag.help)
+        default = fields[flag.key]
+        if default is not None and isinstance(default, str | int | float):
+            assert shown is not None, flag.name
             assert shown[1] == (
                 f"{default:g}" if isinstance(default, float) else getattr(default, "value", str(default))
-            ), name
+            ), flag.name
             told += 1
     assert told > 20
 

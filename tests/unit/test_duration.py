@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.harvest.duration import seconds_of
+from thresher.config.duration import seconds_of
 
 
 @pytest.mark.parametrize(

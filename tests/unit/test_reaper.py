@@ -7,11 +7,12 @@ import pytest
 import yaml
 from psycopg import conninfo
 
+from thresher.config.log_level import LogLevel
 from thresher.config.problem import ConfigurationInvalid
+from thresher.db.lib_pq import from_lib_pq
 from thresher.election.settings import ElectionKind
 from thresher.harvest.configuration import Configuration, load
-from thresher.harvest.form import LogLevel
-from thresher.harvest.reaper import LIMITS, as_libpq
+from thresher.harvest.reaper import LIMITS
 from thresher.outbox import Shape
 from thresher.relay.settings import Delivery
 
@@ -264,8 +265,8 @@ def test_a_table_is_named_as_in_sql(tmp_path: Path, given: str, schema: str | No
 )
 def test_a_data_source_of_go_is_one_of_ours(given: str, parts: dict[str, str] | None) -> None:
     if parts is None:
-        assert as_libpq(given) == given
-    assert conninfo.conninfo_to_dict(as_libpq(given)) == (parts or conninfo.conninfo_to_dict(given))
+        assert from_lib_pq(given) == given
+    assert conninfo.conninfo_to_dict(from_lib_pq(given)) == (parts or conninfo.conninfo_to_dict(given))
 
 
 @pytest.mark.parametrize("place", ["kafka", "producer"])

@@ -12,6 +12,7 @@ import typer
 
 from thresher import __version__
 from thresher.cli import adopt, config, dead, pump, run, schema, spark, stack, status, verify
+from thresher.cli.form_command import add_form_command
 from thresher.cli.output import complain, emit_text
 from thresher.core.errors import ThresherError
 
@@ -27,7 +28,7 @@ app.add_typer(stack.app, name="stack")
 app.add_typer(spark.app, name="spark")
 app.add_typer(dead.app, name="dead")
 app.add_typer(config.app, name="config")
-app.command()(run.run)
+add_form_command(app, "run", run.run, run.form)
 app.command()(status.status)
 app.command()(adopt.adopt)
 app.command()(pump.pump)

@@ -1,14 +1,13 @@
 """Options that several commands share, and what they mean."""
 
 import os
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import psycopg
 import typer
 
 from thresher.cli.output import hide, note
-from thresher.core.errors import InvalidInput, ThresherError, shorten
+from thresher.core.errors import InvalidInput, ThresherError
 from thresher.core.secrets import Secrets, Unreadable, read_secret
 from thresher.db import TableName
 from thresher.db.dsn import check_dsn, secrets_of_dsn
@@ -76,15 +75,6 @@ def connect(dsn: str) -> psycopg.Connection[Any]:
         return psycopg.connect(dsn, connect_timeout=10, application_name="thresher")
     except psycopg.OperationalError as error:
         raise DatabaseUnreachable(f"cannot connect to the database: {str(error).strip()}") from error
-
-
-def properties(given: Sequence[str] | None, flag: str) -> dict[str, str]:
-    """Return what key=value options say."""
-    pairs = [each.partition("=") for each in given or ()]
-    # A value may be a secret: only what stands before the sign is repeated, and nothing where there is none.
-    if wrong := [shorten(name) if sign else "one without =" for name, sign, _ in pairs if not (name and sign)]:
-        raise InvalidInput(f"{flag}: key=value is expected, not {', '.join(wrong)}")
-    return {name.strip(): value for name, _, value in pairs}
 
 
 def table_name(outbox: str, schema: str | None) -> TableName:

@@ -16,10 +16,10 @@ from thresher.cli.options import (
     TableShape,
     connect,
     named_dsn,
-    properties,
     table_name,
 )
 from thresher.cli.output import emit_json, emit_text, note, table
+from thresher.config.property_pairs import properties
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.devstack.kept import KeptStack

@@ -1,1 +1,1 @@
-"""Configuration of any part: YAML, environment, secrets, one report; flags and docs are made from the form."""
+"""Configuration for any form: YAML, environment, flags, secrets, one report; flags and docs are made from the form."""

@@ -1,10 +1,10 @@
-"""goharvest's form of a configuration, as its program `reaper` reads it, told in our own keys.
+"""goharvest's form of a configuration, as its program `reaper` reads it, translated into our own keys.
 
-1. `harvest` holds goharvest's keys, `logging.level` stands beside it, and a section `thresher` may add our own keys for
-   what goharvest cannot say; the same thing said twice is a problem.
-2. What goharvest would take by default is taken here too, except for a group's id, which it makes from the program's
-   name: a relay's identity is never guessed.
-3. A limit that has no counterpart is accepted without effect, and told so.
+1. `harvest` holds goharvest's keys, `logging.level` stands beside it, and a section `thresher` may add keys of our own
+   that goharvest lacks; a value that is given twice is a problem.
+2. The defaults are goharvest's, except for a group's id, which goharvest makes from the program's name: a relay's
+   identity is never guessed.
+3. A limit that has no counterpart is accepted without effect, with a remark.
 """
 
 import re
@@ -12,18 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from psycopg import conninfo, pq
-
+from thresher.config.duration import seconds_of
+from thresher.config.log_level import LogLevel
+from thresher.config.report import Problem, no_such_key
 from thresher.core.errors import shorten
+from thresher.db.lib_pq import from_lib_pq
 from thresher.election.settings import ElectionKind
-from thresher.harvest.duration import seconds_of
-from thresher.harvest.form import KEYS, OF_ELECTION, LogLevel, Problem, no_such
+from thresher.harvest.form import KEYS, OF_ELECTION
 from thresher.kafka.property import plain
 from thresher.outbox.shape import Shape
 from thresher.relay.settings import Delivery
 
 SECTIONS = ("harvest", "logging", "thresher")
-# What goharvest is; only one shard, since its table has no index that would let several share it well.
+# A goharvest in our keys. It has one shard, because its table has no index by which several could share it.
 _NATURE: dict[str, Any] = {
     "shape": Shape.GOHARVEST,
     "delivery": Delivery.AT_LEAST_ONCE,
@@ -41,9 +42,9 @@ _LEVELS = {
     "off": LogLevel.OFF,
 }
 _MOST_ROWS = 40_000
-# The shortest that ours can be, where goharvest may have 0.
+# Our shortest time, where goharvest may have 0.
 _SHORTEST_SECONDS = 0.001
-# What the producer sets itself, to tell certain outcomes from others, and goharvest leaves to its users.
+# Properties that our producer sets itself, to tell certain outcomes from others; goharvest leaves them to its users.
 _BOUNDS_OF_OURS = frozenset(
     {
         "delivery.timeout.ms",
@@ -54,9 +55,6 @@ _BOUNDS_OF_OURS = frozenset(
         "retry.backoff.max.ms",
     }
 )
-# lib/pq's own parameters; any other that libpq does not know is a setting of the session there.
-_OF_DRIVER = frozenset({"binary_parameters", "disable_prepared_binary_result"})
-_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?=\s|$)", re.DOTALL)
 _IDENTIFIER = r'(?:"(?:[^"\0]|"")+"|[^\W\d][\w$]*)'
 _TABLE = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")
 
@@ -104,22 +102,22 @@ KEYS_OF_HARVEST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """A configuration in our keys: where each was said, what could not be read, and what is worth a remark."""
+    """A configuration in our keys: where each was given, the problems, and the remarks."""
 
     keys: dict[str, Any] = field(default_factory=dict, repr=False)
     origin: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    # Where one of our keys would be said that was not.
+    # The place for one of our keys that was not given.
     places: dict[str, str] = field(default_factory=dict)
 
-    def say(self, key: str, value: Any, origin: str) -> None:
-        """Note what one of our keys is, and where that was said."""
+    def give(self, key: str, value: Any, origin: str) -> None:
+        """Note the value of one of our keys, and where it was given."""
         self.keys[key] = value
         self.origin[key] = origin
 
     def fault(self, origin: str, why: str, key: str | None = None) -> None:
-        """Note a problem; with one of our keys, nothing will be concluded from its absence."""
+        """Note a problem; if it is that of one of our keys, the key is not missed besides."""
         self.problems.append((origin, why))
         if key is not None:
             self.origin[key] = origin
@@ -140,13 +138,13 @@ def as_ours(found: Mapping[str, Any]) -> Translation:
 
 
 def translate(found: Mapping[str, Any]) -> Translation:
-    """Tell a file in goharvest's form in our keys."""
+    """Translate a file in goharvest's form."""
     done = Translation(keys=dict(_NATURE), places={"name": "harvest.leaderGroupID"})
     for key in found:
         if key in KEYS:
             done.fault(key, "beside 'harvest', our own keys stand under 'thresher'")
         elif key not in SECTIONS:
-            done.fault(key, no_such(key, SECTIONS))
+            done.fault(key, no_such_key(key, SECTIONS))
     harvest = _section(found, "harvest", KEYS_OF_HARVEST, done)
     _kafka(harvest, done)
     _rest(harvest, done)
@@ -166,7 +164,7 @@ def _section(found: Mapping[str, Any], name: str, known: Any, done: Translation,
         return {}
     for key in section:
         if key not in known:
-            done.fault(f"{prefix}{name}.{key}", no_such(str(key), known))
+            done.fault(f"{prefix}{name}.{key}", no_such_key(str(key), known))
     return {str(key): value for key, value in section.items() if key in known and value is not None}
 
 
@@ -182,7 +180,7 @@ def _kafka(harvest: Mapping[str, Any], done: Translation) -> None:
                 done.remarks.append(f"{theirs}.{name} is accepted without effect: the relay sets it itself")
             else:
                 kept[str(name)] = value
-        done.say(key, kept, theirs)
+        done.give(key, kept, theirs)
 
 
 def _rest(harvest: Mapping[str, Any], done: Translation) -> None:
@@ -192,7 +190,7 @@ def _rest(harvest: Mapping[str, Any], done: Translation) -> None:
         _table(table, done)
     for theirs, ours in (("leaderTopic", "leader_topic"), ("leaderGroupID", "leader_group")):
         if harvest.get(theirs):
-            done.say(ours, harvest[theirs], f"harvest.{theirs}")
+            done.give(ours, harvest[theirs], f"harvest.{theirs}")
     if "name" in harvest:
         done.remarks.append("harvest.name is accepted without effect: leaderGroupID is the relay's identity")
 
@@ -211,9 +209,9 @@ def _table(given: object, done: Translation) -> None:
     if parts is None:
         done.fault("harvest.outboxTable", f"{shorten(given)} is no name of a table", "outbox")
         return
-    done.say("outbox", _folded(parts[2]), "harvest.outboxTable")
+    done.give("outbox", _folded(parts[2]), "harvest.outboxTable")
     if parts[1]:
-        done.say("schema", _folded(parts[1]), "harvest.outboxTable")
+        done.give("schema", _folded(parts[1]), "harvest.outboxTable")
 
 
 def _folded(identifier: str) -> str:
@@ -224,36 +222,14 @@ def _folded(identifier: str) -> str:
 def _data_source(given: object, done: Translation) -> None:
     if not isinstance(given, str):
         # Perhaps a file.
-        done.say("data_source", given, "harvest.dataSource")
+        done.give("data_source", given, "harvest.dataSource")
         return
-    done.say("data_source", as_libpq(given), "harvest.dataSource")
+    done.give("data_source", from_lib_pq(given), "harvest.dataSource")
     if "://" not in given and re.search(r"\bpassword\s*=\s+\w+\s*=", given):
         done.remarks.append(
             "harvest.dataSource: what follows 'password=' is taken for the password, as goharvest and Postgres do; "
             "write password='' for none"
         )
-
-
-def as_libpq(dsn: str) -> str:
-    """Return a connection string of Go's lib/pq as libpq has it: what that does not know is a setting there."""
-    pairs = dict(_PAIR.findall(dsn))
-    if "://" in dsn or _PAIR.sub("", dsn).strip():
-        return dsn
-    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
-    values = {
-        name: re.sub(r"\\(.)", r"\1", value[1:-1] if value.startswith("'") else value, flags=re.DOTALL)
-        for name, value in pairs.items()
-        if name not in _OF_DRIVER
-    }
-    settings = {name: value for name, value in values.items() if name not in known}
-    if len(values) == len(pairs) and not settings:
-        return dsn
-    options = [values.pop("options", "")]
-    for name, value in settings.items():
-        escaped = re.sub(r"([\s\\])", r"\\\1", value)
-        options.append(f"-c {name}={escaped}")
-    rest = {name: value for name, value in values.items() if name in known}
-    return conninfo.make_conninfo("", **rest, options=" ".join(filter(None, options)) or None)
 
 
 def _limits(limits: Mapping[str, Any], done: Translation) -> None:
@@ -270,7 +246,7 @@ def _limits(limits: Mapping[str, Any], done: Translation) -> None:
         elif limit.key is None:
             done.remarks.append(f"{theirs} is accepted without effect: {limit.instead}")
         else:
-            done.say(limit.key, _within_ours(theirs, amount, limit, done), theirs)
+            done.give(limit.key, _within_ours(theirs, amount, limit, done), theirs)
 
 
 def _within_ours(theirs: str, amount: float, limit: Limit, done: Translation) -> float:
@@ -297,7 +273,7 @@ def _logging(logging: Mapping[str, Any], done: Translation) -> None:
         known = [name.capitalize() for name in _LEVELS]
         done.fault("logging.level", f"one of {', '.join(known)} is needed", "log_level")
     else:
-        done.say("log_level", level, "logging.level")
+        done.give("log_level", level, "logging.level")
 
 
 def _ours(thresher: Mapping[str, Any], done: Translation) -> None:
@@ -311,11 +287,11 @@ def _ours(thresher: Mapping[str, Any], done: Translation) -> None:
         elif before is not None:
             done.fault(ours, f"{before} says it too: one of them has to go")
         else:
-            done.say(key, value, ours)
+            done.give(key, value, ours)
 
 
 def forget_unelected(done: Translation, keys: dict[str, Any]) -> None:
-    """Take out what goharvest's file says of its own election where ours is another: that is no contradiction."""
+    """Take out the keys of goharvest's own election where ours is another: they are no contradiction."""
     election = keys.get("election")
     if election in {ElectionKind.NELI, None}:
         return
@@ -326,9 +302,9 @@ def forget_unelected(done: Translation, keys: dict[str, Any]) -> None:
 
 
 def keep_partitions(keys: dict[str, Any]) -> None:
-    """Let every key's rows stay in the partition where goharvest put them, unless somebody says otherwise.
+    """Let every key's rows stay in the partition where goharvest put them, unless a partitioner is given.
 
-    Only the empty key, which goharvest scatters, has one too.
+    Only the empty key, which goharvest scatters, gets one partition.
     """
     kafka, producer = keys.get("kafka"), keys.get("producer", {})
     if isinstance(kafka, Mapping) and isinstance(producer, Mapping) and "partitioner" not in {*kafka, *producer}:

@@ -9,6 +9,10 @@ from typing import Any
 from thresher.db import TableName
 from thresher.delivery.carrier import Poison
 from thresher.outbox.shape import Shape
+from thresher.spark.policy import Policy
+
+# How the relay lets the engine supervise its shards, unless somebody says otherwise.
+POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
 
 
 class Delivery(enum.StrEnum):

@@ -33,7 +33,7 @@ from thresher.relay.database import connect
 from thresher.relay.leader.progress_topic import known_topic
 from thresher.relay.leader.take_over import take_over
 from thresher.relay.names import progress_topic, sessions
-from thresher.relay.settings import Mandate, Settings
+from thresher.relay.settings import POLICY, Mandate, Settings
 from thresher.relay.shard.meter import count_error, kind_of
 from thresher.service.health import Role
 from thresher.service.ledger import Ledger
@@ -54,7 +54,6 @@ _TRIM_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 # All that shards need.
 _PRELOAD = ("thresher.relay.shard.steps", "thresher.delivery.transforms")
-POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
 
 
 def spark_of(options: SparkOptions | None) -> SparkOptions:

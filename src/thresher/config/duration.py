@@ -14,14 +14,14 @@ _NANOSECONDS = {
     "h": 3_600_000_000_000,
 }
 _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
-# What a Go duration holds: 292 years.
+# The longest Go duration: 292 years.
 _MOST = 2**63 - 1
 
 
 def seconds_of(given: object) -> float:
     """Return the seconds that a duration stands for; a bare whole number is nanoseconds, as in Go.
 
-    Raises `ValueError` for what Go would not read, and for what is negative.
+    Raises `ValueError` for a text that Go would not read, and for a negative duration.
     """
     if isinstance(given, int) and not isinstance(given, bool):
         nanoseconds = Decimal(given)

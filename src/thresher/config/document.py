@@ -14,7 +14,7 @@ class _Twice(yaml.constructor.ConstructorError):
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which lets the last of two equal keys win, does not any more."""
+    """PyYAML's safe loader, but two equal keys are an error: PyYAML lets the last one win."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what the file says. Raises `ConfigurationInvalid` with file, line and reason, and none of its values."""
+    """Return the keys and values of a file. Raises `ConfigurationInvalid` with file, line and reason, and no value."""
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - it is a safe one
     except OSError as error:
@@ -55,5 +55,5 @@ def _reason(error: yaml.YAMLError) -> str:
     reason = str(getattr(error, "problem", None) or "malformed")
     if isinstance(error, _Twice):
         return reason
-    # What stands in quotes may be a secret that should have been in quotes itself.
+    # A text in quotes may be a secret that should have been in quotes itself.
     return re.sub(r"""(['"])(?!<)[^'"]{2,}\1""", "it", reason)

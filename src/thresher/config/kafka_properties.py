@@ -1,0 +1,123 @@
+"""Checks a form's sections of librdkafka properties, by asking the client itself. No server is asked.
+
+The client judges each property alone, so that every mistake is named, and then all of them together. A property that
+the form's owner sets itself, because a guarantee rests on it, is refused.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from thresher.config.form import Rule
+from thresher.config.report import Problem, no_such_key
+from thresher.core.errors import shorten
+from thresher.kafka.property import PROPERTIES, plain
+
+SERVERS = frozenset({"bootstrap.servers", "metadata.broker.list"})
+# Read when a client is made: our words for a missing file are plainer than the client's.
+_FILES = frozenset(
+    {"ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"}
+)
+_NO_PROPERTY = "no.property.has.this.name"
+_ADDRESS = re.compile(r"(\w+://)?(\[[0-9a-fA-F:.%]+\]|[^\s:/,\[\]]+)(:[0-9]{1,5})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSections:
+    """The sections of a form whose properties go to one kind of client. The first one names the broker."""
+
+    sections: tuple[str, ...]
+    # Properties that a configuration may not change, and why, for a form.
+    guarded: Set[str]
+    guarded_because: Callable[[Any], str]
+    # All properties of a producer that has these ones.
+    producer: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules for the form."""
+        return (
+            Rule(frozenset(), self._leave_guarantees_alone),
+            Rule(frozenset(self.sections[:1]), self._name_a_broker),
+            Rule(frozenset(), self._exist),
+            Rule(frozenset(self.sections), self._agree),
+        )
+
+    def _leave_guarantees_alone(self, form: Any, _: Mapping[str, Any]) -> Iterator[Problem]:
+        for section, name, _value in self._properties_of(form):
+            if self._is_guarded(name):
+                yield f"{section}.{name}", self.guarded_because(form)
+
+    def _name_a_broker(self, form: Any, _: Mapping[str, Any]) -> Iterator[Problem]:
+        section = self.sections[0]
+        given = getattr(form, section)
+        servers = str(given.get("bootstrap.servers", ""))
+        if not given:
+            # Whether the section itself is needed, its form declares.
+            return
+        if not servers:
+            yield section, "'bootstrap.servers' is missing: where is the broker?"
+        elif not all(_ADDRESS.fullmatch(part.strip()) for part in servers.split(",")):
+            yield f"{section}.bootstrap.servers", "HOST:PORT is needed, or several, separated by commas"
+
+    def _exist(self, form: Any, _: Mapping[str, Any]) -> Iterator[Problem]:
+        for section, name, value in self._properties_of(form):
+            if not self._is_guarded(name) and (why := wrong_alone(name, value)):
+                yield f"{section}.{name}", why
+
+    def _agree(self, form: Any, _: Mapping[str, Any]) -> Iterator[Problem]:
+        given = {name: (section, value) for section, name, value in self._properties_of(form)}
+        # Without servers, so that nothing is connected to.
+        trial = {
+            name: value
+            for name, (_section, value) in given.items()
+            if name != "bootstrap.servers" and not self._is_guarded(name) and not wrong_alone(name, value)
+        }
+        try:
+            Producer({**self.producer(trial), "log_level": 0})
+        except KafkaException as error:
+            why = str(error.args[0].str()).removeprefix("Failed to create producer: ")
+            named = [name for name in trial if re.search(rf"(?<![\w.]){re.escape(plain(name))}(?![\w.])", why)]
+            yield f"{given[named[0]][0]}.{named[0]}" if named else self.sections[0], why
+
+    def _properties_of(self, form: Any) -> Iterator[tuple[str, str, Any]]:
+        for section in self.sections:
+            given = getattr(form, section)
+            for name in sorted(given):
+                yield section, name, given[name]
+
+    def _is_guarded(self, name: str) -> bool:
+        return plain(name) in self.guarded
+
+
+def with_one_name_for_servers(given: dict[str, Any]) -> dict[str, Any]:
+    """Return properties with `bootstrap.servers` under that name. Raises `ValueError` where both names are given."""
+    if "metadata.broker.list" not in given:
+        return given
+    if "bootstrap.servers" in given:
+        raise ValueError("bootstrap.servers and metadata.broker.list are the same: one of them has to go")
+    return {"bootstrap.servers" if name in SERVERS else name: value for name, value in given.items()}
+
+
+def wrong_alone(name: str, value: Any) -> str:
+    """Return the problem that a property has whatever the others are; nothing if it has none."""
+    if name in _FILES and value != "probe" and not Path(str(value)).exists():
+        return f"there is no file {shorten(value)}"
+    try:
+        # The second property is refused for certain, so that no client is made.
+        Producer({name: value, _NO_PROPERTY: ""})
+    except KafkaException as error:
+        why = str(error.args[0].str())
+        if f'"{_NO_PROPERTY}"' in why:
+            return ""
+        if why.startswith("No such"):
+            return no_such_key(name, PROPERTIES)
+        # The client repeats values, and may repeat them in part: a secret could be at the wrong place.
+        return re.sub(r'^Invalid value ".*" for', "this is no value for", why, flags=re.DOTALL)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""

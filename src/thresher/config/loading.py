@@ -1,0 +1,91 @@
+"""From layers to a form: a file, then the environment, then flags, each overriding the one before, key by key.
+
+`load` is all that a form without a past needs. A part with other file formats translates first, and calls `complete`.
+Every problem is in one `ConfigurationInvalid`, with no value of a secret; nothing is started.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic
+
+from thresher.config.document import read
+from thresher.config.environment import from_environment
+from thresher.config.form import Form, FormT, fill_in
+from thresher.config.problem import ConfigurationInvalid
+from thresher.config.report import Problem, as_text
+from thresher.config.secret_files import read_files, secrets_of, without_secrets
+from thresher.config.setting import keys_of, sections_of
+from thresher.core.secrets import Secrets
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed(Generic[FormT]):
+    """A form that can work, the keys that were given, the secrets, and all of it for people."""
+
+    form: FormT = field(repr=False)
+    given: frozenset[str]
+    secrets: Secrets
+    # As a file could have it: with every default, and without secrets.
+    shown: Mapping[str, Any] = field(repr=False)
+
+
+def load(
+    form: type[FormT],
+    path: Path | None,
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str],
+    *,
+    warn: Callable[[str], object] = logger.warning,
+) -> Completed[FormT]:
+    """Read and check a configuration. `flags` holds None where a flag is absent; `warn` is told of every remark.
+
+    Raises `ConfigurationInvalid` with every problem.
+    """
+    variables = from_environment(form, environment)
+    given = {key: value for key, value in (read(path) if path is not None else {}).items() if value is not None}
+    lay_over(form, given, variables.keys)
+    lay_over(form, given, flags)
+    completed = complete(form, given, problems=variables.problems)
+    for remark in variables.remarks:
+        warn(completed.secrets.mask(remark))
+    return completed
+
+
+def lay_over(form: type[Form], given: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Override what is given by what a layer says. Sections are overridden property by property."""
+    sections = sections_of(form)
+    for key, value in layer.items():
+        if key in sections and isinstance(value, Mapping) and isinstance(given.get(key), Mapping):
+            given[key] = {**given[key], **value}
+        elif value is not None and value != {}:
+            given[key] = value
+
+
+def complete(
+    form: type[FormT],
+    given: Mapping[str, Any],
+    *,
+    problems: Iterable[Problem] = (),
+    troubled: Collection[str] = (),
+    name_of: Callable[[str], str] = str,
+) -> Completed[FormT]:
+    """Read the files that are named, check every key and rule, and return the form.
+
+    `problems` were found before; keys in `troubled` are among them, and are not missed besides. `name_of` returns the
+    name under which a key was given. Raises `ConfigurationInvalid` with every problem.
+    """
+    values = dict(given)
+    files = read_files(form, values)
+    secrets = secrets_of(form, values, files)
+    unread = {key.partition(".")[0] for key, _ in files.problems}
+    filled, wrong = fill_in(form, values, troubled={*troubled, *unread})
+    report = [*problems, *((name_of(key), why) for key, why in [*files.problems, *wrong])]
+    if report:
+        raise ConfigurationInvalid(secrets.mask(as_text(report)))
+    dumped = filled.model_dump(mode="json", by_alias=True, exclude_none=True)
+    shown = without_secrets(form, {key: dumped[key] for key in keys_of(form) if key in dumped}, files)
+    return Completed(form=filled, given=frozenset(values), secrets=secrets, shown=shown)

@@ -1,0 +1,28 @@
+"""The one report of all that is wrong with a configuration: key, reason, nearest key; no value that could be secret."""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+# A key, and what is wrong with it.
+Problem = tuple[str, str]
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """Return the words that name the nearest known key, or nothing if none is near."""
+    # Case and separators do not count: dataSource is near data_source.
+    bare = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
+    near = difflib.get_close_matches(re.sub(r"[\W_]", "", key).lower(), bare, 1, 0.7)
+    return f", did you mean {bare[near[0]]!r}?" if near else ""
+
+
+def no_such_key(key: str, known: Iterable[str]) -> str:
+    """Return the problem of a key that does not exist."""
+    return f"there is no such key{nearest(key, known)}"
+
+
+def as_text(problems: Sequence[Problem]) -> str:
+    """Return all problems in one message."""
+    lines = [f"{key}: {why}" for key, why in problems]
+    lead = "the configuration cannot work: "
+    return lead + lines[0] if len(lines) == 1 else "\n  ".join([lead.strip(), *lines])

@@ -1,0 +1,81 @@
+"""The secrets of a configuration: read from files where it names some, and found among its other values.
+
+A setting with the mark `Secret` and every property of a Kafka client may be `{file: /path}`. Whatever a file held is a
+secret; of other values, passwords in connection strings and URLs and properties whose names say so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from thresher.config.report import Problem
+from thresher.config.setting import sections_of, settings_of
+from thresher.core.secrets import Secrets, Unreadable, is_secret, read_secret, secrets_in_url, shown_property
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFiles:
+    """The files that were named, by key; their contents; and those that could not be read."""
+
+    paths: dict[str, Any] = field(default_factory=dict)
+    contents: list[str] = field(default_factory=list, repr=False)
+    problems: list[Problem] = field(default_factory=list)
+
+    def content(self, key: str, value: Any) -> Any:
+        """Return what the file holds that a value names, or the value itself if it names none."""
+        if not isinstance(value, Mapping) or set(value) != {"file"}:
+            return value
+        self.paths[key] = value["file"]
+        try:
+            text = read_secret(value["file"])
+        except Unreadable as error:
+            self.problems.append((key, str(error)))
+            return ""
+        self.contents.append(text)
+        return text
+
+
+def read_files(form: type[BaseModel], given: dict[str, Any]) -> SecretFiles:
+    """Put the contents of files in the place of their names."""
+    files = SecretFiles()
+    for setting in settings_of(form):
+        key, value = setting.key, given.get(setting.key)
+        if setting.section is not None and setting.section.of_kafka_client and isinstance(value, Mapping):
+            given[key] = {name: files.content(f"{key}.{name}", each) for name, each in value.items()}
+        elif setting.secret is not None and key in given:
+            given[key] = files.content(key, value)
+    return files
+
+
+def secrets_of(form: type[BaseModel], given: Mapping[str, Any], files: SecretFiles) -> Secrets:
+    """Return every secret of what was given, also where it is malformed."""
+    found = list(files.contents)
+    for setting in settings_of(form):
+        value = given.get(setting.key)
+        if setting.secret is not None and value is not None:
+            found += setting.secret.secrets_in(str(value))
+        elif setting.section is not None and isinstance(value, Mapping):
+            for name, each in value.items():
+                found += [str(each)] if is_secret(str(name)) else []
+                found += secrets_in_url(str(each))
+    return Secrets(found)
+
+
+def without_secrets(form: type[BaseModel], shown: Mapping[str, Any], files: SecretFiles) -> dict[str, Any]:
+    """Return a filled-in form for people: secrets are masked, and files stand by their names."""
+    result = dict(shown)
+    for setting in settings_of(form):
+        key = setting.key
+        if key in files.paths:
+            result[key] = {"file": files.paths[key]}
+        elif setting.secret is not None and key in result:
+            result[key] = setting.secret.shown(result[key])
+    for key in sections_of(form):
+        result[key] = {name: _shown(f"{key}.{name}", name, value, files) for name, value in result[key].items()}
+    return result
+
+
+def _shown(key: str, name: str, value: Any, files: SecretFiles) -> Any:
+    return {"file": files.paths[key]} if key in files.paths else shown_property(name, value)

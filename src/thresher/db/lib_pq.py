@@ -1,0 +1,31 @@
+"""Connection strings of Go's driver lib/pq, as goharvest's file has them, for libpq."""
+
+import re
+
+from psycopg import conninfo, pq
+
+# lib/pq's own parameters; any other that libpq does not know is a setting of the session there.
+_OF_DRIVER = frozenset({"binary_parameters", "disable_prepared_binary_result"})
+_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?=\s|$)", re.DOTALL)
+
+
+def from_lib_pq(dsn: str) -> str:
+    """Return the connection string for libpq; a parameter that libpq does not know becomes a setting of the session."""
+    pairs = dict(_PAIR.findall(dsn))
+    if "://" in dsn or _PAIR.sub("", dsn).strip():
+        return dsn
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    values = {
+        name: re.sub(r"\\(.)", r"\1", value[1:-1] if value.startswith("'") else value, flags=re.DOTALL)
+        for name, value in pairs.items()
+        if name not in _OF_DRIVER
+    }
+    settings = {name: value for name, value in values.items() if name not in known}
+    if len(values) == len(pairs) and not settings:
+        return dsn
+    options = [values.pop("options", "")]
+    for name, value in settings.items():
+        escaped = re.sub(r"([\s\\])", r"\\\1", value)
+        options.append(f"-c {name}={escaped}")
+    rest = {name: value for name, value in values.items() if name in known}
+    return conninfo.make_conninfo("", **rest, options=" ".join(filter(None, options)) or None)
