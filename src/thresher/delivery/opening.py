@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from thresher.delivery.row import Record
-from thresher.kafka.transaction_pacing import Breath
+from thresher.kafka.transaction_pacing import TransactionPacing
 from thresher.kafka.transactional import TransactionalProducer
 
 # Who had no row for so long has no transaction open; far below the time that a broker gives one.
@@ -32,7 +32,7 @@ class Opening:
         """`ahead` says whether transactions may wait for rows: not where rows may wait for something else."""
         self._client, self._opener, self._may = client, opener, ahead
         self._monotonic, self._sleep = monotonic, sleep
-        self._breath = Breath()
+        self._breath = TransactionPacing()
         self._open = self._opened = False
         self._begun = self._ended = self._carried = 0.0
         self._rows = 0

@@ -52,7 +52,7 @@ from thresher.delivery.row import Record, Row, Sendable, records_of
 from thresher.delivery.settler import Settler
 from thresher.delivery.topic_status import Standings
 from thresher.kafka.admin import Admin
-from thresher.kafka.committed_tail import Tail
+from thresher.kafka.committed_tail import CommittedTail
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.transactional import ProducerFenced, ProducerProblem, TransactionalProducer
@@ -254,7 +254,7 @@ class Lane:
     def _read_progress(self, effect: ReadProgress) -> Iterable[Progress]:
         if effect.whole:
             return merged(self._read_horizon())
-        with Tail(self._progress, self._shard.index, self._settings.kafka) as tail:
+        with CommittedTail(self._progress, self._shard.index, self._settings.kafka) as tail:
             last = tail.last()
         # Behind the reading: another topic under the name may be empty, and rows that were sent would be sent again.
         known_topic(self._admin, self._settings.name, self._mandate.progress_topic_id)
@@ -272,7 +272,7 @@ class Lane:
             raise BrokerLost(f"the cluster did not say how {topic} stands: {partitions.str()}")
         for partition in range(partitions):
             mine = partition == self._shard.index
-            with Tail(topic, partition, self._settings.kafka, fenced=mine) as tail:
+            with CommittedTail(topic, partition, self._settings.kafka, fenced=mine) as tail:
                 yield from map(decode, tail.whole())
 
     def _recovered(self, _: Recovered) -> None:
