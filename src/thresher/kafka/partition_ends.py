@@ -24,6 +24,8 @@ _PASSING = frozenset(
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
+        # "No leaders found": the client does not tell a missing topic from one without leaders.
+        KafkaError._NOENT,
     }
 )
 
