@@ -124,7 +124,7 @@ def test_nothing_follows_an_answer_that_is_not_certain(failing: str) -> None:
             call()
 
 
-def test_an_error_that_the_client_only_reports_makes_an_answer_uncertain() -> None:
+def test_an_error_only_reported_makes_an_answer_uncertain() -> None:
     class Reporting(Client):
         def __init__(self, properties: dict[str, Any]) -> None:
             super().__init__("", LOST)
