@@ -9,7 +9,7 @@ import pytest
 from tests.relay.clock import AHEAD_MS, right
 from tests.relay.relaying import Place
 from thresher.devstack.stack import Stack
-from thresher.kafka.committed_tail import Tail
+from thresher.kafka.committed_tail import CommittedTail
 from thresher.outbox import Message
 from thresher.relay.leader import relay as relay_module
 from thresher.relay.settings import Mandate
@@ -35,7 +35,7 @@ def test_a_clock_that_is_wrong_or_jumps_costs_no_progress_that_a_restore_needs(
     monkeypatch.setattr(relay_module.Relay, "_trim", noted)
 
     def first() -> int:
-        with Tail(f"{at.prefix}relay.progress", 0, {"bootstrap.servers": stack.kafka.bootstrap}) as tail:
+        with CommittedTail(f"{at.prefix}relay.progress", 0, {"bootstrap.servers": stack.kafka.bootstrap}) as tail:
             return tail._bounds()[0]
 
     with at.relaying(shards=1, limits={"batch_rows": 10}) as relaying:

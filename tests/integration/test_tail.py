@@ -10,19 +10,26 @@ from confluent_kafka.admin import AdminClient
 from tests.processes import eventually
 from thresher.devstack.stack import Stack
 from thresher.kafka import committed_tail as module
-from thresher.kafka import transactional
 from thresher.kafka.admin import Admin
-from thresher.kafka.committed_tail import Tail, TailGone, TailUnread
+from thresher.kafka.committed_tail import CommittedTail, TailGone, TailUnread
+from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.kafka.transactional import ProducerProblem, TransactionalProducer
+
+# Longer than any stall of a busy machine.
+PATIENT = TransactionTimeouts(
+    transaction_seconds=120.0,
+    message_seconds=120.0,
+    flush_seconds=60.0,
+    socket_seconds=120.0,
+    answer_seconds=60.0,
+    init_seconds=60.0,
+)
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that stalls makes no commit uncertain and ends no transaction: that is not what is shown here."""
-    for bound in ("_CERTAIN_SECONDS", "_ANSWER_SECONDS", "_REQUEST_SECONDS", "_FLUSH_SECONDS"):
-        monkeypatch.setattr(transactional, bound, 60.0)
-    for bound in ("transaction.timeout.ms", "message.timeout.ms", "socket.timeout.ms"):
-        monkeypatch.setitem(transactional._OURS, bound, 120_000)
+    monkeypatch.setattr(TransactionTimeouts, "certain_seconds", property(lambda _: 60.0))
     monkeypatch.setattr(module, "_REQUEST_SECONDS", 60.0)
 
 
@@ -40,7 +47,7 @@ def config(stack: Stack) -> dict[str, Any]:
 
 
 def opened(stack: Stack, topic: str, name: str) -> TransactionalProducer:
-    producer = TransactionalProducer(f"{topic}-{name}", config(stack))
+    producer = TransactionalProducer(f"{topic}-{name}", config(stack), timeouts=PATIENT)
     producer.init(topic)
     return producer
 
@@ -54,7 +61,7 @@ def commit(producer: TransactionalProducer, topic: str, *values: bytes) -> None:
 
 
 def test_the_last_committed_record_is_found_behind_empty_and_aborted_ones(stack: Stack, topic: str) -> None:
-    with Tail(topic, 0, config(stack)) as tail:
+    with CommittedTail(topic, 0, config(stack)) as tail:
         assert tail.last() is None
     producer = opened(stack, topic, "a")
     commit(producer, topic, b"first")
@@ -67,7 +74,7 @@ def test_the_last_committed_record_is_found_behind_empty_and_aborted_ones(stack:
     bare.produce(topic, b"aborted", partition=0)
     bare.flush()
     bare.abort_transaction(60)
-    with Tail(topic, 0, config(stack)) as tail:
+    with CommittedTail(topic, 0, config(stack)) as tail:
         assert tail.last() == b"second"
         assert list(tail.whole()) == [b"first", b"second"]
 
@@ -84,12 +91,12 @@ def test_an_open_transaction_is_an_error_where_nobody_can_have_one(
     with monkeypatch.context() as patience:
         # As long as it waits for the end that does not come.
         patience.setattr(module, "_REQUEST_SECONDS", 2.0)
-        with Tail(topic, 0, config(stack)) as tail, pytest.raises(TailUnread):
+        with CommittedTail(topic, 0, config(stack)) as tail, pytest.raises(TailUnread):
             tail.last()
-    with Tail(topic, 0, config(stack), fenced=False) as tail:
+    with CommittedTail(topic, 0, config(stack), fenced=False) as tail:
         assert tail.last() == b"first"
     other.commit()
-    with Tail(topic, 0, config(stack)) as tail:
+    with CommittedTail(topic, 0, config(stack)) as tail:
         assert tail.last() == b"behind it"
 
 
@@ -97,7 +104,7 @@ def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> 
     producer = opened(stack, topic, "a")
     for number in range(5):
         commit(producer, topic, str(number).encode())
-    with Tail(topic, 0, config(stack)) as tail:
+    with CommittedTail(topic, 0, config(stack)) as tail:
         assert tail.last() == b"4"
         keep = tail.offset
     time.sleep(0.05)
@@ -109,7 +116,7 @@ def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> 
     late.flush()
     opened(stack, topic, "b")
     Admin(stack.kafka.bootstrap).trim(topic, {0: keep}, moment)
-    with Tail(topic, 0, config(stack)) as tail:
+    with CommittedTail(topic, 0, config(stack)) as tail:
         assert list(tail.whole()) == [b"4"]
 
 
@@ -118,16 +125,16 @@ def test_records_that_were_removed_are_not_taken_for_none(stack: Stack, topic: s
     client = AdminClient(config(stack))
     for future in client.delete_records([TopicPartition(topic, 0, OFFSET_END)], request_timeout=60).values():
         future.result()
-    with Tail(topic, 0, config(stack)) as tail, pytest.raises(TailGone, match="lost its records"):
+    with CommittedTail(topic, 0, config(stack)) as tail, pytest.raises(TailGone, match="lost its records"):
         tail.last()
     # It goes on from there, as one that was adopted would.
     commit(opened(stack, topic, "a"), topic, b"next")
-    with Tail(topic, 0, config(stack)) as tail:
+    with CommittedTail(topic, 0, config(stack)) as tail:
         assert tail.last() == b"next"
 
 
 def test_a_record_that_was_refused_stops_the_commit(stack: Stack, topic: str) -> None:
-    producer = TransactionalProducer(f"{topic}-small", {**config(stack), "message.max.bytes": 2000})
+    producer = TransactionalProducer(f"{topic}-small", {**config(stack), "message.max.bytes": 2000}, timeouts=PATIENT)
     producer.init(topic)
     producer.begin()
     producer.produce([(0, (topic, b"fits", None, 0, 0, None))])
@@ -136,5 +143,5 @@ def test_a_record_that_was_refused_stops_the_commit(stack: Stack, topic: str) ->
     with pytest.raises(ProducerProblem, match="refused"):
         producer.commit()
     opened(stack, topic, "small")
-    with Tail(topic, 0, config(stack)) as tail:
+    with CommittedTail(topic, 0, config(stack)) as tail:
         assert tail.last() is None

@@ -5,13 +5,26 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from thresher.kafka.group_offsets import GroupOffset
 from thresher.kafka.refusal import Refusal, refusal_of
-from thresher.kafka.transactional import ProducerFenced, ProducerProblem, ProducerRefused, TransactionalProducer
+from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transactional import (
+    CommitUnknown,
+    MemberFenced,
+    OffsetsUnknown,
+    ProducerFenced,
+    ProducerProblem,
+    ProducerRefused,
+    TransactionalProducer,
+)
 
 FENCED = KafkaError(KafkaError._FENCED, "fenced by a newer instance", True)
 FATAL = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "out of order", True)
 DENIED = KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "denied", True)
 LOST = KafkaError(KafkaError._TRANSPORT, "lost")
+MOVED = KafkaError(KafkaError.ILLEGAL_GENERATION, "the group has moved on")
+GROUP_DENIED = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "denied")
+OFFSETS = [GroupOffset(topic="orders", partition=0, offset=7)]
 
 
 class Client:
@@ -79,3 +92,69 @@ def test_a_broker_that_allows_only_shorter_transactions_is_for_somebody_to_mend(
 )
 def test_an_error_says_whose_it_is(code: int, refusal: Refusal) -> None:
     assert refusal_of(KafkaError(code)) is refusal
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (FENCED, ProducerFenced),
+        (FATAL, ProducerFenced),
+        (DENIED, ProducerRefused),
+        (GROUP_DENIED, ProducerRefused),
+        (MOVED, MemberFenced),
+        (LOST, OffsetsUnknown),
+    ],
+    ids=["fenced", "fatal", "denied", "group denied", "member fenced", "lost"],
+)
+def test_send_offsets_was_fenced_or_refused_or_is_unknown(error: KafkaError, kind: type) -> None:
+    made = producer("send_offsets_to_transaction", error)
+    with pytest.raises((ProducerProblem, ProducerRefused)) as caught:
+        made.send_offsets(OFFSETS, b"group")
+    assert type(caught.value) is kind
+    assert error.str() in str(caught.value)
+
+
+@pytest.mark.parametrize("failing", ["commit_transaction", "send_offsets_to_transaction"])
+def test_nothing_follows_an_answer_that_is_not_certain(failing: str) -> None:
+    made = producer(failing, LOST)
+    with pytest.raises((CommitUnknown, OffsetsUnknown)):
+        made.commit() if failing == "commit_transaction" else made.send_offsets(OFFSETS, b"group")
+    for call in (made.begin, made.commit, lambda: made.send_offsets(OFFSETS, b"group")):
+        with pytest.raises(ProducerProblem, match="cannot be used again"):
+            call()
+
+
+def test_an_error_only_reported_makes_an_answer_uncertain() -> None:
+    class Reporting(Client):
+        def __init__(self, properties: dict[str, Any]) -> None:
+            super().__init__("", LOST)
+            self._report = properties["error_cb"]
+
+        def send_offsets_to_transaction(self, *_: Any) -> None:
+            self._report(LOST)
+
+    made = TransactionalProducer("orders-0", {}, make=Reporting)
+    with pytest.raises(OffsetsUnknown, match="met an error meanwhile: lost"):
+        made.send_offsets(OFFSETS, b"group")
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [(lambda made: made.commit(), CommitUnknown), (lambda made: made.send_offsets(OFFSETS, b"group"), OffsetsUnknown)],
+    ids=["commit", "send_offsets"],
+)
+def test_an_answer_that_took_too_long_is_not_certain(
+    call: Any, kind: type[ProducerProblem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bound in ("certain_seconds", "certain_offsets_seconds"):
+        monkeypatch.setattr(TransactionTimeouts, bound, property(lambda _: -1.0))
+    with pytest.raises(kind, match="it took"):
+        call(producer("", LOST))
+
+
+def test_no_offsets_are_a_mistake_and_not_a_success() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        producer("", LOST).send_offsets([], b"group")
+    # The client would leave it out and report success.
+    with pytest.raises(ValueError, match="0 or more"):
+        GroupOffset(topic="orders", partition=0, offset=-1001)

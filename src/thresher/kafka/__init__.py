@@ -1,1 +1,1 @@
-"""Thin wrappers of the Kafka client."""
+"""Kafka's client behind typed answers: a transactional producer, readers, offsets, administration."""

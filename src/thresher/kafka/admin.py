@@ -1,4 +1,4 @@
-"""What a cluster is asked for and told outside the data path: who is there, which topics, how many records."""
+"""The administration of a cluster: its brokers, its topics and their sizes. No record passes here."""
 
 import concurrent.futures
 import logging
@@ -14,9 +14,9 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 _log = logging.getLogger(__name__)
 _REQUEST_SECONDS = 15.0
 _REFRESH_MS = 2_000
-# How long a cluster may take to know our credentials, and how often that is looked at.
+# How long a cluster may refuse credentials that it will accept, and how often the client is polled.
 _REFUSED_SECONDS, _LOOK_SECONDS = 3.0, 0.1
-# What a cluster answers while a topic is new or its leader moves.
+# The errors of a cluster while a topic is new or its leader moves.
 _SETTLING = frozenset(
     {
         KafkaError.FENCED_LEADER_EPOCH,
@@ -30,7 +30,7 @@ _SETTLING = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSize:
-    """How many records a topic's partitions span, by their first and last offsets."""
+    """The number of a topic's records, by the first and last offsets of its partitions."""
 
     name: str
     partitions: int
@@ -39,78 +39,78 @@ class TopicSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """A topic as the cluster has it: another one under the same name has another id."""
+    """A topic as the cluster knows it. A topic that was deleted and created again has another id."""
 
     topic_id: str
     partitions: int
-    # A cluster that says nothing of rights lets us write.
+    # A cluster without authorization lets everybody write.
     writable: bool = True
-    # Partitions that nobody leads at the moment.
+    # Partitions without a leader at the moment.
     leaderless: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Which cluster it is, and the ids of the brokers that are up."""
+    """A cluster's id, and the ids of the brokers that are up."""
 
     cluster_id: str | None
     brokers: frozenset[int]
 
 
 class Admin:
-    """A cluster's administration. Every call is one request, answered within its time-out or an error."""
+    """A cluster's administration. A call returns within its time-out, or raises `KafkaException`."""
 
     def __init__(self, bootstrap: str, config: Mapping[str, Any] | None = None) -> None:
         self._errors: list[KafkaError] = []
         properties: dict[str, Any] = {
-            # What is asked goes through one node, and is waited for until the client hears that this one is gone.
+            # Requests go through one node. After its loss they wait until the client refreshes its metadata.
             "topic.metadata.refresh.interval.ms": _REFRESH_MS,
             **(config or {}),
             "bootstrap.servers": bootstrap,
             "error_cb": self._errors.append,
         }
-        self._client = AdminClient(properties, logger=_log)
+        self.client = AdminClient(properties, logger=_log)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Admin":
-        """Return one for a client's properties, which say where the cluster is."""
+        """Return the administration of the cluster that a client's properties name."""
         return cls(str(config.get("bootstrap.servers", "")), config)
 
     def greet(self) -> None:
-        """See that the cluster answers us. Raises `KafkaException` with what the client met, not just a time-out.
+        """Require that the cluster answers. Raises `KafkaException` with the client's own error, not just a time-out.
 
-        Credentials that are refused for a while are refused: that is not waited for to the end.
+        Credentials that are refused for 3 s count as refused, without waiting for the time-out.
         """
-        asked = self._client.describe_cluster(request_timeout=_REQUEST_SECONDS)
+        asked = self.client.describe_cluster(request_timeout=_REQUEST_SECONDS)
         began = time.monotonic()
         while not asked.done():
             concurrent.futures.wait([asked], _LOOK_SECONDS)
-            self._client.poll(0)
+            self.client.poll(0)
             refused = [each for each in self._errors if each.code() == KafkaError._AUTHENTICATION]
             if refused and not asked.done() and time.monotonic() - began > _REFUSED_SECONDS:
                 raise KafkaException(refused[-1])
         try:
             asked.result()
         except KafkaException as error:
-            self._client.poll(0)
+            self.client.poll(0)
             met = [each for each in self._errors if each.code() != KafkaError._ALL_BROKERS_DOWN]
             if met:
                 raise KafkaException(met[-1]) from error
             raise
 
     def cluster(self, timeout_seconds: float = _REQUEST_SECONDS) -> Cluster:
-        """Return the cluster as one of its brokers sees it."""
-        metadata = self._client.list_topics(timeout=timeout_seconds)
+        """Return the cluster as one of its brokers knows it."""
+        metadata = self.client.list_topics(timeout=timeout_seconds)
         return Cluster(cluster_id=metadata.cluster_id, brokers=frozenset(metadata.brokers))
 
     def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic and return once the controller has it; an existing one is an error."""
+        """Create a topic, and return once the controller has it. An existing topic is an error."""
         topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
-        for future in self._client.create_topics([topic], request_timeout=_REQUEST_SECONDS).values():
+        for future in self.client.create_topics([topic], request_timeout=_REQUEST_SECONDS).values():
             future.result()
 
     def topic(self, name: str) -> TopicFacts | None:
-        """Return a topic's facts; None if it is not there."""
+        """Return a topic's facts, or None if the topic does not exist."""
         found = self.facts([name])[name]
         if isinstance(found, TopicFacts):
             return found
@@ -119,8 +119,8 @@ class Admin:
         raise KafkaException(found)
 
     def facts(self, names: Collection[str]) -> dict[str, TopicFacts | KafkaError]:
-        """Return the facts of topics, asked for together; a topic's own error where it has one."""
-        asked = self._client.describe_topics(
+        """Return the facts of topics by one request; a topic's own error where it has one."""
+        asked = self.client.describe_topics(
             TopicCollection(list(names)), include_authorized_operations=True, request_timeout=_REQUEST_SECONDS
         )
         found: dict[str, TopicFacts | KafkaError] = {}
@@ -143,40 +143,40 @@ class Admin:
     def widen_topic(self, name: str, partitions: int) -> None:
         """Raise a topic's number of partitions."""
         wanted = NewPartitions(name, partitions)
-        for future in self._client.create_partitions([wanted], request_timeout=_REQUEST_SECONDS).values():
+        for future in self.client.create_partitions([wanted], request_timeout=_REQUEST_SECONDS).values():
             future.result()
 
     def topic_config(self, topic: str) -> dict[str, str]:
-        """Return a topic's configuration, as it is in effect."""
+        """Return a topic's configuration with the defaults that are in effect."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        (future,) = self._client.describe_configs([resource], request_timeout=_REQUEST_SECONDS).values()
+        (future,) = self.client.describe_configs([resource], request_timeout=_REQUEST_SECONDS).values()
         return {name: str(entry.value) for name, entry in future.result().items()}
 
     def trim(self, topic: str, keep: Mapping[int, int], before_ms: int) -> None:
-        """Remove records that are older, but none from the offset on that is to be kept in its partition."""
+        """Delete records older than `before_ms`. `keep` names each partition's first offset that must stay."""
         places = [TopicPartition(topic, partition) for partition in keep]
         asked = dict.fromkeys(places, OffsetSpec.for_timestamp(before_ms))
         ends = []
-        for place, future in self._client.list_offsets(asked, request_timeout=_REQUEST_SECONDS).items():
+        for place, future in self.client.list_offsets(asked, request_timeout=_REQUEST_SECONDS).items():
             offset = min(future.result().offset, keep[place.partition])
             if offset > 0:
                 ends.append(TopicPartition(topic, place.partition, offset))
         if ends:
-            for future in self._client.delete_records(ends, request_timeout=_REQUEST_SECONDS).values():
+            for future in self.client.delete_records(ends, request_timeout=_REQUEST_SECONDS).values():
                 future.result()
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics; one that is gone already is an error."""
+        """Delete topics. A missing topic is an error."""
         if wanted := list(names):
-            for future in self._client.delete_topics(wanted, request_timeout=_REQUEST_SECONDS).values():
+            for future in self.client.delete_topics(wanted, request_timeout=_REQUEST_SECONDS).values():
                 future.result()
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return the names of the topics that start so, internal ones left out."""
+        """Return the names of topics with a prefix, without internal topics."""
         return sorted(self._partitions(prefix))
 
     def topics(self, prefix: str = "") -> list[TopicSize]:
-        """Return the topics whose names start so, internal ones left out, with what they hold."""
+        """Return the sizes of topics whose names have a prefix, without internal topics."""
         found = self._partitions(prefix)
         first, last = (self._offsets(found, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
         return [
@@ -185,7 +185,7 @@ class Admin:
         ]
 
     def _partitions(self, prefix: str) -> dict[str, list[int]]:
-        metadata = self._client.list_topics(timeout=_REQUEST_SECONDS)
+        metadata = self.client.list_topics(timeout=_REQUEST_SECONDS)
         return {
             name: list(topic.partitions)
             for name, topic in metadata.topics.items()
@@ -197,12 +197,12 @@ class Admin:
         sums = dict.fromkeys(topics, 0)
         deadline = time.monotonic() + _REQUEST_SECONDS
         while missing:
-            answers = self._client.list_offsets(dict.fromkeys(missing, spec), request_timeout=_REQUEST_SECONDS)
+            answers = self.client.list_offsets(dict.fromkeys(missing, spec), request_timeout=_REQUEST_SECONDS)
             for place, future in answers.items():
                 try:
                     sums[place.topic] += future.result().offset
                 except KafkaException as error:
-                    # A topic just made, or a leader just moved: the next answer will know.
+                    # The topic is new, or its leader moved: the next answer will differ.
                     if error.args[0].code() not in _SETTLING or time.monotonic() > deadline:
                         raise
                     time.sleep(0.02)
@@ -212,9 +212,9 @@ class Admin:
 
 
 def look(bootstrap: str, timeout_seconds: float = 0.5) -> Cluster | None:
-    """Return the cluster that answers there now; None if nobody does."""
+    """Return the cluster that answers at an address now, or None."""
     try:
-        # A broker that is still starting refuses connections: that is an answer here, not news for the log.
+        # A broker that is still starting refuses connections, which is expected here: no log entry.
         return Admin(bootstrap, {"log_level": "0"}).cluster(timeout_seconds)
     except KafkaException:
         return None

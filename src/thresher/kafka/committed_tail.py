@@ -1,8 +1,8 @@
-"""Reads the committed end of one partition, and is sure that it was the end.
+"""Reads the committed end of one partition, and proves that it was the end.
 
-A `read_committed` reader from an offset to the end that was sampled when it began: the end of a partition is an event
-that the broker's answer causes, never the lack of one, so a time-out is an error and not "nothing there". Empty records
-are left out.
+A `read_committed` reader goes from an offset to the end that was sampled when it began. Only the broker's
+end-of-partition event counts as the end; a time-out is an error, never "nothing there". Empty records are left out.
+Reading changes nothing, so a crash here has no effect.
 """
 
 import logging
@@ -26,7 +26,7 @@ from thresher.kafka.refusal import Refusal, refusal_of
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 _REQUEST_SECONDS = 15.0
-# A transaction leaves its record and its marker; some leave only a marker.
+# Offsets to go back at first. A transaction takes two, for its record and its marker; some take one.
 _FIRST_STEP = 24
 
 
@@ -37,25 +37,25 @@ class TailUnread(ThresherError):  # noqa: N818
 
 
 class TailRefused(ThresherError):  # noqa: N818
-    """The broker does not let us read the partition. Somebody has to act."""
+    """The broker refuses to let us read the partition. Somebody has to act."""
 
     exit_code: ClassVar[int] = 4
 
 
 class TailGone(TailRefused):
-    """The partition had records, and has none: they were removed. Somebody has to act."""
+    """The partition had records and has none: they were removed. Somebody has to act."""
 
 
-class Tail:
+class CommittedTail:
     """One partition's committed records. A context manager."""
 
     def __init__(self, topic: str, partition: int, config: Mapping[str, Any], *, fenced: bool = True) -> None:
-        """`fenced` says that nobody else can have a transaction open there: one that is still open is an error then."""
+        """`fenced`: no producer can have a transaction open there, so that an open one is an error."""
         self._topic, self._partition, self._fenced = topic, partition, fenced
         self._config = config
-        # Where the last record that was read lies.
+        # The offset of the last record that was read.
         self.offset = -1
-        # When it was written, by the broker's clock; None where its writer said so, which may be wrong by any time.
+        # Its time by the broker's clock; None where its producer set the time, which may be wrong.
         self.appended_ms: int | None = None
         self._consumer = Consumer(
             {
@@ -72,14 +72,14 @@ class Tail:
             logger=_logger,
         )
 
-    def __enter__(self) -> "Tail":
+    def __enter__(self) -> "CommittedTail":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
     def last(self) -> bytes | None:
-        """Return the last committed record; None if there never was one, `TailGone` if there was."""
+        """Return the last committed record, or None if there never was one. Raises `TailGone` if it was removed."""
         first, end = self._bounds()
         step = _FIRST_STEP
         while True:
@@ -88,7 +88,7 @@ class Tail:
             for last in self._read(start, end):  # noqa: B007 - the last one is wanted
                 pass
             if last is None and start == first > 0:
-                # Whoever trims in good order leaves the last one.
+                # Our own trimming always leaves the last record.
                 raise TailGone(
                     f"{self._where} has lost its records, by its retention or by somebody's hand: delete the topic and "
                     "let a new one be made ('thresher adopt'); what was published last may be published again"
@@ -98,7 +98,7 @@ class Tail:
             step *= 8
 
     def whole(self) -> Iterator[bytes]:
-        """Yield every committed record that is there, oldest first."""
+        """Yield every committed record that is still there, oldest first."""
         first, end = self._bounds()
         return self._read(first, end)
 
@@ -113,7 +113,7 @@ class Tail:
         return (found[0], self._end(place)) if self._fenced else found
 
     def _end(self, place: TopicPartition) -> int:
-        """Return the end behind everything, open transactions included: the watermark of this reader stops at them."""
+        """Return the high watermark. The consumer's own end stops at an open transaction."""
         client = AdminClient({"log_level": 2, **self._config}, logger=_logger)
         asked = client.list_offsets(
             {place: OffsetSpec.latest()},
@@ -130,7 +130,7 @@ class Tail:
         deadline = time.monotonic() + _REQUEST_SECONDS
         try:
             while True:
-                # It waits for so many or so long: the time is what the end of the partition costs.
+                # It waits for 500 records or 10 ms: the end of the partition costs the 10 ms.
                 for message in self._consumer.consume(500, 0.01):
                     if (error := message.error()) is None:
                         deadline = time.monotonic() + _REQUEST_SECONDS
@@ -139,14 +139,14 @@ class Tail:
                             kind, at = message.timestamp()
                             self.appended_ms = at if kind == TIMESTAMP_LOG_APPEND_TIME else None
                             yield value
-                            # What the one who asked did with it is not the broker's time.
+                            # The caller's own work does not count against the broker.
                             deadline = time.monotonic() + _REQUEST_SECONDS
                     elif error.code() == KafkaError._PARTITION_EOF:
-                        # What a compacted or aborted end looks like too: the position is past it.
+                        # Compacted and aborted records leave no record behind, but the position passes them.
                         if (message.offset() or 0) >= end:
                             return
                     elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                        # A group is what the client wants to have, not what this reader needs.
+                        # The client asks for a group, which this reader does not need.
                         raise self._problem(f"{self._where} cannot be read", error)
                 if time.monotonic() > deadline:
                     raise TailUnread(f"{self._where}: its end was not reached in {_REQUEST_SECONDS:g} s")

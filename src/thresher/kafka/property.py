@@ -1,22 +1,22 @@
-"""The client's properties by name: to tell the nearest to one that there is not, and to find one in the environment."""
+"""The names of the client's properties: to suggest the nearest name, and to find a property in the environment."""
 
 import re
 from importlib import resources
 
-# Those of librdkafka 2.16 that a file can hold. The client itself judges names and values: one that is missing here
-# works, and is only never suggested.
+# The properties of librdkafka 2.16 that a file can hold. The client judges names and values: a property that is missing
+# here works, and is never suggested.
 PROPERTIES = tuple(resources.files(__package__).joinpath("properties.txt").read_text(encoding="ascii").split())
 _BY_PLAIN_NAME = {re.sub(r"[._-]", ".", name): name for name in PROPERTIES}
-# A topic's properties may be given so too.
+# The client accepts this prefix before a topic's property.
 _TOPIC = "topic."
 
 
 def plain(name: str) -> str:
-    """Return the name that a property goes by, without the prefix that the client would take off."""
+    """Return a property's name without the prefix that the client removes."""
     bare = name.removeprefix(_TOPIC)
     return bare if bare != name and name not in PROPERTIES else name
 
 
 def in_environment(variable: str) -> str | None:
-    """Return the property that a variable's name stands for: SASL_PASSWORD for sasl.password. None if there is none."""
+    """Return the property that an environment variable names, such as sasl.password for SASL_PASSWORD; else None."""
     return _BY_PLAIN_NAME.get(variable.lower().replace("_", "."))

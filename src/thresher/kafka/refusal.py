@@ -1,4 +1,7 @@
-"""What a Kafka error is about: one row, one topic, the client as a whole, or the moment."""
+"""Sorts Kafka's errors by their subject: one record, one topic, the client, or the moment.
+
+The subject decides the reaction: a dead letter, a held topic, exit code 4, or a retry.
+"""
 
 import enum
 
@@ -6,34 +9,34 @@ from confluent_kafka import KafkaError, KafkaException
 
 
 class Refusal(enum.Enum):
-    """Who has to change for it to work."""
+    """The subject of an error: the thing that has to change before a retry can succeed."""
 
     ROW = "row"
-    """The record: it is not what the topic takes."""
+    """The record: the topic does not accept it."""
 
     SIZE = "size"
     """The record: it is too large, by itself or together with others."""
 
     TIME = "time"
-    """The record's time: its own, or what a clock gave it."""
+    """The record's timestamp: its own, or the one that a clock gave it."""
 
     TOPIC = "topic"
-    """The topic: it is not there."""
+    """The topic: it does not exist."""
 
     TOPIC_DENIED = "topic-denied"
-    """The topic: it is not ours to write to."""
+    """The topic: we lack the permission."""
 
     CLIENT = "client"
-    """The client: its credentials, its permissions, or what it asks for."""
+    """The client: its credentials, its permissions, or its request."""
 
     NEIGHBOUR = "neighbour"
-    """Another record of the transaction, which takes all of them along."""
+    """Another record of the transaction: its fault failed this one too."""
 
     FENCED = "fenced"
-    """The producer: another one with its transactional id has taken over, or it can do nothing any more."""
+    """The producer: another one with its transactional id has taken over, or the client had a fatal error."""
 
     MOMENT = "moment"
-    """Nothing: later it may work."""
+    """Nothing: a retry may succeed."""
 
 
 _KINDS: dict[int, Refusal] = {
@@ -54,7 +57,7 @@ _KINDS: dict[int, Refusal] = {
         Refusal.ROW,
     ),
     KafkaError.INVALID_TIMESTAMP: Refusal.TIME,
-    # A partition that is not there is what a client says of a topic that went away under its records.
+    # The client reports an unknown partition where a topic was deleted while records were queued for it.
     **dict.fromkeys(
         (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION), Refusal.TOPIC
     ),
@@ -92,7 +95,7 @@ _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.
 
 
 def fenced(error: BaseException | None) -> bool:
-    """Whether the broker's epoch stopped a producer. That does not prove a successor: a time-out looks the same."""
+    """Whether the broker's epoch stopped a producer. This does not prove a successor: a time-out looks the same."""
     while error is not None:
         if isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
             return True
@@ -101,5 +104,5 @@ def fenced(error: BaseException | None) -> bool:
 
 
 def refusal_of(error: KafkaError) -> Refusal:
-    """Judge an error by its code; what is not known may pass."""
+    """Return an error's subject by its code. An unknown code may pass with time."""
     return _KINDS.get(error.code(), Refusal.MOMENT)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from thresher.kafka.transaction_pacing import Breath
+from thresher.kafka.transaction_pacing import TransactionPacing
 from thresher.kafka.transactional import TransactionalProducer
 
 # After so long without a row no transaction is open; far below the broker's transaction time-out.
@@ -32,7 +32,7 @@ class TransactionOpening:
         """`ahead` says whether transactions may wait for rows: not where rows may wait for something else."""
         self._client, self._opener, self._may = client, opener, ahead
         self._monotonic, self._sleep = monotonic, sleep
-        self._breath = Breath()
+        self._breath = TransactionPacing()
         self._open = self._opened = False
         self._begun = self._ended = self._carried = 0.0
         self._rows = 0

@@ -1,11 +1,13 @@
 """A transactional producer whose every answer is certain or an error.
 
-1. `init` fences whoever used the transactional id before, and ends what it had open.
-2. Between `begin` and `commit`, `produce` takes records without waiting, and `flush` waits for all of them; records
-   that were not delivered are faults. Nothing is ever aborted: after a fault the producer is discarded, and the next
-   one's `init` ends the transaction. (librdkafka was seen to hang in the transaction after an aborted one.)
-3. A `commit` during which the client met an error, or that took long, has an unknown outcome: the client may have sent
-   its request twice, and the one that comes late hits the next transaction. The producer must not be used again.
+1. `init` fences every older producer with the same transactional id, and aborts the transaction it had open.
+2. Between `begin` and `commit`, `produce` queues records without waiting and `flush` waits for all of them. A record
+   that was not delivered is a fault. Nothing is ever aborted: after a fault the producer is discarded, and the next
+   producer's `init` aborts the transaction. (librdkafka was seen to hang in the transaction after an aborted one.)
+3. `send_offsets` adds a consumer group's offsets to the transaction: they are committed with its records, or never.
+4. `commit` and `send_offsets` succeed, are fenced, or have an unknown outcome. It is unknown after an error or a slow
+   answer: the client may have sent its request twice, and the late copy hits the next transaction. The producer then
+   refuses to go on, and its successor's `init` raises the epoch, which stops the late copy.
 """
 
 import logging
@@ -17,39 +19,21 @@ from itertools import islice, repeat, starmap
 from operator import length_hint
 from typing import Any, ClassVar
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from thresher.core.errors import ThresherError
+from thresher.kafka.group_offsets import GroupOffset
 from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.transaction_timeouts import TransactionTimeouts
 
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
-_REQUEST_SECONDS = 30.0
-# Below socket.timeout.ms: what is asked for has not been given up by then.
-_ANSWER_SECONDS = 8.0
-# A connection that breaks makes the client repeat its request without a word; but not before its back-off, give or take
-# a fifth. Within less, what was answered was asked for once.
-_REPEAT_SECONDS = 2.0
-_CERTAIN_SECONDS = 0.75 * _REPEAT_SECONDS
-_FLUSH_SECONDS, _LOOK_SECONDS = 10.0, 0.2
-# How long the cause of a failure may come behind what it took along.
-_CAUSE_SECONDS = 1.0
-# What the guarantee rests on.
-_OURS: dict[str, Any] = {
-    "enable.idempotence": True,
-    "enable.gapless.guarantee": False,
-    "acks": "all",
-    "delivery.report.only.error": True,
-    "transaction.timeout.ms": 15_000,
-    "message.timeout.ms": 12_000,
-    "socket.timeout.ms": 10_000,
-    "retry.backoff.ms": int(_REPEAT_SECONDS * 1000),
-    "retry.backoff.max.ms": int(_REPEAT_SECONDS * 1000),
-}
+# How often `flush` looks for faults, and how long a fault's cause may come after the faults that it causes.
+_LOOK_SECONDS, _CAUSE_SECONDS = 0.2, 1.0
 _DEFAULTS: dict[str, Any] = {
     "linger.ms": 0,
     "compression.type": "lz4",
-    # As the Java client does it: a key's partition is the same whoever writes, and the empty key has one too.
+    # The Java client's partitioner: every writer sends a key to the same partition, the empty key included.
     "partitioner": "murmur2_random",
     "queue.buffering.max.messages": 1_000_000,
     "queue.buffering.max.kbytes": 1_048_576,
@@ -57,13 +41,21 @@ _DEFAULTS: dict[str, Any] = {
     "topic.metadata.propagation.max.ms": 5_000,
     "log_level": 2,
 }
-# What `produce` raises about a record; and how many records are handed over before another thread may run.
+# The errors by which `produce` refuses a record; and the records that are queued before another thread may run.
 _UNTAKEN = (BufferError, KafkaException, TypeError, ValueError, UnicodeError, OverflowError)
 _AT_ONCE = 1_000
 # Topic, value, key, partition or -1, milliseconds or 0 for the time of sending, headers.
 Produced = tuple[str, bytes | None, bytes | None, int, int, Any]
-# What a configuration may not change.
-GUARDED = frozenset({*_OURS, "transactional.id", "request.required.acks", "delivery.timeout.ms"})
+# The group has given the partitions to another member, or has removed this one.
+_MEMBER_FENCED = frozenset(
+    {
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError.UNKNOWN_MEMBER_ID,
+    }
+)
 
 
 class ProducerProblem(ThresherError):  # noqa: N818
@@ -73,22 +65,30 @@ class ProducerProblem(ThresherError):  # noqa: N818
 
 
 class CommitUnknown(ProducerProblem):
-    """Whether the transaction ended as asked is not known."""
+    """The transaction may or may not be committed. Only what the broker holds can tell."""
+
+
+class OffsetsUnknown(ProducerProblem):
+    """The offsets may or may not be part of the transaction. It stays uncommitted: this producer refuses to commit."""
 
 
 class ProducerFenced(ProducerProblem):
-    """Another producer with the same transactional id has taken over, or the client can do nothing any more."""
+    """Another producer with the same transactional id has taken over, or the client had a fatal error."""
+
+
+class MemberFenced(ProducerProblem):
+    """The consumer group refused the offsets: their sender is no longer the member that owns the partitions."""
 
 
 class ProducerRefused(ThresherError):  # noqa: N818
-    """The broker will not have this producer: credentials, permissions or limits. Somebody has to act."""
+    """The broker refuses this producer: credentials, permissions or limits. Somebody has to act."""
 
     exit_code: ClassVar[int] = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undelivered:
-    """Why a record was not delivered; its place where that is known, its topic where the fault is the topic's."""
+    """The reason why a record was not delivered. `place` is the record's number, where the client told it."""
 
     refusal: Refusal
     why: str
@@ -101,14 +101,22 @@ class TransactionalProducer:
     """One producer with one transactional id, for one thread."""
 
     def __init__(
-        self, transactional_id: str, config: Mapping[str, Any], *, make: Callable[[dict[str, Any]], Any] | None = None
+        self,
+        transactional_id: str,
+        config: Mapping[str, Any],
+        *,
+        timeouts: TransactionTimeouts | None = None,
+        make: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
         """`make` returns the client for its properties, in place of the real one: for faults in tests."""
+        self._timeouts = timeouts or TransactionTimeouts()
         undelivered: list[Undelivered] = []
         self._undelivered = undelivered
         self._errors: list[KafkaError] = []
         self._id = transactional_id
-        # What a record without a time of its own gets; 0 leaves it to this machine's clock, which a broker may refuse.
+        # The call whose answer was not certain: the producer is not used again.
+        self._in_doubt: str | None = None
+        # The timestamp of records that bring none; 0 is this machine's clock, whose time a broker may refuse.
         self.now_ms = 0
 
         # Not a method: a cycle through the client would keep it, its threads and its connections.
@@ -120,22 +128,26 @@ class TransactionalProducer:
                 undelivered.append(fault)
 
         callbacks = {"on_delivery": on_delivery, "error_cb": self._errors.append}
-        asked = {**properties(transactional_id, config), **callbacks, "logger": _logger}
+        asked = {**properties(transactional_id, config, self._timeouts), **callbacks, "logger": _logger}
         self._producer = Producer(asked) if make is None else make(asked)
 
     def init(self, topic: str) -> None:
-        """Fence, and end what is open; `topic` is any that is there. Raises `ProducerRefused` where waiting is vain."""
+        """Fence older producers and abort their transaction. `topic` is any existing one.
+
+        Raises `ProducerRefused` where a retry cannot help.
+        """
         # Connected first: the client looks for its coordinator every half second, and not when a connection is up.
-        self._do("connect", self._producer.list_topics, topic, _ANSWER_SECONDS)
-        self._do("init_transactions", self._producer.init_transactions, _REQUEST_SECONDS)
+        self._do("connect", self._producer.list_topics, topic, self._timeouts.answer_seconds)
+        self._do("init_transactions", self._producer.init_transactions, self._timeouts.init_seconds)
 
     def begin(self) -> None:
         """Open a transaction."""
+        self._require_certain()
         self._undelivered.clear()
         self._do("begin_transaction", self._producer.begin_transaction)
 
     def produce(self, records: Iterable[tuple[int, Produced]]) -> None:
-        """Hand over records, each with its place; what is wrong with one at once is a fault of the coming flush."""
+        """Queue records, each with its place. A record that the client refuses is a fault of the next `flush`."""
         produce, now = self._producer.produce, self.now_ms
         for place, record in records:
             topic, value, key, partition, timestamp, headers = record
@@ -155,12 +167,12 @@ class TransactionalProducer:
         *,
         first: int = 0,
     ) -> None:
-        """Do the same for records without a time of their own, the first of which has this place: it is quicker."""
+        """Queue records without timestamps of their own, as columns: faster. `first` is the first record's place."""
         nothing, left = repeat(None), iter(topics)
         arguments = zip(
             left, values, keys, partitions, nothing, nothing, repeat(self.now_ms), headers, strict=False
         )  # fmt: skip
-        # No line of Python for a record; but other threads want their turn.
+        # No line of Python per record; in portions, so that other threads can run.
         calls = starmap(self._producer.produce, arguments)
         while length_hint(left):
             try:
@@ -171,7 +183,7 @@ class TransactionalProducer:
                 self._untaken(error, first + place, record)
 
     def _untaken(self, error: Exception, place: int, record: Produced) -> None:
-        """Note what is wrong with a record that the client did not take; where its queue was full, try again."""
+        """Note the fault of a record that the client refused. Where its queue was full, try again."""
         if isinstance(error, BufferError):
             self._make_room(place, record)
             return
@@ -183,7 +195,7 @@ class TransactionalProducer:
         self._undelivered.append(Undelivered(refusal=refusal, why=why, topic=record[0], place=place))
 
     def _make_room(self, place: int, record: Produced) -> None:
-        """Wait for the client's full queue to empty, and try again. What does not fit an empty one is too large."""
+        """Wait for the client's full queue to empty, and try again. A record that does not fit then is too large."""
         if len(self._producer) == 0:
             fault = Undelivered(
                 refusal=Refusal.SIZE, why="it does not fit into the client's queue", topic=record[0], place=place
@@ -194,72 +206,103 @@ class TransactionalProducer:
         self.produce([(place, record)])
 
     def flush(self) -> list[Undelivered]:
-        """Wait until the broker has answered for every record, and return what was not delivered."""
-        deadline = time.monotonic() + _FLUSH_SECONDS
+        """Wait until the broker has answered for every record, and return the faults."""
+        seconds = self._timeouts.flush_seconds
+        deadline = time.monotonic() + seconds
         while len(self._producer):
             if time.monotonic() >= deadline:
                 if self._undelivered:
                     break
                 raise ProducerProblem(
-                    f"{len(self._producer)} records were not answered for in {_FLUSH_SECONDS:g} s{self._last_error()}"
+                    f"{len(self._producer)} records were not answered for in {seconds:g} s{_last(self._errors)}"
                 )
             self._do("flush", self._producer.flush, _LOOK_SECONDS)
-            if any(fault.refusal is not Refusal.MOMENT for fault in self._causes()):
-                # All is lost already, and the client may keep the others for long.
+            if any(fault.refusal is not Refusal.MOMENT for fault in _causes(self._undelivered)):
+                # The transaction has failed already, and the client may keep the other records for long.
                 break
             if self._undelivered:
                 deadline = min(deadline, time.monotonic() + _CAUSE_SECONDS)
         self._do("poll", self._producer.poll, 0)
-        return self._causes() or list(self._undelivered)
+        return _causes(self._undelivered) or list(self._undelivered)
 
     def await_sent(self, seconds: float) -> bool:
-        """Wait for so long, and say whether the broker has answered for everything; what failed, a flush will tell."""
+        """Wait, and return whether the broker has answered for every record. A later `flush` returns the faults."""
         return bool(self._do("flush", self._producer.flush, seconds) == 0)
-
-    def _causes(self) -> list[Undelivered]:
-        return [fault for fault in self._undelivered if fault.refusal is not Refusal.NEIGHBOUR]
 
     @property
     def unforgiven(self) -> tuple[Undelivered, ...]:
-        """What has failed and was not forgiven."""
+        """The faults that were not forgiven."""
         return tuple(self._undelivered)
 
     def forgive(self) -> None:
-        """Forget the records that failed: who asks for this has dealt with them. Where the client demands an abort
-        because of one, it takes no other record or does not commit."""
+        """Forget the faults: the caller has dealt with those records.
+
+        Where the client demands an abort because of one of them, it takes no other record or does not commit.
+        """
         self._undelivered.clear()
 
+    def send_offsets(self, offsets: Iterable[GroupOffset], group_metadata: object) -> None:
+        """Add a group's offsets to the open transaction: `commit` commits them with the records.
+
+        `group_metadata` is a consumer's `consumer_group_metadata()`, or `group_metadata()` for no member. Raises
+        `ProducerFenced`, `MemberFenced`, `ProducerRefused`, or `OffsetsUnknown` where the outcome is not certain.
+        """
+        self._require_certain()
+        sent = [TopicPartition(each.topic, each.partition, each.offset, each.metadata) for each in offsets]
+        if not sent:
+            raise ValueError("send_offsets needs at least one offset: the client would send nothing, and succeed")
+        call, seconds = self._producer.send_offsets_to_transaction, self._timeouts.answer_seconds
+        self._ask_once(
+            "send_offsets", OffsetsUnknown, self._timeouts.certain_offsets_seconds, call, sent, group_metadata, seconds
+        )
+
     def commit(self) -> None:
-        """Commit. Raises `CommitUnknown` where that is not certain, and nothing is committed that lacks a record."""
+        """Commit. Raises `CommitUnknown` where that is not certain. A transaction that lacks a record is refused."""
+        self._require_certain()
         self._do("poll", self._producer.poll, 0)
         if self._undelivered:
             raise ProducerProblem(f"a record of the transaction was refused: {self._undelivered[0].why}")
+        call, seconds = self._producer.commit_transaction, self._timeouts.answer_seconds
+        self._ask_once("commit", CommitUnknown, self._timeouts.certain_seconds, call, seconds)
+
+    def _ask_once(
+        self, what: str, unknown: type[ProducerProblem], certain_seconds: float, call: Any, *arguments: Any
+    ) -> None:
+        """Make a call that is certain only if the client sent its request once: without an error, and in time."""
+        # Until the answer is certain, nothing may follow it.
+        self._in_doubt = what
         self._errors.clear()
         began = time.monotonic()
         try:
-            self._producer.commit_transaction(_ANSWER_SECONDS)
+            call(*arguments)
             self._producer.poll(0)
-        except KafkaException as error:
-            self._raise_refused(error.args[0])
-            self._raise_fenced("commit", error.args[0])
-            raise CommitUnknown(f"commit: {error.args[0].str()}") from error
+        except KafkaException as caught:
+            error: KafkaError = caught.args[0]
+            self._raise_certain(what, error)
+            kind = MemberFenced if error.code() in _MEMBER_FENCED else unknown
+            raise kind(f"{what}: {error.str()}") from caught
         took = time.monotonic() - began
         if self._errors:
-            raise CommitUnknown(f"commit: the client met an error meanwhile: {self._errors[0].str()}")
-        if took > _CERTAIN_SECONDS:
-            raise CommitUnknown(f"commit: it took {took:.1f} s")
+            raise unknown(f"{what}: the client met an error meanwhile: {self._errors[0].str()}")
+        if took > certain_seconds:
+            raise unknown(f"{what}: it took {took:.1f} s")
         if self._undelivered:
-            raise CommitUnknown(f"commit: a record failed meanwhile: {self._undelivered[0].why}")
+            raise unknown(f"{what}: a record failed meanwhile: {self._undelivered[0].why}")
+        self._in_doubt = None
+
+    def _require_certain(self) -> None:
+        if self._in_doubt is not None:
+            raise ProducerProblem(f"the producer {self._id} cannot be used again: its {self._in_doubt} was not certain")
 
     def discard(self) -> None:
-        """Forget what is queued: another producer takes over, and its `init` ends the transaction."""
+        """Drop the queued records. The next producer's `init` aborts the transaction; else the broker's time-out."""
         self._producer.purge(blocking=False)
         del self._producer
 
     def partitions(self, topic: str) -> int | KafkaError:
-        """Ask the cluster how many partitions a topic has; the topic's error where it is not there for us."""
+        """Return a topic's number of partitions as the cluster knows it now, or the topic's error."""
         try:
-            found = self._producer.list_topics(topic, timeout=_ANSWER_SECONDS).topics.get(topic)
+            found = self._producer.list_topics(topic, timeout=self._timeouts.answer_seconds).topics.get(topic)
         except KafkaException as error:
             raise ProducerProblem(f"the cluster did not say how {topic} stands: {error.args[0].str()}") from error
         if found is None:
@@ -267,34 +310,58 @@ class TransactionalProducer:
         return found.error if found.error is not None else len(found.partitions)
 
     def _do(self, what: str, call: Any, *arguments: Any) -> Any:
-        """Make a call of the client's, any of which raises once it can do nothing any more."""
+        """Make a call of the client's. After a fatal error each of them raises."""
         try:
             return call(*arguments)
         except KafkaException as error:
-            self._raise_refused(error.args[0])
-            self._raise_fenced(what, error.args[0])
-            raise ProducerProblem(f"{what}: {error.args[0].str()}{self._last_error()}") from error
+            self._raise_certain(what, error.args[0])
+            raise ProducerProblem(f"{what}: {error.args[0].str()}{_last(self._errors)}") from error
 
-    def _raise_refused(self, error: KafkaError) -> None:
+    def _raise_certain(self, what: str, error: KafkaError) -> None:
+        """Raise an error that leaves no doubt: the producer was refused, or fenced."""
         if refusal_of(error) is Refusal.CLIENT:
             if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
-                what = f"raise the broker's transaction.max.timeout.ms to at least {_OURS['transaction.timeout.ms']}"
+                longest = self._timeouts.properties()["transaction.timeout.ms"]
+                remedy = f"raise the broker's transaction.max.timeout.ms to at least {longest}"
+            elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                remedy = "grant it Read on the consumer group"
             else:
-                what = "grant it Write and Describe on its transactional ids and topics, or mend its credentials"
-            raise ProducerRefused(f"the broker refuses the producer {self._id}: {error.str()}; {what}")
-
-    def _raise_fenced(self, what: str, error: KafkaError) -> None:
+                remedy = "grant it Write and Describe on its transactional ids and topics, or mend its credentials"
+            raise ProducerRefused(f"the broker refuses the producer {self._id}: {error.str()}; {remedy}")
         if error.fatal() or refusal_of(error) is Refusal.FENCED:
-            raise ProducerFenced(f"{what}: {error.str()}{self._last_error()}")
+            raise ProducerFenced(f"{what}: {error.str()}{_last(self._errors)}")
 
-    def _last_error(self) -> str:
-        return f"; last error: {self._errors[-1].str()}" if self._errors else ""
+
+def _causes(faults: Iterable[Undelivered]) -> list[Undelivered]:
+    """Return the faults that no other record's fault caused."""
+    return [fault for fault in faults if fault.refusal is not Refusal.NEIGHBOUR]
+
+
+def _last(errors: Sequence[KafkaError]) -> str:
+    return f"; last error: {errors[-1].str()}" if errors else ""
 
 
 def _bytes(value: bytes | str | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def properties(transactional_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the client's properties: what was asked for, and over it what the guarantee rests on."""
-    return {**_DEFAULTS, **config, **_OURS, "transactional.id": transactional_id}
+def properties(
+    transactional_id: str, config: Mapping[str, Any], timeouts: TransactionTimeouts | None = None
+) -> dict[str, Any]:
+    """Return the client's properties: defaults, the configuration, and over both what the guarantee rests on."""
+    return {**_DEFAULTS, **config, **_ours(timeouts or TransactionTimeouts()), "transactional.id": transactional_id}
+
+
+def _ours(timeouts: TransactionTimeouts) -> dict[str, Any]:
+    """Return the properties that the guarantee rests on."""
+    return {
+        "enable.idempotence": True,
+        "enable.gapless.guarantee": False,
+        "acks": "all",
+        "delivery.report.only.error": True,
+        **timeouts.properties(),
+    }
+
+
+# The properties that a configuration must not change.
+GUARDED = frozenset({*_ours(TransactionTimeouts()), "transactional.id", "request.required.acks", "delivery.timeout.ms"})

@@ -27,7 +27,7 @@ from confluent_kafka import KafkaException
 from thresher.core.errors import PipelineProblem, Superseded, ThresherError, Trouble
 from thresher.delivery.transforms import load
 from thresher.kafka.admin import Admin
-from thresher.kafka.committed_tail import Tail
+from thresher.kafka.committed_tail import CommittedTail
 from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.database import connect
 from thresher.relay.leader.progress_topic import known_topic
@@ -370,7 +370,7 @@ class Relay:
             facts = admin.topic(topic)
             for partition in range(facts.partitions if facts is not None else 0):
                 # The last one that is committed stays, however old: it may not be settled yet.
-                with Tail(topic, partition, settings.kafka, fenced=False) as tail:
+                with CommittedTail(topic, partition, settings.kafka, fenced=False) as tail:
                     if tail.last() is None:
                         continue
                 if tail.appended_ms is not None:

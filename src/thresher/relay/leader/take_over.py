@@ -22,7 +22,7 @@ from thresher.db.cursor import OwnCursor
 from thresher.db.problem import DatabaseRefused
 from thresher.delivery.problem import ForeignProgress
 from thresher.kafka.admin import Admin, TopicFacts
-from thresher.kafka.committed_tail import Tail
+from thresher.kafka.committed_tail import CommittedTail
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.outbox.schema import check_schema
 from thresher.relay.control import ControlRow, ControlTable, exists, incarnation, located
@@ -158,7 +158,7 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
     require_kept(admin, settings.name)
     for partition in range(found.partitions):
         # Before anything is fenced: the rightful owner must not notice.
-        with Tail(name, partition, settings.kafka, fenced=False) as tail:
+        with CommittedTail(name, partition, settings.kafka, fenced=False) as tail:
             last = tail.last()
         if last is not None and (owner := decode(last).origin.outbox_id) != row.outbox_id:
             raise ForeignProgress(
@@ -195,7 +195,7 @@ def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row:
         name = transactional_id(settings.name, shard)
         producer = TransactionalProducer(name, {**settings.kafka, **settings.producer})
         producer.init(progress_topic(settings.name))
-        with Tail(progress_topic(settings.name), shard, settings.kafka) as tail:
+        with CommittedTail(progress_topic(settings.name), shard, settings.kafka) as tail:
             last = tail.last()
             if last is None:
                 continue

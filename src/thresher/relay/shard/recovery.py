@@ -11,7 +11,7 @@ from thresher.delivery.effects import Control, Handlers, ReadControl, ReadProgre
 from thresher.delivery.transaction import Transactions
 from thresher.delivery.transforms import FailureCount
 from thresher.kafka.admin import Admin
-from thresher.kafka.committed_tail import Tail
+from thresher.kafka.committed_tail import CommittedTail
 from thresher.kafka.problem import BrokerLost
 from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.leader.progress_topic import known_topic
@@ -62,7 +62,7 @@ class Recovery:
     def _read_progress(self, effect: ReadProgress) -> Iterable[Progress]:
         if effect.whole:
             return merged(self._read_horizon())
-        with Tail(self._topic, self._shard.index, self._mandate.settings.kafka) as tail:
+        with CommittedTail(self._topic, self._shard.index, self._mandate.settings.kafka) as tail:
             last = tail.last()
         # After the read: another topic under the name may be empty, and rows that were sent would be sent again.
         known_topic(self._admin, self._mandate.settings.name, self._mandate.progress_topic_id)
@@ -79,7 +79,7 @@ class Recovery:
             raise BrokerLost(f"the cluster did not say how {self._topic} stands: {partitions.str()}")
         for partition in range(partitions):
             mine = partition == self._shard.index
-            with Tail(self._topic, partition, self._mandate.settings.kafka, fenced=mine) as tail:
+            with CommittedTail(self._topic, partition, self._mandate.settings.kafka, fenced=mine) as tail:
                 yield from map(decode, tail.whole())
 
     def _recovered(self, _: Recovered) -> None:

@@ -1,0 +1,84 @@
+"""A consumer group's committed offsets, read and named without joining the group.
+
+Offsets of a transaction that is still being ended are waited for: the answer is what was committed, not what was
+committed before. Each offset carries the text that its writer stored with it.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from thresher.kafka.problem import BrokerLost, broker_problem
+
+_RETRY_SECONDS = 0.05
+# The coordinator is starting or moving, or a transaction with offsets of the group is still open.
+_PASSING = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """The next offset that a group reads in a partition, with the text that its writer stored beside it."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str = ""
+
+    def __post_init__(self) -> None:
+        # The client leaves out a negative offset and reports success.
+        if self.offset < 0 or self.partition < 0:
+            raise ValueError(f"a committed offset and its partition are 0 or more: {self}")
+
+
+def group_offsets(
+    client: AdminClient, group: str, topic: str, partitions: Iterable[int], *, timeout_seconds: float = 15.0
+) -> dict[int, GroupOffset]:
+    """Return what a group has committed; a partition without an offset is absent. Raises `BrokerLost`/`BrokerRefused`.
+
+    An open transaction with offsets of the group is waited for, and ends in `BrokerLost` if it stays open.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition) for partition in partitions])
+    what = f"the offsets of the group {group} in {topic} are unknown"
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise BrokerLost(f"{what}: no stable answer in {timeout_seconds:g} s")
+        try:
+            answers = client.list_consumer_group_offsets([asked], require_stable=True, request_timeout=left)
+            found = answers[group].result().topic_partitions
+            errors = [place.error for place in found if place.error is not None]
+        except KafkaException as error:
+            found, errors = [], [error.args[0]]
+        if not errors:
+            return {
+                place.partition: GroupOffset(
+                    topic=topic, partition=place.partition, offset=place.offset, metadata=place.metadata or ""
+                )
+                for place in found
+                if place.offset >= 0
+            }
+        for each in errors:
+            if each.code() not in _PASSING:
+                raise broker_problem(what, each)
+        time.sleep(_RETRY_SECONDS)
+
+
+def group_metadata(config: Mapping[str, Any], group: str) -> object:
+    """Return the metadata by which a producer that is no member sends the group's offsets. Nothing is asked."""
+    consumer = Consumer({"log_level": 0, **config, "group.id": group, "enable.auto.commit": False})
+    try:
+        return consumer.consumer_group_metadata()
+    finally:
+        consumer.close()

@@ -1,0 +1,241 @@
+"""A group's offsets in a transaction: committed with its records, or not at all, or known to be unknown."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tests.processes import eventually
+from thresher.devstack import ports
+from thresher.devstack.broker import KafkaOptions, Listener
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+from thresher.kafka.committed_tail import CommittedTail
+from thresher.kafka.group_offsets import GroupOffset, group_metadata, group_offsets
+from thresher.kafka.problem import BrokerLost
+from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transactional import (
+    MemberFenced,
+    OffsetsUnknown,
+    ProducerFenced,
+    ProducerProblem,
+    TransactionalProducer,
+)
+from thresher.testing.proxy import Api, Cut, Drop, Hold, KafkaProxy, Verdict
+
+PROXIED = "PROXIED"
+LONG = TransactionTimeouts.within(60.0)
+# As long as a queue's transactions.
+SHORT = TransactionTimeouts.within(5.0)
+_numbers = itertools.count(1)
+
+
+class Place:
+    """A topic and a group of one test, its producers, and what the broker has committed for it."""
+
+    def __init__(self, stack: Stack, name: str, address: str | None = None) -> None:
+        self.topic, self.group = f"{name}-records", f"{name}-group"
+        self.direct = {"bootstrap.servers": stack.kafka.bootstrap}
+        self.config = {"bootstrap.servers": address or stack.kafka.bootstrap}
+        self.admin = Admin(stack.kafka.bootstrap)
+        self.admin.create_topic(self.topic)
+        eventually(lambda: self.admin.topics(self.topic), 60)
+        # Asked for once, the group has a coordinator: finding it is no part of what is measured here.
+        assert self.committed() == {}
+
+    def producer(self, timeouts: TransactionTimeouts = LONG, make: Any = None) -> TransactionalProducer:
+        """Return a producer that has fenced the one before."""
+        made = TransactionalProducer(f"{self.group}-producer", self.config, timeouts=timeouts, make=make)
+        made.init(self.topic)
+        return made
+
+    def write(self, producer: TransactionalProducer, value: bytes) -> None:
+        """Begin a transaction and put a record into it."""
+        producer.begin()
+        producer.produce([(0, (self.topic, value, None, 0, 0, None))])
+        assert producer.flush() == []
+
+    def send(self, producer: TransactionalProducer, offset: int, metadata: str = "") -> None:
+        """Put an offset of the group, which has no member, into the transaction."""
+        sent = GroupOffset(topic=self.topic, partition=0, offset=offset, metadata=metadata)
+        producer.send_offsets([sent], group_metadata(self.direct, self.group))
+
+    def committed(self, timeout_seconds: float = 60.0) -> dict[int, GroupOffset]:
+        """Return the group's offsets."""
+        return group_offsets(self.admin.client, self.group, self.topic, [0], timeout_seconds=timeout_seconds)
+
+    def offset(self) -> int | None:
+        """Return the group's offset."""
+        found = self.committed().get(0)
+        return None if found is None else found.offset
+
+    def records(self) -> list[bytes]:
+        """Return the records that are committed."""
+        with CommittedTail(self.topic, 0, self.direct) as tail:
+            return list(tail.whole())
+
+
+def silent(asked: dict[str, Any]) -> Producer:
+    """Return a client that reports no errors: in a cluster of many brokers, one broken connection is none."""
+    return Producer({**asked, "error_cb": lambda _: None})
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stalls makes no answer uncertain."""
+    for bound in ("certain_seconds", "certain_offsets_seconds"):
+        monkeypatch.setattr(TransactionTimeouts, bound, property(lambda _: 60.0))
+
+
+@pytest.fixture
+def place(stack: Stack, topic_prefix: str, patient: None) -> Place:
+    return Place(stack, f"{topic_prefix}offsets")
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[tuple[Stack, int]]:
+    port = ports.free_port()
+    options = KafkaOptions(
+        listeners=(Listener(name=PROXIED, advertised_ports=(port,)),),
+        properties={"auto.create.topics.enable": "false"},
+    )
+    with Stack(kafka=options) as running:
+        yield running, port
+
+
+@pytest.fixture
+def proxy(proxied: tuple[Stack, int]) -> Iterator[KafkaProxy]:
+    stack, port = proxied
+    with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=port) as listening:
+        yield listening
+
+
+@pytest.fixture
+def wired(proxied: tuple[Stack, int], proxy: KafkaProxy) -> Place:
+    return Place(proxied[0], f"wired-{next(_numbers)}", proxy.address)
+
+
+def test_offsets_are_committed_with_the_records(place: Place) -> None:
+    producer = place.producer()
+    place.write(producer, b"first")
+    place.send(producer, 5, "hand-off 1")
+    # Until the transaction has ended, nobody is told an offset that may become another.
+    with pytest.raises(BrokerLost, match="offsets of the group"):
+        place.committed(timeout_seconds=1.0)
+    producer.commit()
+    assert place.committed() == {0: GroupOffset(topic=place.topic, partition=0, offset=5, metadata="hand-off 1")}
+    assert place.records() == [b"first"]
+    place.write(producer, b"second")
+    place.send(producer, 9)
+    producer.commit()
+    assert place.offset() == 9
+
+
+def test_offsets_are_not_committed_without_the_records(place: Place) -> None:
+    producer = place.producer()
+    place.write(producer, b"first")
+    place.send(producer, 5)
+    producer.commit()
+    place.write(producer, b"never")
+    place.send(producer, 6)
+    producer.discard()
+    place.producer()
+    assert place.offset() == 5
+    assert place.records() == [b"first"]
+
+
+def test_offsets_are_not_committed_after_the_transactions_time(place: Place) -> None:
+    producer = place.producer(SHORT)
+    place.write(producer, b"never")
+    place.send(producer, 5)
+    # The broker looks for such transactions every 10 s.
+    eventually(lambda: place.committed() == {}, 60)
+    assert place.records() == []
+    with pytest.raises((ProducerFenced, ProducerProblem)):
+        producer.commit()
+
+
+def test_a_fenced_producer_sends_no_offsets(place: Place) -> None:
+    old = place.producer()
+    place.write(old, b"old")
+    successor = place.producer()
+    with pytest.raises(ProducerFenced):
+        place.send(old, 5)
+    place.write(successor, b"new")
+    place.send(successor, 7)
+    successor.commit()
+    assert place.offset() == 7
+    assert place.records() == [b"new"]
+
+
+def test_offsets_that_were_sent_are_fenced_with_the_commit(place: Place) -> None:
+    old = place.producer()
+    place.write(old, b"old")
+    place.send(old, 5)
+    place.producer()
+    with pytest.raises(ProducerFenced):
+        old.commit()
+    assert place.committed() == {}
+    assert place.records() == []
+
+
+def test_a_member_that_has_left_its_group_sends_no_offsets(place: Place) -> None:
+    member = Consumer({**place.direct, "group.id": place.group, "enable.auto.commit": False})
+    member.subscribe([place.topic])
+    eventually(lambda: member.poll(0.1) is not None or member.assignment(), 60)
+    with_the_batch: Any = member.consumer_group_metadata()
+    member.close()
+    producer = place.producer()
+    place.write(producer, b"never")
+    with pytest.raises(MemberFenced):
+        producer.send_offsets([GroupOffset(topic=place.topic, partition=0, offset=5)], with_the_batch)
+    with pytest.raises(ProducerProblem, match="cannot be used again"):
+        producer.commit()
+    place.producer()
+    assert place.committed() == {}
+
+
+@pytest.mark.parametrize("verdict", [Drop(), Cut()], ids=["dropped", "cut off"])
+@pytest.mark.parametrize("api", [Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT], ids=["add", "commit"])
+def test_an_answer_that_is_lost_leaves_the_offsets_unknown(
+    wired: Place, proxy: KafkaProxy, api: Api, verdict: Verdict
+) -> None:
+    producer = wired.producer(SHORT)
+    wired.write(producer, b"never")
+    lost = proxy.on_answer(api, verdict, times=1)
+    began = time.monotonic()
+    with pytest.raises(OffsetsUnknown):
+        wired.send(producer, 5)
+    assert lost.matched == 1
+    assert time.monotonic() - began < 20
+    with pytest.raises(ProducerProblem, match="cannot be used again"):
+        producer.commit()
+    wired.producer()
+    assert wired.committed() == {}
+    assert wired.records() == []
+
+
+def test_offsets_that_come_late_do_not_touch_the_next_transaction(
+    wired: Place, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = wired.producer(make=silent)
+    wired.write(producer, b"never")
+    late = proxy.on_request(Api.TXN_OFFSET_COMMIT, Hold(hang_up=True), times=1)
+    # The client asks again by itself, and is told that all is well.
+    with pytest.raises(OffsetsUnknown, match="it took"):
+        wired.send(producer, 5)
+    assert late.matched == 1
+    monkeypatch.setattr(TransactionTimeouts, "certain_offsets_seconds", property(lambda _: 60.0))
+    monkeypatch.setattr(TransactionTimeouts, "certain_seconds", property(lambda _: 60.0))
+    successor = wired.producer()
+    wired.write(successor, b"next")
+    wired.send(successor, 20)
+    answers = proxy.answers[Api.TXN_OFFSET_COMMIT]
+    late.release()
+    eventually(lambda: proxy.answers[Api.TXN_OFFSET_COMMIT] > answers or None, 60)
+    successor.commit()
+    assert wired.offset() == 20
+    assert wired.records() == [b"next"]
