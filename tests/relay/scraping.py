@@ -11,10 +11,11 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from thresher.observe.server import Server
-from thresher.relay.report.status import Observed, Status
+from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Settings
 from thresher.service.health import Role
 from thresher.service.ledger import Ledger
+from thresher.service.pages import Shown, StatusPages
 from thresher.spark.driver.snapshot import Snapshot
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -38,7 +39,7 @@ class Scraper:
         return code, json.loads(body)
 
     def samples(self) -> Samples:
-        """Scrape, and return each sample by its name and its labels other than the relay's."""
+        """Scrape, and return each sample by its name and its labels other than the pipeline's."""
         code, body = self.get("/metrics")
         assert code == 200, body
         found: Samples = {}
@@ -73,6 +74,10 @@ class Process:
     trouble: tuple[str, str] | None = None
     ledger: Ledger = field(default_factory=Ledger)
 
+    @property
+    def workload(self) -> RelayWorkload:
+        return RelayWorkload(self.settings)
+
     def snapshot(self) -> Snapshot | None:
         return None
 
@@ -81,6 +86,6 @@ class Process:
 
 
 @contextmanager
-def shown(observed: Observed) -> Iterator[Scraper]:
-    with closing(Status(observed)) as board, Server("127.0.0.1", 0, board.pages) as server:
+def shown(process: Shown) -> Iterator[Scraper]:
+    with closing(StatusPages(process)) as board, Server("127.0.0.1", 0, board.pages) as server:
         yield Scraper(f"127.0.0.1:{server.port}")

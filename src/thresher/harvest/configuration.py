@@ -19,7 +19,7 @@ from thresher.harvest.environment import from_environment
 from thresher.harvest.form import KEYS, OF_ELECTION, SERVERS, Form, LogLevel, Problem, fill_in, together
 from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, keep_partitions, translate
 from thresher.observe.logs import LogFormat
-from thresher.relay.leader.relay import POLICY
+from thresher.relay.leader.workload import POLICY
 from thresher.relay.settings import Delivery, Limits, Settings
 from thresher.spark.policy import Policy
 from thresher.spark.session.settings import SparkOptions

@@ -24,7 +24,7 @@ from thresher.kafka.property import PROPERTIES, plain
 from thresher.kafka.transactional import GUARDED, properties
 from thresher.observe.logs import LogFormat
 from thresher.outbox.shape import BUCKETS, Shape
-from thresher.relay.leader.relay import POLICY
+from thresher.relay.leader.workload import POLICY
 from thresher.relay.names import valid_name
 from thresher.relay.settings import Delivery, Limits, Settings, Settling
 

@@ -5,10 +5,12 @@ message without its values, which stays the same from line to line. Behind them 
 and `exception` (`type`, `message`, `stack`) where there is one.
 """
 
+import contextlib
 import enum
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -82,3 +84,33 @@ def configure_logging(
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger(_PACKAGE).setLevel(_number(level))
     return handler
+
+
+@contextlib.contextmanager
+def forwarded_to(logger: logging.Logger | None) -> Iterator[None]:
+    """Have the caller's logger handle all that Thresher logs meanwhile, and no other; without one, change nothing."""
+    if logger is None:
+        yield
+        return
+    ours = logging.getLogger(_PACKAGE)
+    forward, level, propagate = _Forward(logger), ours.level, ours.propagate
+    ours.addHandler(forward)
+    ours.propagate = False
+    if ours.level == logging.NOTSET:
+        ours.setLevel(logger.getEffectiveLevel())
+    try:
+        yield
+    finally:
+        ours.removeHandler(forward)
+        ours.setLevel(level)
+        ours.propagate = propagate
+
+
+class _Forward(logging.Handler):
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__()
+        self._logger = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._logger.isEnabledFor(record.levelno):
+            self._logger.handle(record)
