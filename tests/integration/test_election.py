@@ -279,6 +279,34 @@ def test_a_holder_whose_lease_was_taken_is_fenced_and_the_token_rises_with_each_
     assert played["lease_taken"].result() == [3]
 
 
+@pytest.mark.parametrize(
+    ("place", "schema"),
+    [
+        # As a relay locates it: where its outbox is, with or without a schema.
+        ({"beside": OUTBOX}, "late"),
+        ({"beside": OUTBOX, "schema": "late"}, "late"),
+        # As a pipeline without an outbox does.
+        ({"schema": "aside"}, "aside"),
+        ({}, "early"),
+    ],
+)
+def test_a_lease_is_where_its_schema_or_its_outbox_is(
+    stage: Stage, dsn: str, place: dict[str, Any], schema: str
+) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("CREATE SCHEMA early; CREATE SCHEMA late; CREATE SCHEMA aside; CREATE TABLE late.outbox ()")
+    by_path = psycopg.conninfo.make_conninfo(dsn, options="-c search_path=early,late")
+    for _ in range(2):
+        # The second one finds what the first has made.
+        with Watched(Lease(dsn=by_path, name="placed", **place)) as holder:
+            holder.leading()
+    with psycopg.connect(dsn) as connection:
+        tables = connection.execute("SELECT schemaname FROM pg_tables WHERE tablename = 'thresher_lease'").fetchall()
+        assert tables == [(schema,)]
+        query = f"SELECT name, token FROM {schema}.thresher_lease"
+        assert connection.execute(query.encode()).fetchall() == [("placed", 2)]
+
+
 def test_a_lease_beside_an_outbox_that_is_not_there_is_an_error_to_act_on(stage: Stage) -> None:
     lease = Lease(dsn=stage.dsn, beside="nowhere", name="nobody")
     lease.start()
