@@ -4,7 +4,7 @@
    statement that raises the token, so that of many who try one succeeds.
 2. The holder renews it three times within its length. Its own deadline counts, by its monotonic clock, from before it
    asked: it ends before the row does. A process that was stopped finds it passed before it does anything else.
-3. Whoever stops releases the row: the next look of another finds it free.
+3. A holder that stops releases the row: the next look of another finds it free.
 4. The database's clock may be set. Forward, a lease ends early, and its holder learns that at its next renewal. Back,
    it would seem to last for long: a standby that has seen it unchanged for twice its length takes it nevertheless.
 5. A database that does not answer is not waited for beyond the deadline: the connection is given up.
@@ -179,7 +179,7 @@ class Lease(Competitor):
         self._rest(self._seconds / 3)
 
     def _renew(self, connection: "_Connection", token: int) -> None:
-        """Renew, and rest. One that comes too late begins another leadership: nobody else had the lease meanwhile."""
+        """Renew, and rest. A late renewal begins another leadership: nobody else had the lease meanwhile."""
         asked = self.now()
         if connection.renew(self._me, token, min(self._seconds, max(self._seconds / 3, self.until - asked))):
             self.tell(Confirmed(until=asked + self._seconds))

@@ -1,4 +1,4 @@
-"""What an election is told, once, at the edge."""
+"""The settings of an election, read once, at the edge."""
 
 import enum
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ class ElectionKind(enum.StrEnum):
     NELI = "neli"
     # A row in a database.
     LEASE = "lease"
-    # Whoever starts takes over: the newest leads.
+    # No election: the newest process leads.
     NONE = "none"
 
 

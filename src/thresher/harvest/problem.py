@@ -1,4 +1,4 @@
-"""What can be wrong with how a harvest is used."""
+"""Errors in the use of a harvest."""
 
 from thresher.service.problem import ServiceMisused
 

@@ -1,4 +1,4 @@
-"""What the log looks like: lines for people, or one JSON object per line for machines.
+"""The formats of the log: lines for people, or one JSON object per line for machines.
 
 The names of an object's first keys are fixed: `ts` (RFC 3339, UTC), `level`, `logger`, `message`, and `event`, the
 message without its values, which stays the same from line to line. Behind them come the fields that the line was given,
@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 _PACKAGE = "thresher"
 _TEXT = "%(asctime)s %(levelname)-7s %(message)s"
-# What every record has: the rest is what the line was given.
+# Fields that every record has: the rest is what the line was given.
 _PLAIN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 _FIXED = ("ts", "level", "logger", "message", "event", "exception")
 

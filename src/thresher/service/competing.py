@@ -29,7 +29,7 @@ from thresher.spark.session.warm import WarmSpark
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
-# What a leadership may take to finish its open batch when it was given to another process in good order.
+# The time to finish an open batch when leadership was given to another process in good order.
 _HAND_OVER_SECONDS = 1.0
 
 

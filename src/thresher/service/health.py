@@ -18,7 +18,7 @@ _SILENT_SECONDS = 30.0
 
 
 class Role(enum.StrEnum):
-    """What a process is for its pipeline at the moment."""
+    """The role of a process for its pipeline at the moment."""
 
     # Another one leads; of the database it has its lease's connection at most.
     STANDBY = "standby"
@@ -31,7 +31,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardHealth:
-    """What readiness needs to know of a shard."""
+    """The facts about a shard that readiness rests on."""
 
     shard: int
     state: str
@@ -42,11 +42,11 @@ class ShardHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """What is known of a process, without asking any server."""
+    """The facts about a process, without asking any server."""
 
     role: Role
     wording: Wording
-    # What keeps it from taking over, and the kind and text of the trouble that its watch met last.
+    # The reason why it cannot take over yet, and the kind and text of the trouble that its watch met last.
     waiting_for: str | None = None
     trouble: tuple[str, str] | None = None
     shards: Sequence[ShardHealth] = ()

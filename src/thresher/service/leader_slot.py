@@ -55,7 +55,7 @@ class LeadershipThread:
 
 
 class LeaderSlot:
-    """Empty, or with one leadership. What it is asked is safe from any thread."""
+    """Empty, or with one leadership. Its questions may be asked from any thread."""
 
     def __init__(self) -> None:
         self._current: LeadershipThread | None = None
@@ -74,7 +74,7 @@ class LeaderSlot:
 
     @property
     def role(self) -> Role:
-        """What the process is with this slot, while it is not being stopped."""
+        """The role of the process, while it is not being stopped."""
         current = self._current
         return Role.STANDBY if current is None or current.over else current.leading.role
 

@@ -1,6 +1,6 @@
 """One leadership: takes over, runs the shards on the engine under a watch, and ends with a reason.
 
-1. What time may mend while taking over is waited for; what somebody has to act on ends it at once.
+1. An error of the take-over that time may mend is waited for; any other one ends the leadership at once.
 2. The engine restarts shards that meet trouble. A shard that fails for good ends the leadership, with its error.
 3. The watch ends a leadership that was superseded, even when it has nothing to do.
 4. A term that went with a restore of the database is no reason to end: the leadership takes over again.
@@ -68,7 +68,7 @@ class Leading:
 
     @property
     def role(self) -> Role:
-        """What this process is for the pipeline at the moment."""
+        """The role of this process at the moment."""
         if self._ended is not None:
             return self._ended
         if self._asked.is_set():
@@ -82,12 +82,12 @@ class Leading:
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """What waits, and why."""
+        """Things that wait, and why."""
         return {} if self._term is None else self._term.alarms
 
     @property
     def waiting_for(self) -> str | None:
-        """What keeps it from taking over."""
+        """The reason why it cannot take over yet."""
         return self._take_over.waiting_for
 
     @property
@@ -171,8 +171,8 @@ class Leading:
         try:
             snapshot = engine.wait()
         except (EngineLost, ShardsFailed) as error:
-            # What the watch found comes first: one that was superseded must not be started again, although the Spark
-            # that it then could not stop in good order says that it may.
+            # The finding of the watch comes first. A superseded process must not be started again, although a Spark
+            # that could not be stopped in good order says that it may.
             cause = error.__cause__
             raise watching.error or (cause if isinstance(cause, ThresherError) else error) from None
         finally:

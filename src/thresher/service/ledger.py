@@ -1,4 +1,4 @@
-"""What one process has counted over all its leaderships: an engine counts from 0, Prometheus must not."""
+"""The counts of one process over all its leaderships: an engine counts from 0, Prometheus must not."""
 
 import threading
 from collections.abc import Callable, Mapping

@@ -80,7 +80,7 @@ class ServiceMetrics:
         )  # fmt: skip
 
     def readings(self, moment: Moment) -> Iterator[Reading]:
-        """Yield what every metric is at this moment. What is not known is left out, rather than shown as 0."""
+        """Yield what every metric is at this moment. An unknown figure is left out, rather than shown as 0."""
         name = moment.name
 
         def reading(of: Family, value: float, *labels: str) -> Reading:

@@ -1,6 +1,6 @@
 """The pages of a process: /status for people and tools, /metrics for Prometheus, /healthz and /readyz for probes.
 
-The probes ask no server. What the workload adds to the other two may ask one, and does not wait for it for long.
+The probes ask no server. The workload's part of the other two may ask one, and does not wait for it for long.
 """
 
 import collections
@@ -26,7 +26,7 @@ class Shown(Observed, Protocol):
 
     @property
     def workload(self) -> Workload:
-        """What it does while it leads."""
+        """The work that it does while it leads."""
 
 
 class StatusPages:
@@ -40,7 +40,7 @@ class StatusPages:
 
     @property
     def pages(self) -> dict[str, Page]:
-        """What a server shows, by path."""
+        """The pages by path, for a server."""
         return {
             "/status": self.picture,
             "/metrics": self.metrics,

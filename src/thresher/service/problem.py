@@ -1,4 +1,4 @@
-"""What can be wrong with how a service is used."""
+"""Errors in the use of a service."""
 
 from typing import ClassVar
 

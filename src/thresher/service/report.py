@@ -19,11 +19,11 @@ class Observed(Protocol):
 
     @property
     def ledger(self) -> Ledger:
-        """What it has counted."""
+        """Its counts."""
 
     @property
     def role(self) -> Role:
-        """What it is at the moment."""
+        """Its role at the moment."""
 
     @property
     def term(self) -> str | None:
@@ -31,11 +31,11 @@ class Observed(Protocol):
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """What waits, and why."""
+        """Things that wait, and why."""
 
     @property
     def waiting_for(self) -> str | None:
-        """What keeps it from taking over."""
+        """The reason why it cannot take over yet."""
 
     @property
     def trouble(self) -> tuple[str, str] | None:
@@ -64,14 +64,14 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusPart:
-    """What a workload adds to /status: to the page, and to the entry of each shard."""
+    """The part of a workload in /status: in the page, and in the entry of each shard."""
 
     page: Mapping[str, Any] = field(default_factory=dict)
     shards: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Report(Protocol):
-    """What one workload adds. Safe from any thread."""
+    """The part of one workload. Safe from any thread."""
 
     @property
     def families(self) -> tuple[Family, ...]:
@@ -85,7 +85,7 @@ class Report(Protocol):
         """Return what it adds to /status."""
 
     def readings(self, moment: Moment) -> Iterator[Reading]:
-        """Yield what it adds to /metrics. What is not known is left out."""
+        """Yield what it adds to /metrics. An unknown figure is left out."""
 
     def close(self) -> None:
         """End its threads and connections."""

@@ -74,7 +74,7 @@ class Service:
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.workload = workload
-        # What this process has counted, over all its leaderships.
+        # The counts of this process, over all its leaderships.
         self.ledger = Ledger()
         self._spark = spark_of(workload, spark)
         self._announcer = Announcer(f"{self.noun}-events")
@@ -110,7 +110,7 @@ class Service:
 
     @property
     def role(self) -> Role:
-        """What this process is for the workload at the moment."""
+        """The role of this process at the moment."""
         match self._state:
             case State.STOPPED:
                 return Role.STOPPED if self._error is None else Role.FAILED
@@ -127,13 +127,13 @@ class Service:
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """What waits, and why."""
+        """Things that wait, and why."""
         leading = self._slot.leading
         return {} if leading is None else leading.alarms
 
     @property
     def waiting_for(self) -> str | None:
-        """What keeps a leader from taking over."""
+        """The reason why a leader cannot take over yet."""
         leading = self._slot.leading
         return None if leading is None else leading.waiting_for
 
@@ -211,7 +211,7 @@ class Service:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        # What the body raised says more; without it, this is the only one to tell.
+        # An error of the body says more; without one, this is the only error to tell.
         if kind is None and self._error is not None:
             raise self._error
 

@@ -37,7 +37,7 @@ class TakeOver:
         # Set when a stop was asked for.
         self._asked = asked
         self._terms, self._wanted, self._draw = terms, wanted, draw
-        # What keeps it from taking over.
+        # The reason why it cannot take over yet.
         self.waiting_for: str | None = None
 
     def run(self) -> Term | None:

@@ -5,7 +5,7 @@
 3. Any other problem is the reason why the leadership ends. It is kept, and the engine is stopped.
 4. A watch that breaks ends the leadership too: unwatched, it could go on under a newer term for ever.
 
-What a watch finds after its term is over concerns nobody, and is dropped.
+A finding after the end of the term is dropped: it concerns the next one.
 """
 
 import logging

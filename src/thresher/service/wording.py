@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """The words for a pipeline in metrics, pages and the log. They are part of its interface, and stay the same."""
+    """The words for a pipeline in metrics, pages and the log: a part of its interface, which stays the same."""
 
-    # What it is: the first label of its metrics, and a field of its log lines. Such as `relay`.
+    # The noun: the first label of its metrics, and a field of its log lines. Such as `relay`.
     label: str
-    # What its shards do, in help texts. Such as `relay`, for "a leader whose shards relay".
+    # The verb for its shards, in help texts. Such as `relay`, for "a leader whose shards relay".
     verb: str
     # The gauge that a recovered shard sets to 1, the event by which it says so, and the reason that /readyz gives.
     doing: str

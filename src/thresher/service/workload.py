@@ -5,7 +5,7 @@
 3. A term that is not the newest any more raises `Superseded`, from a look or from a shard.
 
 Safety is the workload's own. The service may run an older term while a newer one has begun: a crash, a stall or a lost
-election cause that. What an older term does must be refused by the servers.
+election cause that. The servers must refuse the writes of an older term.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ class Look:
     `Trouble` is noted until a later look succeeds. Any other `PipelineProblem` ends the leadership with it.
     """
 
-    # What is looked at, in a word: trouble is noted under it.
+    # Its name: trouble is noted under it.
     at: str
     run: Callable[[], None]
     every_seconds: float = 0.0
@@ -40,11 +40,11 @@ class Term(Protocol):
 
     @property
     def pipeline(self) -> Pipeline:
-        """What the engine runs."""
+        """The pipeline that the engine runs."""
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """What waits, and why. Safe from any thread."""
+        """Things that wait, and why. Safe from any thread."""
 
     def watch(self) -> AbstractContextManager[Sequence[Look]]:
         """Give the looks, in order, to one thread. Leaving closes their connections."""
@@ -57,7 +57,7 @@ class Term(Protocol):
 
 
 class Workload(Protocol):
-    """What a process does while it leads."""
+    """The work of a process that leads."""
 
     @property
     def name(self) -> str:
@@ -85,4 +85,4 @@ class Workload(Protocol):
         """
 
     def report(self, observed: Observed) -> Report:
-        """Return what its pages add. Whoever asked for it closes it."""
+        """Return its part of the pages. The caller closes it."""

@@ -1,9 +1,9 @@
-"""What a relay's leader looks at while it leads: its control row, its progress topic, and progress to be trimmed.
+"""The watch of a relay's leader: its control row, its progress topic, and progress to be trimmed.
 
 1. A control row with another term raises `Superseded`. A progress topic that is gone or was replaced raises
    `ForeignProgress`.
 2. Progress older than the horizon is trimmed, by the broker's clock alone: by a wrong one, what a restored database
-   needs would go. What was not trimmed is trimmed later.
+   needs would go. A failed trim is done later.
 """
 
 import logging
@@ -39,7 +39,7 @@ class RelayWatch:
 
     @property
     def looks(self) -> tuple[Look, ...]:
-        """What is looked at, in this order."""
+        """The looks, in order."""
         return (
             Look(at="database", run=self.look_at_row),
             Look(at="broker", run=self.look_at_topic, every_seconds=_TOPIC_SECONDS),

@@ -1,4 +1,4 @@
-"""What a relay measures beside what every service does, and how it is read from what the driver knows."""
+"""The metrics of a relay beside those of every service, and how they are read from what the driver knows."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,9 +13,9 @@ from thresher.service.metrics import ServiceMetrics, family
 from thresher.service.report import Moment
 from thresher.service.wording import Wording
 
-# What a relay is called in its metrics, on its pages and in its log.
+# The words for a relay in its metrics, on its pages and in its log.
 WORDING = Wording(label="relay", verb="relay", doing="relaying", done="relayed", held="held_topics")
-# What shards and take-overs meet most, beside what every service may meet.
+# The errors that shards and take-overs meet most, beside those of every service.
 ERROR_KINDS = ("database_lost", "broker_lost", "producer_problem", "commit_unknown")
 
 _counter = partial(family, WORDING.label, MetricKind.COUNTER)
@@ -66,7 +66,7 @@ FAMILIES: tuple[Family, ...] = (*ServiceMetrics(WORDING).families, *OWN_FAMILIES
 
 
 def readings(moment: Moment, backlog: Backlog | None, *, asked: bool) -> Iterator[Reading]:
-    """Yield what a relay adds to its service's metrics. What is not known is left out, rather than shown as 0.
+    """Yield what a relay adds to its service's metrics. An unknown figure is left out, rather than shown as 0.
 
     `asked`: the database was; then no backlog means no answer.
     """

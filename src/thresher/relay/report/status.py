@@ -1,4 +1,4 @@
-"""What a relay adds to the pages of its process: what waits in its outbox, and its own figures.
+"""A relay's part of the pages of its process: what waits in its outbox, and its own figures.
 
 No page waits long for a database that does not answer. For a standby the database is not asked at all: it holds no
 connection.
@@ -25,9 +25,9 @@ from thresher.service.report import Moment, Observed, StatusPart
 
 logger = logging.getLogger(__name__)
 
-# Who asks more often gets the same answer.
+# A request that comes sooner gets the same answer.
 _FRESH_SECONDS = 0.5
-# Who asks does not wait longer for the database.
+# A request does not wait longer for the database.
 _PATIENCE_SECONDS = 3.0
 # How long a process may keep its session after it became a standby.
 _STANDBY_SECONDS = 1.0
@@ -36,7 +36,7 @@ _SHARD_FIGURES = ("filtered", "dead", "recovered", "transactions")
 
 
 class RelayReport:
-    """What one relay adds. Safe from any thread; `close` ends its thread."""
+    """The part of one relay. Safe from any thread; `close` ends its thread."""
 
     families = OWN_FAMILIES
     error_kinds = ERROR_KINDS
@@ -140,7 +140,7 @@ class BacklogReader:
             self._let_go()
             return None, str(error)
         except Exception as error:
-            # Whoever asks has to know, and the thread goes on for the next.
+            # The request has to be answered, and the thread goes on for the next one.
             logger.exception("the backlog could not be read")
             self._let_go()
             return None, f"{type(error).__name__}: {error}"
