@@ -32,8 +32,8 @@ class Harvest(Service):
     `election` says how to compete, or is a `Leadership` of the caller's own. A `logger` gets all that Thresher logs.
     """
 
-    noun: ClassVar[str] = "harvest"
-    misused: ClassVar[type[ServiceMisused]] = HarvestMisused
+    _noun: ClassVar[str] = "harvest"
+    _misused: ClassVar[type[ServiceMisused]] = HarvestMisused
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import ClassVar, Self, TypeVar
 from uuid import UUID
@@ -59,8 +59,8 @@ class Service:
     """
 
     # The name of its own thread on /healthz, the noun of its messages, and the error for a call that cannot be meant.
-    noun: ClassVar[str] = "service"
-    misused: ClassVar[type[ServiceMisused]] = ServiceMisused
+    _noun: ClassVar[str] = "service"
+    _misused: ClassVar[type[ServiceMisused]] = ServiceMisused
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Service:
         # The counts of this process, over all its leaderships.
         self.ledger = Ledger()
         self._spark = spark_of(workload, spark)
-        self._announcer = Announcer(f"{self.noun}-events")
+        self._announcer = Announcer(f"{self._noun}-events")
         self._slot = LeaderSlot()
         self._state = State.CREATED
         self._error: BaseException | None = None
@@ -95,7 +95,7 @@ class Service:
                 self._state = State.STOPPED
                 self._done.set()
 
-        self._thread = threading.Thread(target=run, name=self.noun, daemon=True)
+        self._thread = threading.Thread(target=run, name=self._noun, daemon=True)
 
     @property
     def state(self) -> State:
@@ -126,10 +126,10 @@ class Service:
         return None if leading is None else leading.term
 
     @property
-    def alarms(self) -> Mapping[str, str]:
+    def alarms(self) -> dict[str, str]:
         """Things that wait, and why."""
         leading = self._slot.leading
-        return {} if leading is None else leading.alarms
+        return {} if leading is None else dict(leading.alarms)
 
     @property
     def waiting_for(self) -> str | None:
@@ -149,7 +149,7 @@ class Service:
         silent = {} if leading is None else leading.silent_seconds()
         looked = None if competing is None else competing.looked
         if self._state is State.RUNNING and looked is not None:
-            silent[self.noun] = time.monotonic() - looked if self._thread.is_alive() else math.inf
+            silent[self._noun] = time.monotonic() - looked if self._thread.is_alive() else math.inf
         return silent
 
     def snapshot(self) -> Snapshot | None:
@@ -169,7 +169,7 @@ class Service:
         """Begin, and return at once. Raises a misuse the second time, and what is wrong with the workload."""
         with self._lock:
             if self._state is not State.CREATED:
-                raise self.misused(f"a {self.noun} is started once, and this one is {self._state}: make another")
+                raise self._misused(f"a {self._noun} is started once, and this one is {self._state}: make another")
             self._check()
             self._state = State.RUNNING
             self._announcer.start()
@@ -198,7 +198,7 @@ class Service:
     def wait(self, seconds: float | None = None) -> State:
         """Wait for the end, at most so long, and return the state. Raises what ended it."""
         if self._state is State.CREATED:
-            raise self.misused(f"the {self.noun} was not started")
+            raise self._misused(f"the {self._noun} was not started")
         if self._done.wait(seconds) and self._error is not None:
             raise self._error
         return self._state
