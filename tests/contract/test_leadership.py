@@ -8,7 +8,6 @@ import psycopg
 import pytest
 
 from tests.election.watching import SOON_SECONDS, Watched, overlaps
-from thresher.db import TableName
 from thresher.devstack.stack import Stack
 from thresher.election.election import competitor
 from thresher.election.leadership import Acquired, Leadership, Refreshed, Revoked
@@ -53,7 +52,7 @@ def make(request: pytest.FixtureRequest, stack: Stack, outbox_dsn: str) -> Make:
             ),
             name=name,
             dsn=outbox_dsn,
-            outbox=TableName(table="outbox"),
+            beside="outbox",
             kafka={"bootstrap.servers": stack.kafka.bootstrap},
         )
 

@@ -25,7 +25,7 @@ from thresher.kafka.problem import BrokerRefused
 from thresher.kafka.transactional import ProducerRefused
 from thresher.outbox import Message
 from thresher.relay.leader import progress_topic as topic
-from thresher.relay.leader import relay
+from thresher.relay.leader import watch
 from thresher.relay.leader.progress_topic import KEPT
 from thresher.spark.session.session import Session
 from thresher.testing.proxy import Api, Cut, Hold, KafkaProxy
@@ -335,7 +335,7 @@ def test_a_progress_topic_deleted_or_replaced_ends_the_relay_with_the_reason_unt
     at: GuardedPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The driver looks more often.
-    monkeypatch.setattr(relay, "_TOPIC_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "_TOPIC_SECONDS", 0.5)
     name = at.settings().name
     progress = f"{name}.progress"
     with at.relaying() as relaying, pytest.MonkeyPatch.context() as patch:
@@ -373,7 +373,7 @@ def test_a_shard_does_not_recover_from_a_progress_topic_that_was_replaced(
     at: GuardedPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The driver would notice too, but later.
-    monkeypatch.setattr(relay, "_TOPIC_SECONDS", 600.0)
+    monkeypatch.setattr(watch, "_TOPIC_SECONDS", 600.0)
     progress = f"{at.settings().name}.progress"
     # All that is stored together is sent together, also by a shard that once was slow.
     with at.relaying(hook=stalling.HOOK, limits={"batch_seconds": 60.0}) as relaying:

@@ -139,7 +139,7 @@ def test_leaders_with_other_numbers_of_shards_take_over_from_one_another(
         moves(at, leader)
         assert all(isinstance(relay.ended(), Superseded) for relay in older if relay is not leader)
         load.end()
-        assert at.sql("SELECT shards FROM thresher_relay") == [(leader.relay.settings.shards,)]
+        assert at.sql("SELECT shards FROM thresher_relay") == [(leader.relay.workload.shards,)]
     load.require_clean(500)
 
 

@@ -16,7 +16,6 @@ from typing import Any, Self
 
 from tests.election.watching import Claims
 from tests.processes import PYTHON_PATH, ROOT, eventually
-from thresher.db import TableName
 from thresher.election.election import competitor
 from thresher.election.settings import ElectionKind, ElectionSettings
 
@@ -27,7 +26,7 @@ def main() -> None:
         ElectionSettings(kind=ElectionKind(given["kind"]), **given.get("settings", {})),
         name=given["name"],
         dsn=given["dsn"],
-        outbox=TableName(table="outbox"),
+        beside="outbox",
         kafka={"bootstrap.servers": given["bootstrap"]},
     )
     over = threading.Event()

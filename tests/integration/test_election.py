@@ -24,7 +24,6 @@ from tests.election.candidate import Candidate
 from tests.election.watching import SESSION_SECONDS, SOON_SECONDS, Watched, overlaps, well_formed
 from tests.processes import eventually
 from tests.relay.guarded import LOGIN, Guard, _binding
-from thresher.db import TableName
 from thresher.devstack.broker import CLIENTS
 from thresher.devstack.stack import Stack
 from thresher.election import neli
@@ -47,7 +46,7 @@ LEASE_SECONDS = 8.0
 PATIENT = ElectionSettings(heartbeat_timeout_seconds=25.0)
 AT_ONCE_SECONDS = 20.0
 STORM_SECONDS = 10.0
-OUTBOX = TableName(table="outbox")
+OUTBOX = "outbox"
 
 
 class Stage:
@@ -59,7 +58,7 @@ class Stage:
         self.admin = Admin(stack.kafka.bootstrap)
 
     def lease(self, name: str, **changes: Any) -> Lease:
-        return Lease(dsn=self.dsn, outbox=OUTBOX, name=name, **changes)
+        return Lease(dsn=self.dsn, beside=OUTBOX, name=name, **changes)
 
     def neli(self, name: str, **changes: Any) -> Neli:
         given: dict[str, Any] = {"topic": f"{name}.leader", "group": name, "kafka": self.kafka, **changes}
@@ -280,8 +279,36 @@ def test_a_holder_whose_lease_was_taken_is_fenced_and_the_token_rises_with_each_
     assert played["lease_taken"].result() == [3]
 
 
+@pytest.mark.parametrize(
+    ("place", "schema"),
+    [
+        # As a relay locates it: where its outbox is, with or without a schema.
+        ({"beside": OUTBOX}, "late"),
+        ({"beside": OUTBOX, "schema": "late"}, "late"),
+        # As a pipeline without an outbox does.
+        ({"schema": "aside"}, "aside"),
+        ({}, "early"),
+    ],
+)
+def test_a_lease_is_where_its_schema_or_its_outbox_is(
+    stage: Stage, dsn: str, place: dict[str, Any], schema: str
+) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("CREATE SCHEMA early; CREATE SCHEMA late; CREATE SCHEMA aside; CREATE TABLE late.outbox ()")
+    by_path = psycopg.conninfo.make_conninfo(dsn, options="-c search_path=early,late")
+    for _ in range(2):
+        # The second one finds what the first has made.
+        with Watched(Lease(dsn=by_path, name="placed", **place)) as holder:
+            holder.leading()
+    with psycopg.connect(dsn) as connection:
+        tables = connection.execute("SELECT schemaname FROM pg_tables WHERE tablename = 'thresher_lease'").fetchall()
+        assert tables == [(schema,)]
+        query = f"SELECT name, token FROM {schema}.thresher_lease"
+        assert connection.execute(query.encode()).fetchall() == [("placed", 2)]
+
+
 def test_a_lease_beside_an_outbox_that_is_not_there_is_an_error_to_act_on(stage: Stage) -> None:
-    lease = Lease(dsn=stage.dsn, outbox=TableName(table="nowhere"), name="nobody")
+    lease = Lease(dsn=stage.dsn, beside="nowhere", name="nobody")
     lease.start()
     with pytest.raises(ElectionRefused, match="no table"):
         lease.wait(SOON_SECONDS)
@@ -290,7 +317,7 @@ def test_a_lease_beside_an_outbox_that_is_not_there_is_an_error_to_act_on(stage:
 
 def test_a_database_that_is_not_there_is_an_error_to_act_on_that_shows_no_password(stage: Stage) -> None:
     lease = Lease(
-        dsn=psycopg.conninfo.make_conninfo(stage.dsn, dbname="not_there", password="s3cret"), outbox=OUTBOX, name="n"
+        dsn=psycopg.conninfo.make_conninfo(stage.dsn, dbname="not_there", password="s3cret"), beside=OUTBOX, name="n"
     )
     lease.start()
     with pytest.raises(ElectionRefused) as raised:

@@ -11,8 +11,7 @@ from tests.relay.relaying import Place
 from thresher.devstack.stack import Stack
 from thresher.kafka.committed_tail import CommittedTail
 from thresher.outbox import Message
-from thresher.relay.leader import relay as relay_module
-from thresher.relay.settings import Mandate
+from thresher.relay.leader import watch as watch_module
 from thresher.spark.session.session import Session
 
 HOUR = 3600.0
@@ -23,16 +22,16 @@ def test_a_clock_that_is_wrong_or_jumps_costs_no_progress_that_a_restore_needs(
 ) -> None:
     at = Place(stack, dsn, topic_prefix)
     real, jumps = time.time, itertools.cycle([HOUR, -HOUR, 25 * HOUR])
-    monkeypatch.setattr(relay_module, "_TRIM_SECONDS", 0.5)
+    monkeypatch.setattr(watch_module, "_TRIM_SECONDS", 0.5)
     monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
     trimmed: list[bool] = []
-    trim = relay_module.Relay._trim
+    trim = watch_module.RelayWatch.trim
 
-    def noted(relay: relay_module.Relay, mandate: Mandate) -> None:
-        trim(relay, mandate)
+    def noted(watch: watch_module.RelayWatch) -> None:
+        trim(watch)
         trimmed.append(True)
 
-    monkeypatch.setattr(relay_module.Relay, "_trim", noted)
+    monkeypatch.setattr(watch_module.RelayWatch, "trim", noted)
 
     def first() -> int:
         with CommittedTail(f"{at.prefix}relay.progress", 0, {"bootstrap.servers": stack.kafka.bootstrap}) as tail:

@@ -188,7 +188,7 @@ def test_a_relay_that_nobody_watches_ends(at: Place, monkeypatch: pytest.MonkeyP
         def broken(_: object) -> None:
             raise LookupError("a bug")
 
-        monkeypatch.setattr("thresher.relay.leader.relay._Watch.look", broken)
+        monkeypatch.setattr("thresher.relay.leader.watch.RelayWatch._row", broken)
         error = relaying.ended()
     assert (type(error), "watch broke" in str(error)) == (EngineProblem, True)
     assert relaying.relay.ledger.driver()["errors.unexpected"] == 1

@@ -8,8 +8,9 @@ from typing import Any
 from tests.relay import drift
 from thresher.core.errors import ThresherError
 from thresher.db import TableName
-from thresher.relay.leader.relay import Relay
+from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Delivery, Limits, Settings
+from thresher.service.leading import Leading
 from thresher.spark import Policy, SparkOptions
 from thresher.spark.driver.signals import stopped_by_signals
 
@@ -31,13 +32,10 @@ def main() -> int:
         transforms=tuple(given.get("transforms", ())),
         producer_factory=given.get("producer_factory"),
     )
-    relay = Relay(
-        settings,
+    policy = {"back_off_seconds": 0.1, "back_off_most_seconds": 1.0, "healthy_seconds": 5.0, **given.get("policy", {})}
+    relay = Leading(
+        RelayWorkload(settings, policy=Policy(**policy), hook=given.get("hook")),
         spark=SparkOptions(master=given["master"]) if given.get("master") else None,
-        hook=given.get("hook"),
-        policy=Policy(
-            **{"back_off_seconds": 0.1, "back_off_most_seconds": 1.0, "healthy_seconds": 5.0, **given.get("policy", {})}
-        ),
     )
     try:
         with stopped_by_signals(relay):

@@ -15,9 +15,10 @@ from thresher.db import TableName
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.outbox import Outbox, Shape, create_schema
-from thresher.relay.leader.relay import Relay
 from thresher.relay.leader.take_over import take_over
+from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Limits, Mandate, Settings
+from thresher.service.leading import Leading
 from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.policy import Policy
 
@@ -33,8 +34,10 @@ POLICY = Policy(
 class Relaying:
     """Runs a relay in a thread; leaving it stops the relay and raises what it ended with, unless that was looked at."""
 
-    def __init__(self, settings: Settings, **options: Any) -> None:
-        self.relay = Relay(settings, **options)
+    def __init__(
+        self, settings: Settings, *, policy: Policy | None = None, hook: str | None = None, **options: Any
+    ) -> None:
+        self.relay = Leading(RelayWorkload(settings, policy=policy, hook=hook), **options)
         self.error: BaseException | None = None
         self.looked_at = False
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -1,69 +1,20 @@
-"""A relay's pages as a probe and a Prometheus see them, over HTTP."""
+"""A process of a relay that is seen from outside."""
 
-import json
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from thresher.observe.server import Server
-from thresher.relay.report.status import Observed, Status
+from tests.service.scraping import Samples, Scraper, counters, shown
+from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Settings
 from thresher.service.health import Role
 from thresher.service.ledger import Ledger
 from thresher.spark.driver.snapshot import Snapshot
 
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
-
-class Scraper:
-    def __init__(self, at: str) -> None:
-        self._at = at
-
-    def get(self, path: str) -> tuple[int, str]:
-        try:
-            with _opener.open(f"http://{self._at}{path}", timeout=60) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-    def probe(self, path: str) -> tuple[int, dict[str, Any]]:
-        code, body = self.get(path)
-        return code, json.loads(body)
-
-    def samples(self) -> Samples:
-        """Scrape, and return each sample by its name and its labels other than the relay's."""
-        code, body = self.get("/metrics")
-        assert code == 200, body
-        found: Samples = {}
-        for family in text_string_to_metric_families(body):
-            for sample in family.samples:
-                labels = tuple(sorted((name, value) for name, value in sample.labels.items() if name != "relay"))
-                assert (sample.name, labels) not in found, f"{sample.name} {labels} is there twice"
-                found[sample.name, labels] = sample.value
-        return found
-
-    def total(self, name: str, **labels: str) -> float:
-        """Sum the samples of a name that have these labels."""
-        wanted = set(labels.items())
-        return sum(value for (each, has), value in self.samples().items() if each == name and wanted <= set(has))
-
-
-def counters(samples: Samples) -> Samples:
-    """Return what must never go back."""
-    ends = ("_total", "_bucket", "_count", "_sum")
-    return {key: value for key, value in samples.items() if key[0].endswith(ends)}
+__all__ = ["Process", "Samples", "Scraper", "counters", "shown"]
 
 
 @dataclass
 class Process:
-    """Stands for a process that is seen from outside."""
+    """Stands for a process."""
 
     settings: Settings
     role: Role = Role.STANDBY
@@ -73,14 +24,12 @@ class Process:
     trouble: tuple[str, str] | None = None
     ledger: Ledger = field(default_factory=Ledger)
 
+    @property
+    def workload(self) -> RelayWorkload:
+        return RelayWorkload(self.settings)
+
     def snapshot(self) -> Snapshot | None:
         return None
 
     def silent_seconds(self) -> dict[str, float]:
         return {}
-
-
-@contextmanager
-def shown(observed: Observed) -> Iterator[Scraper]:
-    with closing(Status(observed)) as board, Server("127.0.0.1", 0, board.pages) as server:
-        yield Scraper(f"127.0.0.1:{server.port}")

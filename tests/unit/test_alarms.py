@@ -1,31 +1,25 @@
 """Topics whose rows wait, as the driver knows them from what its shards tell."""
 
-from thresher.db import TableName
-from thresher.relay.leader.relay import Relay
-from thresher.relay.settings import Settings
+from thresher.relay.leader.alarms import HeldTopics
 
 
-def relay() -> Relay:
-    return Relay(Settings(name="orders", dsn="", outbox=TableName(table="outbox"), kafka={}))
-
-
-def hold(told: Relay, shard: int, *topics: str) -> None:
-    told._observe(shard, "held", {"topics": list(topics), "of": len(topics), "why": "missing"})
+def hold(told: HeldTopics, shard: int, *topics: str) -> None:
+    told.observe(shard, "held", {"topics": list(topics), "of": len(topics), "why": "missing"})
 
 
 def test_a_topic_that_is_there_again_is_there_for_all_shards() -> None:
-    told = relay()
+    told = HeldTopics("orders")
     for shard in (0, 1):
         hold(told, shard, "a", "b")
-    told._observe(1, "lifted", {"topic": "a"})
+    told.observe(1, "lifted", {"topic": "a"})
     assert told.alarms == {"b": "missing"}
 
 
 def test_what_a_shard_held_before_it_started_over_is_forgotten_unless_another_holds_it_too() -> None:
-    told = relay()
+    told = HeldTopics("orders")
     hold(told, 0, "a", "b")
     hold(told, 1, "b")
-    told._observe(0, "relaying", {})
+    told.observe(0, "relaying", {})
     assert told.alarms == {"b": "missing"}
     hold(told, 0, "a")
     assert told.alarms == {"b": "missing", "a": "missing"}

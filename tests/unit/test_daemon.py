@@ -27,9 +27,9 @@ def parent(preload: str, **variables: str) -> "subprocess.CompletedProcess[str]"
 
 
 def test_the_parent_of_a_relays_workers_has_imported_all_of_it_and_has_one_thread() -> None:
-    from thresher.relay.leader.relay import spark_of
+    from thresher.relay.leader.workload import PRELOAD
 
-    done = parent(" ".join(spark_of(None).preload))
+    done = parent(" ".join(PRELOAD))
     assert (done.stdout, done.stderr) == ("managed True 1\n", "")
 
 

@@ -8,9 +8,9 @@ import pytest
 from thresher.core.errors import Superseded
 from thresher.db import TableName
 from thresher.db.problem import DatabaseLost, DatabaseRefused
-from thresher.harvest import harvest as module
 from thresher.harvest.harvest import Harvest, State
 from thresher.relay.settings import Settings
+from thresher.service import service as module
 from thresher.spark.problem import StopForced
 from thresher.testing.leadership import Ballot, StagedLeadership
 
@@ -29,7 +29,7 @@ class Spark:
     def close(self, _abort: Any) -> None: ...
 
 
-class Relay:
+class Leading:
     """Runs until it is asked to stop, and then ends with an error."""
 
     error: BaseException = RuntimeError()
@@ -52,8 +52,8 @@ class Relay:
 @pytest.fixture
 def harvest(monkeypatch: pytest.MonkeyPatch) -> Harvest:
     monkeypatch.setattr(module, "WarmSpark", Spark)
-    monkeypatch.setattr(module, "Relay", Relay)
-    monkeypatch.setattr(Relay, "runs", threading.Event())
+    monkeypatch.setattr(module, "Leading", Leading)
+    monkeypatch.setattr(Leading, "runs", threading.Event())
     settings = Settings(
         name="orders", dsn="host=db", outbox=TableName(table="outbox"), kafka={"bootstrap.servers": "kafka:9092"}
     )
@@ -61,9 +61,9 @@ def harvest(monkeypatch: pytest.MonkeyPatch) -> Harvest:
 
 
 def stopped(harvest: Harvest, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> State:
-    monkeypatch.setattr(Relay, "error", error)
+    monkeypatch.setattr(Leading, "error", error)
     harvest.start()
-    assert Relay.runs.wait(60)
+    assert Leading.runs.wait(60)
     harvest.stop()
     return harvest.wait()
 

@@ -1,7 +1,7 @@
 """What a meter reads, and when."""
 
-from thresher.harvest.event import MeterRead
-from thresher.harvest.meter import Meter
+from thresher.service.event import MeterRead
+from thresher.service.meter import Meter
 
 
 def test_a_meter_reads_at_its_time_what_was_relayed_since_and_in_all() -> None:

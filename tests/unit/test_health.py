@@ -1,32 +1,38 @@
 """What probes are told: who is worth keeping, and who does what it is there for."""
 
 import math
+from typing import Any
 
 import pytest
 
+from thresher.relay.report.metrics import WORDING
 from thresher.service.health import Role, ShardHealth, Vitals, liveness, readiness
 
-UP = ShardHealth(shard=0, state="running", relaying=True)
-RECOVERING = ShardHealth(shard=1, state="running", relaying=False)
-DOWN = ShardHealth(shard=1, state="backing off", relaying=False, last_error="the database failed")
+UP = ShardHealth(shard=0, state="running", working=True)
+RECOVERING = ShardHealth(shard=1, state="running", working=False)
+DOWN = ShardHealth(shard=1, state="backing off", working=False, last_error="the database failed")
 LOST = ("database_lost", "the database failed: it hung up")
+
+
+def seen(**known: Any) -> Vitals:
+    return Vitals(wording=WORDING, **known)
 
 
 @pytest.mark.parametrize(
     ("vitals", "code", "reason"),
     [
-        (Vitals(role=Role.LEADING, shards=[UP]), 200, "relaying"),
-        (Vitals(role=Role.LEADING, shards=[UP], alarms=["orders"]), 200, "relaying"),
-        (Vitals(role=Role.LEADING, shards=[UP, RECOVERING]), 503, "shards-not-relaying"),
-        (Vitals(role=Role.LEADING, shards=[UP, DOWN]), 503, "shards-not-relaying"),
-        (Vitals(role=Role.LEADING), 503, "shards-not-relaying"),
-        (Vitals(role=Role.LEADING, shards=[UP], trouble=LOST), 503, "database-lost"),
-        (Vitals(role=Role.STANDBY), 200, "standby"),
-        (Vitals(role=Role.STANDBY, trouble=("broker_lost", "x")), 503, "broker-lost"),
-        (Vitals(role=Role.TAKING_OVER, waiting_for="the database failed"), 503, "taking-over"),
-        (Vitals(role=Role.STOPPING, shards=[UP]), 503, "stopping"),
-        (Vitals(role=Role.STOPPED), 503, "stopped"),
-        (Vitals(role=Role.FAILED), 503, "failed"),
+        (seen(role=Role.LEADING, shards=[UP]), 200, "relaying"),
+        (seen(role=Role.LEADING, shards=[UP], alarms=["orders"]), 200, "relaying"),
+        (seen(role=Role.LEADING, shards=[UP, RECOVERING]), 503, "shards-not-relaying"),
+        (seen(role=Role.LEADING, shards=[UP, DOWN]), 503, "shards-not-relaying"),
+        (seen(role=Role.LEADING), 503, "shards-not-relaying"),
+        (seen(role=Role.LEADING, shards=[UP], trouble=LOST), 503, "database-lost"),
+        (seen(role=Role.STANDBY), 200, "standby"),
+        (seen(role=Role.STANDBY, trouble=("broker_lost", "x")), 503, "broker-lost"),
+        (seen(role=Role.TAKING_OVER, waiting_for="the database failed"), 503, "taking-over"),
+        (seen(role=Role.STOPPING, shards=[UP]), 503, "stopping"),
+        (seen(role=Role.STOPPED), 503, "stopped"),
+        (seen(role=Role.FAILED), 503, "failed"),
     ],
 )
 def test_ready_is_a_leader_that_relays_or_a_standby(vitals: Vitals, code: int, reason: str) -> None:
@@ -37,17 +43,17 @@ def test_ready_is_a_leader_that_relays_or_a_standby(vitals: Vitals, code: int, r
 
 
 def test_what_is_not_ready_says_what_a_person_needs() -> None:
-    assert readiness(Vitals(role=Role.LEADING, shards=[UP, DOWN])).detail["shards"] == [
+    assert readiness(seen(role=Role.LEADING, shards=[UP, DOWN])).detail["shards"] == [
         {"shard": 1, "state": "backing off", "last_error": "the database failed"}
     ]
-    assert readiness(Vitals(role=Role.TAKING_OVER, waiting_for="why")).detail["waiting_for"] == "why"
-    assert readiness(Vitals(role=Role.LEADING, shards=[UP], trouble=LOST)).detail["trouble"] == LOST[1]
-    assert readiness(Vitals(role=Role.LEADING, shards=[UP], alarms=["b", "a"])).detail["held_topics"] == ["a", "b"]
+    assert readiness(seen(role=Role.TAKING_OVER, waiting_for="why")).detail["waiting_for"] == "why"
+    assert readiness(seen(role=Role.LEADING, shards=[UP], trouble=LOST)).detail["trouble"] == LOST[1]
+    assert readiness(seen(role=Role.LEADING, shards=[UP], alarms=["b", "a"])).detail["held_topics"] == ["a", "b"]
 
 
 @pytest.mark.parametrize("role", list(Role))
 def test_nobody_is_killed_for_what_its_servers_do(role: Role) -> None:
-    vitals = Vitals(
+    vitals = seen(
         role=role, trouble=LOST, waiting_for="the database", shards=[DOWN], silent_seconds={"engine": 5.0, "watch": 0.0}
     )
     assert liveness(vitals).answer().code == 200
@@ -55,6 +61,6 @@ def test_nobody_is_killed_for_what_its_servers_do(role: Role) -> None:
 
 @pytest.mark.parametrize("silent", [{"engine": 31.0, "watch": 0.0}, {"engine": 0.0, "watch": math.inf}])
 def test_a_thread_that_stopped_is_the_end(silent: dict[str, float]) -> None:
-    verdict = liveness(Vitals(role=Role.LEADING, shards=[UP], silent_seconds=silent))
+    verdict = liveness(seen(role=Role.LEADING, shards=[UP], silent_seconds=silent))
     (name,) = [name for name, seconds in silent.items() if seconds > 30]
     assert (verdict.answer().code, verdict.reason, verdict.detail) == (503, "silent-threads", {"threads": [name]})

@@ -6,11 +6,16 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from thresher import __version__
+from thresher.observe.metric import MetricKind
 from thresher.observe.prometheus import scrape
+from thresher.observe.server import Answer
 from thresher.relay.report.backlog import Backlog
-from thresher.relay.report.metrics import FAMILIES, Moment, readings, relaying
+from thresher.relay.report.metrics import ERROR_KINDS, FAMILIES, WORDING, readings
 from thresher.relay.shard.meter import BATCH, SETTLE
 from thresher.service.health import Role
+from thresher.service.metrics import ServiceMetrics, family, working
+from thresher.service.report import Moment
+from thresher.service.wording import Wording
 from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.driver.supervision import Phase
 
@@ -20,19 +25,24 @@ RUNNING = ShardSnapshot(
     resident_bytes=1000, gauges={"relaying": 1},
 )  # fmt: skip
 LEADING = Moment(
-    relay="orders", role=Role.LEADING, ready=True, shards=(RUNNING,), counts={0: {"relayed": 3}, 1: {"relayed": 4}},
-    driver={}, asked=True, backlog=BACKLOG, held_topics=0,
+    name="orders", role=Role.LEADING, ready=True, shards=(RUNNING,), counts={0: {"relayed": 3}, 1: {"relayed": 4}},
+    driver={},
 )  # fmt: skip
 
 
-def shown(moment: Moment) -> dict[Any, float]:
+def scraped(moment: Moment, backlog: Backlog | None, *, asked: bool) -> Answer:
+    service = ServiceMetrics(WORDING, ERROR_KINDS)
+    return scrape(FAMILIES, [*service.readings(moment), *readings(moment, backlog, asked=asked)])
+
+
+def shown(moment: Moment, backlog: Backlog | None = BACKLOG, *, asked: bool = True) -> dict[Any, float]:
     """Return samples by name and label values, by the labels' names, that of the relay left out."""
-    answer = scrape(FAMILIES, readings(moment))
+    answer = scraped(moment, backlog, asked=asked)
     assert answer.kind.startswith("text/plain; version=0.0.4")
     assert isinstance(answer.content, bytes)
     found = {}
-    for family in text_string_to_metric_families(answer.content.decode()):
-        for sample in family.samples:
+    for each in text_string_to_metric_families(answer.content.decode()):
+        for sample in each.samples:
             assert sample.labels.pop("relay") == "orders"
             found[(sample.name, *(value for _, value in sorted(sample.labels.items())))] = sample.value
     return found
@@ -56,9 +66,9 @@ def test_what_has_not_happened_yet_is_shown_as_0() -> None:
 
 
 def test_what_is_not_known_is_not_shown() -> None:
-    lost = shown(replace(LEADING, backlog=None))
+    lost = shown(LEADING, None)
     assert lost["thresher_database_up",] == 0
-    standby = shown(replace(LEADING, role=Role.STANDBY, shards=(), asked=False, backlog=None))
+    standby = shown(replace(LEADING, role=Role.STANDBY, shards=()), None, asked=False)
     assert standby["thresher_leader",] == 0
     assert ("thresher_database_up",) not in standby
     for samples in (lost, standby):
@@ -85,20 +95,68 @@ def test_errors_of_shards_and_of_the_driver_are_one_count() -> None:
 
 
 def test_a_shard_that_has_not_recovered_is_not_up() -> None:
-    assert relaying(RUNNING)
+    assert working(RUNNING, WORDING)
     recovering = replace(RUNNING, gauges={})
     backing_off = replace(RUNNING, state=Phase.BACKING_OFF)
-    assert not relaying(recovering)
-    assert not relaying(backing_off)
+    assert not working(recovering, WORDING)
+    assert not working(backing_off, WORDING)
     assert shown(replace(LEADING, shards=(recovering,)))["thresher_shard_up", "0"] == 0
 
 
 def test_a_name_that_has_quotes_breaks_no_scrape() -> None:
-    answer = scrape(FAMILIES, readings(replace(LEADING, relay='a"b\\c\nd')))
+    answer = scraped(replace(LEADING, name='a"b\\c\nd'), BACKLOG, asked=True)
     assert isinstance(answer.content, bytes)
     names = {
         sample.labels["relay"]
-        for family in text_string_to_metric_families(answer.content.decode())
-        for sample in family.samples
+        for each in text_string_to_metric_families(answer.content.decode())
+        for sample in each.samples
     }
     assert names == {'a"b\\c\nd'}
+
+
+# Dashboards and alerts ask for them: none is renamed, and none changes its labels.
+KEPT = """
+    thresher_batch_records histogram relay
+    thresher_blocking_rows gauge relay
+    thresher_build_info gauge relay,version
+    thresher_database_up gauge relay
+    thresher_dead_records_total counter relay,shard,kind
+    thresher_dead_rows gauge relay
+    thresher_dropped_events_total counter relay,shard
+    thresher_end_to_end_seconds histogram relay
+    thresher_errors_total counter relay,kind
+    thresher_fences_total counter relay,by
+    thresher_filtered_records_total counter relay,shard
+    thresher_held_topics gauge relay
+    thresher_in_flight_keys gauge relay,shard
+    thresher_in_flight_records gauge relay,shard
+    thresher_leader gauge relay
+    thresher_oldest_pending_age_seconds gauge relay
+    thresher_pending_exact gauge relay
+    thresher_pending_records gauge relay,shard
+    thresher_publish_seconds histogram relay
+    thresher_ready gauge relay
+    thresher_recovered_records_total counter relay,shard
+    thresher_relayed_bytes_total counter relay,shard
+    thresher_relayed_records_total counter relay,shard
+    thresher_settle_seconds histogram relay
+    thresher_shard_resident_bytes gauge relay,shard
+    thresher_shard_restarts_total counter relay,shard
+    thresher_shard_up gauge relay,shard
+    thresher_takeovers_total counter relay
+    thresher_transactions_total counter relay,shard
+"""
+
+
+def test_names_kinds_and_labels_of_metrics_stay_as_they_are() -> None:
+    found = sorted((each.name, str(each.kind), ",".join(each.labels)) for each in FAMILIES)
+    assert found == [tuple(line.split()) for line in KEPT.strip().splitlines()]
+
+
+def test_another_pipeline_has_the_same_metrics_under_its_own_label() -> None:
+    tracker = Wording(label="tracker", verb="track", doing="tracking", done="redelivered")
+    ours, theirs = ServiceMetrics(WORDING).families, ServiceMetrics(tracker).families
+    assert [each.name for each in theirs] == [each.name for each in ours]
+    assert {each.labels[0] for each in theirs} == {"tracker"}
+    assert [each.labels[1:] for each in theirs] == [each.labels[1:] for each in ours]
+    assert family("tracker", MetricKind.COUNTER, "redelivered", "Help.", "shard").labels == ("tracker", "shard")

@@ -1,6 +1,8 @@
-"""What a relay ends with when its Spark is in trouble too."""
+"""What a leadership ends with when its Spark is in trouble too."""
 
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,9 +10,13 @@ import pytest
 
 from thresher.core.errors import Superseded
 from thresher.db import TableName
-from thresher.relay.leader import relay
-from thresher.relay.leader.relay import Relay
+from thresher.relay.leader.workload import RelayTerm, RelayWorkload
 from thresher.relay.settings import Mandate, Settings
+from thresher.service import leading, watching
+from thresher.service.leading import Leading
+from thresher.service.ledger import Ledger
+from thresher.service.watching import Watching
+from thresher.service.workload import Look
 from thresher.spark.driver.snapshot import EngineState, Snapshot
 from thresher.spark.problem import EngineLost
 
@@ -41,46 +47,59 @@ class Stuck:
         raise EngineLost("Spark did not answer")
 
 
+class Term(RelayTerm):
+    """A term that looks at one thing."""
+
+    def __init__(self, look: Any) -> None:
+        super().__init__(MANDATE)
+        self._look = look
+
+    @contextmanager
+    def watch(self) -> Iterator[Sequence[Look]]:
+        yield [Look(at="database", run=self._look)]
+
+    def taken_back(self) -> bool:
+        return False
+
+
 @pytest.mark.parametrize("superseded", [True, False])
 def test_who_was_superseded_must_not_be_started_again_although_its_spark_was_lost(
     superseded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    led = Relay(SETTINGS)
+    def look() -> None:
+        if superseded:
+            raise Superseded("a newer relay has taken over")
+        led.request_stop()
 
-    class Watch:
-        def __init__(self, _mandate: Mandate) -> None: ...
+    class Workload(RelayWorkload):
+        def take_over(self, *_: Any) -> RelayTerm:
+            return Term(look)
 
-        def look(self) -> None:
-            if superseded:
-                raise Superseded("a newer relay has taken over")
-            led.request_stop()
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(relay, "Engine", Stuck)
-    monkeypatch.setattr(relay, "_Watch", Watch)
-    monkeypatch.setattr(relay, "_WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(led, "_take_over", lambda: MANDATE)
-    monkeypatch.setattr(led, "_taken_back", lambda _mandate: False)
+    monkeypatch.setattr(leading, "Engine", Stuck)
+    monkeypatch.setattr(watching, "_WATCH_SECONDS", 0.01)
+    led = Leading(Workload(SETTINGS))
     with pytest.raises(Superseded if superseded else EngineLost) as raised:
         led.run()
     assert raised.value.exit_code == (3 if superseded else 1)
 
 
-def test_a_watch_that_outlives_its_leadership_says_nothing_about_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    over = threading.Event()
+@pytest.mark.parametrize("late", [True, False])
+def test_a_watch_that_outlives_its_leadership_blames_nothing(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    looking, go_on = threading.Event(), threading.Event()
 
-    class Watch:
-        def __init__(self, _mandate: Mandate) -> None: ...
+    def look() -> None:
+        looking.set()
+        assert go_on.wait(60)
+        raise Superseded("the term is another: the next leadership's")
 
-        def look(self) -> None:
-            # It took so long that nobody waits for it any more.
-            over.set()
-            raise Superseded("the term is another: the next leadership's")
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(relay, "_Watch", Watch)
-    led, engine = Relay(SETTINGS), Stuck()
-    led._look_on(MANDATE, engine, over)  # type: ignore[arg-type]
-    assert led._error is None
+    monkeypatch.setattr(watching, "_WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(watching, "_END_SECONDS", 0.01)
+    watch = Watching(RelayWorkload(SETTINGS), Term(look), Stuck(), Ledger(), stopping=lambda: False)  # type: ignore[arg-type]
+    watch.start()
+    assert looking.wait(60)
+    if late:
+        # The look took so long that nobody waits for it any more.
+        watch.end()
+    go_on.set()
+    watch._thread.join(60)
+    assert (watch.error is None) == late

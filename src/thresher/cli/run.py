@@ -45,7 +45,7 @@ def run(
     # Only here: the other commands work without the relay's packages.
     from thresher.harvest.configuration import Configuration, load  # noqa: PLC0415
     from thresher.harvest.harvest import Harvest  # noqa: PLC0415
-    from thresher.relay.report.status import Status  # noqa: PLC0415
+    from thresher.service.pages import StatusPages  # noqa: PLC0415
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
 
     # A transform in the directory where it was started is found by the workers too.
@@ -71,7 +71,7 @@ def run(
         if loaded.status is None:
             yield
             return
-        board = Status(harvest)
+        board = StatusPages(harvest)
         try:
             with _server(*loaded.status, loaded.status_by_default, board):
                 yield

@@ -3,6 +3,7 @@
 Every error is built from positional arguments alone, so that it survives pickling on its way through Spark.
 """
 
+import re
 from typing import ClassVar
 
 
@@ -36,6 +37,13 @@ class Superseded(PipelineProblem):
     """A newer leader has written its term: this process ends, and must not be started again by itself."""
 
     exit_code: ClassVar[int] = 3
+
+
+def kind_of(error: BaseException) -> str:
+    """Return an error's kind: one of a few, whatever happens. What is not ours is a bug, and told as such."""
+    if not isinstance(error, ThresherError):
+        return "unexpected"
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
 
 
 _SHOWN = 80

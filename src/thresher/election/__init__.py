@@ -1,1 +1,1 @@
-"""Who leads: one of the processes that compete for a relay, by a Kafka consumer group or by a row in the database."""
+"""One leader among the processes that compete for a pipeline, by a Kafka consumer group or by a row in the database."""

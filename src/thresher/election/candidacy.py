@@ -16,7 +16,7 @@ from thresher.election.tenure import Event, RefreshAsked, Tenure, Tick, Withdraw
 
 
 class Candidacy:
-    """What a competitor has been told so far. Safe from any thread."""
+    """The events of one competitor so far. Safe from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, draw: Callable[[], UUID] = uuid4) -> None:
         self._clock, self._draw = clock, draw
@@ -65,7 +65,7 @@ class Candidacy:
             return self._tenure.leader_id
 
     def fail(self, error: ThresherError) -> None:
-        """Have the caller told that this cannot go on. What is held is given up."""
+        """Have the caller told that this cannot go on. A leadership is given up."""
         with self._changed:
             self.tell(Withdrawn())
             self._error = self._error or error

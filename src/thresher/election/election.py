@@ -4,10 +4,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from thresher.db import TableName
 from thresher.election.leadership import Leadership
 from thresher.election.lease import Lease
 from thresher.election.neli import Neli
+from thresher.election.problem import ElectionMisused
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.election.unopposed import Unopposed
 
@@ -16,12 +16,17 @@ def competitor(
     settings: ElectionSettings,
     *,
     name: str,
-    dsn: str,
-    outbox: TableName,
     kafka: Mapping[str, Any],
+    dsn: str | None = None,
+    schema: str | None = None,
+    beside: str | None = None,
     logger: logging.Logger | None = None,
 ) -> Leadership:
-    """Return a competitor for the relay of that name, not started."""
+    """Return a competitor for the pipeline of that name, not started.
+
+    A lease needs the database `dsn`, and is in `schema`. With `beside`, the name of a table, it is in the schema of
+    that table, which must be there. With neither, the search_path decides.
+    """
     match settings.kind:
         case ElectionKind.NELI:
             return Neli(
@@ -32,6 +37,10 @@ def competitor(
                 logger=logger,
             )
         case ElectionKind.LEASE:
-            return Lease(dsn=dsn, outbox=outbox, name=name, seconds=settings.lease_seconds, logger=logger)
+            if dsn is None:
+                raise ElectionMisused("a lease is a row in a database, and no database was named")
+            return Lease(
+                dsn=dsn, schema=schema, beside=beside, name=name, seconds=settings.lease_seconds, logger=logger
+            )
         case ElectionKind.NONE:
             return Unopposed()

@@ -5,7 +5,7 @@
    `Refreshed`, and ends with `Revoked` or `Fenced`; then the next one may begin. No leader id ever comes twice.
 3. `leader_id` is that of the leadership that is held now, and None as soon as its deadline has passed, whether anybody
    has waited or not. It may be asked for from any thread.
-4. What somebody has to act on is raised by `wait`, once all changes before it were given, and then again and again.
+4. An error that somebody has to act on is raised by `wait`, once all changes before it were given, and ever after.
    What time mends is waited for, and told once in the log.
 
 An election is for liveness. While clocks run evenly there is one leader at a time; but a process may be stopped between

@@ -1,10 +1,10 @@
-"""Leadership by a row in the outbox's database, judged by that database's clock.
+"""Leadership by a row in a database, judged by that database's clock.
 
 1. A standby looks at the row a few times a second, which writes nothing, and takes it when it has ended: in one
    statement that raises the token, so that of many who try one succeeds.
 2. The holder renews it three times within its length. Its own deadline counts, by its monotonic clock, from before it
    asked: it ends before the row does. A process that was stopped finds it passed before it does anything else.
-3. Whoever stops releases the row: the next look of another finds it free.
+3. A holder that stops releases the row: the next look of another finds it free.
 4. The database's clock may be set. Forward, a lease ends early, and its holder learns that at its next renewal. Back,
    it would seem to last for long: a standby that has seen it unchanged for twice its length takes it nevertheless.
 5. A database that does not answer is not waited for beyond the deadline: the connection is given up.
@@ -75,20 +75,26 @@ def next_look(row: Row) -> float:
 
 
 class Lease(Competitor):
-    """Competes for one relay's row. One thread and one connection, which is made again when it is lost."""
+    """Competes for one row. One thread and one connection, which is made again when it is lost.
+
+    The row is in the table `thresher_lease` of `schema`. Without a schema, the search_path decides, as in SQL. With
+    `beside`, the name of a table, it is the schema in which that table is found; the table must be there.
+    """
 
     def __init__(
         self,
         *,
         dsn: str,
-        outbox: TableName,
         name: str,
+        schema: str | None = None,
+        beside: str | None = None,
         seconds: float = 1.5,
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
     ) -> None:
         super().__init__("lease", clock, _LEAVE_SECONDS)
-        self._dsn, self._outbox, self._name = dsn, outbox, name
+        self._dsn, self._name = dsn, name
+        self._schema, self._beside = schema, beside
         self._seconds = seconds
         self._log = logger or _logger
         self._me = uuid4()
@@ -113,7 +119,7 @@ class Lease(Competitor):
         wait = 0.1
         while not self._stopping.is_set():
             try:
-                with contextlib.closing(_Connection(self._dsn, self._outbox, self._name, self._seconds)) as connection:
+                with contextlib.closing(self._connect()) as connection:
                     if self._told is not None:
                         self._log.info("the lease's database answers again")
                     self._told, wait = None, 0.1
@@ -136,6 +142,9 @@ class Lease(Competitor):
                 self._log.exception("the lease's thread broke")
                 self.fail(ElectionProblem(f"the lease broke, which is a bug: {type(error).__name__}: {error}"))
                 return
+
+    def _connect(self) -> "_Connection":
+        return _Connection(self._dsn, self._schema, self._beside, self._name, self._seconds)
 
     def _compete(self, connection: "_Connection") -> None:
         seen: Seen | None = None
@@ -170,7 +179,7 @@ class Lease(Competitor):
         self._rest(self._seconds / 3)
 
     def _renew(self, connection: "_Connection", token: int) -> None:
-        """Renew, and rest. One that comes too late begins another leadership: nobody else had the lease meanwhile."""
+        """Renew, and rest. A late renewal begins another leadership: nobody else had the lease meanwhile."""
         asked = self.now()
         if connection.renew(self._me, token, min(self._seconds, max(self._seconds / 3, self.until - asked))):
             self.tell(Confirmed(until=asked + self._seconds))
@@ -192,11 +201,11 @@ class Lease(Competitor):
 class _Connection:
     """The row, over a connection whose every statement is answered in time or ends it."""
 
-    def __init__(self, dsn: str, outbox: TableName, name: str, seconds: float) -> None:
+    def __init__(self, dsn: str, schema: str | None, beside: str | None, name: str, seconds: float) -> None:
         self._name, self._seconds = name, seconds
         self._connection = psycopg.connect(_session(dsn, name, seconds), autocommit=True, prepare_threshold=0)
         try:
-            self._table = self._located(outbox)
+            self._table = TableName(table=LEASES, schema=self._located(schema, beside))
             self._make()
         except BaseException:
             self._connection.close()
@@ -240,15 +249,18 @@ class _Connection:
             cursor.execute(statement(f"lease_{what}", self._table), given)
             return cursor
 
-    def _located(self, outbox: TableName) -> TableName:
-        """Return the table of leases, in the outbox's schema."""
+    def _located(self, schema: str | None, beside: str | None) -> str | None:
+        """Return the schema of the table of leases; None where the search_path decides."""
+        if beside is None:
+            return schema
+        table = TableName(table=beside, schema=schema)
         with self._in_time(self._seconds):
-            row = OwnCursor(self._connection).execute(statement("table_schema"), [outbox.quoted()]).fetchone()
+            row = OwnCursor(self._connection).execute(statement("table_schema"), [table.quoted()]).fetchone()
         if row is None:
             raise ElectionRefused(
-                f"there is no table {outbox}: 'thresher schema create' makes one, or name another with --outbox"
+                f"there is no table {table}: 'thresher schema create' makes one, or name another with --outbox"
             )
-        return TableName(table=LEASES, schema=row[0])
+        return str(row[0])
 
     def _make(self) -> None:
         with self._in_time(2 * self._seconds):

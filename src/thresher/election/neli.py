@@ -1,4 +1,4 @@
-"""NELI: leadership by a consumer group on a leader topic. Whoever is given partition 0 leads.
+"""NELI: leadership by a consumer group on a leader topic. The owner of partition 0 leads.
 
 1. Every competitor joins the group. Its coordinator gives partition 0 to one of them, and to another when that one
    leaves, or has been silent for the session time-out.
@@ -10,7 +10,7 @@
    too, and it leads again, under another id. If not, the client learns that it was replaced, and joins again.
 4. The deadline and the client's beat together are shorter than the session: the old leader knows of its end before
    the coordinator gives the partition away.
-5. Whoever stops leaves the group, and the next is chosen at once.
+5. A member that stops leaves the group, and the next is chosen at once.
 
 Assignments are sticky and cooperative: who joins does not take partition 0 from a healthy leader of a topic with one
 partition. No database is needed, by a standby or a leader. Records of other groups and programs are passed over.
@@ -264,7 +264,7 @@ class _Member:
         self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     def close(self) -> None:
-        """Leave the group, and let go of everything. What was held is over."""
+        """Leave the group, and let go of everything. A leadership is over."""
         self._pulse = None
         self._candidacy.tell(Withdrawn())
         try:
@@ -322,7 +322,7 @@ class _Member:
             return
         self._beat_at = now + beat_seconds(self._settings)
         key, beat = self._pulse.beat(now)
-        # What cannot be sent now, the next one may.
+        # A heartbeat that cannot be sent now is followed by the next one.
         with contextlib.suppress(KafkaException):
             place = TopicPartition(self._topic, 0, self._position, metadata=beat)
             self._consumer.commit(offsets=[place], asynchronous=True)

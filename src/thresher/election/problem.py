@@ -1,4 +1,4 @@
-"""What can go wrong with an election so that somebody has to act; what time mends is waited for, and told in the log.
+"""Errors of an election that somebody has to act on. Trouble that time mends is waited for, and told in the log.
 
 All are built from positional arguments alone, as every error of Thresher.
 """

@@ -1,4 +1,4 @@
-"""What an election is told, once, at the edge."""
+"""The settings of an election, read once, at the edge."""
 
 import enum
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ class ElectionKind(enum.StrEnum):
 
     # A consumer group on a leader topic.
     NELI = "neli"
-    # A row in the outbox database.
+    # A row in a database.
     LEASE = "lease"
-    # Whoever starts takes over: the newest leads.
+    # No election: the newest process leads.
     NONE = "none"
 
 
@@ -20,7 +20,7 @@ class ElectionSettings:
     """How to compete. Times are generous enough that a busy machine does not lose a leadership that it has."""
 
     kind: ElectionKind = ElectionKind.LEASE
-    # neli: the topic whose partition 0 decides, and the consumer group; both from the relay's name if None.
+    # neli: the topic whose partition 0 decides, and the consumer group; both from the pipeline's name if None.
     leader_topic: str | None = None
     leader_group: str | None = None
     # neli: a leader that has not heard its own heartbeat for so long steps down.

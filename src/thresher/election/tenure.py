@@ -1,4 +1,4 @@
-"""What a competitor knows of its own leadership, and what each event makes of it: decisions without clock or thread.
+"""The state of a competitor's own leadership, and what each event makes of it: decisions without clock or thread.
 
 Somebody else grants leadership (a group's coordinator, a row) and withdraws it; what was granted counts only up to a
 deadline, which every confirmation moves. Past the deadline it is over, whatever comes: a confirmation that comes late

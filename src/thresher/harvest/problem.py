@@ -1,11 +1,7 @@
-"""What can be wrong with how a harvest is used."""
+"""Errors in the use of a harvest."""
 
-from typing import ClassVar
-
-from thresher.core.errors import ThresherError
+from thresher.service.problem import ServiceMisused
 
 
-class HarvestMisused(ThresherError):  # noqa: N818
+class HarvestMisused(ServiceMisused):
     """A call that cannot be meant: a harvest is started once, and waited for when it was."""
-
-    exit_code: ClassVar[int] = 1

@@ -33,7 +33,7 @@ class Scale:
         object.__setattr__(self, "sum_figure", f"{self.name}.sum")
 
     def observe(self, tally: Counts, value: float, weight: int = 1) -> None:
-        """Count a value as often as its weight says. What is no number would spoil every sum after it."""
+        """Count a value as often as its weight says. A NaN is refused: it would spoil every sum after it."""
         if isnan(value) or weight <= 0:
             raise ValueError(f"{self.name} cannot count {value} {weight} times")
         tally.count(self.figures[bisect_left(self.bounds, value)], weight)
@@ -42,7 +42,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """What was counted on a scale."""
+    """The counts on a scale."""
 
     scale: Scale
     counts: tuple[int, ...]

@@ -1,20 +1,22 @@
-"""What the log looks like: lines for people, or one JSON object per line for machines.
+"""The formats of the log: lines for people, or one JSON object per line for machines.
 
 The names of an object's first keys are fixed: `ts` (RFC 3339, UTC), `level`, `logger`, `message`, and `event`, the
 message without its values, which stays the same from line to line. Behind them come the fields that the line was given,
 and `exception` (`type`, `message`, `stack`) where there is one.
 """
 
+import contextlib
 import enum
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 _PACKAGE = "thresher"
 _TEXT = "%(asctime)s %(levelname)-7s %(message)s"
-# What every record has: the rest is what the line was given.
+# Fields that every record has: the rest is what the line was given.
 _PLAIN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 _FIXED = ("ts", "level", "logger", "message", "event", "exception")
 
@@ -82,3 +84,33 @@ def configure_logging(
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger(_PACKAGE).setLevel(_number(level))
     return handler
+
+
+@contextlib.contextmanager
+def forwarded_to(logger: logging.Logger | None) -> Iterator[None]:
+    """Have the caller's logger handle all that Thresher logs meanwhile, and no other; without one, change nothing."""
+    if logger is None:
+        yield
+        return
+    ours = logging.getLogger(_PACKAGE)
+    forward, level, propagate = _Forward(logger), ours.level, ours.propagate
+    ours.addHandler(forward)
+    ours.propagate = False
+    if ours.level == logging.NOTSET:
+        ours.setLevel(logger.getEffectiveLevel())
+    try:
+        yield
+    finally:
+        ours.removeHandler(forward)
+        ours.setLevel(level)
+        ours.propagate = propagate
+
+
+class _Forward(logging.Handler):
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__()
+        self._logger = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._logger.isEnabledFor(record.levelno):
+            self._logger.handle(record)

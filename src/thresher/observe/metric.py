@@ -1,4 +1,4 @@
-"""Metrics as values: families, which are fixed, and readings of them at one moment. Who shows them is not said."""
+"""Metrics as values: families, which are fixed, and readings of them at one moment. No exporter is known here."""
 
 import enum
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a metric was for one set of label values, in the order of the family's labels."""
+    """The value of a metric for one set of label values, in the order of the family's labels."""
 
     family: Family
     labels: tuple[str, ...] = ()

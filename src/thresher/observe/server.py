@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a page is answered with: bytes as they are, anything else as JSON."""
+    """The answer to a request: bytes as they are, anything else as JSON."""
 
     code: int = 200
     kind: str = "application/json"

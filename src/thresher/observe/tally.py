@@ -7,7 +7,7 @@ Number = int | float
 
 
 class Counts(Protocol):
-    """Takes figures by name. What they become, and who shows them, is not the reporter's concern."""
+    """Takes figures by name. The reporter does not know how they are shown."""
 
     def count(self, name: str, amount: Number = 1) -> None:
         """Add to a figure that only grows."""

@@ -1,7 +1,7 @@
-"""Whether a relay is alive, and whether it is ready: decisions for an orchestrator's probes, from what is known.
+"""Whether a process is alive, and whether it is ready: decisions for an orchestrator's probes, from what is known.
 
 Alive is a process whose own threads run. A server that is down, a shard that backs off, a leadership that is another's
-say nothing against it: killing it would help nobody. Ready is a leader whose shards relay, and a standby that would
+say nothing against it: killing it would help nobody. Ready is a leader whose shards work, and a standby that would
 take over: an orchestrator that waits for the new process before it ends the old must not wait for ever.
 """
 
@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thresher.observe.server import Answer
+from thresher.service.wording import Wording
 
 # A thread that is owed so long has stopped, rather than is busy.
 _SILENT_SECONDS = 30.0
 
 
 class Role(enum.StrEnum):
-    """What a process is for its relay at the moment."""
+    """The role of a process for its pipeline at the moment."""
 
     # Another one leads; of the database it has its lease's connection at most.
     STANDBY = "standby"
@@ -30,21 +31,22 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardHealth:
-    """What readiness needs to know of a shard."""
+    """The facts about a shard that readiness rests on."""
 
     shard: int
     state: str
-    # It has recovered, and reads and sends.
-    relaying: bool
+    # It has recovered, and does what it is there for.
+    working: bool
     last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """What is known of a process, without asking any server."""
+    """The facts about a process, without asking any server."""
 
     role: Role
-    # What keeps it from taking over, and the kind and text of the trouble that its watch met last.
+    wording: Wording
+    # The reason why it cannot take over yet, and the kind and text of the trouble that its watch met last.
     waiting_for: str | None = None
     trouble: tuple[str, str] | None = None
     shards: Sequence[ShardHealth] = ()
@@ -79,7 +81,7 @@ def readiness(vitals: Vitals) -> Verdict:
     """Decide whether the process does what it is there for, or would at once."""
     detail: dict[str, Any] = {"role": str(vitals.role)}
     if vitals.alarms:
-        detail["held_topics"] = sorted(vitals.alarms)
+        detail[vitals.wording.held] = sorted(vitals.alarms)
     if vitals.role in {Role.LEADING, Role.STANDBY} and vitals.trouble is not None:
         kind, text = vitals.trouble
         return Verdict(good=False, reason=kind.replace("_", "-"), detail={**detail, "trouble": text})
@@ -90,11 +92,13 @@ def readiness(vitals: Vitals) -> Verdict:
             idle = [
                 {"shard": each.shard, "state": each.state, "last_error": each.last_error}
                 for each in vitals.shards
-                if not each.relaying
+                if not each.working
             ]
             if idle or not vitals.shards:
-                return Verdict(good=False, reason="shards-not-relaying", detail={**detail, "shards": idle})
-            return Verdict(good=True, reason="relaying", detail=detail)
+                return Verdict(
+                    good=False, reason=f"shards-not-{vitals.wording.doing}", detail={**detail, "shards": idle}
+                )
+            return Verdict(good=True, reason=vitals.wording.doing, detail=detail)
         case Role.TAKING_OVER:
             return Verdict(good=False, reason="taking-over", detail={**detail, "waiting_for": vitals.waiting_for})
         case _:

@@ -1,8 +1,10 @@
-"""What one process has counted for a relay over all its leaderships: an engine counts from 0, Prometheus must not."""
+"""The counts of one process over all its leaderships: an engine counts from 0, Prometheus must not."""
 
 import threading
 from collections.abc import Callable, Mapping
 
+from thresher.core.errors import kind_of
+from thresher.kafka.refusal import fenced
 from thresher.observe.tally import Number, summed
 from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
 
@@ -21,6 +23,12 @@ class Ledger:
         with self._lock:
             self._own[name] = self._own.get(name, 0) + amount
 
+    def count_error(self, error: BaseException) -> None:
+        """Count an error of the driver's by its kind, and a fence if the broker's epoch was the reason."""
+        self.count(f"errors.{kind_of(error)}")
+        if fenced(error):
+            self.count("fences.broker")
+
     def follow(self, snapshot: Callable[[], Snapshot]) -> None:
         """A new leadership has begun: its figures come on top."""
         with self._lock:
@@ -36,6 +44,10 @@ class Ledger:
         """Return what each shard has counted so far."""
         with self._lock:
             return dict(self._sums())
+
+    def total(self, figure: str) -> int:
+        """Return a figure of all shards together."""
+        return sum(int(counts.get(figure, 0)) for counts in self.shards().values())
 
     def driver(self) -> Mapping[str, Number]:
         """Return what the driver has counted so far."""

@@ -1,218 +1,88 @@
-"""What a relay shows of itself: its shards, what waits, how fast it goes, and what an operator should know.
+"""A relay's part of the pages of its process: what waits in its outbox, and its own figures.
 
-Four pages: `/status` for people and tools of ours, `/metrics` for Prometheus, `/healthz` and `/readyz` for probes. The
-probes ask no server, and no page waits long for a database that does not answer. For a standby the database is not
-asked at all: it holds no connection.
+No page waits long for a database that does not answer. For a standby the database is not asked at all: it holds no
+connection.
 """
 
-import collections
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 
 from thresher.core.errors import PipelineProblem
 from thresher.db.problem import DatabaseLost
-from thresher.observe.prometheus import scrape
-from thresher.observe.server import Answer, Page
+from thresher.observe.metric import Reading
 from thresher.relay.database import connect
 from thresher.relay.names import sessions
 from thresher.relay.report.backlog import Backlog, read_backlog
-from thresher.relay.report.metrics import FAMILIES, Moment, readings, relaying
+from thresher.relay.report.metrics import ERROR_KINDS, OWN_FAMILIES, readings
 from thresher.relay.settings import Settings
-from thresher.service.health import Role, ShardHealth, Vitals, liveness, readiness
-from thresher.service.ledger import Ledger
-from thresher.spark.driver.snapshot import Snapshot
+from thresher.service.health import Role
+from thresher.service.report import Moment, Observed, StatusPart
 
 logger = logging.getLogger(__name__)
 
-# The rate is over so many seconds.
-_RATE_SECONDS = 10.0
-_SAMPLE_SECONDS = 0.5
-# Who asks more often gets the same answer.
+# A request that comes sooner gets the same answer.
 _FRESH_SECONDS = 0.5
-# Who asks does not wait longer for the database.
+# A request does not wait longer for the database.
 _PATIENCE_SECONDS = 3.0
 # How long a process may keep its session after it became a standby.
 _STANDBY_SECONDS = 1.0
+# Counted by shards, and shown for each of them.
+_SHARD_FIGURES = ("filtered", "dead", "recovered", "transactions")
 
 
-class Observed(Protocol):
-    """What is shown: one relay, or a process that leads one now and then."""
+class RelayReport:
+    """The part of one relay. Safe from any thread; `close` ends its thread."""
 
-    @property
-    def settings(self) -> Settings:
-        """What it was told."""
+    families = OWN_FAMILIES
+    error_kinds = ERROR_KINDS
 
-    @property
-    def role(self) -> Role:
-        """What it is at the moment."""
+    def __init__(self, settings: Settings, observed: Observed) -> None:
+        self._settings = settings
+        self._reader = BacklogReader(settings, observed)
 
-    @property
-    def term(self) -> str | None:
-        """Under which term it leads, or led last."""
+    def status(self, moment: Moment) -> StatusPart:
+        """Return the outbox, what waits in it, and what became of its rows."""
+        backlog, trouble = self._reader.look()
+        oldest = backlog.oldest_seconds if backlog else None
+        return StatusPart(
+            page={
+                "outbox": self._settings.outbox.quoted(),
+                "pending": backlog.pending if backlog else None,
+                "pending_exact": backlog.exact if backlog else None,
+                "oldest_pending_seconds": None if oldest is None else round(oldest, 3),
+                "dead_rows": backlog.dead if backlog else None,
+                "blocking_rows": backlog.blocking if backlog else None,
+                "database_trouble": trouble,
+            },
+            shards={
+                each.shard: {
+                    **{figure: moment.counts.get(each.shard, {}).get(figure, 0) for figure in _SHARD_FIGURES},
+                    "pending": backlog.by_shard[each.shard] if backlog else None,
+                }
+                for each in moment.shards
+            },
+        )
 
-    @property
-    def alarms(self) -> Mapping[str, str]:
-        """Topics whose rows wait, and why."""
-
-    @property
-    def waiting_for(self) -> str | None:
-        """What keeps it from taking over."""
-
-    @property
-    def trouble(self) -> tuple[str, str] | None:
-        """The kind and the text of what it meets with a server."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """What it has counted."""
-
-    def snapshot(self) -> Snapshot | None:
-        """How its shards stand, if it has any."""
-
-    def silent_seconds(self) -> dict[str, float]:
-        """For how long each of its threads has owed an answer."""
-
-
-class Status:
-    """Pictures one relay. Safe from any thread; `close` ends its threads."""
-
-    def __init__(self, observed: Observed) -> None:
-        self._observed = observed
-        self._closed = threading.Event()
-        self._outlook = _Outlook(observed)
-        self._lock = threading.Lock()
-        self._samples: collections.deque[tuple[float, dict[int, float]]] = collections.deque()
-        self._sampler = threading.Thread(target=self._sample, name="status-samples", daemon=True)
-        self._sampler.start()
-
-    @property
-    def pages(self) -> dict[str, Page]:
-        """What a server shows, by path."""
-        return {
-            "/status": self.picture,
-            "/metrics": self.metrics,
-            "/healthz": lambda: liveness(self.vitals()).answer(),
-            "/readyz": lambda: readiness(self.vitals()).answer(),
-        }
+    def readings(self, moment: Moment) -> Iterator[Reading]:
+        """Yield a relay's own metrics."""
+        backlog, trouble = self._reader.look()
+        return readings(moment, backlog, asked=backlog is not None or trouble is not None)
 
     def close(self) -> None:
         """End."""
-        self._closed.set()
-        self._sampler.join(5.0)
-        self._outlook.close()
-
-    def vitals(self) -> Vitals:
-        """Return what probes go by; asks no server."""
-        observed, snapshot = self._observed, self._observed.snapshot()
-        return Vitals(
-            role=observed.role,
-            waiting_for=observed.waiting_for,
-            trouble=observed.trouble,
-            shards=tuple(
-                ShardHealth(
-                    shard=each.shard, state=str(each.state), relaying=relaying(each), last_error=each.last_error
-                )
-                for each in (snapshot.shards if snapshot else ())
-            ),
-            alarms=tuple(dict(observed.alarms)),
-            silent_seconds=observed.silent_seconds(),
-        )
-
-    def metrics(self) -> Answer:
-        """Return how things stand for Prometheus."""
-        observed, snapshot = self._observed, self._observed.snapshot()
-        backlog, trouble = self._outlook.look()
-        moment = Moment(
-            relay=observed.settings.name,
-            role=observed.role,
-            ready=readiness(self.vitals()).good,
-            shards=snapshot.shards if snapshot else (),
-            counts=observed.ledger.shards(),
-            driver=observed.ledger.driver(),
-            asked=backlog is not None or trouble is not None,
-            backlog=backlog,
-            held_topics=len(observed.alarms),
-        )
-        return scrape(FAMILIES, readings(moment))
-
-    def picture(self) -> dict[str, Any]:
-        """Return how things stand."""
-        observed, snapshot = self._observed, self._observed.snapshot()
-        settings = observed.settings
-        backlog, trouble = self._outlook.look()
-        counts = observed.ledger.shards()
-        rates = self._rates()
-        shards: list[dict[str, Any]] = []
-        for shard in snapshot.shards if snapshot else ():
-            place = shard.shard
-            counted = counts.get(place, {})
-            shards.append(
-                {
-                    "shard": place,
-                    "state": str(shard.state),
-                    "seconds": shard.seconds,
-                    "attempt": shard.attempt,
-                    "restarts": shard.restarts,
-                    "host": shard.host,
-                    "pid": shard.pid,
-                    "relayed": counted.get("relayed", 0),
-                    "filtered": counted.get("filtered", 0),
-                    "dead": counted.get("dead", 0),
-                    "recovered": counted.get("recovered", 0),
-                    "transactions": counted.get("transactions", 0),
-                    "rows_per_s": round(rates.get(place, 0.0), 1),
-                    "pending": backlog.by_shard[place] if backlog else None,
-                    "last_error": shard.last_error,
-                }
-            )
-        return {
-            "name": settings.name,
-            "outbox": settings.outbox.quoted(),
-            "role": str(observed.role),
-            "term": observed.term,
-            "state": str(snapshot.state) if snapshot else str(observed.role),
-            "pending": backlog.pending if backlog else None,
-            "pending_exact": backlog.exact if backlog else None,
-            "oldest_pending_seconds": round(backlog.oldest_seconds, 3)
-            if backlog and backlog.oldest_seconds is not None
-            else None,
-            "dead_rows": backlog.dead if backlog else None,
-            "blocking_rows": backlog.blocking if backlog else None,
-            "relayed": sum(int(counted.get("relayed", 0)) for counted in counts.values()),
-            "rows_per_s": round(sum(rates.values()), 1),
-            "alarms": dict(observed.alarms),
-            "waiting_for": observed.waiting_for,
-            "database_trouble": trouble,
-            "shards": shards,
-        }
-
-    def _sample(self) -> None:
-        while not self._closed.wait(_SAMPLE_SECONDS):
-            counts = self._observed.ledger.shards()
-            now = time.monotonic()
-            with self._lock:
-                self._samples.append((now, {shard: each.get("relayed", 0) for shard, each in counts.items()}))
-                while self._samples and self._samples[0][0] < now - _RATE_SECONDS:
-                    self._samples.popleft()
-
-    def _rates(self) -> dict[int, float]:
-        with self._lock:
-            if len(self._samples) < 2:
-                return {}
-            (began, first), (ended, last) = self._samples[0], self._samples[-1]
-        return {shard: (after - first.get(shard, 0)) / (ended - began) for shard, after in last.items()}
+        self._reader.close()
 
 
-class _Outlook:
+class BacklogReader:
     """Looks at what waits in the outbox, in a thread of its own: a database may take for ever to answer."""
 
-    def __init__(self, observed: Observed) -> None:
-        self._observed = observed
+    def __init__(self, settings: Settings, observed: Observed) -> None:
+        self._settings, self._observed = settings, observed
         self._state = threading.Condition()
         self._wanted = self._closed = False
         self._looks = 0
@@ -270,13 +140,13 @@ class _Outlook:
             self._let_go()
             return None, str(error)
         except Exception as error:
-            # Whoever asks has to know, and the thread goes on for the next.
+            # The request has to be answered, and the thread goes on for the next one.
             logger.exception("the backlog could not be read")
             self._let_go()
             return None, f"{type(error).__name__}: {error}"
 
     def _read(self) -> Backlog:
-        settings, term = self._observed.settings, self._observed.term or ""
+        settings, term = self._settings, self._observed.term or ""
         if self._connection is not None and self._term == term:
             try:
                 return read_backlog(self._connection, settings.outbox, settings.shape, settings.shards)

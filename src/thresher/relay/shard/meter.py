@@ -5,12 +5,11 @@ locked, and no addition is lost.
 """
 
 import functools
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from thresher.core.errors import ThresherError
+from thresher.core.errors import kind_of
 from thresher.delivery.fate import Dead, Filtered, Sent
 from thresher.delivery.row import Rows
 from thresher.kafka.refusal import fenced
@@ -126,13 +125,6 @@ def count_error(tally: Counts, error: BaseException) -> None:
     tally.count(f"errors.{kind_of(error)}")
     if fenced(error):
         tally.count("fences.broker")
-
-
-def kind_of(error: BaseException) -> str:
-    """Return an error's kind: one of a few, whatever happens. What is not ours is a bug, and told as such."""
-    if not isinstance(error, ThresherError):
-        return "unexpected"
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
 
 
 def shares(count: int, most: int = _MOST_LOOKED_AT) -> Iterator[tuple[int, int]]:

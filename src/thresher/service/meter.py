@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from thresher.harvest.event import MeterRead
+from thresher.service.event import MeterRead
 
 
 class Meter:
@@ -10,8 +10,12 @@ class Meter:
 
     def __init__(self, seconds: float, total: Callable[[], int], now: float) -> None:
         self._seconds, self._total = seconds, total
+        self.begin(now)
+
+    def begin(self, now: float) -> None:
+        """Count from now on: another leadership has begun."""
         self._began = self._read = now
-        self._first = self._last = total()
+        self._first = self._last = self._total()
 
     def due(self, now: float) -> MeterRead | None:
         """Return a reading if it is time for one."""

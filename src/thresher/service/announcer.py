@@ -1,11 +1,11 @@
-"""Calls those who listen, in order, in a thread of its own: one that fails or hangs harms nothing but itself."""
+"""Calls event handlers, in order, in a thread of its own: one that fails or hangs harms nothing but itself."""
 
 import logging
 import queue
 import threading
 from collections.abc import Callable
 
-from thresher.harvest.event import Event, MeterRead
+from thresher.service.event import Event, MeterRead
 
 logger = logging.getLogger(__name__)
 
@@ -17,11 +17,11 @@ _MOST_WAITING = 1_000
 class Announcer:
     """Every handler gets every event that comes after it was added."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: str) -> None:
         self._handlers: tuple[Handler, ...] = ()
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self.thread = threading.Thread(target=self._run, name="harvest-events", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=thread, daemon=True)
 
     def add(self, handler: Handler) -> None:
         """Have a handler called from now on."""

@@ -1,0 +1,154 @@
+"""Competes for leadership, leads while it is elected, and waits while it is not: all of it in the service's own thread.
+
+1. A process that acquires leadership runs the workload, whose term is the leader id. Nothing is touched before.
+2. Leadership that is lost ends it: after a moment to finish what is open if it was revoked in good order, at once if it
+   was fenced, since another process may lead already. Then it competes on.
+3. A workload that was superseded although it was elected resigns and cools down; without an election, that is the end.
+4. At the end it leaves the election before Spark is closed: a successor need not wait for that.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+from thresher.core.errors import Superseded, ThresherError
+from thresher.election.leadership import Acquired, Change, Fenced, Leadership, Refreshed, Revoked
+from thresher.service.announcer import Announcer
+from thresher.service.cool_down import CoolDown
+from thresher.service.event import LeaderAcquired, LeaderFenced, LeaderRefreshed, LeaderRevoked
+from thresher.service.leader_slot import LeadershipThread, LeaderSlot
+from thresher.service.leading import Leading
+from thresher.service.ledger import Ledger
+from thresher.service.meter import Meter
+from thresher.service.workload import Workload
+from thresher.spark.bell import Bell
+from thresher.spark.session.warm import WarmSpark
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.05
+# The time to finish an open batch when leadership was given to another process in good order.
+_HAND_OVER_SECONDS = 1.0
+
+
+class Competing:
+    """The loop of one service. `lead` makes a leadership under an id; `alone`: nobody else competes."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        leadership: Leadership,
+        warm: WarmSpark,
+        *,
+        lead: Callable[[UUID], Leading],
+        slot: LeaderSlot,
+        ledger: Ledger,
+        announcer: Announcer,
+        meter: Meter,
+        stop_asked: Bell,
+        kill_asked: Bell,
+        alone: bool,
+    ) -> None:
+        self._workload, self._leadership, self._warm = workload, leadership, warm
+        self._lead, self._slot, self._ledger = lead, slot, ledger
+        self._announcer, self._meter = announcer, meter
+        self._stop_asked, self._kill_asked = stop_asked, kill_asked
+        self._alone = alone
+        # When it last looked around; None while it waits for a leadership to end. For any thread.
+        self.looked: float | None = None
+        # The id under which it is to lead.
+        self._elected: UUID | None = None
+        self._cool_down = CoolDown()
+        self._told_ready = False
+
+    def run(self) -> None:
+        """Compete and lead until told to stop. Raises what ended it."""
+        while not self._stop_asked.rung:
+            self.looked = time.monotonic()
+            change = self._leadership.wait(_LOOK_SECONDS)
+            if change is not None:
+                self._announce(change)
+                self._follow(change)
+            self._step(time.monotonic())
+
+    def end(self) -> BaseException | None:
+        """End what runs, leave the election, and return what the leadership ended with."""
+        leadership = self._leadership
+        error = self._end(
+            forced=self._kill_asked.rung,
+            hurry=lambda: self._kill_asked.rung or leadership.leader_id is None,
+        )
+        leadership.stop()
+        with contextlib.suppress(ThresherError):
+            while (change := leadership.wait(0)) is not None:
+                self._announce(change)
+        return error
+
+    def _step(self, now: float) -> None:
+        if self._warm.ready and not self._told_ready:
+            self._told_ready = True
+            logger.info("Spark is ready for %s", self._workload.name)
+        current = self._slot.current
+        if current is None:
+            # A standby without a Spark would be of no use as a leader.
+            self._warm.check()
+            if self._elected is not None and self._cool_down.over(now):
+                self._slot.begin(self._lead(self._elected))
+                self._meter.begin(now)
+        elif current.over:
+            self._conclude(current)
+        elif (reading := self._meter.due(now)) is not None:
+            message = f"%s: %.0f rows a second, %d {self._workload.wording.done}"
+            logger.debug(message, self._workload.name, reading.rate, reading.relayed)
+            self._announcer.announce(reading)
+
+    def _follow(self, change: Change) -> None:
+        match change:
+            case Acquired(leader_id=leader_id) | Refreshed(leader_id=leader_id):
+                self._elected = leader_id
+            case Revoked():
+                self._elected = None
+                self._end(forced=False, seconds=_HAND_OVER_SECONDS)
+            case Fenced():
+                self._elected = None
+                self._ledger.count("fences.election")
+                self._end(forced=True)
+
+    def _conclude(self, ended: LeadershipThread) -> None:
+        """A leadership has ended by itself: let another process try, or raise what it ended with."""
+        self._end(forced=False)
+        if ended.error is not None and (self._alone or not isinstance(ended.error, Superseded)):
+            raise ended.error
+        if self._leadership.leader_id is not None:
+            label = self._workload.wording.label
+            message = f"superseded although it was elected: do all {label}s of this name use the same election?"
+            logger.warning(message)
+        self._cool_down = self._cool_down.superseded(lasted=ended.lasted, now=time.monotonic())
+        self._elected = None
+        self._leadership.resign()
+
+    def _end(
+        self, *, forced: bool, seconds: float | None = None, hurry: Callable[[], bool] | None = None
+    ) -> BaseException | None:
+        """End the leadership if one runs, and return what it ended with when nothing of it is left."""
+        if self._slot.current is None:
+            return None
+        self.looked = None
+        return self._slot.end(forced=forced, seconds=seconds, hurry=hurry or (lambda: self._kill_asked.rung))
+
+    def _announce(self, change: Change) -> None:
+        name = self._workload.name
+        match change:
+            case Acquired(leader_id=leader_id):
+                logger.info("leadership of %s acquired, as %s", name, leader_id)
+                self._announcer.announce(LeaderAcquired(leader_id=leader_id))
+            case Refreshed(leader_id=leader_id):
+                self._announcer.announce(LeaderRefreshed(leader_id=leader_id))
+            case Revoked():
+                logger.info("leadership of %s given up", name)
+                self._announcer.announce(LeaderRevoked())
+            case Fenced(reason=reason):
+                logger.warning("leadership of %s lost: %s", name, reason)
+                self._announcer.announce(LeaderFenced(reason=reason))

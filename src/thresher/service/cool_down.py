@@ -1,0 +1,28 @@
+"""How long a process stays out of an election after it was superseded although it was elected: a decision, no clock.
+
+The first cool-down is a second; each further one is twice as long, up to a minute. A leadership that lasted longer than
+that resets it. So two processes that are elected by different elections supersede each other less and less often.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+_FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoolDown:
+    """Until when it lasts, and how long the next one is."""
+
+    until: float = -math.inf
+    next_seconds: float = _FIRST_SECONDS
+
+    def over(self, now: float) -> bool:
+        """Whether the process may lead again."""
+        return now >= self.until
+
+    def superseded(self, *, lasted: float, now: float) -> Self:
+        """Return the cool-down after a leadership that lasted so many seconds and was superseded."""
+        seconds = _FIRST_SECONDS if lasted > _LONGEST_SECONDS else self.next_seconds
+        return type(self)(until=now + seconds, next_seconds=min(2 * seconds, _LONGEST_SECONDS))

@@ -1,0 +1,110 @@
+"""The metrics of every service, and how they are read from what the driver knows.
+
+`family` makes every family, of services and of workloads, with the pipeline's label first. Other labels are the shard,
+and kinds of which there are a few: never a key, a topic or a row.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from thresher import __version__
+from thresher.observe.metric import Family, MetricKind, Reading
+from thresher.observe.tally import Number, summed
+from thresher.service.health import Role
+from thresher.service.report import Moment
+from thresher.service.wording import Wording
+from thresher.spark.driver.snapshot import ShardSnapshot
+from thresher.spark.driver.supervision import Phase
+
+_FENCES = ("term", "broker", "election")
+# Every service may meet them.
+_ERROR_KINDS = ("superseded", "unexpected")
+
+
+def family(label: str, kind: MetricKind, name: str, help_: str, *labels: str) -> Family:
+    """Return a metric of the pipeline that has this label."""
+    end = "_total" if kind is MetricKind.COUNTER else ""
+    return Family(name=f"thresher_{name}{end}", kind=kind, help=help_, labels=(label, *labels))
+
+
+def working(shard: ShardSnapshot, wording: Wording) -> bool:
+    """Whether a shard has recovered, and does what it is there for."""
+    return shard.state is Phase.RUNNING and bool(shard.gauges.get(wording.doing))
+
+
+class ServiceMetrics:
+    """The families of one pipeline's service. Kinds of errors are shown as 0 before they happen."""
+
+    def __init__(self, wording: Wording, error_kinds: Sequence[str] = ()) -> None:
+        self._wording = wording
+        label, verb = wording.label, wording.verb
+        counter, gauge = MetricKind.COUNTER, MetricKind.GAUGE
+        # Counted for each shard, under these names.
+        self._by_shard = {
+            "restarts": family(label, counter, "shard_restarts", "Attempts at a shard after its first.", "shard"),
+            "events_dropped": family(
+                label, counter, "dropped_events", "Events that shards reported faster than the driver took them.",
+                "shard",
+            ),
+        }  # fmt: skip
+        self._errors = family(
+            label,
+            counter,
+            "errors",
+            "Errors that ended an attempt at a shard, a take-over or a watch, by kind.",
+            "kind",
+        )
+        self._fences = family(
+            label, counter, "fences",
+            "Times that it was stopped for another's sake: by 'term', by the 'broker' or by the 'election'.", "by",
+        )  # fmt: skip
+        self._take_overs = family(label, counter, "takeovers", "Times that this process took over.")
+        self._leader = family(label, gauge, "leader", f"1 while this process leads the {label}.")
+        self._ready = family(
+            label, gauge, "ready", f"1 while /readyz says so: a leader whose shards {verb}, or a standby."
+        )
+        self._shard_up = family(label, gauge, "shard_up", f"1 while the shard {verb}s.", "shard")
+        self._shard_memory = family(label, gauge, "shard_resident_bytes", "Memory of the shard's process.", "shard")
+        self._info = family(label, gauge, "build_info", "1, with the version.", "version")
+        self._none_yet: dict[str, Number] = {
+            "takeovers": 0,
+            **{f"fences.{by}": 0 for by in _FENCES},
+            **{f"errors.{kind}": 0 for kind in (*error_kinds, *_ERROR_KINDS)},
+        }
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """All of them."""
+        return (
+            *self._by_shard.values(), self._errors, self._fences, self._take_overs, self._leader, self._ready,
+            self._shard_up, self._shard_memory, self._info,
+        )  # fmt: skip
+
+    def readings(self, moment: Moment) -> Iterator[Reading]:
+        """Yield what every metric is at this moment. An unknown figure is left out, rather than shown as 0."""
+        name = moment.name
+
+        def reading(of: Family, value: float, *labels: str) -> Reading:
+            return Reading(family=of, labels=(name, *labels), value=value)
+
+        together = summed([self._none_yet, moment.driver, *moment.counts.values()])
+        for shard, counts in sorted(moment.counts.items()):
+            for figure, of in self._by_shard.items():
+                yield reading(of, counts.get(figure, 0), str(shard))
+        for kind, value in _split(together, "errors"):
+            yield reading(self._errors, value, kind)
+        for by, value in _split(together, "fences"):
+            yield reading(self._fences, value, by)
+        yield reading(self._take_overs, together["takeovers"])
+        yield reading(self._leader, moment.role is Role.LEADING)
+        yield reading(self._ready, moment.ready)
+        yield reading(self._info, 1, __version__)
+        for each in moment.shards:
+            yield reading(self._shard_up, working(each, self._wording), str(each.shard))
+            if each.resident_bytes is not None:
+                yield reading(self._shard_memory, each.resident_bytes, str(each.shard))
+
+
+def _split(counts: Mapping[str, Number], prefix: str) -> list[tuple[str, Number]]:
+    """Return the figures whose names are the prefix, a point and a kind, by kind."""
+    start = f"{prefix}."
+    return sorted((name.removeprefix(start), value) for name, value in counts.items() if name.startswith(start))

@@ -1,0 +1,295 @@
+"""A process that runs a workload whenever it leads: competes, leads, reports and stops.
+
+1. `start` begins to compete and opens a Spark meanwhile, which stays open: a standby's is there when it has to lead.
+2. While it leads, the workload takes over, runs and is watched. See `competing` for what begins and ends that.
+3. `stop` lets the workload finish what is open, then leaves the election, and only then ends Spark.
+
+All of it happens in one thread; everything else asks that thread, or looks at values that are replaced as a whole. A
+crash ends the election's membership by time-out and Spark by its own guard; a standby then leads.
+"""
+
+import enum
+import logging
+import math
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import ClassVar, Self, TypeVar
+from uuid import UUID
+
+from thresher.core.errors import Superseded, ThresherError
+from thresher.election.leadership import Leadership
+from thresher.observe.logs import forwarded_to
+from thresher.service.announcer import Announcer, Handler
+from thresher.service.competing import Competing
+from thresher.service.health import Role
+from thresher.service.leader_slot import LeaderSlot
+from thresher.service.leading import Leading, spark_of
+from thresher.service.ledger import Ledger
+from thresher.service.meter import Meter
+from thresher.service.problem import ServiceMisused
+from thresher.service.workload import Workload
+from thresher.spark.bell import Bell
+from thresher.spark.driver.snapshot import Snapshot
+from thresher.spark.problem import StopForced
+from thresher.spark.session.settings import SparkOptions
+from thresher.spark.session.warm import WarmSpark
+
+_EVENTS_SECONDS = 5.0
+T = TypeVar("T", bound=Handler)
+
+
+class State(enum.StrEnum):
+    """Where a service is in its life; it never goes back."""
+
+    CREATED = "Created"
+    RUNNING = "Running"
+    STOPPING = "Stopping"
+    STOPPED = "Stopped"
+
+
+class Service:
+    """One competitor for one workload. A context manager: entering starts, leaving stops. Safe from any thread.
+
+    `election` makes the competitor when the service starts. `alone` says that nobody else competes: being superseded is
+    then the end. A `logger` gets all that Thresher logs.
+    """
+
+    # The name of its own thread on /healthz, the noun of its messages, and the error for a call that cannot be meant.
+    _noun: ClassVar[str] = "service"
+    _misused: ClassVar[type[ServiceMisused]] = ServiceMisused
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        election: Callable[[], Leadership],
+        alone: bool = False,
+        spark: SparkOptions | None = None,
+        logger: logging.Logger | None = None,
+        metrics_seconds: float = 5.0,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self.workload = workload
+        # The counts of this process, over all its leaderships.
+        self.ledger = Ledger()
+        self._spark = spark_of(workload, spark)
+        self._announcer = Announcer(f"{self._noun}-events")
+        self._slot = LeaderSlot()
+        self._state = State.CREATED
+        self._error: BaseException | None = None
+        self._lock = threading.RLock()
+        self._stop_asked, self._kill_asked = Bell(), Bell()
+        self._done = threading.Event()
+        self._leadership: Leadership | None = None
+        self._competing: Competing | None = None
+
+        def run() -> None:
+            try:
+                with forwarded_to(logger):
+                    self._run(election, alone=alone, metrics_seconds=metrics_seconds, draw=draw)
+            finally:
+                self._state = State.STOPPED
+                self._done.set()
+
+        self._thread = threading.Thread(target=run, name=self._noun, daemon=True)
+
+    @property
+    def state(self) -> State:
+        """Where it is in its life."""
+        return self._state
+
+    @property
+    def leader_id(self) -> UUID | None:
+        """The id of the leadership that is held now; None for a standby."""
+        leadership = self._leadership
+        return None if leadership is None else leadership.leader_id
+
+    @property
+    def role(self) -> Role:
+        """The role of this process at the moment."""
+        match self._state:
+            case State.STOPPED:
+                return Role.STOPPED if self._error is None else Role.FAILED
+            case State.STOPPING:
+                return Role.STOPPING
+            case _:
+                return self._slot.role
+
+    @property
+    def term(self) -> str | None:
+        """The term under which the workload runs here."""
+        leading = self._slot.leading
+        return None if leading is None else leading.term
+
+    @property
+    def alarms(self) -> dict[str, str]:
+        """Things that wait, and why."""
+        leading = self._slot.leading
+        return {} if leading is None else dict(leading.alarms)
+
+    @property
+    def waiting_for(self) -> str | None:
+        """The reason why a leader cannot take over yet."""
+        leading = self._slot.leading
+        return None if leading is None else leading.waiting_for
+
+    @property
+    def trouble(self) -> tuple[str, str] | None:
+        """The kind and the text of what the workload here meets with a server."""
+        leading = self._slot.leading
+        return None if leading is None else leading.trouble
+
+    def silent_seconds(self) -> dict[str, float]:
+        """Return for how long each thread of the driver has owed an answer; infinite where it has died."""
+        leading, competing = self._slot.leading, self._competing
+        silent = {} if leading is None else leading.silent_seconds()
+        looked = None if competing is None else competing.looked
+        if self._state is State.RUNNING and looked is not None:
+            silent[self._noun] = time.monotonic() - looked if self._thread.is_alive() else math.inf
+        return silent
+
+    def snapshot(self) -> Snapshot | None:
+        """Return how the shards stand, or stood when this process led last; None if it never did."""
+        return self._slot.snapshot()
+
+    def on_event(self, handler: T) -> T:
+        """Call the handler with every event from now on, in a thread of its own. Returns it: works as a decorator."""
+        self._announcer.add(handler)
+        return handler
+
+    def _check(self) -> None:
+        """Raise what can be known to be wrong before anything is started."""
+        self.workload.check(local=self._spark.master is None)
+
+    def start(self) -> None:
+        """Begin, and return at once. Raises a misuse the second time, and what is wrong with the workload."""
+        with self._lock:
+            if self._state is not State.CREATED:
+                raise self._misused(f"a {self._noun} is started once, and this one is {self._state}: make another")
+            self._check()
+            self._state = State.RUNNING
+            self._announcer.start()
+            self._thread.start()
+
+    def request_stop(self) -> None:
+        """Ask for a stop in good order, and return at once. Safe in a signal handler, harmless in every state."""
+        self._stop_asked.ring("stop")
+
+    def kill(self) -> None:
+        """End at once, finishing nothing. Safe in a signal handler. `wait` then raises `StopForced`."""
+        self._kill_asked.ring("kill")
+        self._stop_asked.ring("kill")
+
+    def stop(self) -> None:
+        """Stop in good order and return when nothing is left running. Harmless in every state; raises nothing."""
+        with self._lock:
+            if self._state is State.CREATED:
+                self._state = State.STOPPED
+                self._done.set()
+                return
+        self.request_stop()
+        if threading.current_thread() not in {self._thread, self._announcer.thread}:
+            self._done.wait()
+
+    def wait(self, seconds: float | None = None) -> State:
+        """Wait for the end, at most so long, and return the state. Raises what ended it."""
+        if self._state is State.CREATED:
+            raise self._misused(f"the {self._noun} was not started")
+        if self._done.wait(seconds) and self._error is not None:
+            raise self._error
+        return self._state
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        # An error of the body says more; without one, this is the only error to tell.
+        if kind is None and self._error is not None:
+            raise self._error
+
+    def _run(
+        self,
+        election: Callable[[], Leadership],
+        *,
+        alone: bool,
+        metrics_seconds: float,
+        draw: Callable[[], float],
+    ) -> None:
+        """Live. In the service's own thread."""
+        workload, ledger = self.workload, self.ledger
+        warm = WarmSpark(self._spark, name=workload.name, shards=workload.shards)
+        try:
+            warm.start()
+            leadership = election()
+            self._leadership = leadership
+
+            def lead(leader_id: UUID) -> Leading:
+                return Leading(
+                    workload,
+                    spark=self._spark,
+                    draw=draw,
+                    ledger=ledger,
+                    warm=warm,
+                    terms=_terms(leadership, leader_id),
+                    wanted=lambda: leadership.leader_id is not None,
+                )
+
+            competing = Competing(
+                workload,
+                leadership,
+                warm,
+                lead=lead,
+                slot=self._slot,
+                ledger=ledger,
+                announcer=self._announcer,
+                meter=Meter(metrics_seconds, lambda: ledger.total(workload.wording.done), time.monotonic()),
+                stop_asked=self._stop_asked,
+                kill_asked=self._kill_asked,
+                alone=alone,
+            )
+            self._competing = competing
+            leadership.start()
+            ended_with: BaseException | None = None
+            try:
+                competing.run()
+            finally:
+                self._state = State.STOPPING
+                ended_with = competing.end()
+            if self._kill_asked.rung:
+                self._error = StopForced("stopped at once: open batches were not finished")
+            elif _has_to_be_known(ended_with):
+                self._error = ended_with
+        except BaseException as error:  # noqa: BLE001 - raised by `wait`
+            self._error = error
+        finally:
+            warm.close(self._kill_asked)
+            self._announcer.close(0 if self._kill_asked.rung else _EVENTS_SECONDS)
+
+
+def _terms(leadership: Leadership, leader_id: UUID) -> Callable[[], str]:
+    """Return what gives a term to each take-over of one leadership: the leader id first."""
+    first = [str(leader_id)]
+
+    def term() -> str:
+        # Another take-over within the same leadership, after a restore of the database, has an id of its own.
+        return first.pop() if first else str(leadership.refresh() or uuid.uuid4())
+
+    return term
+
+
+def _has_to_be_known(error: BaseException | None) -> bool:
+    """Whether somebody has to act on what a leadership ended with, although it was asked to stop.
+
+    Not on a successor's take-over, nor where there was no time left: then it has stopped, and the successor recovers.
+    """
+    if error is None or isinstance(error, Superseded | StopForced):
+        return False
+    return not (isinstance(error, ThresherError) and error.retryable)

@@ -1,0 +1,98 @@
+"""When a take-over is tried again, when it is given up, and what the log says meanwhile."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from thresher.core.errors import PipelineProblem, Trouble
+from thresher.db import TableName
+from thresher.relay.leader.workload import RelayTerm, RelayWorkload
+from thresher.relay.settings import Settings
+from thresher.service import take_over
+from thresher.service.ledger import Ledger
+from thresher.service.take_over import TakeOver
+from thresher.service.workload import Term
+
+SETTINGS = Settings(name="orders", dsn="", outbox=TableName(table="outbox"), kafka={})
+
+
+class Taken:
+    id = "the term"
+
+
+class Workload(RelayWorkload):
+    """Takes over as it is told: fails, finds that it is not wanted, or succeeds."""
+
+    def __init__(self, *outcomes: Any) -> None:
+        super().__init__(SETTINGS)
+        self.terms: list[str] = []
+        self._outcomes = list(outcomes)
+
+    def take_over(self, term: str, wanted: Callable[[], bool]) -> RelayTerm | None:
+        self.terms.append(term)
+        outcome = self._outcomes.pop(0)
+        if callable(outcome):
+            outcome = outcome(wanted)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return cast("RelayTerm | None", outcome)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(take_over, "_FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(take_over, "_LOOK_SECONDS", 0.001)
+
+
+def attempt(workload: Workload, asked: threading.Event | None = None) -> tuple[TakeOver, Ledger]:
+    ledger, ids = Ledger(), iter("abc")
+    return TakeOver(
+        workload,
+        ledger,
+        asked=asked or threading.Event(),
+        terms=lambda: next(ids),
+        wanted=lambda: True,
+        draw=lambda: 1.0,
+    ), ledger
+
+
+def test_trouble_is_tried_again_under_the_same_term(caplog: pytest.LogCaptureFixture) -> None:
+    workload = Workload(Trouble("down"), Trouble("down"), Trouble("slow"), None, Taken())
+    attempts, ledger = attempt(workload)
+    assert cast("Term", attempts.run()).id == "the term"
+    assert workload.terms == ["a"] * 5
+    assert ledger.driver() == {"errors.trouble": 3, "takeovers": 1}
+    assert attempts.waiting_for is None
+    # Once for each reason.
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "the relay waits to take over: down",
+        "the relay waits to take over: slow",
+    ]
+
+
+def test_a_problem_that_somebody_has_to_act_on_is_raised() -> None:
+    workload = Workload(Trouble("down"), PipelineProblem("no such table"))
+    attempts, ledger = attempt(workload)
+    with pytest.raises(PipelineProblem, match="no such table"):
+        attempts.run()
+    assert ledger.driver() == {"errors.trouble": 1, "errors.pipeline_problem": 1}
+
+
+def test_a_stop_does_not_wait_for_an_attempt_that_hangs() -> None:
+    asked, answer, wanted_later = threading.Event(), threading.Event(), []
+
+    def hanging(wanted: Callable[[], bool]) -> None:
+        asked.set()
+        assert answer.wait(60)
+        wanted_later.append(wanted())
+
+    attempts, ledger = attempt(Workload(hanging), asked)
+    assert attempts.run() is None
+    assert ledger.driver() == {}
+    (left_behind,) = [each for each in threading.enumerate() if each.name == "take-over"]
+    answer.set()
+    left_behind.join(60)
+    # It displaces nobody when it goes on at last.
+    assert wanted_later == [False]
