@@ -16,10 +16,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.faults.wire import ALL, Storm, Wire
 from tests.processes import eventually
 from tests.relay.load import Load
 from tests.relay.relaying import Place, Relaying
-from tests.relay.wire import ALL, Storm, Wire
 from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack

@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.faults.standing import HOOK, Standing, standing
 from tests.processes import eventually
 from tests.relay.databases import copy_data, data_of, own_postgres, standby_of
 from tests.relay.relaying import Place, Relaying
-from tests.relay.standing import HOOK, Standing, standing
 from thresher.core.errors import Superseded
 from thresher.db import TableName
 from thresher.delivery.crash_points import Seam

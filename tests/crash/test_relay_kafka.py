@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from tests.faults import stalling
+from tests.faults.guarded import LOGIN, PROXIED, Guard, guarded
 from tests.processes import eventually
-from tests.relay import stalling
-from tests.relay.guarded import LOGIN, PROXIED, Guard, guarded
 from tests.relay.relaying import Place, Relaying
 from thresher.cli.adopt import adopt
 from thresher.delivery.crash_points import Seam

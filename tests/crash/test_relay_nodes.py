@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.faults.wire import Wire
 from tests.processes import eventually
 from tests.relay.load import Load
 from tests.relay.relaying import Place, Relaying
-from tests.relay.wire import Wire
 from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack

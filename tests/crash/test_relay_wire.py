@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.faults.wire import QUICK, Storm, Wire
 from tests.processes import eventually
 from tests.relay.load import Load
 from tests.relay.relaying import Place, Relaying
-from tests.relay.wire import QUICK, Storm, Wire
 from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack

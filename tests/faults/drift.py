@@ -13,7 +13,7 @@ from thresher.core.clock import ServerClock
 from thresher.delivery.crash_points import Seam
 
 VARIABLE = "THRESHER_CLOCK"
-HOOK = "tests.relay.drift:reached"
+HOOK = f"{__name__}:reached"
 # By something else each time that somebody looks.
 JUMPING = "jumping"
 # An hour is what a broker just bears, of a time that is ahead.

@@ -1,4 +1,4 @@
-"""The relays of a random soak: the newest is kept running, whatever becomes of it, and exit codes are judged.
+"""The programs of a random soak: the newest is kept running, whatever becomes of it, and exit codes are judged.
 
 A code is no wonder for a while after what leads to it; any other is wrong.
 """
@@ -7,22 +7,22 @@ import math
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from tests.faults.mix.agenda import Agenda
+from tests.faults.mix.outline import Outline
+from tests.faults.mix.signals import end, pause
 from tests.processes import command_line, descendants, parent
-from tests.relay.mix.agenda import Agenda
-from tests.relay.mix.outline import Outline
-from tests.relay.mix.signals import end, pause
 
 # Longer than a fault and what it leads to may last.
 AFTERMATH_SECONDS = 90.0
-TOO_MANY_RELAYS = 3
+TOO_MANY = 3
 SPARK_LOST, SUPERSEDED, REFUSED = 1, 3, 4
-TRANSFORM = "tests.relay.transforms:choosy"
 
 
-class Relayed:
-    """A relay's process, and what was done to it."""
+class Started:
+    """A program's process, and what was done to it."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
@@ -57,69 +57,70 @@ class Relayed:
         return [pid for pid in self._below() if b"python" in command_line(pid).split(b"\0")[0]]
 
 
-class Relays:
+class Programs:
     """Those that were started and have not been seen to end, the newest last; and what is done to them."""
 
     def __init__(
         self,
-        start: Callable[[int, Sequence[str]], "subprocess.Popen[bytes]"],
+        start: Callable[[Mapping[str, Any]], "subprocess.Popen[bytes]"],
+        layout: Mapping[str, Any],
         *,
         agenda: Agenda,
         outline: Outline,
         said: Callable[[], str],
     ) -> None:
-        self._start, self._agenda, self._outline, self._said = start, agenda, outline, said
-        self._relays: list[Relayed] = []
-        self._shards, self._transforms = 4, True
+        self._start, self._layout = start, layout
+        self._agenda, self._outline, self._said = agenda, outline, said
+        self._started: list[Started] = []
         self._excused: dict[int, float] = {}
 
     def begin(self) -> None:
         """Start one more."""
-        begun = Relayed(self._start(self._shards, [TRANSFORM] if self._transforms else []))
+        begun = Started(self._start(self._layout))
         begun.excused.update(self._excused)
         for older in self.alive():
             # Whichever takes over last supersedes the others, and that need not be the one that was started last.
             older.excused[SUPERSEDED] = begun.excused[SUPERSEDED] = math.inf
-        self._relays.append(begun)
+        self._started.append(begun)
 
     @property
-    def current(self) -> Relayed:
+    def current(self) -> Started:
         """The newest."""
-        return self._relays[-1]
+        return self._started[-1]
 
     @property
-    def older(self) -> list[Relayed]:
+    def older(self) -> list[Started]:
         """Those before it."""
-        return self._relays[:-1]
+        return self._started[:-1]
 
-    def alive(self) -> list[Relayed]:
-        return [each for each in self._relays if each.process.poll() is None]
+    def alive(self) -> list[Started]:
+        return [each for each in self._started if each.process.poll() is None]
 
     def look_after(self) -> None:
-        """See with what relays have ended, and keep the newest running."""
+        """See with what programs have ended, and keep the newest running."""
         now = time.monotonic()
-        for relayed in [each for each in self._relays if each.process.poll() is not None]:
-            code = relayed.process.returncode
-            newest = relayed is self.current
-            self._relays.remove(relayed)
+        for started in [each for each in self._started if each.process.poll() is not None]:
+            code = started.process.returncode
+            newest = started is self.current
+            self._started.remove(started)
             self._outline.exits.update([code])
-            if relayed.excused.get(code, 0.0) < now:
-                self._outline.wrong.append(f"at {self._agenda.now:.1f} s a relay ended with {code}: {self._said()}")
+            if started.excused.get(code, 0.0) < now:
+                self._outline.wrong.append(f"at {self._agenda.now:.1f} s a program ended with {code}: {self._said()}")
             if newest:
                 self.begin()
 
     def excuse(self, code: int) -> None:
         """Wonder at none that ends so for a while, one that is started meanwhile included."""
         self._excused[code] = time.monotonic() + AFTERMATH_SECONDS
-        for relayed in self._relays:
-            relayed.excuse(code)
+        for started in self._started:
+            started.excuse(code)
 
     def close(self) -> None:
         """Leave nothing behind."""
-        for relayed in self._relays:
-            if relayed.process.poll() is None:
-                end(relayed.everything())
-            relayed.process.wait()
+        for started in self._started:
+            if started.process.poll() is None:
+                end(started.everything())
+            started.process.wait()
 
     # Faults
 
@@ -146,17 +147,17 @@ class Relays:
     def pause_jvm(self, seconds: float) -> bool:
         return pause(self._agenda, self.current.jvms(), seconds)
 
-    def newcomer(self, shards: int, transforms: bool, older: str, seconds: float) -> bool:
-        if len(self.alive()) >= TOO_MANY_RELAYS:
+    def newcomer(self, older: str, seconds: float, **layout: Any) -> bool:
+        if len(self.alive()) >= TOO_MANY:
             return False
         if older == "stopped":
             pause(self._agenda, self.current.everything(), seconds)
-        self._shards, self._transforms = shards, transforms
+        self._layout = layout
         self.begin()
         return True
 
-    def restart(self, shards: int, transforms: bool, how: str) -> None:
-        self._shards, self._transforms = shards, transforms
+    def restart(self, how: str, **layout: Any) -> None:
+        self._layout = layout
         self.current.excuse(0 if how == "term" else -signal.SIGKILL)
         self.current.process.send_signal(signal.SIGTERM if how == "term" else signal.SIGKILL)
 

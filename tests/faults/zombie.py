@@ -1,68 +1,43 @@
-"""A relay as a program that is stopped in the middle of its work, superseded, and goes on as if nothing had been."""
+"""A program that is stopped in the middle of its work, superseded, and goes on as if nothing had been."""
 
 import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from tests.processes import PYTHON_PATH, ROOT, descendants, eventually, is_java
-from tests.relay.hook import HOOK
-from tests.relay.relaying import Place
+from tests.faults import crash_hook
+from tests.faults.program import Program
+from tests.processes import descendants, eventually, is_java
 from thresher.delivery.crash_points import Seam
-from thresher.relay.settings import Delivery
 from thresher.spark.process import Process, look
 
-# Seen: 6 s until four programs stand at their seams on a quiet machine.
+# Seen: 6 s until four programs stand at their crash points on a quiet machine.
 ARRIVAL_SECONDS = 200.0
 # Nobody is ended for being silent: what was stopped is to go on.
 PATIENT = {"silence_seconds": 600.0, "deaf_seconds": 600.0}
 
 
 class Zombie:
-    """One program. Leaving its context kills whatever is left of it."""
+    """One program, a shard of which stands at each crash point. Leaving its context kills whatever is left of it.
 
-    def __init__(
-        self,
-        place: Place,
-        directory: Path,
-        *,
-        victim: str,
-        seams: dict[int, Seam],
-        delivery: Delivery = Delivery.EXACTLY_ONCE,
-        master: str | None = None,
-    ) -> None:
-        self.place, self.victim, self._seams, self._delivery = place, victim, seams, delivery
-        self._master = master
-        self._directory = directory / f"zombie-{victim}"
-        self._directory.mkdir()
+    `directory` is made. The victim is what will be stopped: "worker", "jvm", "driver" or "whole".
+    """
+
+    def __init__(self, program: Program, directory: Path, *, victim: str, seams: dict[int, Seam]) -> None:
+        self.victim, self._seams, self._directory = victim, seams, directory
+        settings = {"shards": len(seams), "hook": crash_hook.HOOK, "policy": PATIENT}
+        self._program = program.changed(variables=crash_hook.variables(directory), **settings)
         self._workers: list[Process] = []
         self._stopped: list[Process] = []
 
     def __enter__(self) -> Self:
-        settings = self.place.settings()
-        given = {
-            "name": settings.name, "dsn": settings.dsn, "bootstrap": self.place.stack.kafka.bootstrap,
-            "shards": len(self._seams), "hook": HOOK, "batch_rows": 50, "policy": PATIENT, "delivery": self._delivery,
-            "master": self._master,
-        }  # fmt: skip
-        variables = {
-            **os.environ,
-            "PYTHONPATH": PYTHON_PATH,
-            "THRESHER_SEAMS": str(self._directory),
-            "THRESHER_SEAMS_DSN": settings.dsn,
-        }
+        self._directory.mkdir()
         for shard, seam in self._seams.items():
             (self._directory / f"order-{shard}").write_text(str(seam))
-        with (self._directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.relay.program", json.dumps(given)],
-                cwd=ROOT, env=variables, stdout=log, stderr=log,
-            )  # fmt: skip
+        self.process = self._program.start(self._directory / "log")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,7 +48,7 @@ class Zombie:
         self.process.wait(60)
 
     def arrive(self) -> dict[int, dict[str, Any]]:
-        """Wait until every shard stands at its seam, with rows in its hands."""
+        """Wait until every shard stands at its crash point, with rows in its hands."""
         found = {}
         for shard in self._seams:
             path = self._directory / f"arrived-{shard}"
@@ -92,12 +67,11 @@ class Zombie:
             "jvm": _there(filter(is_java, below)),
             "driver": driver,
             "whole": [*driver, *_there(below)],
-            "marker": [*driver, *_there(below)],
         }[self.victim]
         _signal(self._stopped, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let the victim go on, and its shards beyond their seams."""
+        """Let the victim go on, and its shards beyond their crash points."""
         for shard in self._seams:
             (self._directory / f"go-{shard}").touch()
         _signal(self._stopped, signal.SIGCONT)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.processes import eventually
 from thresher.delivery.crash_points import Seam
 
-HOOK = "tests.relay.stalling:reached"
+HOOK = f"{__name__}:reached"
 
 
 def reached(seam: Seam, shard: int, rows: list[int]) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient
 
+from tests.faults.mix.agenda import Agenda
+from tests.faults.mix.signals import pause
 from tests.processes import eventually
-from tests.relay.mix.agenda import Agenda
-from tests.relay.mix.signals import pause
 from thresher.devstack import ports
 from thresher.devstack.broker import Kafka
 from thresher.kafka.admin import look

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Collection, Iterable, Iterator
 
-from tests.relay.mix.agenda import Agenda
+from tests.faults.mix.agenda import Agenda
 from thresher.spark.process import Process, look
 
 

@@ -3,8 +3,8 @@
 import itertools
 from pathlib import Path
 
-from tests.relay.drift import put_off, put_right
-from tests.relay.mix.agenda import Agenda
+from tests.faults.drift import put_off, put_right
+from tests.faults.mix.agenda import Agenda
 
 
 class Clock:

@@ -1,27 +1,32 @@
-"""What runs in a worker at the seams: stops exactly there when it was told to, and looks what recovery has done.
+"""A hook for workers at crash points: a worker stops exactly there when it was told to, and reports on recovery.
 
-A directory (in the environment) carries the orders: `order-<shard>` names the seam to stop at. Who gets there leaves
-`arrived-<shard>` with its process and the rows in flight, and stays until it is killed, or until `go-<shard>` is there.
-After each recovery, `hit-<shard>` says which rows were in flight at the last kill, and how many of them are left is
-noted in `recovered`.
+A directory (in the environment) carries the orders: `order-<shard>` names the crash point to stop at. A worker that
+gets there leaves `arrived-<shard>` with its process and the rows in flight, and stays until it is killed, or until
+`go-<shard>` is there. After each recovery, `hit-<shard>` says which rows were in flight at the last kill, and how many
+of them are left is noted in `recovered`.
 """
 
+import importlib
 import json
 import os
 import time
 from pathlib import Path
 
-import psycopg
-
 from thresher.delivery.crash_points import Seam
 
-HOOK = "tests.relay.hook:reached"
+HOOK = f"{__name__}:reached"
+_ORDERS, _LEFT = "THRESHER_TEST_ORDERS", "THRESHER_TEST_LEFT"
 # Not a seam of the code: the answer to a commit is on its way, which only the wire can tell.
 COMMIT_SENT = "commit-sent"
 
 
+def variables(orders: Path, left: str = "") -> dict[str, str]:
+    """Return the environment of a program with this hook; `left` is the import path of a function that counts rows."""
+    return {_ORDERS: str(orders), _LEFT: left}
+
+
 def reached(seam: Seam, shard: int, rows: list[int]) -> None:
-    where = Path(os.environ["THRESHER_SEAMS"])
+    where = Path(os.environ[_ORDERS])
     if seam is Seam.RECOVERED:
         _look(where, shard)
     order = where / f"order-{shard}"
@@ -46,9 +51,9 @@ def _look(where: Path, shard: int) -> None:
     if not hit.exists():
         return
     given = json.loads(hit.read_text())
-    with psycopg.connect(os.environ["THRESHER_SEAMS_DSN"]) as connection:
-        row = connection.execute("SELECT count(*) FROM outbox WHERE id = ANY (%s)", [given["rows"]]).fetchone()
-    line = {"shard": shard, "number": given["number"], "left": row[0] if row else None, "of": len(given["rows"])}
+    module, _, function = os.environ[_LEFT].partition(":")
+    left = getattr(importlib.import_module(module), function)(given["rows"])
+    line = {"shard": shard, "number": given["number"], "left": left, "of": len(given["rows"])}
     with (where / "recovered").open("a") as log:
         log.write(json.dumps(line) + "\n")
     hit.unlink()

@@ -14,8 +14,8 @@ from typing import Any
 
 import psycopg
 
-from tests.relay.crashing import NAME, TOPIC
-from tests.relay.mix.agenda import Agenda
+from tests.faults.mix.agenda import Agenda
+from tests.relay.subject import NAME, TOPIC
 from tests.relay.transforms import FAILING, FILTERED
 from thresher.testing.history import IDENTITY_HEADER, HistoryWriter, Outcome, identity
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from tests.relay.mix.agenda import Agenda
-from tests.relay.mixing import api_of
+from tests.faults.fault_schedule import api_of
+from tests.faults.mix.agenda import Agenda
 from thresher.testing.proxy import Action, Api, Cut, Delay, Drop, Hold, KafkaProxy
 
 # How long a rule waits for a frame that it is for.

@@ -3,12 +3,13 @@
 import contextlib
 import time
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
+from psycopg import sql
 
-from tests.relay.mix.agenda import Agenda
-from tests.relay.mix.signals import stopped
+from tests.faults.mix.agenda import Agenda
+from tests.faults.mix.signals import stopped
 from thresher.devstack.postgres import Postgres
 
 # How long an outbox to which nobody adds is given to become empty, and how often that is tried.
@@ -16,10 +17,13 @@ _EMPTY_SECONDS, _LOOK_SECONDS, _TRIES = 2.0, 0.05, 3
 
 
 class Database:
-    """The server, and the outbox in it; `writers` are the processes of those who add to it."""
+    """The server, and an outbox in it; `writers` are the processes of those who add to it."""
 
-    def __init__(self, server: Postgres, dsn: str, *, writers: Callable[[], Collection[int]], agenda: Agenda) -> None:
-        self._server, self._dsn, self._writers, self._agenda = server, dsn, writers, agenda
+    def __init__(
+        self, server: Postgres, dsn: str, *, table: str, writers: Callable[[], Collection[int]], agenda: Agenda
+    ) -> None:
+        self._server, self._dsn, self._table = server, dsn, sql.Identifier(table)
+        self._writers, self._agenda = writers, agenda
 
     def connect(self) -> psycopg.Connection[Any]:
         # A lock may be our own, to be released by the one who waits for it here.
@@ -29,11 +33,13 @@ class Database:
         """Return how many rows there are, how many of them up to an id, and the highest id."""
         try:
             with self.connect() as connection:
-                return connection.execute(
-                    "SELECT count(*), count(*) FILTER (WHERE id <= %s), coalesce(max(id), 0) FROM outbox", [last]
-                ).fetchone()
+                query = "SELECT count(*), count(*) FILTER (WHERE id <= %s), coalesce(max(id), 0) FROM {}"
+                return connection.execute(self._on(query), [last]).fetchone()
         except psycopg.Error:
             return None
+
+    def _on(self, query: LiteralString) -> sql.Composed:
+        return sql.SQL(query).format(self._table)
 
     def start(self) -> None:
         if not self._server.server.running:
@@ -61,7 +67,7 @@ class Database:
     def table_locked(self, seconds: float) -> None:
         connection = self.connect()
         try:
-            connection.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
+            connection.execute(self._on("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE"))
         except psycopg.Error:
             connection.close()
             raise
@@ -80,7 +86,7 @@ class Database:
         deadline = time.monotonic() + _EMPTY_SECONDS
         with self.connect() as connection:
             connection.autocommit = True
-            while connection.execute("SELECT FROM outbox LIMIT 1").fetchone() is not None:
+            while connection.execute(self._on("SELECT FROM {} LIMIT 1")).fetchone() is not None:
                 if time.monotonic() > deadline:
                     return False
                 time.sleep(_LOOK_SECONDS)
@@ -89,10 +95,10 @@ class Database:
     def _truncate(self) -> bool:
         """Under the lock nobody adds to an outbox that is empty."""
         with self.connect() as connection:
-            connection.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
-            if connection.execute("SELECT FROM outbox LIMIT 1").fetchone() is not None:
+            connection.execute(self._on("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE"))
+            if connection.execute(self._on("SELECT FROM {} LIMIT 1")).fetchone() is not None:
                 return False
-            connection.execute("TRUNCATE outbox RESTART IDENTITY")
+            connection.execute(self._on("TRUNCATE {} RESTART IDENTITY"))
         return True
 
     def _end(self, end: Callable[[], None], seconds: float) -> bool:

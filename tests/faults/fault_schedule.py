@@ -3,6 +3,7 @@
 Kinds are dealt from a shuffled deck that has each of them, the frequent ones more often, so that a run of a few minutes
 meets every kind and two runs never in the same order. Faults overlap: what lasts goes on while others come. On several
 nodes, what happens to a broker or its wire happens to one that is drawn, and there are kinds for such a cluster alone.
+What happens to programs, clocks, brokers and wires is here; each subject adds kinds of its own.
 """
 
 import random
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.relay import drift
+from tests.faults import drift
 from thresher.testing.proxy import Api
 
 _SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS = 0.2, 8.0
@@ -46,13 +47,17 @@ def api_of(name: str) -> Api:
 
 
 Parameters = Callable[[random.Random], dict[str, Any]]
+# How often a deck has a kind, and what its parameters are drawn by.
+Kinds = Mapping[str, tuple[int, Parameters]]
 
 
-def _lasting(shortest: float, longest: float) -> Parameters:
+def lasting(shortest: float, longest: float) -> Parameters:
+    """Draw how many seconds a fault lasts."""
     return lambda draw: {"seconds": round(draw.uniform(shortest, longest), 1)}
 
 
-def _nothing(_: random.Random) -> dict[str, Any]:
+def nothing(_: random.Random) -> dict[str, Any]:
+    """Draw nothing."""
     return {}
 
 
@@ -78,95 +83,87 @@ def _wire(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def _layout(draw: random.Random) -> dict[str, Any]:
-    return {"shards": draw.choice([1, 2, 3, 4, 5]), "transforms": draw.choice([True, False])}
-
-
-def _newcomer(draw: random.Random) -> dict[str, Any]:
-    return {**_layout(draw), "older": draw.choice(["lives", "stopped"]), **_pause(draw)}
-
-
-def _restart(draw: random.Random) -> dict[str, Any]:
-    return {**_layout(draw), "how": draw.choice(["term", "kill"])}
-
-
-def _rows(draw: random.Random) -> dict[str, Any]:
+def rows(draw: random.Random) -> dict[str, Any]:
+    """Draw a number of rows."""
     return {"rows": draw.choice([1, 3, 20])}
 
 
+def shards(draw: random.Random) -> dict[str, Any]:
+    """Draw a layout of a program that has nothing else to change."""
+    return {"shards": draw.choice([1, 2, 3, 4, 5])}
+
+
 def _clock(draw: random.Random) -> dict[str, Any]:
-    return {"offset": draw.choice(drift.OFFSETS), **_lasting(2, 12)(draw)}
+    return {"offset": draw.choice(drift.OFFSETS), **lasting(2, 12)(draw)}
 
 
 def _half(draw: random.Random) -> dict[str, Any]:
     return {
         "half": draw.choice(["coordinator", "coordinator", "leader"]),
         "verdict": draw.choice(["cut", "drop"]),
-        **_lasting(1, 15)(draw),
+        **lasting(1, 15)(draw),
     }
 
 
-# How often a deck has it, and what its parameters are drawn by.
-_KINDS: Mapping[str, tuple[int, Parameters]] = {
+_KINDS: Kinds = {
     "kill-worker": (3, _one),
-    "kill-daemon": (1, _nothing),
-    "kill-driver": (1, _nothing),
-    "kill-jvm": (1, _nothing),
+    "kill-daemon": (1, nothing),
+    "kill-driver": (1, nothing),
+    "kill-jvm": (1, nothing),
     "pause-worker": (3, lambda draw: {**_one(draw), **_pause(draw)}),
     "pause-driver": (1, _pause),
     "pause-jvm": (1, _pause),
-    "newcomer": (2, _newcomer),
-    "restart": (1, _restart),
-    "end-sessions": (3, _rows),
-    "postgres-fast": (1, _lasting(0, 3)),
-    "postgres-immediate": (1, _lasting(0, 3)),
-    "postgres-kill": (1, _lasting(0, 3)),
-    "raise-partitions": (1, _nothing),
-    "topic-denied": (1, _lasting(2, 12)),
-    "other-topic-denied": (1, _lasting(2, 12)),
-    "producer-denied": (1, _lasting(1, 5)),
-    "limit-lowered": (1, _lasting(2, 12)),
-    "topic-missing": (2, _lasting(1, 20)),
-    "bad-rows": (3, _rows),
-    "large-rows": (2, _rows),
-    "choosy-rows": (3, _rows),
-    "table-locked": (2, _lasting(0.5, 15)),
-    "long-transaction": (2, _lasting(5, 60)),
-    "ids-restart": (2, _nothing),
     "clock": (3, _clock),
 }
+# Of a database with a table that the program reads.
+TABLE_KINDS: Kinds = {
+    "end-sessions": (3, rows),
+    "postgres-fast": (1, lasting(0, 3)),
+    "postgres-immediate": (1, lasting(0, 3)),
+    "postgres-kill": (1, lasting(0, 3)),
+    "table-locked": (2, lasting(0.5, 15)),
+    "ids-restart": (2, nothing),
+}
 # Of these, a node is drawn.
-_NODE_KINDS: Mapping[str, tuple[int, Parameters]] = {
-    "broker-kill": (1, _lasting(0, 4)),
-    "broker-stop": (1, _lasting(0, 4)),
-    "broker-pause": (1, _lasting(0.5, 12)),
+_NODE_KINDS: Kinds = {
+    "broker-kill": (1, lasting(0, 4)),
+    "broker-stop": (1, lasting(0, 4)),
+    "broker-pause": (1, lasting(0.5, 12)),
     "wire": (10, _wire),
-    "wire-cut-all": (1, _nothing),
-    "wire-pause": (1, _lasting(0.5, 12)),
+    "wire-cut-all": (1, nothing),
+    "wire-pause": (1, lasting(0.5, 12)),
 }
 # So with several nodes: one that is away for longer is missed less.
-_CLUSTER_KINDS: Mapping[str, tuple[int, Parameters]] = {
-    "broker-kill": (2, _lasting(0, 10)),
-    "broker-stop": (2, _lasting(0, 10)),
+_CLUSTER_KINDS: Kinds = {
+    "broker-kill": (2, lasting(0, 10)),
+    "broker-stop": (2, lasting(0, 10)),
     "half-reachable": (3, _half),
 }
 
 
-def kinds(nodes: int = 1) -> Mapping[str, tuple[int, Parameters]]:
-    """Return every kind there is on so many nodes: how often a deck has it, and what its parameters are drawn by."""
+def kinds(nodes: int = 1, own: Kinds | None = None, layout: Parameters = shards) -> Kinds:
+    """Return every kind there is on so many nodes, the subject's own included.
+
+    `layout` draws the settings under which a newcomer or a restarted program runs.
+    """
     of_nodes = _NODE_KINDS if nodes == 1 else {**_NODE_KINDS, **_CLUSTER_KINDS}
-    found = {**_KINDS, **{kind: (times, _on_a_node(nodes, drawn)) for kind, (times, drawn) in of_nodes.items()}}
-    return found if nodes == 1 else {**found, "leaders-return": (3, _nothing)}
+    found = {
+        **_KINDS,
+        "newcomer": (2, lambda draw: {**layout(draw), "older": draw.choice(["lives", "stopped"]), **_pause(draw)}),
+        "restart": (1, lambda draw: {**layout(draw), "how": draw.choice(["term", "kill"])}),
+        **(own or {}),
+        **{kind: (times, _on_a_node(nodes, drawn)) for kind, (times, drawn) in of_nodes.items()},
+    }
+    return found if nodes == 1 else {**found, "leaders-return": (3, nothing)}
 
 
 def _on_a_node(nodes: int, parameters: Parameters) -> Parameters:
     return lambda draw: {"node": draw.randint(1, nodes), **parameters(draw)}
 
 
-def schedule(seed: int, seconds: float, nodes: int = 1) -> Iterator[Fault]:
-    """Yield faults for so long."""
+def schedule(seed: int, seconds: float, dealt: Kinds) -> Iterator[Fault]:
+    """Yield faults of these kinds for so long."""
     draw = random.Random(seed)
-    dealt = kinds(nodes)
     deck: list[str] = []
     at = draw.uniform(_SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS)
     while at < seconds:

@@ -9,11 +9,11 @@ import os
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.relay.crashing import NAME, TOPIC
-from tests.relay.guarded import Guard
-from tests.relay.mix.agenda import Agenda
-from tests.relay.mix.relays import REFUSED, Relays
-from tests.relay.mix.rows import LARGE_BYTES, OTHER, WIDE, Extra, Rows
+from tests.faults.guarded import Guard
+from tests.faults.mix.agenda import Agenda
+from tests.faults.mix.programs import REFUSED, Programs
+from tests.relay.mixed_rows import LARGE_BYTES, OTHER, WIDE, Extra, Rows
+from tests.relay.subject import NAME, TOPIC
 from thresher.devstack import ports
 from thresher.devstack.broker import Kafka
 from thresher.kafka.admin import Admin
@@ -26,8 +26,8 @@ _PATIENCE_SECONDS, _TOLD_SECONDS = 5.0, 2.0
 class Administrator:
     """One who may do everything."""
 
-    def __init__(self, kafka: Kafka, rows: Rows, relays: Relays, *, agenda: Agenda) -> None:
-        self._kafka, self._rows, self._relays, self._agenda = kafka, rows, relays, agenda
+    def __init__(self, kafka: Kafka, rows: Rows, programs: Programs, *, agenda: Agenda) -> None:
+        self._kafka, self._rows, self._programs, self._agenda = kafka, rows, programs, agenda
         self._guard = Guard(kafka.bootstrap, patience_seconds=_PATIENCE_SECONDS)
         self._admin = Admin(kafka.bootstrap)
         self._numbers = itertools.count()
@@ -61,7 +61,7 @@ class Administrator:
         self._rows.stash(Extra(topic=OTHER, key=f"key-{number}") for number in range(5))
 
     def producer_denied(self, seconds: float) -> None:
-        self._relays.excuse(REFUSED)
+        self._programs.excuse(REFUSED)
         self._agenda.later(seconds, "allow", lambda: self._guard.allow_producers(f"{NAME}-"))
         self._guard.deny_producers(f"{NAME}-")
 
