@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from bench.relays.apart import Line, running
+from bench.measuring.apart import Line, running
 
 _STEPS, _PAUSE_SECONDS, _PRIORITY = 1_500, 0.002, 50
 # So many times what it usually takes.
