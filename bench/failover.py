@@ -11,7 +11,6 @@ reader of all records. Medians of the rounds; the last line printed is one JSON 
 import argparse
 import itertools
 import logging
-import secrets
 import signal
 import subprocess
 import sys
@@ -24,17 +23,16 @@ from functools import partial
 from pathlib import Path
 
 import psycopg
-import yaml
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
 from bench.measuring.place import durable_stack
 from bench.measuring.report import measured, report
 from bench.measuring.rounds import Figures, in_turns, medians
 from bench.relays.place import PARTITIONS, Place
+from bench.relays.sides import reaper_command
 from thresher.devstack.broker import KafkaOptions
 from thresher.election.neli import session_seconds
 from thresher.election.settings import ElectionKind, ElectionSettings
-from thresher.kafka.admin import Admin
 from thresher.outbox import Message, Outbox, Shape
 
 PER_SECOND = 100.0
@@ -164,20 +162,8 @@ def ours(place: Place, election: ElectionKind, delivery: str) -> Callable[[], Pr
 
 @contextmanager
 def reapers(place: Place, binary: Path) -> Iterator[Callable[[], Program]]:
-    name = f"bench-{secrets.token_hex(4)}"
-    Admin(place.bootstrap).create_topic(name)
-    source = psycopg.conninfo.conninfo_to_dict(place.dsn)
-    harvest = {
-        "baseKafkaConfig": {"bootstrap.servers": place.bootstrap},
-        "leaderTopic": name,
-        "leaderGroupID": name,
-        "dataSource": " ".join(f"{key}={value}" for key, value in {**source, "sslmode": "disable"}.items()),
-        "outboxTable": "outbox",
-    }
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump({"harvest": harvest, "logging": {"level": "Warn"}}, file)
-        file.flush()
-        yield lambda: Program([str(binary), "-f", file.name])
+    with reaper_command(place, binary) as command:
+        yield lambda: Program(command)
 
 
 def main() -> None:

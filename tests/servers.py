@@ -1,9 +1,8 @@
 """The servers that a run of the tests shares: how its Kafka broker is set up."""
 
+from tests.faults.proxied import PROXIED
 from thresher.devstack import ports
 from thresher.devstack.broker import KafkaOptions, Listener
-
-PROXIED = "PROXIED"
 
 
 def kafka_options() -> KafkaOptions:

@@ -16,10 +16,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.faults.proxied import PROXIED
 from tests.processes import eventually
 from thresher.devstack.broker import KafkaOptions, Listener
 
-PROXIED = "PROXIED"
 USER, PASSWORD = "relay", "secret"
 LOGIN = {
     "security.protocol": "SASL_PLAINTEXT",

@@ -7,11 +7,11 @@ import subprocess
 from typing import Any, Generic, Self, TypeVar
 
 from tests.faults import crash_hook, drift
-from tests.faults.subject import PROXIED, Subject
+from tests.faults.proxied import proxies_of
+from tests.faults.subject import Subject
 from tests.processes import open_directory
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
-from thresher.testing.proxy import KafkaProxy
 
 # A driver that is told to stop has 30 s for its shards, and 20 s beyond.
 END_SECONDS = 120.0
@@ -37,10 +37,7 @@ class Scene(Generic[S]):
             stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
             ways = [ports.free_port() for _ in range(self._nodes)]
             self.stack = stack.enter_context(Stack(kafka=self.subject.broker(*ways)))
-            self.proxies = {
-                node: stack.enter_context(KafkaProxy(f"{ports.HOST}:{self.stack.kafka.port(PROXIED, node)}", port=way))
-                for node, way in zip(self.stack.kafka.nodes, ways, strict=True)
-            }
+            self.proxies = stack.enter_context(proxies_of(self.stack.kafka, ways))
             bootstrap = ",".join(proxy.address for proxy in self.proxies.values())
             self.orders.mkdir()
             self.subject.prepare(self.stack, bootstrap, self.directory)

@@ -8,12 +8,11 @@ from typing import Any
 from tests.faults.mix.agenda import Agenda
 from tests.faults.mix.programs import Programs
 from tests.faults.program import Program
-from thresher.devstack.broker import KafkaOptions, Listener
+from tests.faults.proxied import proxied_broker
+from thresher.devstack.broker import KafkaOptions
 from thresher.devstack.stack import Stack
 from thresher.testing.checker import Verdict
 from thresher.testing.pump import Tally
-
-PROXIED = "PROXIED"
 
 
 class Subject(abc.ABC):
@@ -29,11 +28,7 @@ class Subject(abc.ABC):
 
     def broker(self, *ways: int) -> KafkaOptions:
         """How the cluster is set up, with a way in to each node through the proxy at that port."""
-        return KafkaOptions(
-            nodes=len(ways),
-            listeners=(Listener(name=PROXIED, advertised_ports=ways),),
-            properties={"auto.create.topics.enable": "false"},
-        )
+        return proxied_broker(*ways)
 
     @abc.abstractmethod
     def prepare(self, stack: Stack, bootstrap: str, directory: Path) -> None:

@@ -22,8 +22,8 @@ from confluent_kafka.admin import AclOperation, AclPermissionType, ResourcePatte
 from tests.election.candidate import Candidate
 from tests.election.watching import SESSION_SECONDS, SOON_SECONDS, Watched, overlaps, well_formed
 from tests.faults.guarded import LOGIN, Guard, _binding
+from tests.faults.proxied import PROXIED
 from tests.processes import eventually
-from tests.servers import PROXIED
 from thresher.db import TableName
 from thresher.devstack.broker import CLIENTS
 from thresher.devstack.stack import Stack

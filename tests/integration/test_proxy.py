@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.faults.proxied import PROXIED
 from tests.processes import eventually
-from tests.servers import PROXIED
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
