@@ -58,7 +58,8 @@ class Result:
 
 def main() -> int:
     options = _options()
-    console = Console(soft_wrap=True)
+    # A file or a pipe has no width: there the table's lines are whole.
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
     try:
         mutants = load(Path(__file__).parent)
     except Misplaced as error:

@@ -35,7 +35,7 @@ BEFORE_COMMIT = {Seam.BEFORE_BEGIN, Seam.PRODUCED_SOME, Seam.FLUSHED, Seam.BEFOR
 VICTIMS = ("worker", "driver", "jvm")
 # Seen: 3 s until all stand at their seams, 9 s with a driver that has to start first.
 ARRIVAL_SECONDS = 150.0
-# Who stands at a seam is killed by us and by nobody else, however long a machine stalls.
+# For programs of a crash run: a worker at a crash point is killed by the run alone, however long a machine stalls.
 PATIENT = {"silence_seconds": 300.0, "deaf_seconds": 300.0}
 
 

@@ -3,25 +3,41 @@
 import secrets
 import threading
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import psycopg
 
 from tests.processes import eventually
-from tests.relay.relaying import Place
+from thresher.db import TableName
+from thresher.devstack.stack import Stack
 from thresher.testing.checker import Verdict, check
 from thresher.testing.history import read_history
 from thresher.testing.pump import Fleet, Plan, Tally
 from thresher.testing.reading import read_topics, rows_held
 
+# Writers have this long for a transaction that waits.
+_STOP_SECONDS = 120.0
+
+
+class Loaded(Protocol):
+    """An outbox that can be written to, and the topic that its rows are for."""
+
+    dsn: str
+    stack: Stack
+    table: TableName
+    topic: str
+
+    def pending(self) -> int:
+        """How many rows wait."""
+
 
 class Load:
     """A load until it is ended. A context manager: leaving it ends it."""
 
-    def __init__(self, place: Place, directory: Path, **plan: Any) -> None:
+    def __init__(self, place: Loaded, directory: Path, **plan: Any) -> None:
         run = secrets.token_hex(4)
         self._place = place
-        self._history = directory / f"history-{run}.jsonl"
+        self.history = directory / f"history-{run}.jsonl"
         settings: dict[str, Any] = {
             "records": 10_000_000, "keys": 60, "writers": 2, "transaction_rows": 5, "rollback_share": 0.1,
             "rate": 200.0, "skew": 0.3, "patience_seconds": 120.0,
@@ -32,7 +48,7 @@ class Load:
                 table=place.table.table,
                 topic=place.topic,
                 run=run,
-                history=self._history,
+                history=self.history,
                 **{**settings, **plan},
             )
         )
@@ -44,16 +60,19 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._fleet.stop()
-        self._thread.join(120)
+        self.stop()
 
     def _run(self) -> None:
         self._tally = self._fleet.run()
 
+    def stop(self) -> None:
+        """Stop writing. Harmless the second time."""
+        self._fleet.stop()
+        self._thread.join(_STOP_SECONDS)
+
     def end(self, seconds: float = 120.0) -> None:
         """Stop writing, and wait until nothing is left in the outbox."""
-        self._fleet.stop()
-        self._thread.join(120)
+        self.stop()
         eventually(lambda: self._place.pending() == 0, seconds, lambda: f"{self._place.pending()} rows are left")
 
     @property
@@ -72,7 +91,7 @@ class Load:
             held = rows_held(connection, self._place.table)
         reads = read_topics(self._place.stack.kafka.bootstrap, [self._place.topic], uncommitted=everything)
         return check(
-            read_history(self._history), reads, dead=held.dead, pending=held.pending, repeats_allowed=everything
+            read_history(self.history), reads, dead=held.dead, pending=held.pending, repeats_allowed=everything
         )
 
     def require_clean(self, least: int, *, everything: bool = False) -> Verdict:
