@@ -2,6 +2,7 @@
 
 import secrets
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -53,17 +54,23 @@ class Load:
             )
         )
         self._tally: Tally | None = None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop()
+        if kind is None and self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
-        self._tally = self._fleet.run()
+        try:
+            self._tally = self._fleet.run()
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever ends the load
+            self._error = error
 
     def stop(self) -> None:
         """Stop writing. Harmless the second time."""
@@ -79,7 +86,7 @@ class Load:
     def tally(self) -> Tally:
         """What was written, once the load has ended."""
         if self._tally is None:
-            raise AssertionError("the load has not ended, or ended with an error")
+            raise AssertionError("the load has not ended, or ended with an error") from self._error
         return self._tally
 
     def verdict(self, *, everything: bool = False) -> Verdict:
@@ -87,12 +94,7 @@ class Load:
 
         `everything`: what readers of all records get, who may get one again, directly behind itself within its key.
         """
-        with psycopg.connect(self._place.dsn, autocommit=True) as connection:
-            held = rows_held(connection, self._place.table)
-        reads = read_topics(self._place.stack.kafka.bootstrap, [self._place.topic], uncommitted=everything)
-        return check(
-            read_history(self.history), reads, dead=held.dead, pending=held.pending, repeats_allowed=everything
-        )
+        return judged(self._place, [self.history], everything=everything)
 
     def require_clean(self, least: int, *, everything: bool = False) -> Verdict:
         """See that every row arrived once, in order, that none is dead, and that so many were written at least."""
@@ -101,3 +103,12 @@ class Load:
         assert not verdict.dead
         assert self.tally.committed >= least, self.tally
         return verdict
+
+
+def judged(place: Loaded, histories: Iterable[Path], *, everything: bool = False) -> Verdict:
+    """Hold what readers get, and what the database still has, against all that these histories say was written."""
+    with psycopg.connect(place.dsn, autocommit=True) as connection:
+        held = rows_held(connection, place.table)
+    reads = read_topics(place.stack.kafka.bootstrap, [place.topic], uncommitted=everything)
+    transactions = [each for history in histories for each in read_history(history)]
+    return check(transactions, reads, dead=held.dead, pending=held.pending, repeats_allowed=everything)

@@ -9,17 +9,17 @@ import psycopg
 from tests.faults.crash_run import PATIENT
 from tests.faults.program import Program
 from tests.faults.subject import Subject
-from tests.relay.load import Load
+from tests.relay.load import Load, judged
 from tests.relay.relay_program import LEFT, relay_program
 from thresher.db import TableName
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.outbox import create_schema
 from thresher.relay.settings import Delivery
-from thresher.testing.checker import Verdict, check
+from thresher.testing.checker import Verdict
 from thresher.testing.history import Transaction, read_history
 from thresher.testing.pump import Tally
-from thresher.testing.reading import Held, read_topics, rows_held
+from thresher.testing.reading import Held, rows_held
 
 NAME = "crash"
 TOPIC = f"{NAME}.orders"
@@ -82,9 +82,7 @@ class RelaySubject(Subject):
         return self.pending() == 0
 
     def verdict(self, *, everything: bool) -> Verdict:
-        held = self.held()
-        reads = read_topics(self.stack.kafka.bootstrap, [TOPIC], uncommitted=everything)
-        return check(self.transactions(), reads, dead=held.dead, pending=held.pending, repeats_allowed=everything)
+        return judged(self, [load.history for load in self._loads], everything=everything)
 
     def held(self) -> Held:
         """Return what the database still has."""
