@@ -6,7 +6,6 @@ cluster is a standalone one on loopback. The last line printed is one JSON objec
 """
 
 import argparse
-import json
 import os
 import signal
 import statistics
@@ -21,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Console
-from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+from bench.measuring.processes import cpu_seconds
+from bench.measuring.report import report
+from bench.measuring.rounds import in_turns, medians
 from tests.engine.cluster import cluster, executor_of
 from tests.engine.driver import FUNCTIONS, Driver, driven, running
 from thresher.spark.bell import Bell
@@ -78,18 +76,21 @@ def started(*command: str) -> list[float]:
 
 
 def starts(rounds: int) -> dict[str, float]:
-    engine, plain = [], []
-    for number in range(rounds + 1):
-        one = started(sys.executable, "-c", ENGINE, str(FUNCTIONS.parent))
-        other = started(sys.executable, "-W", "ignore", "-c", PLAIN)
-        if number:
-            engine.append(one)
-            plain.append(other[0])
-    return {
-        "start_s": statistics.median(start for start, _ in engine),
-        "default_session_start_s": statistics.median(plain),
-        "stop_s": statistics.median(stop for _, stop in engine),
-    }
+    found = in_turns(
+        {
+            "engine": lambda: started(sys.executable, "-c", ENGINE, str(FUNCTIONS.parent)),
+            "plain": lambda: started(sys.executable, "-W", "ignore", "-c", PLAIN),
+        },
+        rounds,
+        warm=1,
+    )
+    return medians(
+        {
+            "start_s": [start for start, _ in found["engine"]],
+            "default_session_start_s": [start for (start,) in found["plain"]],
+            "stop_s": [stop for _, stop in found["engine"]],
+        }
+    )
 
 
 def is_back(gone: int, shot: dict[str, Any]) -> bool:
@@ -99,33 +100,27 @@ def is_back(gone: int, shot: dict[str, Any]) -> bool:
 
 def back(driver: Driver, rounds: int, kill: Callable[[int], object]) -> float:
     """How long a shard takes to count again after the kill; the neighbour must be the same process as before."""
-    times = []
-    for number in range(rounds + 1):
+
+    def once() -> float:
         driver.until(running, 120)
         victim, neighbour = driver.shard(0), driver.shard(1)
         began = time.monotonic()
         kill(victim["pid"])
         driver.until(partial(is_back, victim["pid"]), 120)
-        if number:
-            times.append(time.monotonic() - began)
+        took = time.monotonic() - began
         assert driver.shard(1)["pid"] == neighbour["pid"]
         time.sleep(1.5)
-    return statistics.median(times)
+        return took
+
+    return statistics.median(in_turns({"back": once}, rounds, warm=1)["back"])
 
 
 def core_share(driver: Driver, seconds: float) -> float:
     """The share of one core that the driver and its JVM use while two shards idle."""
     pids = [driver.process.pid, driver.jvm()]
-    ticks = os.sysconf("SC_CLK_TCK")
-
-    def used() -> float:
-        return sum(
-            sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13])) for pid in pids
-        ) / ticks  # fmt: skip
-
-    before, began = used(), time.monotonic()
+    before, began = cpu_seconds(pids), time.monotonic()
     time.sleep(seconds)
-    return (used() - before) / (time.monotonic() - began)
+    return (cpu_seconds(pids) - before) / (time.monotonic() - began)
 
 
 def source(_shard: Shard, _config: Any) -> Iterator[pa.RecordBatch]:
@@ -146,21 +141,25 @@ def sink(_shard: Shard, _config: Any, batches: Iterator[pa.RecordBatch]) -> None
 def batch_overhead(rounds: int) -> float:
     """Microseconds per batch through three functions, beyond calling them directly."""
     steps = [Step(function=f"{__name__}:{name}") for name in ("source", "transform", "sink")]
-    differences = []
     with ExitStack() as resources:
         shard = Shard(
             pipeline="bench", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources
         )  # fmt: skip
-        for number in range(rounds + 1):
+
+        def direct() -> float:
             began = time.perf_counter()
             sink(shard, {}, transform(shard, {}, source(shard, {})))
-            direct = time.perf_counter() - began
+            return time.perf_counter() - began
+
+        def chained() -> float:
             began = time.perf_counter()
             run_chain(steps, shard)
-            chained = time.perf_counter() - began
-            if number:
-                differences.append((chained - direct) / BATCHES * 1e6)
-    return statistics.median(differences)
+            return time.perf_counter() - began
+
+        found = in_turns({"direct": direct, "chained": chained}, rounds, warm=1)
+    return statistics.median(
+        (one - other) / BATCHES * 1e6 for one, other in zip(found["chained"], found["direct"], strict=True)
+    )
 
 
 def main() -> None:
@@ -186,13 +185,13 @@ def main() -> None:
             )
     figures["batch_overhead_us"] = batch_overhead(options.rounds)
     figures["start_ratio"] = figures["start_s"] / figures["default_session_start_s"]
-    table = Table("figure", "value", "wanted", title=f"engine, 2 shards, {options.rounds} rounds, {ROWS} rows a batch")
-    wanted = {"start_ratio": "≤ 0.6", "idle_core_share": "≤ 0.02", "batch_overhead_us": "≤ 20"}
-    for name, value in figures.items():
-        table.add_row(name, f"{value:.3f}", wanted.get(name, ""))
-    Console().print(table)
-    settings = {"shards": 2, "rounds": options.rounds, "batch_rows": ROWS}
-    print(json.dumps({**{name: round(value, 4) for name, value in figures.items()}, "settings": settings}))
+    report(
+        "engine",
+        figures,
+        wanted={"start_ratio": "≤ 0.6", "idle_core_share": "≤ 0.02", "batch_overhead_us": "≤ 20"},
+        settings={"shards": 2, "rounds": options.rounds, "batch_rows": ROWS},
+        note=f"2 shards, {options.rounds} rounds after one for warm-up, {ROWS} rows a batch",
+    )
 
 
 if __name__ == "__main__":

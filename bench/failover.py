@@ -10,11 +10,8 @@ reader of all records. Medians of the rounds; the last line printed is one JSON 
 
 import argparse
 import itertools
-import json
 import logging
-import secrets
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,32 +19,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import psycopg
-import yaml
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
-from rich.console import Console
-from rich.table import Table
 
+from bench.measuring.place import durable_stack
+from bench.measuring.report import measured, report
+from bench.measuring.rounds import Figures, in_turns, medians
 from bench.relays.place import PARTITIONS, Place
+from bench.relays.sides import reaper_command
 from thresher.devstack.broker import KafkaOptions
-from thresher.devstack.postgres import PostgresOptions
-from thresher.devstack.stack import Stack
 from thresher.election.neli import session_seconds
 from thresher.election.settings import ElectionKind, ElectionSettings
-from thresher.kafka.admin import Admin
 from thresher.outbox import Message, Outbox, Shape
 
 PER_SECOND = 100.0
 UP_SECONDS, STEADY_SECONDS = 90.0, 2.0
 PEERS_BROKER = "3.9.1"
 WANTED = {"gap_lease_s": "≤ 3", "gap_neli_s": "≤ 8", "gap_graceful_s": "≤ 2", "gap_graceful_neli_s": "≤ 2"}
-console = Console()
-
-
-def say(text: str) -> None:
-    console.print(text, soft_wrap=True, highlight=False)
 
 
 class Program:
@@ -171,20 +162,8 @@ def ours(place: Place, election: ElectionKind, delivery: str) -> Callable[[], Pr
 
 @contextmanager
 def reapers(place: Place, binary: Path) -> Iterator[Callable[[], Program]]:
-    name = f"bench-{secrets.token_hex(4)}"
-    Admin(place.bootstrap).create_topic(name)
-    source = psycopg.conninfo.conninfo_to_dict(place.dsn)
-    harvest = {
-        "baseKafkaConfig": {"bootstrap.servers": place.bootstrap},
-        "leaderTopic": name,
-        "leaderGroupID": name,
-        "dataSource": " ".join(f"{key}={value}" for key, value in {**source, "sslmode": "disable"}.items()),
-        "outboxTable": "outbox",
-    }
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump({"harvest": harvest, "logging": {"level": "Warn"}}, file)
-        file.flush()
-        yield lambda: Program([str(binary), "-f", file.name])
+    with reaper_command(place, binary) as command:
+        yield lambda: Program(command)
 
 
 def main() -> None:
@@ -197,8 +176,7 @@ def main() -> None:
     if options.peer_binary is not None and not options.peer_binary.is_file():
         raise SystemExit(f"--peer-binary: there is no {options.peer_binary}")
     logging.disable(logging.WARNING)
-    figures: dict[str, float] = {}
-    with Stack(postgres=PostgresOptions(durable=True)) as stack:
+    with durable_stack() as stack:
         place = Place.of(stack, {})
         sides = {
             "gap_lease_s": (ElectionKind.LEASE, signal.SIGKILL),
@@ -209,35 +187,32 @@ def main() -> None:
         asked = options.only.split(",") if options.only else list(sides)
         if unknown := [name for name in asked if name not in sides]:
             raise SystemExit(f"--only: {unknown[0]!r} is none of {', '.join(sides)}")
-        for name, (election, ending) in sides.items():
-            if name not in asked:
-                continue
-            found = []
-            for _ in range(options.rounds):
-                found.append(measure(place, ours(place, election, options.delivery), ending, ready="Spark is ready"))
-                say(f"{name}: {found[-1]:.2f}")
-            figures[name] = statistics.median(found)
+
+        def gap(election: ElectionKind, ending: signal.Signals) -> float:
+            return measure(place, ours(place, election, options.delivery), ending, ready="Spark is ready")
+
+        chosen = {name: partial(gap, *side) for name, side in sides.items() if name in asked}
+        figures: Figures = medians(in_turns(chosen, options.rounds, tell=measured))
     if options.peer_binary is not None:
-        with Stack(postgres=PostgresOptions(durable=True), kafka=KafkaOptions(version=PEERS_BROKER)) as stack:
+        with durable_stack(kafka=KafkaOptions(version=PEERS_BROKER)) as stack:
             theirs = Place.of(stack, {}, Shape.GOHARVEST)
             with reapers(theirs, options.peer_binary) as make:
-                figures["gap_goharvest_s"] = statistics.median(
-                    measure(theirs, make, signal.SIGKILL, ready=None, committed=False) for _ in range(options.rounds)
-                )
-    table = Table("figure", "seconds", "wanted", title=f"time without deliveries, {options.delivery}")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:.2f}", WANTED.get(name, ""))
-    console.print(table)
+
+                def peers_gap() -> float:
+                    return measure(theirs, make, signal.SIGKILL, ready=None, committed=False)
+
+                figures |= medians(in_turns({"gap_goharvest_s": peers_gap}, options.rounds, tell=measured))
     settings = ElectionSettings()
     told = {
         "delivery": options.delivery, "rounds": options.rounds, "rows_per_s": PER_SECOND,
         "lease_seconds": settings.lease_seconds, "heartbeat_timeout_seconds": settings.heartbeat_timeout_seconds,
     }  # fmt: skip
-    say(
+    note = (
         f"lease {settings.lease_seconds:g} s; heartbeat time-out {settings.heartbeat_timeout_seconds:g} s, session "
         f"{session_seconds(settings.heartbeat_timeout_seconds):g} s; {PER_SECOND:g} rows/s, {options.rounds} rounds"
     )
-    print(json.dumps({**{name: round(value, 3) for name, value in figures.items()}, "settings": told}))
+    title = f"seconds without deliveries, {options.delivery}"
+    report(title, figures, wanted=WANTED, settings=told, note=note)
 
 
 if __name__ == "__main__":

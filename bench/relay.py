@@ -18,25 +18,22 @@ is one JSON object: the figures, and the settings they were measured with.
 """
 
 import argparse
-import json
 import logging
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from bench.measuring.place import durable_stack
+from bench.measuring.processes import cpu_seconds, most_resident_mb, tree
+from bench.measuring.report import measured, report, say
+from bench.measuring.rounds import Figures, in_turns, medians, middle
 from bench.relays.ceiling import Tuning, copying, tuned
 from bench.relays.latency import PER_SECOND, WARM_SECONDS, cuts, latencies, polling, unhindered
 from bench.relays.place import KEYS, PARTITIONS, VALUE_BYTES, WARM_SHARE, Place, Watched, tally, watch, without_markers
-from bench.relays.processes import cpu_seconds, most_resident_mb, tree
 from bench.relays.sides import SHARDS, reaper, relay
 from thresher.devstack.broker import KafkaOptions
-from thresher.devstack.postgres import PostgresOptions
 from thresher.devstack.stack import Stack
 from thresher.outbox import Shape
 from thresher.relay.settings import Delivery, Limits
@@ -57,12 +54,6 @@ WANTED_AT_LEAST_ONCE = {
 }  # fmt: skip
 HOT_ROWS, PEERS_ROWS = 1_500, 20_000
 PEERS_BROKER = "3.9.1"
-Figures = dict[str, float]
-console = Console()
-
-
-def say(text: str) -> None:
-    console.print(text, soft_wrap=True, highlight=False)
 
 
 class Bench:
@@ -90,13 +81,7 @@ class Bench:
         return self._aside[value_bytes]
 
     def medians(self, sides: dict[str, Callable[[], float]]) -> Figures:
-        """Measure the sides in turns, each first in every other round; return the median of each."""
-        found: dict[str, list[float]] = {name: [] for name in sides}
-        for number in range(self.rounds):
-            for name, measure in list(sides.items())[:: -1 if number % 2 else 1]:
-                found[name].append(measure())
-                say(f"{name}: {found[name][-1]:,.1f}")
-        return {name: statistics.median(each) for name, each in found.items()}
+        return medians(in_turns(sides, self.rounds, tell=measured))
 
     def relayed(
         self,
@@ -245,9 +230,7 @@ class Bench:
         if self.peer_binary is None:
             raise AssertionError("no peer was given")
         binary = self.peer_binary
-        with Stack(
-            postgres=PostgresOptions(durable=True, settings=POSTGRES), kafka=KafkaOptions(version=PEERS_BROKER)
-        ) as stack:
+        with durable_stack(POSTGRES, KafkaOptions(version=PEERS_BROKER)) as stack:
             theirs = Place.of(stack, self.producer, Shape.GOHARVEST)
             ours, self.place, self._aside = self.place, Place.of(stack, self.producer), {}
             aside = theirs.prepare(PEERS_ROWS)
@@ -285,11 +268,6 @@ class Bench:
         }
 
 
-def middle(rounds: list[Figures]) -> Figures:
-    """Return the median of each figure."""
-    return {name: statistics.median(each[name] for each in rounds if name in each) for name in rounds[0]}
-
-
 def parts(options: argparse.Namespace) -> Iterator[str]:
     asked = options.only.split(",") if options.only else PARTS
     for name in asked:
@@ -319,21 +297,11 @@ def main() -> None:
     chosen = list(parts(options))
     logging.disable(logging.WARNING)
     figures: Figures = {}
-    with Stack(postgres=PostgresOptions(durable=True, settings=POSTGRES)) as stack:
+    with durable_stack(POSTGRES) as stack:
         bench = Bench(stack, options)
         for name in chosen:
             say(f"== {name}")
             figures |= getattr(bench, name.replace("-", "_"))()
-    table = Table(
-        "figure",
-        "value",
-        "wanted",
-        title=f"relay, {bench.delivery}; durable Postgres 18, 256 MB of buffers, 4 GB of WAL, one broker",
-    )
-    wanted = WANTED if bench.delivery is Delivery.EXACTLY_ONCE else WANTED_AT_LEAST_ONCE
-    for name, value in figures.items():
-        table.add_row(name, f"{value:,.2f}" if value < 1000 else f"{value:,.0f}", wanted.get(name, ""))
-    console.print(table)
     limits = Limits()
     batch = limits.mark_rows if bench.delivery is Delivery.AT_LEAST_ONCE else limits.batch_rows
     settings = {
@@ -344,7 +312,7 @@ def main() -> None:
         "compression": options.compression, "acks": "all", "ceiling": str(bench.ceiling_tuning or ""),
         "goharvest_rows": PEERS_ROWS, "goharvest_hot_key_rows": HOT_ROWS,
     }  # fmt: skip
-    say(
+    note = (
         f"{bench.rows:,} rows, {VALUE_BYTES}-byte values, one header, {KEYS:,} keys, 1 topic, {PARTITIONS} partitions, "
         f"{SHARDS} shards, {batch:,} rows a batch at most, where a part does not say otherwise; "
         f"warm-up {WARM_SHARE:.0%} of the rows, {bench.rounds} rounds; the database's time between a quarter and six "
@@ -353,7 +321,13 @@ def main() -> None:
         f"{options.linger_ms:g} ms, compression {options.compression}, acks all; goharvest: its defaults, "
         f"{PEERS_ROWS:,} rows, {HOT_ROWS:,} of one key"
     )
-    print(json.dumps({**{name: round(value, 3) for name, value in figures.items()}, "settings": settings}))
+    report(
+        f"relay, {bench.delivery}; durable Postgres 18, 256 MB of buffers, 4 GB of WAL, one broker",
+        figures,
+        wanted=WANTED if bench.delivery is Delivery.EXACTLY_ONCE else WANTED_AT_LEAST_ONCE,
+        settings=settings,
+        note=note,
+    )
 
 
 if __name__ == "__main__":

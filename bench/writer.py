@@ -6,22 +6,19 @@ declared types, or a prepared INSERT. The last line printed is one JSON object.
 """
 
 import argparse
-import json
 import multiprocessing
 import secrets
-import statistics
 import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import psycopg
-from rich.console import Console
-from rich.table import Table
 
+from bench.measuring.place import durable_stack
+from bench.measuring.report import report
+from bench.measuring.rounds import Figures, in_turns, medians
 from thresher.db import TableName, statement
-from thresher.devstack.postgres import PostgresOptions
-from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Outbox, Shape, create_schema
 from thresher.outbox.admission import Admission, Limits, Row
 from thresher.testing.pump import Fleet, Plan
@@ -74,17 +71,6 @@ def timed(connection: psycopg.Connection[Any], work: Callable[[], object]) -> fl
     return time.perf_counter() - start
 
 
-def in_turns(connection: psycopg.Connection[Any], rounds: int, **works: Callable[[], object]) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for number in range(rounds + 2):  # two for warm-up
-        # Each goes first in every other round, so that neither always follows the other's traces.
-        for name, work in list(works.items())[:: 1 if number % 2 else -1]:
-            seconds = timed(connection, work)
-            if number >= 2:
-                times[name].append(seconds)
-    return {name: statistics.median(each) for name, each in times.items()}
-
-
 def copier(dsn: str, plan: Plan, index: int, barrier: Barrier, results: Any) -> None:
     transactions = [bare_rows(load.messages) for load in loads(plan, index)]
     with psycopg.connect(dsn) as connection:
@@ -115,60 +101,57 @@ def main() -> None:
     parser.add_argument("--pump-records", type=int, default=200_000)
     parser.add_argument("--transaction", type=int, default=100, help="rows in a transaction of the pump")
     options = parser.parse_args()
-    console = Console()
     many, single = messages(10_000), messages(2_000)
     many_rows, single_rows = bare_rows(many), bare_rows(single)
     outbox = Outbox("outbox")
-    with Stack(postgres=PostgresOptions(durable=True)) as stack:
+    with durable_stack() as stack:
         dsn = stack.postgres.create_database("bench")
         stack.kafka.nodes[1].end()  # not measured here, and it would use the cores
+        plan = Plan(
+            dsn=dsn, records=options.pump_records, keys=KEYS, value_bytes=VALUE_BYTES, writers=4,
+            transaction_rows=options.transaction, run=secrets.token_hex(4),
+        )  # fmt: skip
         with psycopg.connect(dsn) as connection:
             create_schema(connection, NAME)
-            bulk = in_turns(
-                connection,
-                options.rounds,
-                ours=lambda: outbox.stash_many(connection, many),
-                bare=lambda: bare_copy(connection, many_rows),
-            )
-            one = in_turns(
-                connection,
-                options.rounds,
-                ours=lambda: stash_each(outbox, connection, single),
-                bare=lambda: bare_execute(connection, single_rows),
-            )
-            plan = Plan(
-                dsn=dsn, records=options.pump_records, keys=KEYS, value_bytes=VALUE_BYTES, writers=4,
-                transaction_rows=options.transaction, run=secrets.token_hex(4),
-            )  # fmt: skip
-            pumped, copied = [], []
-            for number in range(options.pump_rounds + 1):  # one for warm-up
-                empty(connection)
-                pump_seconds = Fleet(plan).run().seconds
-                empty(connection)
-                copy_seconds = four_copies(dsn, plan)
-                if number:
-                    pumped.append(pump_seconds)
-                    copied.append(copy_seconds)
-    pump, copies = statistics.median(pumped), statistics.median(copied)
-    table = Table(title=f"rows of {VALUE_BYTES} byte values, {KEYS} keys, one header; durable Postgres 18; medians")
-    for column in ("", "rows", "ours, rows/s", "bare, rows/s", "ratio"):
-        table.add_column(column, justify="right")
 
-    def show(what: str, rows: int, ours: float, bare: float) -> float:
-        table.add_row(what, f"{rows:,}", f"{rows / ours:,.0f}", f"{rows / bare:,.0f}", f"{bare / ours:.2f}")
-        return round(bare / ours, 3)
+            def pump() -> float:
+                empty(connection)
+                return Fleet(plan).run().seconds
 
-    figures = {
-        "stash_many_vs_copy": show("stash_many / COPY", len(many), bulk["ours"], bulk["bare"]),
-        "stash_vs_execute": show("stash / execute", len(single), one["ours"], one["bare"]),
-        "pump_vs_copy": show(
-            f"pump, 4 writers, {options.transaction} rows a transaction / 4 COPYs", plan.records, pump, copies
-        ),
-        "pump_rows_per_s": round(plan.records / pump),
+            def copies() -> float:
+                empty(connection)
+                return four_copies(dsn, plan)
+
+            sides: dict[str, Callable[[], float]] = {
+                "stash_many": lambda: timed(connection, lambda: outbox.stash_many(connection, many)),
+                "copy": lambda: timed(connection, lambda: bare_copy(connection, many_rows)),
+            }
+            seconds = medians(in_turns(sides, options.rounds, warm=2))
+            sides = {
+                "stash": lambda: timed(connection, lambda: stash_each(outbox, connection, single)),
+                "execute": lambda: timed(connection, lambda: bare_execute(connection, single_rows)),
+            }
+            seconds |= medians(in_turns(sides, options.rounds, warm=2))
+            seconds |= medians(in_turns({"pump": pump, "four_copies": copies}, options.pump_rounds, warm=1))
+    rows = {"stash_many": len(many), "copy": len(many), "stash": len(single), "execute": len(single)}
+    figures: Figures = {
+        "stash_many_vs_copy": seconds["copy"] / seconds["stash_many"],
+        "stash_vs_execute": seconds["execute"] / seconds["stash"],
+        "pump_vs_copy": seconds["four_copies"] / seconds["pump"],
+        **{f"{name}_rows_per_s": rows.get(name, plan.records) / each for name, each in seconds.items()},
     }
-    console.print(table)
-    console.print(f"rounds: {options.rounds} (2 warm-up), pump {options.pump_rounds} (1 warm-up)")
-    print(json.dumps(figures))
+    report(
+        "the writer and the pump beside the bare driver",
+        figures,
+        wanted={},
+        settings={
+            "value_bytes": VALUE_BYTES, "keys": KEYS, "headers": 1, "rounds": options.rounds,
+            "pump_rounds": options.pump_rounds, "pump_records": plan.records, "transaction_rows": options.transaction,
+        },
+        note=f"rows of {VALUE_BYTES} byte values, {KEYS} keys, one header; durable Postgres 18; medians of "
+        f"{options.rounds} rounds (2 warm-up), pump {options.pump_rounds} (1 warm-up), 4 writers, "
+        f"{options.transaction} rows a transaction",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,57 +1,211 @@
-"""Breaks the code on purpose: each patch in this directory must turn the test that its first line names red.
+"""Breaks the code on purpose: each mutant must turn the test that it names red (see `mutant`).
 
-A patch opens with `# test: <pytest id>` and is applied to a copy of the checkout, so that the checkout stays as it is.
-A patch that no longer applies, or a test that stays green, fails the run. Arguments pick patches by name.
+1. Every anchor must match and every test be there, or nothing is run; `--check` ends here.
+2. The checkout is copied once; each mutant is put into the copy, its test run, and taken out again.
+3. Mutants go by test file. Tests that need servers share one stack, which each finds empty.
+4. A test that fails has caught its mutant. A green one lets it survive. A run that ends in another way (an import, a
+   fixture) is a mistake of the mutant. Survivors and mistakes fail the run.
 """
 
+import argparse
+import contextlib
+import enum
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from mutants.mutant import Misplaced, Mutant, load, misplaced
+from tests.servers import kafka_options
+from thresher.devstack import shared
+from thresher.devstack.stack import Stack
+
 ROOT = Path(__file__).parents[1]
-HERE = Path(__file__).parent
+_COPIED = ("src", "tests", "examples", "docs", "pyproject.toml", "README.md")
+# Tests elsewhere start no servers.
+_SERVED = ("tests/integration/", "tests/crash/", "tests/contract/", "tests/acceptance/")
+_LONGEST_SECONDS = 900.0
+
+
+class Outcome(enum.StrEnum):
+    """How a mutant fared."""
+
+    CAUGHT = "caught"
+    SURVIVED = "SURVIVED"
+    MISTAKE = "MISTAKE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A mutant, how it fared, and what the test's run said where that matters."""
+
+    mutant: Mutant
+    outcome: Outcome
+    seconds: float
+    output: str = ""
 
 
 def main() -> int:
-    wanted = sys.argv[1:]
-    patches = [path for path in sorted(HERE.glob("*.patch")) if not wanted or path.stem in wanted]
-    survivors = [patch.stem for patch in patches if not killed(patch)]
-    print(f"{len(patches) - len(survivors)} of {len(patches)} mutants were caught")
-    for name in survivors:
-        print(f"survived: {name}")
-    return 1 if survivors or not patches else 0
+    options = _options()
+    # A file or a pipe has no width: there the table's lines are whole.
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    try:
+        mutants = load(Path(__file__).parent)
+    except Misplaced as error:
+        console.print(str(error), markup=False)
+        return 1
+    if problems := misplaced(mutants, ROOT):
+        for problem in problems:
+            console.print(problem, markup=False)
+        return 1
+    if options.check:
+        rooms = Counter(mutant.room for mutant in mutants)
+        console.print(f"{len(mutants)} mutants fit: " + ", ".join(f"{room} {n}" for room, n in rooms.items()))
+        return 0
+    chosen = _chosen(mutants, options)
+    if not chosen:
+        console.print("no mutant was chosen")
+        return 0 if options.changed else 1
+    results = list(_run(chosen, console))
+    _show(results, console)
+    return 0 if all(result.outcome is Outcome.CAUGHT for result in results) else 1
 
 
-def killed(patch: Path) -> bool:
-    test = patch.read_text().splitlines()[0].removeprefix("# test: ").strip()
-    with tempfile.TemporaryDirectory(prefix="thresher-mutant-") as scratch:
-        copy = Path(scratch)
-        for part in ("src", "tests", "examples", "docs", "pyproject.toml", "README.md"):
-            source = ROOT / part
-            shutil.copytree(source, copy / part) if source.is_dir() else shutil.copy(source, copy / part)
-        applied = subprocess.run(
-            ["git", "apply", "--unsafe-paths", f"--directory={copy}", patch],
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./run mutants", description="Break the code; each break turns a test red.")
+    parser.add_argument("names", nargs="*", help="mutants or rooms; all if none is named")
+    parser.add_argument("--check", action="store_true", help="only prove that anchors and tests are there")
+    parser.add_argument("--changed", action="store_true", help="only mutants of files that differ from --base")
+    parser.add_argument("--base", default="HEAD~", help="the commit that --changed compares with (%(default)s)")
+    return parser.parse_args()
+
+
+def _chosen(mutants: Sequence[Mutant], options: argparse.Namespace) -> list[Mutant]:
+    """Return the mutants to run, by test file: those without servers first, so that a mistake shows early."""
+    known = {mutant.name for mutant in mutants} | {mutant.room for mutant in mutants}
+    if unknown := sorted(set(options.names) - known):
+        raise SystemExit(f"no mutant and no room: {', '.join(unknown)}")
+    chosen = [mutant for mutant in mutants if not options.names or {mutant.name, mutant.room} & set(options.names)]
+    if options.changed:
+        command = ["git", "diff", "--name-only", options.base]
+        changed = set(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n"))
+        chosen = [mutant for mutant in chosen if mutant.file in changed or mutant.test_file in changed]
+    return sorted(chosen, key=lambda mutant: (_served(mutant), mutant.test_file))
+
+
+def _served(mutant: Mutant) -> bool:
+    return mutant.test.startswith(_SERVED)
+
+
+def _run(mutants: Sequence[Mutant], console: Console) -> Iterator[Result]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        tempfile.TemporaryDirectory(prefix="thresher-mutants-") as scratch,
+        contextlib.ExitStack() as servers,
+        Progress(*columns, console=console) as progress,
+    ):
+        copy, description = Path(scratch) / "checkout", Path(scratch) / "stack"
+        _copy(copy)
+        # The database's account passes through.
+        Path(scratch).chmod(0o711)
+        bar = progress.add_task("", total=len(mutants))
+        for mutant in mutants:
+            shares = _served(mutant) and not mutant.own_servers
+            if shares and not description.exists():
+                progress.update(bar, description="starting servers")
+                shared.describe(servers.enter_context(Stack(kafka=kafka_options())), description)
+            progress.update(bar, description=mutant.name)
+            result = _try(mutant, copy, description if shares else None)
+            progress.advance(bar)
+            told = f"{result.outcome:8} {result.seconds:5.1f} s  {mutant.name}: {mutant.test}"
+            console.print(told, markup=False, highlight=False)
+            if result.outcome is not Outcome.CAUGHT:
+                console.print(result.output[-1500:], markup=False, highlight=False)
+            yield result
+
+
+def _copy(target: Path) -> None:
+    target.mkdir()
+    for part in _COPIED:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, target / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target / part)
+
+
+def _try(mutant: Mutant, copy: Path, stack: Path | None) -> Result:
+    """Put the mutant into the copy, run its test, and take it out again."""
+    file = copy / mutant.file
+    sound = file.read_text(encoding="utf-8")
+    file.write_text(mutant.mutated(sound), encoding="utf-8")
+    began = time.monotonic()
+    try:
+        outcome, output = _test(mutant.test, copy, stack)
+    finally:
+        file.write_text(sound, encoding="utf-8")
+    return Result(mutant=mutant, outcome=outcome, seconds=time.monotonic() - began, output=output)
+
+
+def _test(test: str, copy: Path, stack: Path | None) -> tuple[Outcome, str]:
+    report = copy.parent / "report.xml"
+    report.unlink(missing_ok=True)
+    # The copy's package comes before the installed one, in this process and in those that tests start.
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    if stack is not None:
+        environment[shared.DESCRIPTION] = str(stack)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    try:
+        ended = subprocess.run(
+            [*command, f"--junitxml={report}", test],
             cwd=copy,
-            capture_output=True,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             check=False,
+            timeout=_LONGEST_SECONDS,
         )
-        if applied.returncode != 0:
-            print(f"{patch.stem}: does not apply: {applied.stderr.strip()}")
-            return False
-        # The copy's package comes before the installed one, in this process and in those that tests start.
-        environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", test]
-        outcome = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
-        # 1 is a test that failed; anything else (nothing collected, a usage error) is a mistake of the patch.
-        caught = outcome.returncode == 1
-        print(f"{'caught  ' if caught else 'SURVIVED'} {patch.stem}: {test}", flush=True)
-        if outcome.returncode > 1:
-            print(outcome.stdout[-2000:])
-        return caught
+    except subprocess.TimeoutExpired:
+        return Outcome.MISTAKE, f"the test did not end in {_LONGEST_SECONDS:g} s"
+    if ended.returncode == 0:
+        return Outcome.SURVIVED, ended.stdout
+    # 1 is a test that failed, or a fixture: only the test itself has caught something.
+    caught = ended.returncode == 1 and _failures(report) > 0
+    return Outcome.CAUGHT if caught else Outcome.MISTAKE, ended.stdout
+
+
+def _failures(report: Path) -> int:
+    try:
+        suites = ET.parse(report).getroot().iter("testsuite")  # noqa: S314 - pytest wrote it
+        return sum(int(suite.get("failures", "0")) for suite in suites)
+    except (OSError, ET.ParseError):
+        return 0
+
+
+def _show(results: Sequence[Result], console: Console) -> None:
+    table = Table("mutant", "test", "outcome", "seconds", box=None)
+    for result in results:
+        style = "" if result.outcome is Outcome.CAUGHT else "bold red"
+        seconds = f"{result.seconds:.1f}"
+        table.add_row(result.mutant.name, result.mutant.test, str(result.outcome), seconds, style=style)
+    console.print(table)
+    counts = Counter(result.outcome for result in results)
+    minutes = sum(result.seconds for result in results) / 60
+    console.print(f"{counts[Outcome.CAUGHT]} of {len(results)} mutants were caught, in {minutes:.1f} minutes")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from pathlib import Path
 
 import psycopg
 
-from tests.crash.test_relay_database import judged, load, moves, once_in_order, rows
 from tests.processes import open_directory
+from tests.relay.database_load import moves, once_in_order, require_good, rows, writers
+from tests.relay.load import Load
 from tests.relay.relaying import Place
 from thresher.devstack.broker import KafkaOptions
 from thresher.devstack.postgres import Postgres, PostgresOptions
@@ -69,15 +70,15 @@ def bloat(stack: Stack, options: argparse.Namespace) -> str:
 
 def lock(stack: Stack, _options: argparse.Namespace) -> str:
     at = Place(stack, stack.postgres.create_database("lock"), "lock-")
-    with history() as noted:
-        with at.relaying() as relaying, load(at, noted):
+    with histories() as directory:
+        with at.relaying() as relaying, writers(at, directory) as load:
             moves(at, relaying, LONG_SECONDS)
             with psycopg.connect(at.dsn) as locker:
                 locker.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE")
                 time.sleep(30.0)
             moves(at, relaying, LONG_SECONDS)
             restarts = [shard.restarts for shard in relaying.shards]
-        return f"{finish(at, noted)}; restarts {restarts}"
+        return f"{finish(at, load)}; restarts {restarts}"
 
 
 def disk(stack: Stack, options: argparse.Namespace) -> str:
@@ -94,10 +95,11 @@ def disk(stack: Stack, options: argparse.Namespace) -> str:
         server.start()
         at = Place(stack, server.create_database("disk"), "disk-")
         # A stamp is a new version of the row: settling needs room.
-        with history() as noted, at.relaying(settling=Settling.STAMP) as relaying:
+        with histories() as noted, at.relaying(settling=Settling.STAMP) as relaying:
             told = "nothing"
+            first = writers(at, noted, value_bytes=1000, rate=None)
             try:
-                with load(at, noted, value_bytes=1000, rate=None):
+                with first:
                     moves(at, relaying, LONG_SECONDS)
                     fill(filler)
                     relaying.until(lambda: any(shard.last_error for shard in relaying.shards), 60.0)
@@ -110,10 +112,10 @@ def disk(stack: Stack, options: argparse.Namespace) -> str:
             if not answers(server):
                 server.server.kill()
                 server.start()
-            with load(at, noted, value_bytes=1000):
+            with writers(at, noted, value_bytes=1000) as second:
                 moves(at, relaying, LONG_SECONDS)
             relaying.until(lambda: at.pending() == 0, LONG_SECONDS)
-            return f"{judged(at, noted)}; writers were told: {told}; the relay met: {met}"
+            return f"{require_good(at, first, second)}; writers were told: {told}; the relay met: {met}"
     finally:
         server.server.end()
         subprocess.run(["umount", "-l", str(directory)], check=True)
@@ -152,18 +154,18 @@ def transform(stack: Stack, options: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def history() -> Iterator[Path]:
+def histories() -> Iterator[Path]:
     directory = open_directory()
     try:
-        yield directory / "history.jsonl"
+        yield directory
     finally:
         shutil.rmtree(directory)
 
 
-def finish(at: Place, noted: Path) -> str:
+def finish(at: Place, load: Load) -> str:
     with at.relaying() as relaying:
         relaying.until(lambda: at.pending() == 0, LONG_SECONDS)
-    return judged(at, noted)
+    return require_good(at, load)
 
 
 PARTS: dict[str, Callable[[Stack, argparse.Namespace], str]] = {

@@ -16,9 +16,11 @@ import sys
 import time
 from pathlib import Path
 
-from tests.relay import mixing
-from tests.relay.crashing import SEAMS, CrashRun, schedule
-from tests.relay.mixed import MixedRun
+from tests.faults import fault_schedule
+from tests.faults.crash_run import SEAMS, CrashRun, schedule
+from tests.faults.mixed_run import MixedRun
+from tests.relay.mixed_subject import MixedRelay, relay_kinds
+from tests.relay.subject import RelaySubject
 from thresher.relay.settings import Delivery
 
 # Rows a second, by guarantee and nodes: less than what a small machine relays while one fault follows another. At least
@@ -52,16 +54,12 @@ def main() -> int:
 
 def mixed(options: argparse.Namespace) -> int:
     seconds = options.minutes * 60
-    faults = list(mixing.schedule(options.seed, seconds - CALM_SECONDS, options.nodes))
+    faults = list(fault_schedule.schedule(options.seed, seconds - CALM_SECONDS, relay_kinds(options.nodes)))
     print(f"seed {options.seed}: {len(faults)} faults in {options.minutes:g} minutes")
     print("\n".join(fault.line() for fault in faults), "\n", flush=True)
     began = time.monotonic()
-    scene = MixedRun(
-        rate=RATES[options.delivery, options.nodes],
-        delivery=options.delivery,
-        nodes=options.nodes,
-        tell=lambda line: print(line, flush=True),
-    )
+    relay = MixedRelay(rate=RATES[options.delivery, options.nodes], delivery=options.delivery)
+    scene = MixedRun(relay, nodes=options.nodes, tell=lambda line: print(line, flush=True))
     with scene as run:
         try:
             run.run(faults, seconds)
@@ -89,9 +87,9 @@ def mixed(options: argparse.Namespace) -> int:
 
 
 def seams(options: argparse.Namespace) -> int:
-    rounds = list(schedule(options.seed, options.hits))
+    rounds = list(schedule(options.seed, options.hits, RelaySubject.shards))
     began = time.monotonic()
-    with CrashRun(delivery=options.delivery) as run:
+    with CrashRun(RelaySubject(delivery=options.delivery)) as run:
         for number, (victim, orders) in itertools.islice(enumerate(rounds), options.first, None):
             run.round(victim, orders)
             print(

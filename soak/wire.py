@@ -16,19 +16,16 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.faults.proxied import proxied_broker, proxies_of
+from tests.faults.wire import ALL, Storm, Wire
 from tests.processes import eventually
 from tests.relay.load import Load
 from tests.relay.relaying import Place, Relaying
-from tests.relay.wire import ALL, Storm, Wire
 from thresher.devstack import ports
-from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
-from thresher.testing.proxy import KafkaProxy
 
-PROXIED = "PROXIED"
 SHARDS = 4
 PROPERTIES = {
-    "auto.create.topics.enable": "false",
     "leader.imbalance.check.interval.seconds": "1",
     "leader.imbalance.per.broker.percentage": "0",
 }
@@ -41,17 +38,12 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 3))
     options = parser.parse_args()
     ways = tuple(ports.free_port() for _ in range(options.nodes))
-    kafka = KafkaOptions(
-        nodes=options.nodes, listeners=(Listener(name=PROXIED, advertised_ports=ways),), properties=PROPERTIES
-    )
+    kafka = proxied_broker(*ways, properties=PROPERTIES)
     began = time.monotonic()
     with contextlib.ExitStack() as scene:
         directory = Path(scene.enter_context(tempfile.TemporaryDirectory(prefix="thresher-soak-")))
         stack = scene.enter_context(Stack(kafka=kafka))
-        proxies = [
-            scene.enter_context(KafkaProxy(f"{ports.HOST}:{stack.kafka.port(PROXIED, node)}", port=way))
-            for node, way in zip(stack.kafka.nodes, ways, strict=True)
-        ]
+        proxies = list(scene.enter_context(proxies_of(stack.kafka, ways)).values())
         place = Place(stack, stack.postgres.create_database("soak"), "soak-")
         bootstrap = ",".join(proxy.address for proxy in proxies)
         relay = scene.enter_context(place.relaying(shards=SHARDS, kafka={"bootstrap.servers": bootstrap}))

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.processes import eventually, marked
-from thresher.devstack import ports
-from thresher.devstack.broker import KafkaOptions, Listener
+from tests.servers import kafka_options
+from thresher.devstack.shared import running_stack
 from thresher.devstack.stack import Stack
 from thresher.spark.bell import Bell
 from thresher.spark.driver.engine import Engine
@@ -28,7 +28,6 @@ pytest_plugins = ["thresher.devstack.fixtures"]
 settings.register_profile("thresher", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("thresher")
 
-PROXIED = "PROXIED"
 # For so many shards the run's Spark has slots at once.
 SLOTS = 8
 # Where tests take long, the longest first.
@@ -69,14 +68,7 @@ def nothing_stays_behind() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
     """The servers of the run: an account that ACLs bind, one that comes by SASL_SSL, and a listener for a proxy."""
-    proxied = Listener(name=PROXIED, advertised_ports=(ports.free_port(),))
-    options = KafkaOptions(
-        users={"relay": "secret"},
-        scram={"alice": "alice-secret"},
-        listeners=(proxied,),
-        properties={"auto.create.topics.enable": "false", "super.users": "User:ANONYMOUS;User:alice"},
-    )
-    with Stack(kafka=options) as running:
+    with running_stack(kafka_options()) as running:
         yield running
 
 

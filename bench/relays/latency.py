@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import psycopg
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
-from bench.relays.apart import Line, running
+from bench.measuring.apart import Line, running
+from bench.measuring.pulse import feeling
 from bench.relays.place import COLUMNS, KEYS, PARTITIONS, PATIENCE_SECONDS, VALUE_BYTES, Place
-from bench.relays.pulse import feeling
 from thresher.db.arrays import bigint_array
 from thresher.db.cursor import BigintArray, OwnCursor
 from thresher.outbox import Outbox

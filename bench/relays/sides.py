@@ -37,6 +37,14 @@ def relay(place: Place, *, shards: int = SHARDS, delivery: Delivery = Delivery.E
 @contextmanager
 def reaper(place: Place, program: Path) -> Iterator[int]:
     """Run goharvest meanwhile, with its defaults."""
+    # It handles no signal.
+    with reaper_command(place, program) as command, _running(command, signal.SIGKILL) as process:
+        yield process
+
+
+@contextmanager
+def reaper_command(place: Place, program: Path) -> Iterator[list[str]]:
+    """Yield the command that starts goharvest with its defaults; its competitors have the same."""
     source = psycopg.conninfo.conninfo_to_dict(place.dsn)
     name = f"bench-{secrets.token_hex(4)}"
     Admin(place.bootstrap).create_topic(name)
@@ -50,9 +58,7 @@ def reaper(place: Place, program: Path) -> Iterator[int]:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump({"harvest": harvest, "logging": {"level": "Warn"}}, file)
         file.flush()
-        # It handles no signal.
-        with _running([str(program), "-f", file.name], signal.SIGKILL) as process:
-            yield process
+        yield [str(program), "-f", file.name]
 
 
 @contextmanager

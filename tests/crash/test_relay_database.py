@@ -1,117 +1,37 @@
 """The relay and a database that is shut down, restored, promoted, truncated, locked and bloated under it."""
 
-import contextlib
 import itertools
-import secrets
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from tests.faults.standing import HOOK, Standing, standing
 from tests.processes import eventually
+from tests.relay.database_load import BACK_SECONDS, moves, once_in_order, require_good, rows, writers
 from tests.relay.databases import copy_data, data_of, own_postgres, standby_of
 from tests.relay.relaying import Place, Relaying
-from tests.relay.standing import HOOK, Standing, standing
 from thresher.core.errors import Superseded
-from thresher.db import TableName
 from thresher.delivery.crash_points import CrashPoint
 from thresher.devstack.postgres import Postgres
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.spark.session.session import Session
-from thresher.testing.checker import check
-from thresher.testing.history import read_history
-from thresher.testing.pump import Fleet, Plan
-from thresher.testing.reading import read_topics, rows_held
 
-# Seen: 3 s until a relay is back after its database is; 12 s on a machine with much else to do.
-BACK_SECONDS = 65.0
 # However long a test takes, nobody gives a topic up that is still to be made.
 PATIENT = {"grace_seconds": 600.0}
 pytestmark = pytest.mark.timeout(400)
 
 
-def rows(topic: str, numbers: range) -> list[Message]:
-    return [Message(topic=topic, key=f"k{n % 20}", value=str(n)) for n in numbers]
-
-
-def once_in_order(at: Place, count: int, *topics: str) -> list[int]:
-    """Read so many records and no more, and see that numbers rise within each key; return all numbers, sorted."""
-    found = at.read(count, *topics, seconds=BACK_SECONDS)
-    for key in {message.key() for message in found}:
-        numbers = [int(message.value() or 0) for message in found if message.key() == key]
-        assert numbers == sorted(numbers)
-    return sorted(int(message.value() or 0) for message in found)
-
-
-@contextlib.contextmanager
-def load(at: Place, history: Path, **changes: object) -> Iterator[None]:
-    """Writers that share keys and roll some transactions back, until the end of the block."""
-    values = {
-        "records": 10_000_000, "keys": 30, "writers": 2, "transaction_rows": 5, "rollback_share": 0.1, "rate": 300.0,
-        "patience_seconds": 60.0, **changes,
-    }  # fmt: skip
-    fleet = Fleet(Plan(dsn=at.dsn, topic=at.topic, run=secrets.token_hex(4), history=history, **values))  # type: ignore[arg-type]
-    errors: list[BaseException] = []
-
-    def pump() -> None:
-        try:
-            fleet.run()
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            errors.append(error)
-
-    thread = threading.Thread(target=pump)
-    thread.start()
-    try:
-        yield
-    finally:
-        fleet.stop()
-        thread.join(60)
-    if errors:
-        raise errors[0]
-
-
-def judged(at: Place, history: Path) -> str:
-    """Hold what was read against what was written; return the verdict, which is good."""
-    with psycopg.connect(at.dsn, autocommit=True) as connection:
-        held = rows_held(connection, TableName(table="outbox"))
-    reads = read_topics(at.stack.kafka.bootstrap, [at.topic])
-    verdict = check(read_history(history), reads, dead=held.dead, pending=held.pending)
-    assert verdict.ok, (verdict.line(), verdict.examples)
-    assert verdict.committed > 200
-    assert verdict.rolled_back > 10
-    return f"{verdict.line()} of {verdict.committed} rows"
-
-
-def moves(at: Place, relaying: Relaying, seconds: float = BACK_SECONDS) -> None:
-    """Wait until there are rows, and these are gone."""
-    newest: list[int] = []
-
-    def there() -> bool:
-        newest[:] = [
-            id_ for (id_,) in at.sql("SELECT max(id) FROM outbox WHERE dispatched_time IS NULL") if id_ is not None
-        ]
-        return bool(newest)
-
-    relaying.until(there, seconds)
-    relaying.until(
-        lambda: at.sql("SELECT count(*) FROM outbox WHERE id <= %s AND dispatched_time IS NULL", newest[0]) == [(0,)],
-        seconds,
-    )
-
-
 def test_shutdowns_locks_and_long_transactions_under_load_lose_repeat_and_reorder_nothing(
     stack: Stack, spark: Session, topic_prefix: str, tmp_path: Path
 ) -> None:
-    history = tmp_path / "history.jsonl"
     with own_postgres() as postgres:
         at = Place(stack, postgres.create_database("shaken"), topic_prefix)
         late = f"{at.prefix}late"
         at.admin.create_topic(late)
-        with at.relaying() as relaying, load(at, history):
+        with at.relaying() as relaying, writers(at, tmp_path) as load:
             moves(at, relaying)
             postgres.server.stop()  # fast
             postgres.start()
@@ -135,7 +55,7 @@ def test_shutdowns_locks_and_long_transactions_under_load_lose_repeat_and_reorde
                 assert relaying.errors() == before, relaying.shards
         with at.relaying() as relaying:
             relaying.until(lambda: at.pending() == 0, BACK_SECONDS)
-        judged(at, history)
+        require_good(at, load)
 
 
 def test_rows_that_a_restored_data_directory_brings_back_are_not_sent_again(

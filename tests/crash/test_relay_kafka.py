@@ -12,9 +12,10 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from tests.faults import stalling
+from tests.faults.guarded import LOGIN, Guard, guarded
+from tests.faults.proxied import PROXIED
 from tests.processes import eventually
-from tests.relay import stalling
-from tests.relay.guarded import LOGIN, PROXIED, Guard, guarded
 from tests.relay.relaying import Place, Relaying
 from thresher.cli.adopt import adopt
 from thresher.delivery.crash_points import CrashPoint

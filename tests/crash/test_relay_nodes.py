@@ -1,6 +1,5 @@
 """A relay on a cluster whose nodes come and go: coordinators out of reach, leaders that move, a node that is killed."""
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,18 +8,17 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.faults.proxied import proxied_broker, proxies_of
+from tests.faults.wire import Wire
 from tests.processes import eventually
 from tests.relay.load import Load
 from tests.relay.relaying import Place, Relaying
-from tests.relay.wire import Wire
 from thresher.devstack import ports
-from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.spark.session.session import Session
 from thresher.testing.proxy import Api, Cut, Frame, KafkaProxy, Verdict
 
-PROXIED = "PROXIED"
 SHARDS = 4
 # Seen: 8 s from the kill of a node until all shards moved again.
 MOVED_SECONDS = 150.0
@@ -52,21 +50,12 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     ways = tuple(ports.free_port() for _ in range(3))
-    options = KafkaOptions(
-        nodes=3,
-        listeners=(Listener(name=PROXIED, advertised_ports=ways),),
-        properties={
-            "auto.create.topics.enable": "false",
-            # A node that comes back leads again what it led, and soon.
-            "leader.imbalance.check.interval.seconds": "1",
-            "leader.imbalance.per.broker.percentage": "0",
-        },
-    )
-    with Stack(kafka=options) as stack, contextlib.ExitStack() as scene:
-        proxies = {
-            node: scene.enter_context(KafkaProxy(f"127.0.0.1:{stack.kafka.port(PROXIED, node)}", port=port))
-            for node, port in zip(stack.kafka.nodes, ways, strict=True)
-        }
+    # A node that comes back leads again what it led, and soon.
+    soon = {"leader.imbalance.check.interval.seconds": "1", "leader.imbalance.per.broker.percentage": "0"}
+    with (
+        Stack(kafka=proxied_broker(*ways, properties=soon)) as stack,
+        proxies_of(stack.kafka, ways) as proxies,
+    ):
         yield Cluster(stack=stack, proxies=proxies)
 
 

@@ -4,9 +4,10 @@ import os
 import signal
 from pathlib import Path
 
+from tests.faults.zombie import Zombie
 from tests.processes import eventually
+from tests.relay.relay_program import relay_of
 from tests.relay.relaying import RELAYED_SECONDS, Place
-from tests.relay.zombie import Zombie
 from thresher.delivery.crash_points import CrashPoint
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
@@ -27,8 +28,8 @@ def test_at_least_once_rows_that_the_killed_task_had_marked_are_sent_before_thei
     ]
     at.stash(*messages[: ROWS // 2])
     # Spark tries a task up to four times.
-    seams, delivery = {0: CrashPoint.FLUSHED}, Delivery.AT_LEAST_ONCE
-    with Zombie(at, tmp_path, victim="worker", seams=seams, delivery=delivery, master="local[4,4]") as relay:
+    program = relay_of(at, delivery=Delivery.AT_LEAST_ONCE, master="local[4,4]")
+    with Zombie(program, tmp_path / "zombie", victim="worker", seams={0: CrashPoint.FLUSHED}) as relay:
         killed = relay.arrive()[0]
         assert killed["rows"]
         # Who takes only rows that nobody has marked would send these first.

@@ -6,8 +6,10 @@ import time
 import psycopg
 import pytest
 
+from tests.faults.crash_run import GROUPS, SEAMS, VICTIMS, CrashRun, short_schedule
+from tests.faults.scene import END_SECONDS
 from tests.processes import eventually
-from tests.relay.crashing import END_SECONDS, GROUPS, SEAMS, VICTIMS, CrashRun, short_schedule
+from tests.relay.subject import RelaySubject
 from thresher.delivery.crash_points import CrashPoint
 from thresher.kafka.admin import look
 from thresher.relay.settings import Delivery
@@ -17,9 +19,9 @@ HITS = 5
 
 @pytest.mark.timeout(1800)
 def test_nothing_is_lost_repeated_or_reordered_wherever_the_relay_is_killed() -> None:
-    with CrashRun() as run:
+    with CrashRun(RelaySubject()) as run:
         # `./run soak relay` has every victim at every seam, and many times more.
-        for victim, orders in short_schedule(seed=5, hits=HITS):
+        for victim, orders in short_schedule(seed=5, hits=HITS, shards=RelaySubject.shards):
             run.round(victim, orders)
         two_relays(run)
         servers(run)
@@ -37,7 +39,8 @@ def test_nothing_is_lost_repeated_or_reordered_wherever_the_relay_is_killed() ->
 
 @pytest.mark.timeout(1200)
 def test_at_least_once_a_reader_of_everything_sees_direct_repeats_wherever_the_relay_is_killed() -> None:
-    with CrashRun(delivery=Delivery.AT_LEAST_ONCE, rate=200.0) as run:
+    relay = RelaySubject(delivery=Delivery.AT_LEAST_ONCE, rate=200.0)
+    with CrashRun(relay) as run:
         # `./run soak relay --delivery at-least-once` has every victim at every seam, and many times more.
         for orders in (SEAMS[0:4], SEAMS[4:8], SEAMS[8:12]):
             run.round("worker", dict(enumerate(orders)))
@@ -48,10 +51,10 @@ def test_at_least_once_a_reader_of_everything_sees_direct_repeats_wherever_the_r
         assert not run.report.wrong, run.report.wrong
         assert all(run.report.counted()[seam] for seam in SEAMS), run.report.lines()
         # From one guarantee to the other and back, each killed with rows in flight.
-        run.load_again()
+        relay.begin_load()
         run.start()
         for delivery in (Delivery.EXACTLY_ONCE, Delivery.AT_LEAST_ONCE):
-            run.delivery = delivery
+            relay.delivery = delivery
             run.round(
                 "driver",
                 {0: CrashPoint.FLUSHED, 1: CrashPoint.COMMITTED, 2: CrashPoint.SETTLING, 3: CrashPoint.PRODUCED_SOME},
@@ -61,7 +64,7 @@ def test_at_least_once_a_reader_of_everything_sees_direct_repeats_wherever_the_r
     assert verdict.ok, (verdict.line(), verdict.examples)
 
 
-def two_relays(run: CrashRun) -> None:
+def two_relays(run: CrashRun[RelaySubject]) -> None:
     """Started together: the newer term goes on, the older ends and says that it must not be started again."""
     first = run.process or run.start()
     second = run.start()
@@ -79,7 +82,7 @@ def two_relays(run: CrashRun) -> None:
     moves(run)
 
 
-def servers(run: CrashRun) -> None:
+def servers(run: CrashRun[RelaySubject]) -> None:
     """Servers that are killed and come back: the relay goes on by itself."""
     with psycopg.connect(run.stack.postgres.dsn(), autocommit=True) as connection:
         for _ in range(3):
@@ -104,10 +107,10 @@ def servers(run: CrashRun) -> None:
     moves(run)
 
 
-def moves(run: CrashRun, seconds: float = 150.0) -> None:
+def moves(run: CrashRun[RelaySubject], seconds: float = 150.0) -> None:
     """Wait until there are rows, and these are gone."""
     newest = 0
-    with psycopg.connect(run.dsn, autocommit=True) as connection:
+    with psycopg.connect(run.subject.dsn, autocommit=True) as connection:
 
         def there() -> bool:
             nonlocal newest

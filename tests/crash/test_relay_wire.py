@@ -12,19 +12,18 @@ from typing import Any
 
 import pytest
 
+from tests.faults.proxied import PROXIED, proxied_broker
+from tests.faults.wire import QUICK, Storm, Wire
 from tests.processes import eventually
 from tests.relay.load import Load
 from tests.relay.relaying import Place, Relaying
-from tests.relay.wire import QUICK, Storm, Wire
 from thresher.devstack import ports
-from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.settings import Delivery
 from thresher.spark.session.session import Session
 from thresher.testing.proxy import Api, Cut, Delay, Drop, Frame, Hold, KafkaProxy, Rule, Verdict
 
-PROXIED = "PROXIED"
 FENCED = {47, 90}
 QUICK_GAP = 20
 # Seen: 47 s for a whole test, on a machine with much else to do.
@@ -36,11 +35,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def proxied() -> Iterator[tuple[Stack, int]]:
     port = ports.free_port()
-    options = KafkaOptions(
-        listeners=(Listener(name=PROXIED, advertised_ports=(port,)),),
-        properties={"auto.create.topics.enable": "false"},
-    )
-    with Stack(kafka=options) as running:
+    with Stack(kafka=proxied_broker(port)) as running:
         yield running, port
 
 

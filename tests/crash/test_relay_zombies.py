@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from tests.faults.zombie import Zombie
 from tests.processes import eventually
 from tests.relay.load import Load
+from tests.relay.relay_program import relay_of
 from tests.relay.relaying import Place, Relaying
-from tests.relay.zombie import Zombie
 from thresher.core.errors import Superseded
 from thresher.delivery.crash_points import CrashPoint
 from thresher.delivery.problem import ForeignProgress
@@ -83,11 +84,14 @@ def test_a_relay_that_was_stopped_and_superseded_sends_and_settles_nothing_when_
 ) -> None:
     with contextlib.ExitStack() as scene:
         loads: dict[str, Load] = {}
+        outboxes: dict[str, Place] = {}
         zombies: dict[str, Zombie] = {}
         for victim, (seams, _) in ZOMBIES.items():
-            at = places(victim)
+            at = outboxes[victim] = places(victim)
             loads[victim] = Load(at, tmp_path, writers=1, rate=100.0)
-            zombies[victim] = Zombie(at, tmp_path, victim=victim, seams=seams, delivery=delivery_of(victim))
+            program = relay_of(at, delivery=delivery_of(victim))
+            stopped_part = "whole" if victim == "marker" else victim
+            zombies[victim] = Zombie(program, tmp_path / victim, victim=stopped_part, seams=seams)
             scene.enter_context(zombies[victim])
             scene.enter_context(loads[victim])
         for zombie in zombies.values():
@@ -96,11 +100,11 @@ def test_a_relay_that_was_stopped_and_superseded_sends_and_settles_nothing_when_
             zombie.stop()
         stopped = time.monotonic()
         successors = {
-            victim: scene.enter_context(zombies[victim].place.relaying(shards=shards, delivery=delivery_of(victim)))
+            victim: scene.enter_context(outboxes[victim].relaying(shards=shards, delivery=delivery_of(victim)))
             for victim, (_, shards) in ZOMBIES.items()
         }
         for victim, successor in successors.items():
-            at = zombies[victim].place
+            at = outboxes[victim]
             moves(at, successor)
             # Whatever the zombie held in the database, row locks too, is not waited for: it was ended. What of it was
             # not stopped comes to look once more, and then ends too.

@@ -19,11 +19,11 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
-from tests.conftest import PROXIED
 from tests.election.candidate import Candidate
 from tests.election.watching import SESSION_SECONDS, SOON_SECONDS, Watched, overlaps, well_formed
+from tests.faults.guarded import LOGIN, Guard, _binding
+from tests.faults.proxied import PROXIED
 from tests.processes import eventually
-from tests.relay.guarded import LOGIN, Guard, _binding
 from thresher.devstack.broker import CLIENTS
 from thresher.devstack.stack import Stack
 from thresher.election import neli

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.faults.patient import PRODUCER
 from tests.processes import eventually
-from tests.relay.patient import PRODUCER
 from tests.relay.relaying import POLICY, RELAYED_SECONDS, Place, Relaying
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import Superseded

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.conftest import PROXIED
+from tests.faults.proxied import PROXIED
 from tests.processes import eventually
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
-from tests.relay.patient import PRODUCER
+from tests.faults.patient import PRODUCER
 from tests.relay.relaying import Place, Relaying, taken_over
 from thresher.core.errors import InvalidInput, Superseded
 from thresher.db.problem import DatabaseRefused

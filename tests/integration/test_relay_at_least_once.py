@@ -20,7 +20,7 @@ from thresher.relay.settings import Delivery
 from thresher.testing.reading import read_topics
 
 MANY, KEYS = 600, 20
-FAULTY = "tests.relay.faulty:faulty"
+FAULTY = "tests.faults.faulty:faulty"
 
 
 @pytest.fixture(params=[Shape.THRESHER, Shape.GOHARVEST], ids=str)

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.relay.patient import PRODUCER
+from tests.faults.patient import PRODUCER
 from tests.relay.relaying import Place
 from thresher.delivery.carrier import Poison
 from thresher.devstack.stack import Stack

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.relay.clock import AHEAD_MS, right
+from tests.faults.clock import AHEAD_MS, right
 from tests.relay.relaying import Place
 from thresher.devstack.stack import Stack
 from thresher.kafka.committed_tail import CommittedTail
@@ -60,7 +60,7 @@ def test_a_record_without_a_time_of_its_own_gets_the_databases(
     own = datetime(2020, 2, 29, tzinfo=UTC)
     at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
     at.stash(Message(topic=at.topic, key="own", value="own", timestamp=own))
-    with at.relaying(shards=1, hook="tests.relay.clock:reached"):
+    with at.relaying(shards=1, hook="tests.faults.clock:reached"):
         found = at.read(11)
     (now,) = at.sql("SELECT extract(epoch FROM clock_timestamp())::float8 * 1000")[0]
     for message in found:
@@ -78,7 +78,7 @@ def test_rows_whose_time_a_wrong_clock_gave_wait_for_it_and_are_not_set_aside(
     at.stash(Message(topic=at.topic, key="k3", value="own", timestamp=datetime(2400, 1, 1, tzinfo=UTC)))
     at.stash(*(Message(topic=at.topic, key=f"k{n % 7}", value=str(n)) for n in range(40, 50)))
     try:
-        with at.relaying(shards=1, hook="tests.relay.clock:far") as relaying:
+        with at.relaying(shards=1, hook="tests.faults.clock:far") as relaying:
             relaying.until(lambda: any("clocks" in (shard.last_error or "") for shard in relaying.shards), 60)
             assert at.dead() == []
             assert at.pending() == 51

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.faults.patient import PRODUCER
 from tests.processes import eventually
-from tests.relay.patient import PRODUCER
 from tests.relay.relaying import POLICY, RELAYED_SECONDS, Place, Relaying
 from tests.relay.scraping import Process, Samples, Scraper, counters, shown
 from thresher.core.errors import Superseded

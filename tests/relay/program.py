@@ -5,7 +5,7 @@ import logging
 import sys
 from typing import Any
 
-from tests.relay import drift
+from tests.faults import drift
 from thresher.core.errors import ThresherError
 from thresher.db import TableName
 from thresher.relay.leader.workload import RelayWorkload

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay import drift
-from tests.relay.mix.agenda import Agenda
-from tests.relay.mix.clock import Clock
+from tests.faults import drift
+from tests.faults.mix.agenda import Agenda
+from tests.faults.mix.clock import Clock
 from thresher.core.clock import ServerClock
 
 NEAR_SECONDS = 60.0

@@ -1,6 +1,7 @@
 """Pytest fixtures over the real stack: one for the whole run, a fresh database and topic prefix for each test.
 
 A missing server is an error of the run, never a skip. Use with `pytest_plugins = ["thresher.devstack.fixtures"]`.
+Where `THRESHER_TEST_STACK` names a description of a shared stack (see `shared`), that one is wiped and used instead.
 """
 
 import itertools
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from thresher.devstack.broker import KafkaOptions
+from thresher.devstack.shared import RUN, running_stack
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 
@@ -21,7 +23,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
     """One Postgres and one Kafka broker for the whole run. A topic that is missing stays so."""
-    with Stack(kafka=KafkaOptions(properties={"auto.create.topics.enable": "false"})) as running:
+    with running_stack(KafkaOptions(properties={"auto.create.topics.enable": "false"})) as running:
         yield running
 
 
@@ -44,7 +46,7 @@ def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 @pytest.fixture
 def topic_prefix(stack: Stack) -> Iterator[str]:
     """A prefix for topic names that nobody else uses; topics under it are deleted at the end."""
-    prefix = f"test-{next(_numbers)}-"
+    prefix = f"test-{RUN}{next(_numbers)}-"
     yield prefix
     admin = Admin(stack.kafka.bootstrap)
     for name in admin.names(prefix):

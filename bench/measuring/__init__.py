@@ -1,0 +1,1 @@
+"""How benches measure: where, in which order, and how the figures are told."""

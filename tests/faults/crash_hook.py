@@ -1,0 +1,65 @@
+"""A hook for workers at crash points: a worker stops exactly there when it was told to, and reports on recovery.
+
+A directory (in the environment) carries the orders: `order-<shard>` names the crash point to stop at. A worker that
+gets there leaves `arrived-<shard>` with its process and the rows in flight, and stays until it is killed, or until
+`go-<shard>` is there. After each recovery, `hit-<shard>` says which rows were in flight at the last kill, and how many
+of them are left is noted in `recovered`.
+"""
+
+import importlib
+import json
+import os
+import time
+from pathlib import Path
+
+from thresher.delivery.crash_points import CrashPoint
+
+HOOK = f"{__name__}:reached"
+_ORDERS, _LEFT = "THRESHER_TEST_ORDERS", "THRESHER_TEST_LEFT"
+# Not a seam of the code: the answer to a commit is on its way, which only the wire can tell.
+COMMIT_SENT = "commit-sent"
+
+
+def variables(orders: Path, left: str = "") -> dict[str, str]:
+    """Return the environment of a program with this hook; `left` is the import path of a function that counts rows."""
+    return {_ORDERS: str(orders), _LEFT: left}
+
+
+def reached(seam: CrashPoint, shard: int, rows: list[int]) -> None:
+    where = Path(os.environ[_ORDERS])
+    if seam is CrashPoint.RECOVERED:
+        _look(where, shard)
+    order = where / f"order-{shard}"
+    try:
+        wanted = order.read_text()
+    except FileNotFoundError:
+        return
+    recovering = seam.startswith("recover")
+    if wanted not in {seam, COMMIT_SENT if seam is CrashPoint.BEFORE_COMMIT else seam} or not (rows or recovering):
+        return
+    if recovering and not (where / f"hit-{shard}").exists() and seam is not CrashPoint.RECOVERED:
+        return  # nothing to recover from
+    order.unlink()
+    _write(where / f"arrived-{shard}", {"seam": wanted, "pid": os.getpid(), "rows": rows})
+    while wanted != COMMIT_SENT and not (where / f"go-{shard}").exists():
+        time.sleep(0.1)
+
+
+def _look(where: Path, shard: int) -> None:
+    """Note how many of the rows that were in flight at the last kill are still there, now that recovery is done."""
+    hit = where / f"hit-{shard}"
+    if not hit.exists():
+        return
+    given = json.loads(hit.read_text())
+    module, _, function = os.environ[_LEFT].partition(":")
+    left = getattr(importlib.import_module(module), function)(given["rows"])
+    line = {"shard": shard, "number": given["number"], "left": left, "of": len(given["rows"])}
+    with (where / "recovered").open("a") as log:
+        log.write(json.dumps(line) + "\n")
+    hit.unlink()
+
+
+def _write(path: Path, content: object) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(content))
+    draft.rename(path)

@@ -1,0 +1,175 @@
+"""The schedule of a random soak: which fault comes when, with which parameters. Pure: the seed gives all of it.
+
+Kinds are dealt from a shuffled deck that has each of them, the frequent ones more often, so that a run of a few minutes
+meets every kind and two runs never in the same order. Faults overlap: what lasts goes on while others come. On several
+nodes, what happens to a broker or its wire happens to one that is drawn, and there are kinds for such a cluster alone.
+What happens to programs, clocks, brokers and wires is here; each subject adds kinds of its own.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.faults import drift
+from thresher.testing.proxy import Api
+
+_SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS = 0.2, 8.0
+_APIS = {
+    "end-txn": Api.END_TXN,
+    "produce": Api.PRODUCE,
+    "init-producer-id": Api.INIT_PRODUCER_ID,
+    "add-partitions": Api.ADD_PARTITIONS_TO_TXN,
+    "find-coordinator": Api.FIND_COORDINATOR,
+    "metadata": Api.METADATA,
+    "fetch": Api.FETCH,
+    "list-offsets": Api.LIST_OFFSETS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault: so many seconds after the beginning."""
+
+    at: float
+    kind: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """Return it as it is printed."""
+        told = ", ".join(f"{name} {value}" for name, value in self.parameters.items())
+        return f"{self.at:7.1f} s  {self.kind}{': ' if told else ''}{told}"
+
+
+def api_of(name: str) -> Api:
+    """Return the API that a schedule names."""
+    return _APIS[name]
+
+
+Parameters = Callable[[random.Random], dict[str, Any]]
+# How often a deck has a kind, and what its parameters are drawn by.
+Kinds = Mapping[str, tuple[int, Parameters]]
+
+
+def lasting(shortest: float, longest: float) -> Parameters:
+    """Draw how many seconds a fault lasts."""
+    return lambda draw: {"seconds": round(draw.uniform(shortest, longest), 1)}
+
+
+def nothing(_: random.Random) -> dict[str, Any]:
+    """Draw nothing."""
+    return {}
+
+
+def _pause(draw: random.Random) -> dict[str, Any]:
+    # Beyond every time-out now and then: silence 3 s, deafness 10 s, a transaction 15 s.
+    return {"seconds": round(draw.choice([draw.uniform(0.2, 3), draw.uniform(3, 12), draw.uniform(12, 22)]), 1)}
+
+
+def _one(draw: random.Random) -> dict[str, Any]:
+    # Of those that are there when it comes to it.
+    return {"which": draw.randrange(60)}
+
+
+def _wire(draw: random.Random) -> dict[str, Any]:
+    verdict = draw.choice(["cut", "drop", "delay", "delay", "hold"])
+    most = {"delay": 9.5, "hold": 20.0}.get(verdict, 0.0)
+    return {
+        "api": draw.choice(["end-txn", "end-txn", "produce", "produce", *_APIS]),
+        "side": draw.choice(["request", "answer"]),
+        "verdict": verdict,
+        "seconds": round(draw.uniform(0.1, most), 1) if most else 0.0,
+        "times": draw.choice([1, 1, 1, 2, 4]),
+    }
+
+
+def rows(draw: random.Random) -> dict[str, Any]:
+    """Draw a number of rows."""
+    return {"rows": draw.choice([1, 3, 20])}
+
+
+def shards(draw: random.Random) -> dict[str, Any]:
+    """Draw a layout of a program that has nothing else to change."""
+    return {"shards": draw.choice([1, 2, 3, 4, 5])}
+
+
+def _clock(draw: random.Random) -> dict[str, Any]:
+    return {"offset": draw.choice(drift.OFFSETS), **lasting(2, 12)(draw)}
+
+
+def _half(draw: random.Random) -> dict[str, Any]:
+    return {
+        "half": draw.choice(["coordinator", "coordinator", "leader"]),
+        "verdict": draw.choice(["cut", "drop"]),
+        **lasting(1, 15)(draw),
+    }
+
+
+_KINDS: Kinds = {
+    "kill-worker": (3, _one),
+    "kill-daemon": (1, nothing),
+    "kill-driver": (1, nothing),
+    "kill-jvm": (1, nothing),
+    "pause-worker": (3, lambda draw: {**_one(draw), **_pause(draw)}),
+    "pause-driver": (1, _pause),
+    "pause-jvm": (1, _pause),
+    "clock": (3, _clock),
+}
+# Of a database with a table that the program reads.
+TABLE_KINDS: Kinds = {
+    "end-sessions": (3, rows),
+    "postgres-fast": (1, lasting(0, 3)),
+    "postgres-immediate": (1, lasting(0, 3)),
+    "postgres-kill": (1, lasting(0, 3)),
+    "table-locked": (2, lasting(0.5, 15)),
+    "ids-restart": (2, nothing),
+}
+# Of these, a node is drawn.
+_NODE_KINDS: Kinds = {
+    "broker-kill": (1, lasting(0, 4)),
+    "broker-stop": (1, lasting(0, 4)),
+    "broker-pause": (1, lasting(0.5, 12)),
+    "wire": (10, _wire),
+    "wire-cut-all": (1, nothing),
+    "wire-pause": (1, lasting(0.5, 12)),
+}
+# So with several nodes: one that is away for longer is missed less.
+_CLUSTER_KINDS: Kinds = {
+    "broker-kill": (2, lasting(0, 10)),
+    "broker-stop": (2, lasting(0, 10)),
+    "half-reachable": (3, _half),
+}
+
+
+def kinds(nodes: int = 1, own: Kinds | None = None, layout: Parameters = shards) -> Kinds:
+    """Return every kind there is on so many nodes, the subject's own included.
+
+    `layout` draws the settings under which a newcomer or a restarted program runs.
+    """
+    of_nodes = _NODE_KINDS if nodes == 1 else {**_NODE_KINDS, **_CLUSTER_KINDS}
+    found = {
+        **_KINDS,
+        "newcomer": (2, lambda draw: {**layout(draw), "older": draw.choice(["lives", "stopped"]), **_pause(draw)}),
+        "restart": (1, lambda draw: {**layout(draw), "how": draw.choice(["term", "kill"])}),
+        **(own or {}),
+        **{kind: (times, _on_a_node(nodes, drawn)) for kind, (times, drawn) in of_nodes.items()},
+    }
+    return found if nodes == 1 else {**found, "leaders-return": (3, nothing)}
+
+
+def _on_a_node(nodes: int, parameters: Parameters) -> Parameters:
+    return lambda draw: {"node": draw.randint(1, nodes), **parameters(draw)}
+
+
+def schedule(seed: int, seconds: float, dealt: Kinds) -> Iterator[Fault]:
+    """Yield faults of these kinds for so long."""
+    draw = random.Random(seed)
+    deck: list[str] = []
+    at = draw.uniform(_SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS)
+    while at < seconds:
+        if not deck:
+            deck = [kind for kind, (times, _) in dealt.items() for _ in range(times)]
+            draw.shuffle(deck)
+        kind = deck.pop()
+        yield Fault(at=round(at, 1), kind=kind, parameters=dealt[kind][1](draw))
+        at += draw.uniform(_SHORTEST_GAP_SECONDS, _LONGEST_GAP_SECONDS)

@@ -1,0 +1,133 @@
+"""Brokers behind proxies and with an authorizer, and what their administrator does to a relay's rights and topics."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.faults.proxied import PROXIED
+from tests.processes import eventually
+from thresher.devstack.broker import KafkaOptions, Listener
+
+USER, PASSWORD = "relay", "secret"
+LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": USER,
+    "sasl.password": PASSWORD,
+}
+
+
+def guarded(*ways: int, properties: Mapping[str, str] | None = None) -> KafkaOptions:
+    """How a cluster is set up whose one user comes in through proxies, one a node, and may do nothing yet."""
+    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+    return KafkaOptions(
+        nodes=len(ways),
+        listeners=(Listener(name=PROXIED, advertised_ports=ways, security="SASL_PLAINTEXT"),),
+        users={USER: PASSWORD},
+        properties={
+            "auto.create.topics.enable": "false",
+            f"listener.name.{PROXIED.lower()}.plain.sasl.jaas.config": login,
+            **(properties or {}),
+        },
+    )
+
+
+class Guard:
+    """The administrator of a guarded broker. Each call has taken effect on the broker when it returns.
+
+    What the controller has agreed to is news that a broker learns of a little later; of several, one is asked.
+    """
+
+    def __init__(self, bootstrap: str, *, patience_seconds: float = 30.0) -> None:
+        self._client = AdminClient({"bootstrap.servers": bootstrap})
+        self._patience = patience_seconds
+
+    def admit(self, prefix: str) -> None:
+        """Let the user do everything with topics, transactional ids and groups under a prefix."""
+        for kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID, ResourceType.GROUP):
+            self._bind(_binding(kind, prefix, ResourcePatternType.PREFIXED, AclOperation.ALL, AclPermissionType.ALLOW))
+
+    def deny_topic(self, topic: str) -> None:
+        """Take the right to write to a topic away."""
+        self._bind(_denial(ResourceType.TOPIC, topic))
+
+    def allow_topic(self, topic: str) -> None:
+        """Give the right to write to a topic back."""
+        self._unbind(_denial(ResourceType.TOPIC, topic))
+
+    def deny_producers(self, prefix: str) -> None:
+        """Take the right to use the transactional ids under a prefix away."""
+        self._bind(_denial(ResourceType.TRANSACTIONAL_ID, prefix))
+
+    def allow_producers(self, prefix: str) -> None:
+        """Give the right to use the transactional ids under a prefix back."""
+        self._unbind(_denial(ResourceType.TRANSACTIONAL_ID, prefix))
+
+    def limit(self, topic: str, most_bytes: int | None) -> None:
+        """Set the largest batch that a topic takes; None for the broker's default."""
+        operation = AlterConfigOpType.DELETE if most_bytes is None else AlterConfigOpType.SET
+        entry = ConfigEntry("max.message.bytes", str(most_bytes or ""), incremental_operation=operation)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        _all(self._client.incremental_alter_configs([resource], request_timeout=self._patience))
+
+        def known() -> bool:
+            asked = ConfigResource(ResourceType.TOPIC, topic)
+            (answer,) = self._client.describe_configs([asked], request_timeout=self._patience).values()
+            found = answer.result()["max.message.bytes"]
+            return bool(found.is_default) if most_bytes is None else found.value == str(most_bytes)
+
+        self._wait(known, f"the limit of {topic}")
+
+    def _bind(self, binding: AclBinding) -> None:
+        _all(self._client.create_acls([binding], request_timeout=self._patience))
+        self._wait(lambda: self._bound(binding), str(binding))
+
+    def _unbind(self, binding: AclBinding) -> None:
+        _all(self._client.delete_acls([_only(binding)], request_timeout=self._patience))
+        self._wait(lambda: not self._bound(binding), str(binding))
+
+    def _bound(self, binding: AclBinding) -> bool:
+        """Whether the broker goes by it: this is asked of its own authorizer."""
+        return bool(self._client.describe_acls(_only(binding), request_timeout=self._patience).result())
+
+    def _wait(self, known: Callable[[], bool], what: str) -> None:
+        eventually(known, self._patience, lambda: f"the broker has not heard of {what}")
+
+
+def _only(binding: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        binding.restype, binding.name, binding.resource_pattern_type, binding.principal, binding.host,
+        binding.operation, binding.permission_type,
+    )  # fmt: skip
+
+
+def _denial(kind: ResourceType, name: str) -> AclBinding:
+    pattern = ResourcePatternType.LITERAL if kind is ResourceType.TOPIC else ResourcePatternType.PREFIXED
+    return _binding(kind, name, pattern, AclOperation.WRITE, AclPermissionType.DENY)
+
+
+def _binding(
+    kind: ResourceType,
+    name: str,
+    pattern: ResourcePatternType,
+    operation: AclOperation,
+    permission: AclPermissionType,
+) -> AclBinding:
+    return AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, permission)
+
+
+def _all(asked: Mapping[Any, Any]) -> None:
+    for future in asked.values():
+        future.result()

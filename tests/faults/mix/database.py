@@ -1,0 +1,109 @@
+"""What happens to the database of a random soak."""
+
+import contextlib
+import time
+from collections.abc import Callable, Collection
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from tests.faults.mix.agenda import Agenda
+from tests.faults.mix.signals import stopped
+from thresher.devstack.postgres import Postgres
+
+# How long an outbox to which nobody adds is given to become empty, and how often that is tried.
+_EMPTY_SECONDS, _LOOK_SECONDS, _TRIES = 2.0, 0.05, 3
+
+
+class Database:
+    """The server, and an outbox in it; `writers` are the processes of those who add to it."""
+
+    def __init__(
+        self, server: Postgres, dsn: str, *, table: str, writers: Callable[[], Collection[int]], agenda: Agenda
+    ) -> None:
+        self._server, self._dsn, self._table = server, dsn, sql.Identifier(table)
+        self._writers, self._agenda = writers, agenda
+
+    def connect(self) -> psycopg.Connection[Any]:
+        # A lock may be our own, to be released by the one who waits for it here.
+        return psycopg.connect(self._dsn, connect_timeout=2, options="-c lock_timeout=1s")
+
+    def counted(self, last: int) -> tuple[int, int, int] | None:
+        """Return how many rows there are, how many of them up to an id, and the highest id."""
+        try:
+            with self.connect() as connection:
+                query = "SELECT count(*), count(*) FILTER (WHERE id <= %s), coalesce(max(id), 0) FROM {}"
+                return connection.execute(self._on(query), [last]).fetchone()
+        except psycopg.Error:
+            return None
+
+    def _on(self, query: LiteralString) -> sql.Composed:
+        return sql.SQL(query).format(self._table)
+
+    def start(self) -> None:
+        if not self._server.server.running:
+            self._server.start()
+
+    # Faults
+
+    def end_sessions(self, rows: int) -> None:
+        with psycopg.connect(self._server.dsn(), autocommit=True, connect_timeout=2) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity"
+                " WHERE application_name LIKE 'thresher/%%' ORDER BY random() LIMIT %s) AS chosen",
+                [rows],
+            )
+
+    def postgres_fast(self, seconds: float) -> bool:
+        return self._end(self._server.server.stop, seconds)
+
+    def postgres_immediate(self, seconds: float) -> bool:
+        return self._end(self._server.server.end, seconds)
+
+    def postgres_kill(self, seconds: float) -> bool:
+        return self._end(self._server.server.kill, seconds)
+
+    def table_locked(self, seconds: float) -> None:
+        connection = self.connect()
+        try:
+            connection.execute(self._on("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE"))
+        except psycopg.Error:
+            connection.close()
+            raise
+        self._agenda.later(seconds, "unlock", connection.close)
+
+    def ids_restart(self) -> bool:
+        """Have ids come again, when nothing is pending."""
+        for _ in range(_TRIES):
+            # One that was stopped within a transaction has a lock, and that is not waited for.
+            with stopped(self._writers()), contextlib.suppress(psycopg.errors.LockNotAvailable):
+                if self._becomes_empty() and self._truncate():
+                    return True
+        return False
+
+    def _becomes_empty(self) -> bool:
+        deadline = time.monotonic() + _EMPTY_SECONDS
+        with self.connect() as connection:
+            connection.autocommit = True
+            while connection.execute(self._on("SELECT FROM {} LIMIT 1")).fetchone() is not None:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(_LOOK_SECONDS)
+        return True
+
+    def _truncate(self) -> bool:
+        """Under the lock nobody adds to an outbox that is empty."""
+        with self.connect() as connection:
+            connection.execute(self._on("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE"))
+            if connection.execute(self._on("SELECT FROM {} LIMIT 1")).fetchone() is not None:
+                return False
+            connection.execute(self._on("TRUNCATE {} RESTART IDENTITY"))
+        return True
+
+    def _end(self, end: Callable[[], None], seconds: float) -> bool:
+        if not self._server.server.running:
+            return False
+        end()
+        self._agenda.later(seconds, "postgres start", self.start)
+        return True

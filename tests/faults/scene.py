@@ -1,0 +1,73 @@
+"""The scene of a run with faults: servers behind proxies, a load, and the program under test. A context manager."""
+
+import contextlib
+import shutil
+import signal
+import subprocess
+from typing import Any, Generic, Self, TypeVar
+
+from tests.faults import crash_hook, drift
+from tests.faults.proxied import proxies_of
+from tests.faults.subject import Subject
+from tests.processes import open_directory
+from thresher.devstack import ports
+from thresher.devstack.stack import Stack
+
+# A driver that is told to stop has 30 s for its shards, and 20 s beyond.
+END_SECONDS = 120.0
+
+
+S = TypeVar("S", bound=Subject)
+
+
+class Scene(Generic[S]):
+    """Everything is up, and the load has begun, when it is entered; nothing is left behind when it is left."""
+
+    def __init__(self, subject: S, *, nodes: int = 1) -> None:
+        self.subject = subject
+        self._nodes = nodes
+        self.directory = open_directory()
+        self.log = self.directory / "program.log"
+        self.clock = self.directory / "clock"
+        self.orders = self.directory / "orders"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            ways = [ports.free_port() for _ in range(self._nodes)]
+            self.stack = stack.enter_context(Stack(kafka=self.subject.broker(*ways)))
+            self.proxies = stack.enter_context(proxies_of(self.stack.kafka, ways))
+            bootstrap = ",".join(proxy.address for proxy in self.proxies.values())
+            self.orders.mkdir()
+            self.subject.prepare(self.stack, bootstrap, self.directory)
+            self.subject.begin_load()
+            stack.callback(self.subject.end_load)
+            stack.callback(self.stop)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def start(self, *, hook: str | None = crash_hook.HOOK, **settings: Any) -> "subprocess.Popen[bytes]":
+        """Start a program; the one before it, if it lives, is left alone."""
+        variables = {**crash_hook.variables(self.orders, self.subject.left), drift.VARIABLE: str(self.clock)}
+        program = self.subject.program(hook=hook, **settings).changed(variables=variables)
+        self.process = program.start(self.log)
+        return self.process
+
+    def stop(self) -> int | None:
+        """Stop the program in good order; return its exit code."""
+        if self.process is None:
+            return None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def said(self) -> str:
+        """Return the end of what programs said."""
+        return self.log.read_text(errors="replace")[-4000:]

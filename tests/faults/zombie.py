@@ -1,0 +1,92 @@
+"""A program that is stopped in the middle of its work, superseded, and goes on as if nothing had been."""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from tests.faults import crash_hook
+from tests.faults.program import Program
+from tests.processes import descendants, eventually, is_java
+from thresher.delivery.crash_points import CrashPoint
+from thresher.spark.process import Process, look
+
+# Seen: 6 s until four programs stand at their crash points on a quiet machine.
+ARRIVAL_SECONDS = 200.0
+# Nobody is ended for being silent: what was stopped is to go on.
+PATIENT = {"silence_seconds": 600.0, "deaf_seconds": 600.0}
+
+
+class Zombie:
+    """One program, a shard of which stands at each crash point. Leaving its context kills whatever is left of it.
+
+    `directory` is made. The victim is what will be stopped: "worker", "jvm", "driver" or "whole".
+    """
+
+    def __init__(self, program: Program, directory: Path, *, victim: str, seams: dict[int, CrashPoint]) -> None:
+        self.victim, self._seams, self._directory = victim, seams, directory
+        settings = {"shards": len(seams), "hook": crash_hook.HOOK, "policy": PATIENT}
+        self._program = program.changed(variables=crash_hook.variables(directory), **settings)
+        self._workers: list[Process] = []
+        self._stopped: list[Process] = []
+
+    def __enter__(self) -> Self:
+        self._directory.mkdir()
+        for shard, seam in self._seams.items():
+            (self._directory / f"order-{shard}").write_text(str(seam))
+        self.process = self._program.start(self._directory / "log")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        below = _there(descendants(self.process.pid)) if self.process.poll() is None else []
+        self.process.kill()
+        for process in (*below, *self._workers):
+            process.kill()
+        self.process.wait(60)
+
+    def arrive(self) -> dict[int, dict[str, Any]]:
+        """Wait until every shard stands at its crash point, with rows in its hands."""
+        found = {}
+        for shard in self._seams:
+            path = self._directory / f"arrived-{shard}"
+            eventually(path.exists, ARRIVAL_SECONDS, lambda: f"{self.victim}: nobody came: {self.said()}")
+            found[shard] = json.loads(path.read_text())
+        self._workers = _there(arrival["pid"] for arrival in found.values())
+        assert len(self._workers) == len(self._seams), f"{self.victim}: a worker has ended: {self.said()}"
+        return found
+
+    def stop(self) -> None:
+        """Stop the victim: its workers, its JVM, its driver, or the whole."""
+        below = descendants(self.process.pid)
+        driver = _there([self.process.pid])
+        self._stopped = {
+            "worker": self._workers,
+            "jvm": _there(filter(is_java, below)),
+            "driver": driver,
+            "whole": [*driver, *_there(below)],
+        }[self.victim]
+        _signal(self._stopped, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let the victim go on, and its shards beyond their crash points."""
+        for shard in self._seams:
+            (self._directory / f"go-{shard}").touch()
+        _signal(self._stopped, signal.SIGCONT)
+
+    def said(self) -> str:
+        return (self._directory / "log").read_text(errors="replace")[-3000:]
+
+
+def _there(pids: Iterable[int]) -> list[Process]:
+    """Return those that run, by more than their ids: these may be given to others before we are done with them."""
+    return [process for process in map(look, pids) if process is not None]
+
+
+def _signal(processes: Iterable[Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            if process.alive:
+                os.kill(process.pid, number)

@@ -1,0 +1,155 @@
+"""Rows of a random soak's own, beside the load: bad ones, large ones, ones that a transform does not like, late ones.
+
+All are in the same history. What is dead in the end must be what had to die.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.faults.mix.agenda import Agenda
+from tests.relay.subject import NAME, TOPIC
+from tests.relay.transforms import FAILING, FILTERED
+from thresher.testing.history import IDENTITY_HEADER, HistoryWriter, Outcome, identity
+
+WIDE, OTHER = f"{NAME}.wide", f"{NAME}.other"
+LARGE_BYTES = 30_000
+_RUN = "extra"
+_INSERT = (
+    "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_partition, kafka_timestamp, kafka_header_keys,"
+    " kafka_header_values) VALUES (%s, %s, %s, %s, %s, %s, %s)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """A row of our own."""
+
+    topic: str = TOPIC
+    key: str | None = None
+    value: bytes = b"extra"
+    partition: int | None = None
+    timestamp: datetime | None = None
+    # It can never be sent; it may or may not, depending on when and by whom it is tried.
+    bad: bool = False
+    doubtful: bool = False
+
+
+_BAD = (
+    Extra(topic="not a topic", bad=True),
+    Extra(partition=99, bad=True),
+    Extra(value=bytes(1_100_000), bad=True),
+    Extra(topic="..", bad=True),
+    # Of its own, unlike one that a wrong clock gave.
+    Extra(timestamp=datetime(2400, 1, 1, tzinfo=UTC), bad=True),
+)
+
+
+class Rows:
+    """Writes them, and says which of them had to die.
+
+    `own_keys`: they share no key with the load. A row that commits late may be read between a record and its repeat.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        history: Path,
+        *,
+        own_keys: bool,
+        agenda: Agenda,
+    ) -> None:
+        self._connect, self._agenda = connect, agenda
+        self._history = HistoryWriter(history, _RUN)
+        self._prefix = "extra" if own_keys else "key"
+        self._numbers, self._transactions = itertools.count(), itertools.count()
+        self._extras: dict[str, Extra] = {}
+
+    def key(self, number: int) -> str:
+        """Return one of a few keys."""
+        return f"{self._prefix}-{number:x}"
+
+    def stash(self, extras: Iterable[Extra]) -> None:
+        """Insert rows and commit."""
+        self._insert(self._connect(), list(extras))()
+
+    @property
+    def doubtful(self) -> frozenset[str]:
+        """Those of which nobody can say whether they had to die."""
+        return frozenset(name for name, extra in self._extras.items() if extra.doubtful)
+
+    @property
+    def filtered(self) -> frozenset[str]:
+        """Those that a transform leaves out, where there is one."""
+        return frozenset(name for name, extra in self._extras.items() if extra.value == FILTERED)
+
+    def wrong(self, dead: Collection[str], committed: Collection[str]) -> list[str]:
+        """Return what is dead and had no reason to be, and what should be and is not."""
+        bad = {name for name, extra in self._extras.items() if extra.bad}
+        unfounded = sorted(set(dead) - bad - self.doubtful)[:20]
+        missing = sorted((bad & set(committed)) - set(dead))[:20]
+        return [
+            *(f"{name} is dead, and had no reason to be: {self._extras.get(name)}" for name in unfounded),
+            *(f"{name} should be dead: {self._extras[name]}" for name in missing),
+        ]
+
+    # Faults
+
+    def bad_rows(self, rows: int) -> None:
+        for number in range(rows):
+            good = Extra(key=self.key(number))
+            self.stash([good, replace(_BAD[number % len(_BAD)], key=good.key), good])
+
+    def large_rows(self, rows: int) -> None:
+        self.stash(Extra(key=self.key(number), value=os.urandom(LARGE_BYTES), doubtful=True) for number in range(rows))
+
+    def choosy_rows(self, rows: int) -> None:
+        """Rows that a transform fails on, or leaves out, where the relay at work has one."""
+        for number in range(rows):
+            good = Extra(key=self.key(number))
+            self.stash([good, replace(good, value=(FAILING, FILTERED)[number % 2], doubtful=number % 2 == 0), good])
+
+    def long_transaction(self, seconds: float) -> None:
+        """A row that commits late, in a transaction that holds back the database's horizon."""
+        connection = self._connect()
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        finish = self._insert(connection, [Extra(key=f"late-{next(self._numbers)}", topic=OTHER)])
+        self._agenda.later(seconds, "late commit", finish)
+
+    def _insert(self, connection: psycopg.Connection[Any], extras: list[Extra]) -> Callable[[], None]:
+        """Insert rows, and return what commits them and notes the outcome."""
+        number = next(self._transactions)
+        named = [(next(self._numbers), extra) for extra in extras]
+        self._extras.update({identity(_RUN, 0, row): extra for row, extra in named})
+        rows = [(row, extra.key) for row, extra in named]
+        self._history.begin(0, number, time.monotonic_ns(), rows)
+
+        def note(outcome: Outcome) -> None:
+            connection.close()
+            self._history.end(0, number, time.monotonic_ns(), outcome)
+
+        def commit() -> None:
+            try:
+                connection.commit()
+            except psycopg.Error:
+                # Lost before or during: a look at what became of it is not worth the trouble.
+                note(Outcome.UNKNOWN)
+            else:
+                note(Outcome.COMMITTED)
+
+        try:
+            for row, extra in named:
+                key = None if extra.key is None else extra.key.encode()
+                marks = [IDENTITY_HEADER], [identity(_RUN, 0, row).encode()]
+                connection.execute(_INSERT, [extra.topic, key, extra.value, extra.partition, extra.timestamp, *marks])
+        except psycopg.Error:
+            note(Outcome.ROLLED_BACK)
+            raise
+        return commit

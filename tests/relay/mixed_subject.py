@@ -1,0 +1,101 @@
+"""The relay as the subject of a random soak: a broker with an authorizer, bad rows, and an administrator."""
+
+import multiprocessing
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.faults.fault_schedule import TABLE_KINDS, Kinds, kinds, lasting, nothing, rows
+from tests.faults.guarded import LOGIN, guarded
+from tests.faults.mix.agenda import Agenda
+from tests.faults.mix.database import Database
+from tests.faults.mix.programs import Programs
+from tests.faults.program import Program
+from tests.faults.subject import MixedSubject
+from tests.relay.mixed_administrator import Administrator
+from tests.relay.mixed_rows import Rows
+from tests.relay.subject import TABLE, RelaySubject
+from thresher.devstack.broker import KafkaOptions
+from thresher.relay.settings import Delivery
+from thresher.testing.checker import Verdict, check
+from thresher.testing.history import Outcome
+from thresher.testing.reading import read_topics
+
+TRANSFORM = "tests.relay.transforms:choosy"
+PARTS: tuple[type, ...] = (Rows, Database, Administrator)
+_KINDS: Kinds = {
+    **TABLE_KINDS,
+    "raise-partitions": (1, nothing),
+    "topic-denied": (1, lasting(2, 12)),
+    "other-topic-denied": (1, lasting(2, 12)),
+    "producer-denied": (1, lasting(1, 5)),
+    "limit-lowered": (1, lasting(2, 12)),
+    "topic-missing": (2, lasting(1, 20)),
+    "bad-rows": (3, rows),
+    "large-rows": (2, rows),
+    "choosy-rows": (3, rows),
+    "long-transaction": (2, lasting(5, 60)),
+}
+
+
+def relay_kinds(nodes: int = 1) -> Kinds:
+    """Return every kind of fault that a relay meets on so many nodes."""
+    return kinds(nodes, _KINDS, _layout)
+
+
+def _layout(draw: random.Random) -> dict[str, Any]:
+    return {"shards": draw.choice([1, 2, 3, 4, 5]), "transforms": draw.choice([True, False])}
+
+
+class MixedRelay(RelaySubject, MixedSubject):
+    """A relay that comes in by a login, with rows of its own beside the load."""
+
+    layout: Mapping[str, Any] = {"shards": 4, "transforms": True}
+    # A relay that is stopped here is taken for dead, as everywhere.
+    policy: Mapping[str, float] = {}
+
+    def broker(self, *ways: int) -> KafkaOptions:
+        # Leaders stay where they went until a fault brings them back.
+        return guarded(*ways, properties={"auto.leader.rebalance.enable": "false"})
+
+    def program(self, *, transforms: bool = True, **settings: Any) -> Program:
+        return super().program(transforms=[TRANSFORM] if transforms else [], kafka=LOGIN, **settings)
+
+    def parts(self, agenda: Agenda, programs: Programs) -> Sequence[object]:
+        server, kafka = self.stack.postgres, self.stack.kafka
+        self._database = Database(server, self.dsn, table=TABLE.table, writers=_writers, agenda=agenda)
+        own_keys = self.delivery is Delivery.AT_LEAST_ONCE
+        self._rows = Rows(self._database.connect, self.history, own_keys=own_keys, agenda=agenda)
+        self._administrator = Administrator(kafka, self._rows, programs, agenda=agenda)
+        self._administrator.prepare()
+        return self._rows, self._database, self._administrator
+
+    def counted(self, last: int) -> tuple[int, int, int] | None:
+        return self._database.counted(last)
+
+    def verdict(self, *, everything: bool) -> Verdict:
+        held = self.held()
+        reads = read_topics(self.stack.kafka.bootstrap, self._administrator.topics, uncommitted=everything)
+        seen = {read.identity for read in reads}
+        # Who reads everything may have got a row with a wave that came to nothing, before it could be sent no more.
+        dead = held.dead - (self._rows.doubtful & seen) if everything else held.dead
+        return check(
+            self.transactions(),
+            reads,
+            dead=dead,
+            pending=held.pending,
+            filtered=self._rows.filtered - seen,
+            repeats_allowed=everything,
+        )
+
+    def wrong(self) -> list[str]:
+        committed = {
+            name for each in self.transactions() if each.outcome is Outcome.COMMITTED for name in each.identities()
+        }
+        return self._rows.wrong(self.held().dead, committed)
+
+
+def _writers() -> list[int]:
+    """The processes of the load, which is a thread of this one."""
+    children = multiprocessing.active_children()
+    return [child.pid for child in children if child.pid is not None and child.name.startswith("pump-writer-")]

@@ -1,0 +1,94 @@
+"""The relay as the subject of runs with faults: its outbox, its load and the verdict on it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.faults.crash_run import PATIENT
+from tests.faults.program import Program
+from tests.faults.subject import Subject
+from tests.relay.load import Load, judged
+from tests.relay.relay_program import LEFT, relay_program
+from thresher.db import TableName
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+from thresher.outbox import create_schema
+from thresher.relay.settings import Delivery
+from thresher.testing.checker import Verdict
+from thresher.testing.history import Transaction, read_history
+from thresher.testing.pump import Tally
+from thresher.testing.reading import Held, rows_held
+
+NAME = "crash"
+TOPIC = f"{NAME}.orders"
+TABLE = TableName(table="outbox")
+
+
+class RelaySubject(Subject):
+    """A relay with four shards under a load of a few writers. `delivery` is that of relays started from now on."""
+
+    name = NAME
+    shards = 4
+    left = LEFT
+    table = TABLE
+    topic = TOPIC
+    policy: Mapping[str, float] = PATIENT
+
+    def __init__(self, *, rate: float = 400.0, delivery: Delivery = Delivery.EXACTLY_ONCE) -> None:
+        self.delivery = delivery
+        self._rate = rate
+        self._loads: list[Load] = []
+
+    def prepare(self, stack: Stack, bootstrap: str, directory: Path) -> None:
+        self.stack, self._bootstrap, self._directory = stack, bootstrap, directory
+        self.dsn = stack.postgres.create_database(NAME)
+        with psycopg.connect(self.dsn) as connection:
+            create_schema(connection, TABLE)
+        Admin(stack.kafka.bootstrap).create_topic(TOPIC, partitions=4)
+
+    def program(self, **settings: Any) -> Program:
+        given = {"shards": self.shards, "batch_rows": 200, "delivery": self.delivery, "policy": self.policy}
+        return relay_program(name=NAME, dsn=self.dsn, bootstrap=self._bootstrap, **{**given, **settings})
+
+    # The load
+
+    @property
+    def history(self) -> Path:
+        """Where the load notes what it writes."""
+        return self._loads[-1].history
+
+    def begin_load(self) -> None:
+        # What overlaps has no order, and may come between a record and its repeat.
+        own_keys = self.delivery is Delivery.AT_LEAST_ONCE
+        load = Load(self, self._directory, keys=50, writers=3, rate=self._rate, skew=0.5, own_keys=own_keys)
+        self._loads.append(load)
+        load.__enter__()
+
+    def end_load(self) -> Tally:
+        self._loads[-1].stop()
+        return self._loads[-1].tally
+
+    # The end
+
+    def pending(self) -> int:
+        """Return how many rows wait."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            row = connection.execute("SELECT count(*) FROM outbox").fetchone()
+        return int(row[0]) if row else 0
+
+    def drained(self) -> bool:
+        return self.pending() == 0
+
+    def verdict(self, *, everything: bool) -> Verdict:
+        return judged(self, [load.history for load in self._loads], everything=everything)
+
+    def held(self) -> Held:
+        """Return what the database still has."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            return rows_held(connection, TABLE)
+
+    def transactions(self) -> list[Transaction]:
+        """Return what all loads so far have written."""
+        return [each for load in self._loads for each in read_history(load.history)]
