@@ -1,0 +1,40 @@
+"""Which errors of the client end a reader, and which it survives."""
+
+import pytest
+from confluent_kafka import KafkaError
+
+from thresher.kafka.assigned_reader import problem_of
+from thresher.kafka.partition_watch import PositionLost
+from thresher.kafka.problem import BrokerLost, BrokerRefused
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        # The watch tells whether the topic stays missing.
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+    ],
+)
+def test_a_reader_survives_what_the_client_mends(code: int) -> None:
+    assert problem_of(KafkaError(code), "orders/0") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (KafkaError(KafkaError._AUTO_OFFSET_RESET), PositionLost),
+        (KafkaError(KafkaError.OFFSET_OUT_OF_RANGE), PositionLost),
+        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), BrokerRefused),
+        (KafkaError(KafkaError._AUTHENTICATION), BrokerRefused),
+        (KafkaError(KafkaError._FATAL, "fatal", True), BrokerLost),
+    ],
+)
+def test_a_reader_ends_with_what_only_somebody_can_mend(error: KafkaError, kind: type) -> None:
+    problem = problem_of(error, "orders/0")
+    assert type(problem) is kind
+    assert "orders/0" in str(problem)
