@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from tests.relay.relaying import Place, taken_over
+from thresher.db.postgres.sessions import incarnation
 from thresher.delivery.batch import Few
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
 from thresher.outbox.shape import bucket_of
 from thresher.relay.arrow import Arrow
-from thresher.relay.control import incarnation
 from thresher.relay.names import buckets_of
 from thresher.relay.reading.pending_rows import Head
 from thresher.relay.settings import Settings

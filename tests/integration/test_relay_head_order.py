@@ -18,11 +18,11 @@ import pytest
 
 from tests.relay.relaying import Place, taken_over
 from thresher.cli.dead import replay
+from thresher.db.postgres.sessions import incarnation
 from thresher.delivery.batch import Few
 from thresher.devstack.stack import Stack
 from thresher.outbox.shape import BUCKETS, bucket_of
 from thresher.relay.arrow import Arrow
-from thresher.relay.control import incarnation
 from thresher.relay.names import buckets_of
 from thresher.relay.reading.pending_rows import Head
 from thresher.relay.reading.trail import LOWEST

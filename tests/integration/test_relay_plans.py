@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from thresher.db import TableName, statement
+from thresher.db.postgres.head_queries import aged_query, bounded_query, head_query, window_query
+from thresher.db.postgres.sessions import connect
 from thresher.outbox import Shape, create_schema
 from thresher.relay.arrow import UNSORTED
-from thresher.relay.database import connect
-from thresher.relay.head_queries import aged_query, bounded_query, head_query, window_query
 
 OUTBOX = TableName(table="outbox")
 ROWS = 20_000

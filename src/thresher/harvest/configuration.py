@@ -12,7 +12,7 @@ from typing import Any
 
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.secrets import Secrets, Unreadable, is_secret, read_secret, secrets_in_url, shown_property
-from thresher.db.dsn import secrets_of_dsn, shown_dsn
+from thresher.db.postgres.dsn import secrets_of_dsn, shown_dsn
 from thresher.election.settings import ElectionSettings
 from thresher.harvest.document import read
 from thresher.harvest.environment import from_environment

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db import TableName
-from thresher.db.dsn import check_dsn
+from thresher.db.postgres.dsn import check_dsn
 from thresher.delivery.carrier import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.kafka.property import PROPERTIES, plain

@@ -8,9 +8,9 @@ import psycopg
 import pyarrow as pa
 
 from thresher.db import statement
+from thresher.db.control import require_same
+from thresher.db.postgres.sessions import explain, explained, session
 from thresher.delivery.batch import READ_SCHEMA
-from thresher.relay.control import require_same
-from thresher.relay.database import explain, explained, session
 from thresher.relay.settings import Settings
 
 # Rows come in the order of an index, or in none: there is nothing to sort, whatever the statistics say.

@@ -7,8 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from thresher.db import TableName
+from thresher.db.outbox_store import Settling
+from thresher.db.shape import Shape
 from thresher.delivery.carrier import Poison
-from thresher.outbox.shape import Shape
+
+__all__ = ["Delivery", "Limits", "Mandate", "Settings", "Settling"]
 
 
 class Delivery(enum.StrEnum):
@@ -18,13 +21,6 @@ class Delivery(enum.StrEnum):
     EXACTLY_ONCE = "exactly-once"
     # To all: a repeat directly follows its original within its key.
     AT_LEAST_ONCE = "at-least-once"
-
-
-class Settling(enum.StrEnum):
-    """What becomes of a row that was sent or filtered."""
-
-    DELETE = "delete"
-    STAMP = "stamp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,23 +18,23 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 from confluent_kafka import KafkaException
 
 from thresher.core.errors import PipelineProblem, Superseded, ThresherError, Trouble
+from thresher.db.outbox_store import StoreSession
 from thresher.delivery.transforms import load
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import Tail
-from thresher.relay.control import ControlTable, incarnation
-from thresher.relay.database import connect
 from thresher.relay.leader.progress_topic import known_topic
 from thresher.relay.leader.take_over import take_over
 from thresher.relay.names import progress_topic, sessions
 from thresher.relay.settings import Mandate, Settings
 from thresher.relay.shard.meter import count_error, kind_of
+from thresher.relay.store import store_of
 from thresher.service.health import Role
 from thresher.service.ledger import Ledger
 from thresher.spark.driver.engine import Engine
@@ -224,9 +224,10 @@ class Relay:
         settings = mandate.settings
         while not self._asked.is_set():
             try:
-                with connect(settings.dsn, f"{sessions(settings.name, mandate.term)}/r") as connection:
-                    since = incarnation(connection, settings.outbox).since
-                    row = ControlTable(connection, settings.outbox).read(settings.name)
+                application = f"{sessions(settings.name, mandate.term)}/r"
+                with closing(store_of(settings).session(application)) as session:
+                    since = session.incarnation().since
+                    row = session.control.read(settings.name)
             except Trouble:
                 self._asked.wait(_LOOK_SECONDS)
             else:
@@ -425,16 +426,16 @@ class _Watch:
 
     def __init__(self, mandate: Mandate) -> None:
         self._mandate = mandate
-        self._connection: psycopg.Connection[Any] | None = None
+        self._session: StoreSession | None = None
         self._admin = Admin.of(mandate.settings.kafka)
 
     def look(self) -> None:
         """Raise `Superseded` if the term is not ours any more."""
         settings, term = self._mandate.settings, self._mandate.term
         try:
-            if self._connection is None:
-                self._connection = connect(settings.dsn, f"{sessions(settings.name, term)}/w")
-            row = ControlTable(self._connection, settings.outbox).read(settings.name)
+            if self._session is None:
+                self._session = store_of(settings).session(f"{sessions(settings.name, term)}/w")
+            row = self._session.control.read(settings.name)
         except PipelineProblem:
             self.close()
             raise
@@ -447,6 +448,6 @@ class _Watch:
 
     def close(self) -> None:
         """Let go of the connection."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        if self._session is not None:
+            self._session.close()
+        self._session = None

@@ -7,23 +7,16 @@ durable: a database that forgets one was restarted, and then the shard starts ov
 
 import uuid
 from collections.abc import Callable, Collection
-from typing import Any
 
-import psycopg
 import pyarrow as pa
 
-from thresher.core.errors import Superseded
-from thresher.db import statement
-from thresher.db.arrays import bigint_array
-from thresher.db.cursor import BigintArray, OwnCursor
+from thresher.db.control import require_same
+from thresher.db.outbox_store import Wanted
 from thresher.db.problem import DatabaseLost
 from thresher.delivery.batch import Few, read_of
-from thresher.relay.control import ControlTable, incarnation, require_same
-from thresher.relay.database import connect, explained
-from thresher.relay.head_queries import bounded_query, head_query
-from thresher.relay.names import control_table
 from thresher.relay.reading.pending_rows import Probe, Share, largest
 from thresher.relay.settings import Mandate
+from thresher.relay.store import store_of
 
 # Buckets take turns in being the first to be asked: by a number that has no factor in common with theirs.
 _TURN = 7
@@ -52,19 +45,13 @@ class Marker:
         hot: Callable[[], Collection[Stream]],
     ) -> None:
         settings = mandate.settings
-        self._settings, self._mandate = settings, mandate
         self._buckets = list(buckets)
         self._leader, self._hot = leader, hot
         self._largest = largest(settings)
-        head = bounded_query(head_query(settings.shape, settings.outbox, f"{settings.shape.prefix}_not_mine"))
-        self._mark = statement("relay_mark", settings.outbox, head=head, control=_control(mandate))
-        self._connection = connect(settings.dsn, application)
-        require_same(incarnation(self._connection, settings.outbox).since, since)
-        with explained():
-            self._connection.execute("SET synchronous_commit = off")
-        self._cursor = OwnCursor(self._connection)
-        self._cursor.format = psycopg.pq.Format.BINARY
-        self._probe = Probe(self._connection, settings, buckets)
+        self._session = store_of(settings).session(application, durable=False)
+        require_same(self._session.incarnation().since, since)
+        self._marks = self._session.marks(settings.name, mandate.term)
+        self._probe = Probe(self._session.connection, settings, buckets)
         self._share = Share(len(self._buckets))
 
     def read(
@@ -73,26 +60,19 @@ class Marker:
         """Mark up to so many rows and bytes of the head, and return them by id; None if there are none."""
         if not in_flight and not self._probe.finds():
             return None
-        hot = self._hot()
-        wanted: dict[str, Any] = {
-            "buckets": self._buckets,
-            "held": list(held),
-            "bytes": size,
-            "largest": self._largest,
-            "rows": rows,
-            "each": self._share.of(rows),
-            "leader": self._leader(generation),
-            "hot_topics": [topic for topic, _ in hot],
-            "hot_keys": [key for _, key in hot],
-            "name": self._settings.name,
-            "term": self._mandate.term,
-        }
-        with explained():
-            found = self._cursor.execute(self._mark, wanted, prepare=True).fetchall()
+        wanted = Wanted(
+            buckets=self._buckets,
+            rows=rows,
+            rows_per_bucket=self._share.of(rows),
+            batch_bytes=size,
+            largest_bytes=self._largest,
+            held_topics=held,
+            hot_keys=self._hot(),
+        )
+        found = self._marks.mark(wanted, self._leader(generation))
         self._share.learn(len(found), rows, len(self._buckets))
         self._buckets = self._buckets[_TURN % len(self._buckets) :] + self._buckets[: _TURN % len(self._buckets)]
         if not found:
-            self._require_term()
             return None
         if taken := {row[0] for row in found}.intersection(in_flight):
             # Sent once more, they would come behind their followers.
@@ -103,29 +83,5 @@ class Marker:
         return read_of(found)
 
     def close(self) -> None:
-        """Let go of the connection."""
-        self._connection.close()
-
-    def _require_term(self) -> None:
-        """Raise `Superseded` if that is why nothing was marked."""
-        row = ControlTable(self._connection, self._settings.outbox).read(self._settings.name)
-        if row is None or row.term != self._mandate.term:
-            raise Superseded("a newer relay of the same name has taken over; this one ends")
-
-
-def reset(connection: psycopg.Connection[Any], mandate: Mandate, leader: uuid.UUID, ids: Collection[int]) -> int:
-    """Take our marks off these rows, if the term is ours; return how many there were. Repeating it changes nothing."""
-    values = {
-        "ids": BigintArray(bigint_array(list(ids))),
-        "leader": leader,
-        "name": mandate.settings.name,
-        "term": mandate.term,
-    }
-    with explained():
-        query = statement("relay_reset", mandate.settings.outbox, control=_control(mandate))
-        return OwnCursor(connection).execute(query, values).rowcount
-
-
-def _control(mandate: Mandate) -> str:
-    """Return the name of the control table for a statement with parameters."""
-    return control_table(mandate.settings.outbox).quoted().replace("%", "%%")
+        """Close the session."""
+        self._session.close()

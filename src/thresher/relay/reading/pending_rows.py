@@ -16,14 +16,14 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from thresher.db import statement
-from thresher.db.cursor import OwnCursor
+from thresher.db.control import require_same
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.head_queries import aged_query, bounded_query, head_query, window_query
+from thresher.db.postgres.sessions import connect, explained, incarnation
 from thresher.delivery.batch import Few, read_of
 from thresher.delivery.columns import integers
 from thresher.outbox.shape import BUCKETS, Shape, bucket_of
 from thresher.relay.arrow import Arrow
-from thresher.relay.control import incarnation, require_same
-from thresher.relay.database import connect, explained
-from thresher.relay.head_queries import aged_query, bounded_query, head_query, window_query
 from thresher.relay.reading.spread import Spread
 from thresher.relay.reading.trail import HIGHEST, Trail
 from thresher.relay.reading.turns import Turns

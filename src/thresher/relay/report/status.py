@@ -12,17 +12,16 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import psycopg
-
 from thresher.core.errors import PipelineProblem
+from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseLost
 from thresher.observe.prometheus import scrape
 from thresher.observe.server import Answer, Page
-from thresher.relay.database import connect
 from thresher.relay.names import sessions
 from thresher.relay.report.backlog import Backlog, read_backlog
 from thresher.relay.report.metrics import FAMILIES, Moment, readings, relaying
 from thresher.relay.settings import Settings
+from thresher.relay.store import store_of
 from thresher.service.health import Role, ShardHealth, Vitals, liveness, readiness
 from thresher.service.ledger import Ledger
 from thresher.spark.driver.snapshot import Snapshot
@@ -218,7 +217,7 @@ class _Outlook:
         self._looks = 0
         self._looked = float("-inf")
         self._found: tuple[Backlog | None, str | None] = (None, None)
-        self._connection: psycopg.Connection[Any] | None = None
+        self._session: StoreSession | None = None
         self._term = ""
         self._thread = threading.Thread(target=self._run, name="status-backlog", daemon=True)
         self._thread.start()
@@ -277,18 +276,18 @@ class _Outlook:
 
     def _read(self) -> Backlog:
         settings, term = self._observed.settings, self._observed.term or ""
-        if self._connection is not None and self._term == term:
+        if self._session is not None and self._term == term:
             try:
-                return read_backlog(self._connection, settings.outbox, settings.shape, settings.shards)
+                return read_backlog(self._session, settings.shards)
             except DatabaseLost:
                 # Perhaps only this session was: it may be minutes old.
                 pass
         # A session with an older term in its name is ended by whoever takes over, ourselves included.
         self._let_go()
-        self._connection, self._term = connect(settings.dsn, f"{sessions(settings.name, term)}/s"), term
-        return read_backlog(self._connection, settings.outbox, settings.shape, settings.shards)
+        self._session, self._term = store_of(settings).session(f"{sessions(settings.name, term)}/s"), term
+        return read_backlog(self._session, settings.shards)
 
     def _let_go(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        if self._session is not None:
+            self._session.close()
+        self._session = None

@@ -56,18 +56,18 @@ from thresher.kafka.committed_tail import Tail
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.transactional import ProducerFenced, ProducerProblem, TransactionalProducer
-from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.leader.progress_topic import known_topic, progress_limit
 from thresher.relay.names import buckets_of, progress_topic, sessions, transactional_id
 from thresher.relay.protocol import exactly_once, mark_purge_reset
 from thresher.relay.protocol.mark_purge_reset import Bounds
-from thresher.relay.reading.marking import Marker, leader_id, reset
+from thresher.relay.reading.marking import Marker, leader_id
 from thresher.relay.reading.pending_rows import Head
 from thresher.relay.reading.prefetch import ReadAhead
 from thresher.relay.settings import Delivery, Mandate
 from thresher.relay.settle import Settlement
 from thresher.relay.shard.factory import connector_of, producer_of
 from thresher.relay.shard.meter import Meter, counting_errors
+from thresher.relay.store import store_of
 from thresher.spark.worker.shard import Shard
 
 _LOOK_SECONDS = 0.05
@@ -127,11 +127,9 @@ class Lane:
         self._shard, self._mandate, self._settings = shard, mandate, settings
         self._batches = batches
         self._application = f"{sessions(settings.name, mandate.term)}/{shard.index}"[:63]
-        self._connection = shard.enter(
-            closing(connector_of(settings.connection_factory)(settings.dsn, self._application))
-        )
-        self._control = ControlTable(self._connection, settings.outbox)
-        self._settlement = Settlement(self._connection, settings.outbox, settings.shape, settings.settling)
+        store = store_of(settings, connector_of(settings.connection_factory))
+        self._session = shard.enter(closing(store.session(self._application)))
+        self._settlement = Settlement(self._session.settlement)
         self._marking = settings.delivery is Delivery.AT_LEAST_ONCE
         self._drawn = uuid.uuid4()
         self._hot: tuple[tuple[str, bytes], ...] = ()
@@ -229,8 +227,8 @@ class Lane:
     # Recovery
 
     def _read_control(self, _: ReadControl) -> Control | None:
-        row = self._control.read(self._settings.name)
-        now = incarnation(self._connection, self._settings.outbox)
+        row = self._session.control.read(self._settings.name)
+        now = self._session.incarnation()
         self._since = now.since
         self._clock = ServerClock(now.now)
         if row is None:
@@ -453,7 +451,8 @@ class Lane:
 
     def _reset(self, effect: Reset) -> None:
         if effect.ids:
-            reset(self._connection, self._mandate, self._leader(self._ahead.generation), effect.ids)
+            marks = self._session.marks(self._settings.name, self._mandate.term)
+            marks.reset(effect.ids, self._leader(self._ahead.generation))
 
     def _lift(self, effect: Lift) -> None:
         self._shard.event("lifted", topic=effect.topic)

@@ -1,7 +1,8 @@
 """The statements that read a head, of either shape."""
 
-from thresher.db import TableName, statement
-from thresher.outbox.shape import Shape
+from thresher.db.names import TableName
+from thresher.db.shape import Shape
+from thresher.db.statements import statement
 
 _MINE = "i.bucket = ANY (%(buckets)s::smallint[])"
 # Of the buckets, the one in turn.
