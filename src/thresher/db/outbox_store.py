@@ -99,7 +99,7 @@ class Marks(Protocol):
     """Marks of one relay under one term: a leader that was superseded neither sets nor resets any."""
 
     def mark(self, wanted: Wanted, leader: UUID) -> Sequence[PendingRow]:
-        """Mark the oldest rows that do not carry this leader's mark, and return them by id.
+        """Mark the oldest rows that do not carry this leader's mark, and return them: those of a bucket by id.
 
         Rows of topics that are held, of hot keys, and of keys that a dead row blocks are left out. A mark of anybody
         else does not count. Raises `Superseded` if the term is another's.
