@@ -21,8 +21,8 @@ import psycopg
 from confluent_kafka import Producer
 
 from bench.relays.place import COLUMNS, PATIENCE_SECONDS, Place
-from thresher.db.arrays import bigint_array
-from thresher.db.cursor import BigintArray, OwnCursor
+from thresher.db.postgres.arrays import bigint_array
+from thresher.db.postgres.cursor import BigintArray, OwnCursor
 from thresher.delivery.columns import integers, lists, texts
 from thresher.relay.names import buckets_of
 

@@ -18,8 +18,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer
 from bench.measuring.apart import Line, running
 from bench.measuring.pulse import feeling
 from bench.relays.place import COLUMNS, KEYS, PARTITIONS, PATIENCE_SECONDS, VALUE_BYTES, Place
-from thresher.db.arrays import bigint_array
-from thresher.db.cursor import BigintArray, OwnCursor
+from thresher.db.postgres.arrays import bigint_array
+from thresher.db.postgres.cursor import BigintArray, OwnCursor
 from thresher.outbox import Outbox
 from thresher.testing.history import IDENTITY_HEADER, identity
 from thresher.testing.pump import Plan

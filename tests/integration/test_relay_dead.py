@@ -11,6 +11,7 @@ from tests.relay.recorded import recorded
 from tests.relay.relaying import RELAYED_SECONDS, Place, taken_over
 from thresher.cli.dead import drop, replay
 from thresher.core.errors import InvalidInput
+from thresher.db.postgres.settlement import PostgresSettlement
 from thresher.delivery.fate import Kind, dead
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
@@ -51,7 +52,7 @@ def test_a_row_that_is_changed_while_it_is_set_aside_is_set_aside_as_it_is_then(
     progress = recorded((id_, created, dead(Kind.NO_TOPIC, "it is not there")))
     with psycopg.connect(at.dsn) as operator, psycopg.connect(at.dsn, autocommit=True) as ours:
         operator.execute("UPDATE outbox SET kafka_topic = 'right'")
-        settlement = Settlement(ours, settings.outbox, shape, Settling.DELETE)
+        settlement = Settlement(PostgresSettlement(ours, settings.outbox, shape, Settling.DELETE))
         with ThreadPoolExecutor(1) as pool:
             settled = pool.submit(settlement.execute, progress)
             eventually(lambda: at.sql("SELECT 1 FROM pg_locks WHERE NOT granted"), RELAYED_SECONDS)

@@ -19,11 +19,11 @@ import pytest
 from tests.relay.reads import ids_of, read
 from tests.relay.relaying import Place, taken_over
 from thresher.cli.dead import replay
+from thresher.db.postgres.arrow_session import ArrowSession
+from thresher.db.postgres.sessions import incarnation
 from thresher.devstack.stack import Stack
 from thresher.outbox.shape import BUCKETS, bucket_of
-from thresher.relay.control import incarnation
 from thresher.relay.names import buckets_of
-from thresher.relay.reading.arrow_session import ArrowSession
 from thresher.relay.reading.pending_rows import PendingRows
 from thresher.relay.reading.prefetch import versions
 from thresher.relay.reading.scan_plan import LOWEST

@@ -15,17 +15,18 @@ from tests.relay.reads import read as read_from
 from tests.relay.recorded import recorded
 from tests.relay.relaying import Place, taken_over
 from thresher.core.errors import Superseded
+from thresher.db.postgres.sessions import connect, incarnation
+from thresher.db.postgres.settlement import PostgresSettlement
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.delivery.fate import SENT
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
-from thresher.relay.control import incarnation
-from thresher.relay.database import connect
 from thresher.relay.names import buckets_of
 from thresher.relay.protocol.progress import Progress
-from thresher.relay.reading.marking import Marking, reset
+from thresher.relay.reading.marking import Marking
 from thresher.relay.settings import Delivery, Mandate, Settling
 from thresher.relay.settle import Settlement
+from thresher.relay.store import store_of
 
 ROWS = 20
 MINE, OTHERS = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -80,17 +81,19 @@ def test_a_leader_that_was_superseded_marks_purges_and_resets_nothing(place: Pla
     with marker(place, mandate, MINE) as marking:
         ids = read(marking)
     assert len(ids) == ROWS
-    with psycopg.connect(place.dsn, autocommit=True) as connection:
-        assert reset(connection, late, MINE, ids) == 0
-        assert reset(connection, mandate, OTHERS, ids) == 0
-        settlement = Settlement(connection, place.table, place.shape, place.settings().settling)
+    with contextlib.closing(store_of(place.settings()).session("tests")) as session:
+        name = mandate.settings.name
+        marks = session.marks(name, mandate.term)
+        assert session.marks(name, late.term).reset(ids, MINE) == 0
+        assert marks.reset(ids, OTHERS) == 0
+        settlement = Settlement(session.settlement)
         sent = all_sent(place)
         assert settlement.execute(sent, mark=OTHERS) == 0
         settlement.require_gone(sent, mark=OTHERS)
         with pytest.raises(DatabaseRefused):
             settlement.require_gone(sent, mark=MINE)
         assert marked(place) == {MINE: ROWS}
-        assert reset(connection, mandate, MINE, ids[:5]) == 5
+        assert marks.reset(ids[:5], MINE) == 5
         assert marked(place) == {MINE: ROWS - 5, None: 5}
         assert settlement.execute(sent, mark=MINE) == ROWS - 5
 
@@ -119,7 +122,7 @@ def test_rows_that_an_older_attempt_marks_at_that_moment_are_settled_by_recovery
         psycopg.connect(place.dsn) as older,
     ):
         older.execute("UPDATE outbox SET leader_id = %s", [OTHERS])
-        settlement = Settlement(connection, place.table, place.shape, settling)
+        settlement = Settlement(PostgresSettlement(connection, place.table, place.shape, settling))
         found = thread.submit(settlement.execute, sent)
         eventually(lambda: place.sql(waits), 60)
         older.commit()

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from thresher.db import TableName, statement
+from thresher.db.postgres.arrow_session import UNSORTED
+from thresher.db.postgres.head_queries import bounded_query, head_query, next_query, window_query
+from thresher.db.postgres.sessions import connect
 from thresher.outbox import Shape, create_schema
-from thresher.relay.database import connect
-from thresher.relay.reading.arrow_session import UNSORTED
-from thresher.relay.reading.read_queries import bounded_query, head_query, next_query, window_query
 
 OUTBOX = TableName(table="outbox")
 ROWS = 20_000

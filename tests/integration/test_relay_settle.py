@@ -7,6 +7,7 @@ import pytest
 
 from tests.relay.recorded import recorded
 from tests.relay.relaying import Place, taken_over
+from thresher.db.postgres.settlement import PostgresSettlement
 from thresher.delivery.fate import SENT
 from thresher.devstack.stack import Stack
 from thresher.relay.protocol.progress import Progress
@@ -44,7 +45,7 @@ def test_a_row_is_settled_where_both_its_id_and_its_create_time_are_named(
     for id_, day in ROWS.items():
         at.sql("INSERT INTO outbox (id, create_time, kafka_topic) VALUES (%s, %s, 't')", id_, DAYS[day])
     with psycopg.connect(at.dsn, autocommit=True) as ours:
-        settlement = Settlement(ours, settings.outbox, settings.shape, settling)
+        settlement = Settlement(PostgresSettlement(ours, settings.outbox, settings.shape, settling))
         assert settlement.execute(record(*pairs)) == len(gone)
         left = {row[0] for row in at.sql("SELECT id FROM outbox WHERE dispatched_time IS NULL")}
         assert left == ROWS.keys() - gone

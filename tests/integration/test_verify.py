@@ -291,11 +291,9 @@ def test_rows_are_found_in_a_table_of_any_name(dsn: str, connection: psycopg.Con
     plan = Plan(dsn=dsn, records=5, keys=2, run="run", table=table.table, schema=table.schema, shape=shape)
     Fleet(plan).run()
     assert rows_held(connection, table, shape).dead == frozenset()
-    dead = psycopg.sql.Identifier("its own", f"{table.table}_dead")
-    connection.execute(
-        psycopg.sql.SQL("CREATE TABLE {} AS SELECT * FROM {} WHERE id = 1").format(dead, table.identifier())
-    )
-    connection.execute(psycopg.sql.SQL("DELETE FROM {} WHERE id = 1").format(table.identifier()))
+    outbox, dead = (psycopg.sql.Identifier("its own", name) for name in (table.table, f"{table.table}_dead"))
+    connection.execute(psycopg.sql.SQL("CREATE TABLE {} AS SELECT * FROM {} WHERE id = 1").format(dead, outbox))
+    connection.execute(psycopg.sql.SQL("DELETE FROM {} WHERE id = 1").format(outbox))
     connection.commit()
     held = rows_held(connection, table, shape)
     assert held.dead == {"run.0.0"}

@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 from confluent_kafka import Producer
 
-from thresher.relay.database import connect
+from thresher.db.postgres.sessions import connect
 
 
 def marked_connection(dsn: str, application: str) -> psycopg.Connection[Any]:

@@ -3,8 +3,8 @@
 1. The broker keeps one epoch per transactional id (one shard is modelled, so one id) and at most one open transaction;
    what is staged is read only once it is committed; an older epoch is fenced. A commit may arrive after its sender
    died.
-2. The database keeps the outbox, the dead rows and the control row; writers get ids when they insert and commit later,
-   in any order. It can be restored to a snapshot, under a new incarnation: every session ends, ids are given again.
+2. The database keeps its tables in a `TableModel`; writers get ids when they insert and commit later, in any order.
+   It can be restored to a snapshot, under a new incarnation: every session ends, ids are given again.
 3. An attempt is the protocol's generator, its session, its epoch and its read-ahead. It may be left for dead and go on
    at any later step.
 4. What happened is kept by message, whatever row stood for it, and judged as it happens: by what a reader of committed
@@ -22,7 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.relay.table_model import TableModel, Version
 from thresher.core.errors import Superseded
+from thresher.db.control import NewControlRow
+from thresher.db.outbox_store import Wanted
 from thresher.delivery.batch import NOTHING_YET, Batch
 from thresher.delivery.carrier import Poison, Rules, ShardIdentity
 from thresher.delivery.effects import (
@@ -57,6 +60,7 @@ from thresher.kafka.topic_status import Available, Surveyed, TopicStatus, Unavai
 from thresher.relay.protocol import exactly_once, mark_purge_reset
 from thresher.relay.protocol.mark_purge_reset import Bounds
 from thresher.relay.protocol.progress import OutboxProgress, Progress
+from thresher.relay.settle import fates_of
 
 OUTBOX_ID = "outbox"
 PARTITIONS = 3
@@ -64,7 +68,7 @@ HELD_SECONDS = 2
 # What a message is like: most can be sent.
 GOOD, NAMED_POISON, POISON, FILTERED_OUT, MALFORMED, NO_PARTITION, REROUTED = range(7)
 
-Version = tuple[int, int]
+RELAY = "relay"
 Mark = tuple[int, int]
 # What each may come to in a wave: not taken, taken and said to have failed, either without a name.
 UNTAKEN, DENIED, NAMELESS = 0.03, 0.06, 0.08
@@ -125,24 +129,6 @@ class Message:
     @property
     def stream(self) -> Stream | None:
         return None if self.key is None else (self.topic, self.key)
-
-
-@dataclass
-class Tables:
-    """What a snapshot holds."""
-
-    outbox: dict[int, tuple[int, Message]] = field(default_factory=dict)
-    dead: dict[Version, tuple[Message, bool]] = field(default_factory=dict)
-    term: str = ""
-    next_id: int = 1
-    marks: dict[int, Mark] = field(default_factory=dict)
-
-    def snapshot(self) -> "Tables":
-        return Tables(dict(self.outbox), dict(self.dead), self.term, self.next_id, dict(self.marks))
-
-    @property
-    def blocked(self) -> set[Stream | None]:
-        return {message.stream for message, blocking in self.dead.values() if blocking}
 
 
 @dataclass
@@ -208,7 +194,7 @@ class Attempt:
     settling: list[tuple[Progress, Mark | None]] = field(default_factory=list)
     hot: tuple[Stream, ...] = ()
     generation: int = 0
-    in_flight: set[int] = field(default_factory=set)
+    in_flight: dict[int, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     reading: ReadLot | None = None
     ready: ReadLot | None = None
@@ -229,7 +215,10 @@ class World:
         self.rules = Rules(poison=poison, grace_seconds=5.0)
         self.progress_bytes = progress_bytes
         self.broker = Broker(topics={"a": "present", "b": "present", "x": "present"})
-        self.tables = Tables()
+        self.tables: TableModel[Message] = TableModel(bucket=_bucket)
+        self.tables.insert(
+            NewControlRow(name=RELAY, outbox="outbox", outbox_id=OUTBOX_ID, system_id="s", term="", mode="", shards=1)
+        )
         self.incarnation = 1
         self.now = 0
         self.ticks = itertools.count(1)
@@ -237,7 +226,7 @@ class World:
         self.attempts: list[Attempt] = []
         self.numbers = itertools.count(1)
         self.writers: list[list[tuple[int, int, Message]]] = []
-        self.snapshots: list[Tables] = []
+        self.snapshots: list[TableModel[Message]] = []
         # Settlings that a session was at when its client died: the server may still do them.
         self.orphans: list[tuple[Progress, Mark | None]] = []
         # Marks likewise: term, mark, rows.
@@ -259,9 +248,7 @@ class World:
         """Insert one row, in a new transaction or in an open one."""
         message = Message(len(self.messages), topic, key, nature, inserted=next(self.ticks))
         self.messages.append(message)
-        while self.tables.next_id in self.tables.outbox:
-            self.tables.next_id += 1
-        id_, self.tables.next_id = self.tables.next_id, self.tables.next_id + 1
+        id_ = self.tables.draw_id()
         if writer is None or not self.writers:
             self.writers.append([])
             writer = -1
@@ -276,29 +263,32 @@ class World:
         for id_, time, message in rows:
             if commit:
                 message.committed = tick
-                self._put(id_, time, message)
+                self.tables.put(id_, time, message)
+                self._stored(id_, time, message)
 
-    def _put(self, id_: int, time: int, message: Message) -> None:
-        assert id_ not in self.tables.outbox
-        self.tables.outbox[id_] = (time, message)
+    def _stored(self, id_: int, time: int, message: Message) -> None:
         message.versions.append((id_, time))
         self.by_version[id_, time] = message
 
     def replay(self, choice: int, *, mended: bool) -> None:
         """Put a dead row back under its id."""
         found = [
-            (version, message, blocking)
-            for version, (message, blocking) in sorted(self.tables.dead.items())
-            if not message.not_again and version[0] not in self.tables.outbox
+            (version, entry)
+            for version, entry in sorted(self.tables.dead.items(), key=lambda item: item[0])
+            if not entry.message.not_again and version[0] not in self.tables.outbox
         ]
         if not found:
             return
-        version, message, blocking = found[choice % len(found)]
-        del self.tables.dead[version]
+        version, entry = found[choice % len(found)]
         if mended:
-            message.nature = GOOD
-        message.displaced |= not blocking
-        self._put(version[0], next(self.ticks), message)
+            entry.message.nature = GOOD
+        entry.message.displaced |= not entry.fate.blocking
+        self._put_back(version)
+
+    def _put_back(self, version: Version) -> None:
+        tick = next(self.ticks)
+        (message,) = self.tables.replay([version], tick)
+        self._stored(version[0], tick, message)
 
     def discard(self, version: Version) -> None:
         """Somebody says that a dead row needs no sending."""
@@ -315,7 +305,7 @@ class World:
         # What was backed up later is of a past that there never was.
         del self.snapshots[place + 1 :]
         there = {message.number for _, message in self.tables.outbox.values()}
-        there |= {message.number for message, _ in self.tables.dead.values()}
+        there |= {entry.message.number for entry in self.tables.dead.values()}
         for message in self.messages:
             gone = message.committed is not None and message.number not in there
             message.erased |= gone and not self._has_fate(message)
@@ -325,16 +315,15 @@ class World:
         """Empty the outbox and begin with the first id again."""
         for _, message in self.tables.outbox.values():
             message.erased = True
-        for message, _ in self.tables.dead.values():
+        for entry in self.tables.dead.values():
             # Its id is not before its followers' any more.
-            message.not_again = True
-        self.tables.outbox.clear()
-        self.tables.next_id = 1
+            entry.message.not_again = True
+        self.tables.truncate()
 
     def take_over(self, *, ends_sessions: bool = False) -> None:
         """A new leader writes its term."""
         self.terms.append(f"term-{len(self.terms)}")
-        self.tables.term = self.terms[-1]
+        self.tables.take(RELAY, self.terms[-1])
         if ends_sessions:
             for attempt in self.attempts:
                 attempt.session = False
@@ -359,8 +348,8 @@ class World:
             if attempt.settling:
                 self.orphans.append(attempt.settling[0])
             if self.marking and attempt.recovered:
-                rows = [row.id for row in self._head(attempt, 0)[:3]]
-                self.late_marks.append((attempt.term, attempt.leader, rows))
+                rows = self.tables.pending(self._wanted(attempt, 3, 0), attempt.leader)
+                self.late_marks.append((attempt.term, attempt.leader, [id_ for id_, _, _ in rows]))
 
     def step(self, attempt: Attempt, luck: random.Random) -> bool:
         """Do the effect that an attempt has come to; return whether it got anywhere."""
@@ -402,8 +391,11 @@ class World:
 
     def _read_control(self, attempt: Attempt, *_: Any) -> Control:
         self._session(attempt)
-        attempt.confirmed = self.tables.term == attempt.term
-        return Control(outbox_id=OUTBOX_ID, term=self.tables.term, system_id="s", incarnation=str(self.incarnation))
+        row = self.tables.control[RELAY]
+        attempt.confirmed = row.term == attempt.term
+        return Control(
+            outbox_id=row.outbox_id, term=row.term, system_id=row.system_id, incarnation=str(self.incarnation)
+        )
 
     def _init(self, attempt: Attempt, *_: Any) -> None:
         assert attempt.confirmed, "it fenced others before it knew that it may"
@@ -423,7 +415,10 @@ class World:
         self._session(attempt)
         progress, mark = attempt.settling.pop(0)
         found = self._execute(progress, mark)
-        attempt.in_flight.difference_update(progress.ids)
+        for id_, time in zip(progress.ids, progress.create_times, strict=True):
+            # Under an id that came back, another row may be in flight.
+            if attempt.in_flight.get(id_) == time:
+                del attempt.in_flight[id_]
         if mark is not None and found < len(progress.ids):
             raise SessionLost
 
@@ -434,28 +429,16 @@ class World:
     def mark_late(self, choice: int) -> None:
         """Let the server finish a mark that a dead client had asked for."""
         term, mark, rows = self.late_marks.pop(choice % len(self.late_marks))
-        if self.tables.term == term:
-            self.tables.marks.update(dict.fromkeys(rows, mark))
+        self.tables.mark_rows(rows, mark, RELAY, term)
 
     def _execute(self, progress: Progress, mark: Mark | None) -> int:
         """Settle, with a mark only what carries it or is dead; return how many rows were found."""
-        count = 0
-        for id_, time, fate in zip(progress.ids, progress.create_times, progress.fates, strict=True):
-            if mark is not None and not isinstance(fate, Dead) and self.tables.marks.get(id_) != mark:
-                continue
-            if self._matches(id_, time):
-                count += 1
-                found, message = self.tables.outbox.pop(id_)
-                self.tables.marks.pop(id_, None)
-                if isinstance(fate, Dead):
-                    self.tables.dead[id_, found] = (message, fate.blocking)
-                self.settled[self.incarnation, (id_, found)] += 1
-                named = any((id_, found) in zip(p.ids, p.create_times, strict=True) for p in self.broker.progress)
-                assert named, f"I7: row {id_} was removed, and no committed record speaks of it"
-        return count
-
-    def _matches(self, id_: int, time: int) -> bool:
-        return id_ in self.tables.outbox and self.tables.outbox[id_][0] == time
+        found = self.tables.settle(fates_of(progress), mark)
+        for version in found:
+            self.settled[self.incarnation, version] += 1
+            named = any(version in zip(p.ids, p.create_times, strict=True) for p in self.broker.progress)
+            assert named, f"I7: row {version} was removed, and no committed record speaks of it"
+        return len(found)
 
     def _await_settled(self, attempt: Attempt, *_: Any) -> None:
         while attempt.settling:
@@ -469,36 +452,31 @@ class World:
     def look(self, attempt: Attempt, rows: int, turn: int) -> None:
         """The read-ahead's thread reads the head; what it found is handed over later."""
         self._session(attempt)
-        found = self._head(attempt, turn)[:rows]
-        if self.marking and found:
-            if self.tables.term != attempt.term:
-                raise Superseded
-            self.tables.marks.update(dict.fromkeys((row.id for row in found), attempt.leader))
-            if attempt.in_flight & {row.id for row in found}:
+        wanted = self._wanted(attempt, rows, turn)
+        if self.marking:
+            found = self.tables.mark(wanted, attempt.leader, RELAY, attempt.term)
+            if attempt.in_flight.keys() & {id_ for id_, _, _ in found}:
                 raise SessionLost
-        attempt.reading = ReadLot(attempt.generation, attempt.epoch, found)
+        else:
+            found = self.tables.pending(wanted)
+        attempt.reading = ReadLot(attempt.generation, attempt.epoch, [self._row(*row) for row in found])
 
-    def _head(self, attempt: Attempt, turn: int) -> list[Row]:
-        held = {topic for topic, until in attempt.held.items() if until > self.now}
-        blocked = self.tables.blocked
-        found: list[Row] = []
-        for bucket in ((0, 1), (1, 0))[turn % 2]:
-            found += [
-                self._row(id_, time, message)
-                for id_, (time, message) in sorted(self.tables.outbox.items())
-                if _bucket(id_, message) == bucket
-                and (self.tables.marks.get(id_) != attempt.leader if self.marking else id_ not in attempt.in_flight)
-                and message.topic not in held
-                and (message.stream is None or message.stream not in blocked)
-                and message.stream not in attempt.hot
-            ]
-        return found
+    def _wanted(self, attempt: Attempt, rows: int, turn: int) -> Wanted:
+        return Wanted(
+            buckets=((0, 1), (1, 0))[turn % 2],
+            rows=rows,
+            batch_bytes=1_000_000,
+            largest_bytes=1_000_000,
+            in_flight={} if self.marking else dict(attempt.in_flight),
+            held_topics={topic for topic, until in attempt.held.items() if until > self.now},
+            hot_keys=attempt.hot,
+        )
 
     def hand_over(self, attempt: Attempt) -> None:
         """The read-ahead's thread offers what it read, unless it is forgotten by now."""
         lot, attempt.reading = attempt.reading, None
         if lot is not None and lot.rows and lot.generation == attempt.generation:
-            attempt.in_flight.update(row.id for row in lot.rows)
+            attempt.in_flight.update((row.id, row.create_time) for row in lot.rows)
             attempt.ready = lot
 
     def _take(self, attempt: Attempt, effect: Take, luck: random.Random) -> Any:
@@ -575,9 +553,7 @@ class World:
 
     def _reset(self, attempt: Attempt, effect: Reset, _: random.Random) -> None:
         self._session(attempt)
-        for id_ in effect.ids:
-            if self.tables.term == attempt.term and self.tables.marks.get(id_) == attempt.leader:
-                del self.tables.marks[id_]
+        self.tables.reset(effect.ids, attempt.leader, RELAY, attempt.term)
 
     def _produce(self, attempt: Attempt, effect: Produce, _: random.Random) -> list[Fault]:
         attempt.queue = [(place, row.plan) for place, row in enumerate(effect.rows) if isinstance(row.plan, Record)]
@@ -701,7 +677,7 @@ class World:
         twice = [version for (_, version), times in self.settled.items() if times > 1]
         assert not twice, f"I7: settled twice: {twice}"
         waiting = {message.number for _, message in self.tables.outbox.values()}
-        waiting |= {message.number for message, _ in self.tables.dead.values()}
+        waiting |= {entry.message.number for entry in self.tables.dead.values()}
         for message in self.messages:
             if message.committed is not None and not message.erased:
                 assert message.number in waiting or self._has_fate(message), f"I1: {message.number} is gone"
@@ -710,7 +686,7 @@ class World:
         """What holds when everything has healed and nothing is left to do."""
         self.judge()
         assert not self.tables.outbox, f"I5: still there: {sorted(self.tables.outbox)}"
-        dead = {message.number for message, _ in self.tables.dead.values()}
+        dead = {entry.message.number for entry in self.tables.dead.values()}
         for message in self.messages:
             if message.committed is not None and not message.erased:
                 number = message.number
@@ -778,13 +754,12 @@ class World:
         raise AssertionError(f"I5: no end: {sorted(self.tables.outbox)} {self.broker.progress[-1:]}")
 
     def _rested(self) -> bool:
-        for version, (message, blocking) in sorted(self.tables.dead.items()):
-            if blocking and (message.not_again or version[0] in self.tables.outbox):
+        for version, entry in sorted(self.tables.dead.items(), key=lambda item: item[0]):
+            if entry.fate.blocking and (entry.message.not_again or version[0] in self.tables.outbox):
                 self.discard(version)
-            elif blocking:
-                message.nature = GOOD
-                self._put(version[0], next(self.ticks), message)
-                del self.tables.dead[version]
+            elif entry.fate.blocking:
+                entry.message.nature = GOOD
+                self._put_back(version)
         return not self.tables.outbox
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.types.numeric import Int8
 
-from thresher.db.arrays import bigint_array
+from thresher.db.postgres.arrays import bigint_array
 
 _BIGINT, _TIMESTAMPTZ = 20, 1184
 

@@ -2,7 +2,7 @@
 
 from psycopg import conninfo
 
-from thresher.relay.database import session
+from thresher.db.postgres.sessions import session
 
 
 def settings(dsn: str) -> dict[str, str]:

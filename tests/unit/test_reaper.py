@@ -9,7 +9,7 @@ from psycopg import conninfo
 
 from thresher.config.log_level import LogLevel
 from thresher.config.problem import ConfigurationInvalid
-from thresher.db.lib_pq import from_lib_pq
+from thresher.db.postgres.lib_pq import from_lib_pq
 from thresher.election.settings import ElectionKind
 from thresher.harvest.configuration import Configuration, load
 from thresher.harvest.reaper import LIMITS

@@ -11,7 +11,7 @@ from thresher.cli import output
 from thresher.cli.options import resolve_dsn
 from thresher.core.errors import InvalidInput
 from thresher.core.secrets import MASK, Masking, Secrets, is_secret, mask_logs, shown_property
-from thresher.db.dsn import shown_dsn
+from thresher.db.postgres.dsn import shown_dsn
 
 
 @pytest.mark.parametrize(

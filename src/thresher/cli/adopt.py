@@ -7,6 +7,8 @@ import typer
 from thresher.cli.options import DataSource, OutboxTable, SchemaName, connect, resolve_dsn, table_name
 from thresher.cli.output import out
 from thresher.core.errors import InvalidInput
+from thresher.db.postgres.control import ControlTable
+from thresher.db.postgres.sessions import incarnation, located
 
 
 def adopt(
@@ -24,19 +26,14 @@ def adopt(
     is to be relayed under another name. Without the old topic, what was published last and not yet removed may be
     published again. Make sure that no other relay of that name, or of that outbox, runs.
     """
-    from thresher.relay.control import ControlTable, exists, incarnation, located  # noqa: PLC0415
-    from thresher.relay.names import control_table  # noqa: PLC0415
-
     with connect(resolve_dsn(ds)) as connection:
         connection.autocommit = True
         table = located(connection, table_name(outbox, schema))
-        if not exists(connection, control_table(table).quoted()):
+        control = ControlTable(connection, table.schema)
+        if not control.exists():
             raise InvalidInput(f"no relay of {table} has run on this database yet: look at --ds, --outbox and --schema")
-        control = ControlTable(connection, table)
-        if instead_of is not None:
-            change = "rename" if control.read(name) is None else "forget"
-            if not control.run(change, name=name, old=instead_of, outbox=table.quoted()):
-                raise InvalidInput(f"{table} was not relayed under another name {instead_of!r}")
-        if not control.run("adopt", name=name, system_id=incarnation(connection, table).system_id):
+        if instead_of is not None and not control.rename(name, old=instead_of, outbox=table.quoted()):
+            raise InvalidInput(f"{table} was not relayed under another name {instead_of!r}")
+        if not control.adopt(name, system_id=incarnation(connection, table).system_id):
             raise InvalidInput(f"there is no relay {name!r} on this database")
     out.print(f"the relay {name} belongs to this database now; its progress topic is looked at anew", markup=False)

@@ -18,8 +18,9 @@ from thresher.cli.options import (
 )
 from thresher.cli.output import emit_json, emit_text, note, out, table
 from thresher.core.errors import InvalidInput
+from thresher.db.outbox_store import DeadRow, DeadRows
+from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.outbox import Shape
-from thresher.relay.dead import DeadRow, DeadRows
 
 app = typer.Typer(help="Look at rows that could not be sent; put them back, or drop them.", no_args_is_help=True)
 
@@ -154,7 +155,7 @@ def _tell(count: int, what: str, as_json: bool) -> None:
 
 
 def _dead(connection: psycopg.Connection[Any], outbox: str, schema: str | None, shape: Shape) -> DeadRows:
-    return DeadRows(connection, table_name(outbox, schema), shape)
+    return PostgresDeadRows(connection, table_name(outbox, schema), shape)
 
 
 def _chosen(

@@ -10,7 +10,7 @@ from thresher.cli.output import hide, note
 from thresher.core.errors import InvalidInput, ThresherError
 from thresher.core.secrets import Secrets, Unreadable, read_secret
 from thresher.db import TableName
-from thresher.db.dsn import check_dsn, secrets_of_dsn
+from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn
 from thresher.devstack.kept import KeptStack
 from thresher.outbox import Shape
 

@@ -6,8 +6,6 @@ tables could then become one, so a name that does not fit is refused.
 
 from dataclasses import dataclass
 
-from psycopg import sql
-
 from thresher.core.errors import InvalidInput, shorten
 
 # NAMEDATALEN - 1 of every stock Postgres.
@@ -32,21 +30,23 @@ class TableName:
         if self.schema is not None:
             _check("schema", self.schema, _IDENTIFIER_BYTES)
 
-    def identifier(self) -> sql.Identifier:
-        """Return the name for composing statements; psycopg quotes it."""
-        return sql.Identifier(self.table) if self.schema is None else sql.Identifier(self.schema, self.table)
-
     def quoted(self) -> str:
         """Return the name as SQL text, every part in quotes."""
-        return self.identifier().as_string(None)
+        return self.companion("")
 
     def companion(self, suffix: str) -> str:
         """Return the quoted name of a table that belongs to this one."""
         name = self.table + suffix
-        return sql.Identifier(*([name] if self.schema is None else [self.schema, name])).as_string(None)
+        return ".".join(map(_quoted, [name] if self.schema is None else [self.schema, name]))
 
     def __str__(self) -> str:
         return self.quoted()
+
+
+def _quoted(name: str) -> str:
+    """Return one part of a name as SQL text."""
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
 
 
 def _check(kind: str, name: object, limit: int) -> None:

@@ -11,22 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-_MOMENT = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("create_time", _MOMENT),
-        ("topic", pa.string()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("header_keys", pa.list_(pa.string())),
-        ("header_values", pa.list_(pa.binary())),
-        ("partition", pa.int32()),
-        ("timestamp", _MOMENT),
-    ]
-)
-# As read: with what is wrong with a row that the database can tell without handing it over.
-READ_SCHEMA = SCHEMA.append(pa.field("flaw", pa.string()))
+from thresher.db.row_schema import READ_SCHEMA, SCHEMA
+
+__all__ = ["FEW", "READ_SCHEMA", "SCHEMA", "FewRows", "StoredBatch", "batch_of", "flawless", "read_of", "split"]
+
 # Up to here, tuples are quicker than columns.
 FEW = 16
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)

@@ -25,8 +25,8 @@ import psycopg
 from psycopg import conninfo, errors
 
 from thresher.db import TableName, statement
-from thresher.db.cursor import OwnCursor
-from thresher.db.refusal import is_refused
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.refusal import is_refused
 from thresher.election.candidacy import Competitor
 from thresher.election.problem import ElectionProblem, ElectionRefused
 from thresher.election.tenure import Confirmed, Granted, Withdrawn

@@ -28,7 +28,7 @@ from thresher.config.report import Problem, as_text
 from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand, keys_of
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db import TableName
-from thresher.db.dsn import check_dsn, secrets_of_dsn, shown_dsn
+from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
 from thresher.delivery.carrier import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.kafka.transactional import GUARDED, properties

@@ -16,7 +16,7 @@ from thresher.config.duration import seconds_of
 from thresher.config.log_level import LogLevel
 from thresher.config.report import Problem, no_such_key
 from thresher.core.errors import shorten
-from thresher.db.lib_pq import from_lib_pq
+from thresher.db.postgres.lib_pq import from_lib_pq
 from thresher.election.settings import ElectionKind
 from thresher.harvest.form import KEYS, OF_ELECTION
 from thresher.kafka.property import plain

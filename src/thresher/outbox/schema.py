@@ -15,9 +15,10 @@ from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
 from thresher.core.errors import ThresherError
 from thresher.db import TableName, statement
-from thresher.db.catalog import LARGEST_ID, Column, Relation, read_relation
-from thresher.db.cursor import OwnCursor
-from thresher.outbox.shape import Shape
+from thresher.db.catalog import LARGEST_ID, Column, Relation
+from thresher.db.postgres.catalog import read_relation
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.shape import Shape
 
 _RELATION_KINDS = {
     "p": "partitioned, which is not supported",
@@ -126,7 +127,11 @@ def create_schema(connection: Connection[Any], name: TableName, shape: Shape = S
 
 def check_schema(connection: Connection[Any], name: TableName, shape: Shape = Shape.THRESHER) -> Check:
     """Say what differs between the table and its shape, and whether the guarantees hold on it."""
-    relation = read_relation(connection, name)
+    return check_relation(read_relation(connection, name), name, shape)
+
+
+def check_relation(relation: Relation | None, name: TableName, shape: Shape) -> Check:
+    """Say the same of a table as the catalog describes it; None where there is none."""
     if relation is None:
         hint = f" (one name with a dot in it; say schema and table apart: {name.table!r})" if "." in name.table else ""
         return Check(findings=(_breaks(str(name), f"no such table{hint}"),))

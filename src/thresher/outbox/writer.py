@@ -14,8 +14,8 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 
 from thresher.core.errors import InvalidInput, ThresherError, shorten
 from thresher.db import TableName, statement
-from thresher.db.arrays import bytea_array, text_array
-from thresher.db.cursor import ByteaArray, OwnCursor, TextArray
+from thresher.db.postgres.arrays import bytea_array, text_array
+from thresher.db.postgres.cursor import ByteaArray, OwnCursor, TextArray
 from thresher.outbox.admission import Admission, InvalidMessage, Limits, Row
 from thresher.outbox.message import Message
 from thresher.outbox.shape import Shape

@@ -1,11 +1,12 @@
-"""The names that a relay's own goes into: transactional ids, its topic, its sessions, its control row's table."""
+"""The names that contain a relay's own: transactional ids, its topic, its sessions; and the tables of a relay."""
 
 import hashlib
 import re
 
 from thresher.db import TableName, statement
+from thresher.db.postgres.control import control_table
+from thresher.db.shape import BUCKETS, Shape
 from thresher.election.lease import LEASES
-from thresher.outbox.shape import BUCKETS, Shape
 
 # With what is added to it, a topic's name must fit, and so must a transactional id in a broker's log.
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
@@ -34,16 +35,11 @@ def sessions(name: str, term: str = "") -> str:
     return f"thresher/{hashlib.sha256(name.encode()).hexdigest()[:10]}/{term}"
 
 
-def control_table(outbox: TableName) -> TableName:
-    """Return the table of control rows, beside the outbox."""
-    return TableName(table="thresher_relay", schema=outbox.schema)
-
-
 def companions(outbox: TableName, shape: Shape) -> list[str]:
     """Return the DDL of every table beside the outbox that a relay and its election use."""
     return [
         statement(f"{shape.prefix}_dead_create", outbox),
-        statement("control_create", control_table(outbox)),
+        statement("control_create", control_table(outbox.schema)),
         statement("lease_create", TableName(table=LEASES, schema=outbox.schema)),
     ]
 

@@ -7,12 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from thresher.db import TableName
+from thresher.db.outbox_store import Settling
+from thresher.db.shape import Shape
 from thresher.delivery.carrier import Poison
-from thresher.outbox.shape import Shape
 from thresher.spark.policy import Policy
 
 # How the relay lets the engine supervise its shards, unless somebody says otherwise.
 POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
+
+__all__ = ["POLICY", "Delivery", "Limits", "Mandate", "Settings", "Settling"]
 
 
 class Delivery(enum.StrEnum):
@@ -22,13 +25,6 @@ class Delivery(enum.StrEnum):
     EXACTLY_ONCE = "exactly-once"
     # To all: a repeat directly follows its original within its key.
     AT_LEAST_ONCE = "at-least-once"
-
-
-class Settling(enum.StrEnum):
-    """What becomes of a row that was sent or filtered."""
-
-    DELETE = "delete"
-    STAMP = "stamp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

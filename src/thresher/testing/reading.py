@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
-from psycopg import Connection, sql
+from psycopg import Connection
 
 from thresher.core.errors import InvalidInput, ThresherError
 from thresher.db import TableName, statement
-from thresher.db.cursor import OwnCursor
+from thresher.db.postgres.cursor import OwnCursor
 from thresher.outbox import Shape
 from thresher.testing.checker import Read
 from thresher.testing.history import IDENTITY_HEADER
@@ -109,18 +109,16 @@ def rows_held(connection: Connection[Any], table: TableName, shape: Shape = Shap
         found = cursor.execute(statement("table_schema"), [table.quoted()]).fetchone()
         if found is None:
             raise InvalidInput(f"there is no outbox {table} in the database")
-        pending = _identities(
-            cursor, "verify_pending" if shape is Shape.THRESHER else "verify_rows", table.identifier()
-        )
-        # Beside its outbox, wherever the search_path found that. Too long for a `TableName`, which leaves room for it.
-        dead = sql.Identifier(str(found[0]), f"{table.table}_dead")
-        there = cursor.execute(statement("table_schema"), [dead.as_string(None)]).fetchone() is not None
+        pending = _identities(cursor, "verify_pending" if shape is Shape.THRESHER else "verify_rows", table.quoted())
+        # Beside its outbox, wherever the search_path found that.
+        dead = TableName(table=table.table, schema=str(found[0])).companion("_dead")
+        there = cursor.execute(statement("table_schema"), [dead]).fetchone() is not None
         return Held(pending=pending, dead=_identities(cursor, "verify_rows", dead) if there else frozenset())
 
 
-def _identities(cursor: OwnCursor, name: str, table: sql.Identifier) -> frozenset[str]:
+def _identities(cursor: OwnCursor, name: str, table: str) -> frozenset[str]:
     # The statement has a parameter: a percent sign of the name must not look like one.
-    query = statement(name).replace("{table}", table.as_string(None).replace("%", "%%"))
+    query = statement(name).replace("{table}", table.replace("%", "%%"))
     return frozenset(_text(value) for (value,) in cursor.execute(query, [IDENTITY_HEADER]) if value is not None)
 
 

@@ -11,27 +11,24 @@
 import logging
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
-from typing import Any
-
-import psycopg
 
 from thresher.core.errors import Superseded
-from thresher.db import statement
-from thresher.db.cursor import OwnCursor
+from thresher.db.control import ControlRow, NewControlRow
+from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseRefused
 from thresher.delivery.problem import ForeignProgress
 from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.committed_tail import CommittedTail
 from thresher.kafka.transactional import TransactionalProducer
-from thresher.outbox.schema import check_schema
-from thresher.relay.control import ControlRow, ControlTable, exists, incarnation, located
-from thresher.relay.database import connect, explained
+from thresher.outbox.schema import check_relation
 from thresher.relay.leader.progress_topic import KEPT, broker_explained, known_topic, progress_limit, require_kept
 from thresher.relay.names import progress_topic, sessions, transactional_id
 from thresher.relay.protocol.progress import decode, merged
 from thresher.relay.settings import Mandate, Settings
 from thresher.relay.settle import Settlement
+from thresher.relay.store import store_of
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +45,10 @@ def take_over(
     leads now.
     """
     term = term or str(uuid.uuid4())
-    connection = connect(settings.dsn, f"{sessions(settings.name, term)}/d")
-    with connection:
-        settings = replace(settings, outbox=located(connection, settings.outbox))
-        _prepare(connection, settings)
-        control = ControlTable(connection, settings.outbox)
-        row = _own_row(connection, control, settings, term)
+    with closing(store_of(settings).session(f"{sessions(settings.name, term)}/d", locate=True)) as session:
+        settings = replace(settings, outbox=session.outbox)
+        _prepare(session, settings)
+        row = _own_row(session, settings, term)
         admin = Admin.of(settings.kafka)
         with broker_explained():
             admin.greet()
@@ -61,31 +56,30 @@ def take_over(
         if not wanted():
             return None
         # A stopped one may hold the control row too, in the middle of a mark.
-        _end_sessions(connection, settings, term)
-        taken = control.take(settings.name, term)
+        _end_sessions(session, settings, term)
+        taken = session.control.take(settings.name, term)
         if taken is None:
             raise Superseded("the control row was removed while this relay was starting")
         # What was read before the term may have changed since: only from here on it stays.
         row = taken
         topic = _progress_topic(admin, settings, row)
-        _end_sessions(connection, settings, term)
+        _end_sessions(session, settings, term)
         needed = max(settings.shards, row.shards)
         if topic.partitions < needed:
             with broker_explained():
                 admin.widen_topic(progress_topic(settings.name), needed)
         if (row.mode, row.shards) != (settings.delivery, settings.shards):
-            _settle_layout(connection, settings, row, max(needed, topic.partitions))
-        laid_out = control.run(
-            "lay_out",
-            name=settings.name,
+            _settle_layout(session, settings, row, max(needed, topic.partitions))
+        laid_out = session.control.lay_out(
+            settings.name,
             term=term,
             mode=str(settings.delivery),
             shards=settings.shards,
-            topic_id=topic.topic_id,
+            progress_topic_id=topic.topic_id,
         )
         if not laid_out:
             raise Superseded("a newer relay of the same name has taken over while this one was starting")
-        since = incarnation(connection, settings.outbox).since
+        since = session.incarnation().since
         progress_limit(admin, settings)
     return Mandate(
         settings=settings,
@@ -97,41 +91,32 @@ def take_over(
     )
 
 
-def _prepare(connection: psycopg.Connection[Any], settings: Settings) -> None:
-    with explained():
-        check = check_schema(connection, settings.outbox, settings.shape)
-        if not check.usable:
-            reasons = "; ".join(str(finding) for finding in check.findings if finding.severity == "breaks")
-            raise DatabaseRefused(f"{settings.outbox} cannot serve as an outbox: {reasons}")
-    ControlTable(connection, settings.outbox).create()
-    with explained(), connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_relay'))")
-        if not exists(connection, settings.outbox.companion("_dead")):
-            OwnCursor(connection).execute(statement(f"{settings.shape.prefix}_dead_create", settings.outbox))
+def _prepare(session: StoreSession, settings: Settings) -> None:
+    check = check_relation(session.relation(), settings.outbox, settings.shape)
+    if not check.usable:
+        reasons = "; ".join(str(finding) for finding in check.findings if finding.severity == "breaks")
+        raise DatabaseRefused(f"{settings.outbox} cannot serve as an outbox: {reasons}")
+    session.create_tables()
 
 
-def _own_row(connection: psycopg.Connection[Any], control: ControlTable, settings: Settings, term: str) -> ControlRow:
-    system = incarnation(connection, settings.outbox).system_id
-    with explained(), connection.transaction():
-        # Two of different names that start together must not both find nobody.
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_relay'))")
-        if others := control.others(settings.name):
-            raise ForeignProgress(
-                f"{settings.outbox} is relayed under the name {others[0]!r}: two relays would send its rows twice. "
-                f"Give this one that name; or, once that one has stopped for good, 'thresher adopt {settings.name} "
-                f"--instead-of {others[0]}'"
-            )
-        control.run(
-            "insert",
-            name=settings.name,
-            outbox=settings.outbox.quoted(),
-            outbox_id=uuid.uuid4(),
-            system_id=system,
-            term=term,
-            mode=str(settings.delivery),
-            shards=settings.shards,
+def _own_row(session: StoreSession, settings: Settings, term: str) -> ControlRow:
+    system = session.incarnation().system_id
+    new = NewControlRow(
+        name=settings.name,
+        outbox=settings.outbox.quoted(),
+        outbox_id=str(uuid.uuid4()),
+        system_id=system,
+        term=term,
+        mode=str(settings.delivery),
+        shards=settings.shards,
+    )
+    if others := session.control.insert(new):
+        raise ForeignProgress(
+            f"{settings.outbox} is relayed under the name {others[0]!r}: two relays would send its rows twice. "
+            f"Give this one that name; or, once that one has stopped for good, 'thresher adopt {settings.name} "
+            f"--instead-of {others[0]}'"
         )
-    row = control.read(settings.name)
+    row = session.control.read(settings.name)
     if row is None:
         raise Superseded("the control row was removed while this relay was starting")
     if row.outbox != settings.outbox.quoted():
@@ -168,18 +153,15 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
     return found
 
 
-def _end_sessions(connection: psycopg.Connection[Any], settings: Settings, term: str) -> None:
+def _end_sessions(session: StoreSession, settings: Settings, term: str) -> None:
     try:
-        with explained():
-            OwnCursor(connection).execute(
-                statement("sessions_end"), [sessions(settings.name), sessions(settings.name, term)]
-            )
+        session.end_sessions(starting=sessions(settings.name), but=sessions(settings.name, term))
     except DatabaseRefused as error:
         # They belong to another role: what they hold is freed when they have been idle for long enough.
         logger.warning("sessions of an older term were not ended: %s", error, extra={"relay": settings.name})
 
 
-def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row: ControlRow, shards: int) -> None:
+def _settle_layout(session: StoreSession, settings: Settings, row: ControlRow, shards: int) -> None:
     """Fence every shard that any layout so far had, and settle what it published last."""
     logger.info(
         "the layout changes from %d shards (%s) to %d (%s)",
@@ -189,8 +171,8 @@ def _settle_layout(connection: psycopg.Connection[Any], settings: Settings, row:
         settings.delivery,
         extra={"relay": settings.name, "shards": settings.shards, "mode": str(settings.delivery)},
     )
-    settlement = Settlement(connection, settings.outbox, settings.shape, settings.settling)
-    now = incarnation(connection, settings.outbox)
+    settlement = Settlement(session.settlement)
+    now = session.incarnation()
     for shard in range(shards):
         name = transactional_id(settings.name, shard)
         producer = TransactionalProducer(name, {**settings.kafka, **settings.producer})

@@ -7,19 +7,18 @@
 """
 
 import logging
-from typing import Any
 
-import psycopg
 from confluent_kafka import KafkaException
 
 from thresher.core.errors import PipelineProblem, Superseded, ThresherError
+from thresher.db.control import ControlRow
+from thresher.db.outbox_store import StoreSession
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail
-from thresher.relay.control import ControlRow, ControlTable
-from thresher.relay.database import connect
 from thresher.relay.leader.progress_topic import known_topic
 from thresher.relay.names import progress_topic, sessions
 from thresher.relay.settings import Mandate
+from thresher.relay.store import store_of
 from thresher.service.workload import Look
 
 logger = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ class RelayWatch:
 
     def __init__(self, mandate: Mandate) -> None:
         self._mandate = mandate
-        self._connection: psycopg.Connection[Any] | None = None
+        self._session: StoreSession | None = None
         self._admin = Admin.of(mandate.settings.kafka)
         self._warned = False
 
@@ -87,12 +86,12 @@ class RelayWatch:
 
     def close(self) -> None:
         """Let go of the connection."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        if self._session is not None:
+            self._session.close()
+        self._session = None
 
     def _row(self) -> ControlRow | None:
         settings = self._mandate.settings
-        if self._connection is None:
-            self._connection = connect(settings.dsn, f"{sessions(settings.name, self._mandate.term)}/w")
-        return ControlTable(self._connection, settings.outbox).read(settings.name)
+        if self._session is None:
+            self._session = store_of(settings).session(f"{sessions(settings.name, self._mandate.term)}/w")
+        return self._session.control.read(settings.name)

@@ -10,8 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from thresher.delivery.transforms import load
-from thresher.relay.control import ControlTable, incarnation
-from thresher.relay.database import connect
 from thresher.relay.leader.alarms import HeldTopics
 from thresher.relay.leader.take_over import take_over
 from thresher.relay.leader.watch import RelayWatch
@@ -19,6 +17,7 @@ from thresher.relay.names import progress_topic, sessions
 from thresher.relay.report.metrics import WORDING
 from thresher.relay.report.status import RelayReport
 from thresher.relay.settings import POLICY, Mandate, Settings
+from thresher.relay.store import store_of
 from thresher.service.report import Observed
 from thresher.service.workload import Look
 from thresher.spark.pipeline import Pipeline, Step
@@ -106,7 +105,7 @@ class RelayTerm:
     def taken_back(self) -> bool:
         """Whether the term went with a restore of the database, rather than with a newer relay's take-over."""
         mandate, settings = self._mandate, self._mandate.settings
-        with connect(settings.dsn, f"{sessions(settings.name, mandate.term)}/r") as connection:
-            since = incarnation(connection, settings.outbox).since
-            row = ControlTable(connection, settings.outbox).read(settings.name)
+        with closing(store_of(settings).session(f"{sessions(settings.name, mandate.term)}/r")) as session:
+            since = session.incarnation().since
+            row = session.control.read(settings.name)
         return since != mandate.since and row is not None and row.term_time < mandate.term_time

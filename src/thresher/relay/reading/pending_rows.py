@@ -5,17 +5,18 @@ Reads are read committed, on the primary, in autocommit, and nothing is written 
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from thresher.db.outbox_store import PendingReader, Settling, Wanted
+from thresher.db.shape import BUCKETS, Shape, bucket_of
 from thresher.delivery.stored_rows import FewRows, read_of
-from thresher.outbox.shape import BUCKETS, Shape, bucket_of
-from thresher.relay.reading.pending_reader import PendingReader
 from thresher.relay.reading.row_source import ReadRequest
 from thresher.relay.reading.scan_plan import HIGHEST, LOWEST, ByBuckets, FromHead, Observed, Position, ScanPlan, Window
-from thresher.relay.settings import Settings, Settling
+from thresher.relay.settings import Settings
+from thresher.relay.store import store_of
 
 # Up to here, a query that returns Python's values is quicker.
 _FEW = 200
@@ -23,6 +24,12 @@ _FEW = 200
 _TOO_MANY = 1.5
 # The mean size of a row rises at once, and falls slowly.
 _FORGETTING = 0.75
+
+
+def largest_row(settings: Settings) -> int:
+    """Return how large a row may be to be looked at: a larger one can never be sent."""
+    asked = {**settings.kafka, **settings.producer}.get("message.max.bytes", 1_000_000)
+    return max(int(asked), settings.limits.batch_bytes)
 
 
 class PendingRows:
@@ -33,7 +40,8 @@ class PendingRows:
         windows = settings.shape is Shape.THRESHER and settings.settling is Settling.DELETE
         self._buckets = list(buckets)
         self._plan = ScanPlan(len(self._buckets), windows=windows, shards=max(1, BUCKETS // len(self._buckets)))
-        self._reader = PendingReader(settings, application, self._buckets, since)
+        self._reader: PendingReader = store_of(settings).pending_reader(application, buckets=self._buckets, since=since)
+        self._largest = largest_row(settings)
         # The last read of many rows found many: neither the probe nor the query for a few is worth while.
         self._deep = False
         self._row_bytes = 0.0
@@ -49,7 +57,7 @@ class PendingRows:
                     return None
             few = min(_FEW, request.rows)
             in_turn = [bucket for bucket in self._buckets if bucket in buckets]
-            found = self._reader.few(request, in_turn, few)
+            found = self._reader.few(self._wanted(request, in_turn, few, each=few))
             if not found:
                 return None
             read = read_of(found)
@@ -88,7 +96,8 @@ class PendingRows:
         return batch
 
     def _read_by_buckets(self, request: ReadRequest, plan: ByBuckets, observed: Observed) -> pa.RecordBatch:
-        batch = self._reader.by_buckets(request, self._buckets, plan.each, bounded=observed.heavy)
+        wanted = self._wanted(request, self._buckets, request.rows, each=plan.each)
+        batch = self._reader.by_buckets(wanted, bounded=observed.heavy)
         found = batch.num_rows
         if found:
             asked = self._turn(batch.column("id")[-1].as_py(), batch.column("key")[-1].as_py())
@@ -100,8 +109,9 @@ class PendingRows:
     def _first_position(self, request: ReadRequest, observed: Observed) -> Position | None:
         """Return the position before the shard's first row; None where keys are blocked, or no row is there."""
         # In this order: every row that is older than the horizon is committed when the first row is looked up.
-        horizon = self._reader.oldest_running()
-        first = None if horizon is None else self._reader.next_id(request, self._buckets, LOWEST)
+        horizon = self._reader.oldest_transaction()
+        wanted = self._wanted(request, self._buckets, request.rows)
+        first = None if horizon is None else self._reader.next_id(wanted, after=LOWEST)
         if horizon is None or first is None:
             self._plan.end()
             return None
@@ -112,7 +122,8 @@ class PendingRows:
         window, upto = self._look_among(request, position.last, position.horizon)
         if not window.num_rows:
             # Other shards, or nobody, had many ids in succession.
-            following = self._reader.next_id(request, self._buckets, upto)
+            wanted = self._wanted(request, self._buckets, request.rows)
+            following = self._reader.next_id(wanted, after=upto)
             if following is None:
                 self._plan.end()
                 return None
@@ -133,13 +144,25 @@ class PendingRows:
         rows = request.rows
         most = max(rows + 1, int(_TOO_MANY * rows))
         upto = min(after + self._plan.width(rows), HIGHEST)
+        wanted = self._wanted(request, self._buckets, most)
         while True:
-            window, whole = self._reader.window(request, self._buckets, after, upto, most, horizon)
+            window, whole = self._reader.window(wanted, after=after, upto=upto, oldest_transaction=horizon)
             if whole:
                 self._plan.learn_width(window.num_rows, upto - after)
                 return window, upto
             # Some rows are missing: there are at least so many up to the one at this place.
             upto = min(window.column("id")[min(rows, window.num_rows // 2) - 1].as_py(), upto - 1)
+
+    def _wanted(self, request: ReadRequest, buckets: Sequence[int], rows: int, each: int | None = None) -> Wanted:
+        return Wanted(
+            buckets=buckets,
+            rows=rows,
+            rows_per_bucket=each,
+            batch_bytes=request.bytes,
+            largest_bytes=self._largest,
+            in_flight=request.in_flight,
+            held_topics=request.held,
+        )
 
     def _turn(self, id_: int, key: bytes | None) -> int:
         """Begin behind the last row's bucket next time, and return how many buckets were asked.

@@ -8,18 +8,16 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
-
-import psycopg
 
 from thresher.core.errors import PipelineProblem
+from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseLost
 from thresher.observe.metric import Reading
-from thresher.relay.database import connect
 from thresher.relay.names import sessions
 from thresher.relay.report.backlog import Backlog, read_backlog
 from thresher.relay.report.metrics import ERROR_KINDS, OWN_FAMILIES, readings
 from thresher.relay.settings import Settings
+from thresher.relay.store import store_of
 from thresher.service.health import Role
 from thresher.service.report import Moment, Observed, StatusPart
 
@@ -88,7 +86,7 @@ class BacklogReader:
         self._looks = 0
         self._looked = float("-inf")
         self._found: tuple[Backlog | None, str | None] = (None, None)
-        self._connection: psycopg.Connection[Any] | None = None
+        self._session: StoreSession | None = None
         self._term = ""
         self._thread = threading.Thread(target=self._run, name="status-backlog", daemon=True)
         self._thread.start()
@@ -147,18 +145,18 @@ class BacklogReader:
 
     def _read(self) -> Backlog:
         settings, term = self._settings, self._observed.term or ""
-        if self._connection is not None and self._term == term:
+        if self._session is not None and self._term == term:
             try:
-                return read_backlog(self._connection, settings.outbox, settings.shape, settings.shards)
+                return read_backlog(self._session, settings.shards)
             except DatabaseLost:
                 # Perhaps only this session was: it may be minutes old.
                 pass
         # A session with an older term in its name is ended by whoever takes over, ourselves included.
         self._let_go()
-        self._connection, self._term = connect(settings.dsn, f"{sessions(settings.name, term)}/s"), term
-        return read_backlog(self._connection, settings.outbox, settings.shape, settings.shards)
+        self._session, self._term = store_of(settings).session(f"{sessions(settings.name, term)}/s"), term
+        return read_backlog(self._session, settings.shards)
 
     def _let_go(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        if self._session is not None:
+            self._session.close()
+        self._session = None

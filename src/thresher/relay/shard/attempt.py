@@ -27,6 +27,7 @@ from thresher.relay.shard.meter import Meter
 from thresher.relay.shard.recovery import Recovery
 from thresher.relay.shard.settling import SettleSteps
 from thresher.relay.shard.taking import Taking
+from thresher.relay.store import store_of
 from thresher.spark.worker.shard import Shard
 
 
@@ -39,9 +40,8 @@ class Attempt:
         # Spark may run a task again within an attempt: marks are by what this process drew.
         self._drawn = uuid.uuid4()
         self._application = f"{sessions(settings.name, mandate.term)}/{shard.index}"[:63]
-        self._connection = shard.enter(
-            closing(connector_of(settings.connection_factory)(settings.dsn, self._application))
-        )
+        store = store_of(settings, connector_of(settings.connection_factory))
+        session = shard.enter(closing(store.session(self._application)))
         self._admin = Admin.of(settings.kafka)
         crash = CrashPoints(mandate.hook, shard.index)
         meter = Meter(shard, report=shard.event, waves=self._marking)
@@ -58,9 +58,9 @@ class Attempt:
             wanted=lambda: ahead.ready,
         )
         self.settling = SettleSteps(
-            mandate, self._connection, ahead, self.leader if self._marking else None, crash, shard, meter
+            mandate, session, ahead, self.leader if self._marking else None, crash, shard, meter
         )
-        self._recovery = Recovery(shard, mandate, self._connection, self._admin, self.transactions, crash, meter)
+        self._recovery = Recovery(shard, mandate, session, self._admin, self.transactions, crash, meter)
         self._crash = crash
 
     def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:

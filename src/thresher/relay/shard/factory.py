@@ -3,15 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
-
-from thresher.relay.database import connect
+from thresher.db.postgres.sessions import connect
+from thresher.db.postgres.store import Connect
 from thresher.spark.worker.chain import resolve
 
 # Of the client's properties.
 MakeProducer = Callable[[dict[str, Any]], Any]
-# Of the connection string and the application's name.
-Connect = Callable[[str, str], psycopg.Connection[Any]]
 
 
 def producer_of(path: str | None) -> MakeProducer | None:

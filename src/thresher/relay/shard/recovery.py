@@ -1,11 +1,9 @@
 """Does the steps of recovery: reads the control row and the committed progress, and reports that reading may begin."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
-
-import psycopg
 
 from thresher.core.clock import ServerClock
+from thresher.db.outbox_store import StoreSession
 from thresher.delivery.crash_points import CrashPoint, CrashPoints
 from thresher.delivery.effects import Control, Handlers, ReadControl, ReadProgress, Recovered
 from thresher.delivery.transaction import Transactions
@@ -13,7 +11,6 @@ from thresher.delivery.transforms import FailureCount
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail
 from thresher.kafka.problem import BrokerLost
-from thresher.relay.control import ControlTable, incarnation
 from thresher.relay.leader.progress_topic import known_topic
 from thresher.relay.names import progress_topic
 from thresher.relay.protocol.progress import Progress, decode, merged
@@ -29,16 +26,15 @@ class Recovery:
         self,
         shard: Shard,
         mandate: Mandate,
-        connection: psycopg.Connection[Any],
+        session: StoreSession,
         admin: Admin,
         transactions: Transactions,
         crash: CrashPoints,
         meter: Meter,
     ) -> None:
         self._shard, self._mandate, self._admin = shard, mandate, admin
-        self._connection = connection
+        self._session = session
         self._transactions, self._crash, self._meter = transactions, crash, meter
-        self._control = ControlTable(connection, mandate.settings.outbox)
         self._topic = progress_topic(mandate.settings.name)
         # The database's incarnation that was recovered on.
         self.since = ""
@@ -49,8 +45,8 @@ class Recovery:
         return {ReadControl: self._read_control, ReadProgress: self._read_progress, Recovered: self._recovered}
 
     def _read_control(self, _: ReadControl) -> Control | None:
-        row = self._control.read(self._mandate.settings.name)
-        now = incarnation(self._connection, self._mandate.settings.outbox)
+        row = self._session.control.read(self._mandate.settings.name)
+        now = self._session.incarnation()
         self.since = now.since
         self._transactions.clock = ServerClock(now.now)
         if row is None:

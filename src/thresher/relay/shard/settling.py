@@ -8,16 +8,13 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
-import psycopg
-
+from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseLost
 from thresher.delivery.crash_points import CrashPoint, CrashPoints
 from thresher.delivery.effects import AwaitSettled, Handlers, Reset, Settle
 from thresher.delivery.settler import Settler
 from thresher.relay.protocol.progress import Progress
-from thresher.relay.reading.marking import reset
 from thresher.relay.reading.read_ahead import ReadAhead
 from thresher.relay.settings import Mandate
 from thresher.relay.settle import Settlement
@@ -31,17 +28,17 @@ class SettleSteps:
     def __init__(
         self,
         mandate: Mandate,
-        connection: psycopg.Connection[Any],
+        session: StoreSession,
         ahead: ReadAhead,
         leader: Callable[[int], uuid.UUID] | None,
         crash: CrashPoints,
         shard: Shard,
         meter: Meter,
     ) -> None:
-        settings = mandate.settings
-        self._mandate, self._connection, self._ahead, self._leader = mandate, connection, ahead, leader
+        self._ahead, self._leader = ahead, leader
         self._crash, self._shard, self._meter = crash, shard, meter
-        self._settlement = Settlement(connection, settings.outbox, settings.shape, settings.settling)
+        self._settlement = Settlement(session.settlement)
+        self._marks = session.marks(mandate.settings.name, mandate.term)
         self.settler: Settler[Progress] = shard.enter(closing(Settler(self._settle)))
 
     @property
@@ -55,7 +52,7 @@ class SettleSteps:
 
     def _reset(self, effect: Reset) -> None:
         if effect.ids and self._leader is not None:
-            reset(self._connection, self._mandate, self._leader(self._ahead.generation), effect.ids)
+            self._marks.reset(effect.ids, self._leader(self._ahead.generation))
 
     def _settle(self, progress: Progress, recovering: bool) -> None:
         """Execute one record's fates. In the settler's thread."""

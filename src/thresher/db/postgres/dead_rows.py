@@ -1,46 +1,24 @@
-"""The rows that were set aside: looked at, put back, or dropped for good. Callers own their transaction."""
+"""The rows that were set aside in Postgres: looked at, put back, or dropped for good.
+
+Callers own their transaction, and so the driver's errors too, except those that say what was asked for wrongly.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, LiteralString
 
 import psycopg
 from psycopg import errors
 
 from thresher.core.errors import InvalidInput
-from thresher.db import TableName, statement
-from thresher.db.cursor import OwnCursor
-from thresher.outbox.shape import Shape
+from thresher.db.names import TableName
+from thresher.db.outbox_store import DeadContent, DeadRow
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.shape import Shape
+from thresher.db.statements import statement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadRow:
-    """A row that was set aside, without its content."""
-
-    id: int
-    create_time: datetime
-    topic: str
-    key: bytes | str | None
-    value_bytes: int | None
-    dead_time: datetime
-    kind: str
-    reason: str
-    attempts: int
-    blocking: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadContent:
-    """A row that was set aside, whole."""
-
-    row: DeadRow
-    value: bytes | str | None
-    headers: tuple[tuple[str, bytes | str | None], ...]
-
-
-class DeadRows:
-    """The set-aside rows of one outbox."""
+class PostgresDeadRows:
+    """The dead rows of one outbox."""
 
     def __init__(self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape) -> None:
         self._cursor = OwnCursor(connection)
@@ -55,7 +33,7 @@ class DeadRows:
         ids: Sequence[int] | None = None,
         rows: int | None = None,
     ) -> list[DeadRow]:
-        """Return what was set aside, oldest first."""
+        """Return rows by id, then by create time."""
         wanted = {**_wanted(topic, kind, ids), "rows": rows}
         found = self._execute(self._chosen("dead_list"), wanted).fetchall()
         names = DeadRow.__slots__

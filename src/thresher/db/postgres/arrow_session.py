@@ -7,11 +7,11 @@ import adbc_driver_postgresql.dbapi
 import psycopg
 import pyarrow as pa
 
-from thresher.db import statement
-from thresher.delivery.stored_rows import READ_SCHEMA
-from thresher.relay.control import require_same
-from thresher.relay.database import explain, explained, session
-from thresher.relay.settings import Settings
+from thresher.db.control import require_same
+from thresher.db.names import TableName
+from thresher.db.postgres.sessions import explain, explained, session
+from thresher.db.row_schema import READ_SCHEMA
+from thresher.db.statements import statement
 
 # Rows come in the order of an index, or in none: there is nothing to sort, whatever the statistics say.
 UNSORTED = "-c enable_sort=off -c enable_incremental_sort=off"
@@ -20,9 +20,11 @@ UNSORTED = "-c enable_sort=off -c enable_incremental_sort=off"
 class ArrowSession:
     """Connects when it is first asked for something. For one thread."""
 
-    def __init__(self, settings: Settings, application: str, connection: psycopg.Connection[Any], since: str) -> None:
+    def __init__(
+        self, dsn: str, outbox: TableName, application: str, connection: psycopg.Connection[Any], since: str
+    ) -> None:
         """The connection is one to the same server, which knows how values are written."""
-        self._settings, self._application, self._since = settings, application, since
+        self._dsn, self._outbox, self._application, self._since = dsn, outbox, application, since
         self._connection = connection
         self._session: Any = None
         self._by_pages = False
@@ -57,9 +59,9 @@ class ArrowSession:
     def _open(self) -> None:
         if self._session is not None:
             return
-        options = session(self._settings.dsn, self._application, UNSORTED)
+        options = session(self._dsn, self._application, UNSORTED)
         self._session = adbc_driver_postgresql.dbapi.connect(options, autocommit=True)
-        found = self._execute(self._text(statement("incarnation"), [self._settings.outbox.quoted()]))
+        found = self._execute(self._text(statement("incarnation"), [self._outbox.quoted()]))
         require_same(found.column(1)[0].as_py(), self._since)
 
     def _plan(self, by_pages: bool) -> None:

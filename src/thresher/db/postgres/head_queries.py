@@ -1,7 +1,8 @@
 """The statements that read pending rows, of either shape."""
 
-from thresher.db import TableName, statement
-from thresher.outbox.shape import Shape
+from thresher.db.names import TableName
+from thresher.db.shape import Shape
+from thresher.db.statements import statement
 
 # Of the buckets, the one in turn.
 _ONE = "i.bucket >= b.bucket AND i.bucket <= b.bucket"

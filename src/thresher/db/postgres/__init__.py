@@ -1,0 +1,1 @@
+"""Postgres: the adapter behind `db.outbox_store`, and every statement that is said to it in its .sql file."""

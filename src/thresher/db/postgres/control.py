@@ -1,0 +1,82 @@
+"""The control rows of one schema in Postgres, over a connection in autocommit."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import psycopg
+
+from thresher.db.control import ControlRow, NewControlRow
+from thresher.db.names import TableName
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.sessions import exists, explained, only_one
+from thresher.db.statements import statement
+
+
+def control_table(schema: str | None) -> TableName:
+    """Return the table of control rows in a schema; without one, the session's search_path decides."""
+    return TableName(table="thresher_relay", schema=schema)
+
+
+class ControlTable:
+    """The control rows of a schema."""
+
+    def __init__(self, connection: psycopg.Connection[Any], schema: str | None) -> None:
+        self._connection = connection
+        self._table = control_table(schema)
+
+    def exists(self) -> bool:
+        """Whether there is a table of control rows."""
+        return exists(self._connection, self._table.quoted())
+
+    def create(self) -> None:
+        """Create the table if there is none. Two callers at once are safe."""
+        with only_one(self._connection):
+            if not self.exists():
+                OwnCursor(self._connection).execute(statement("control_create", self._table))
+
+    def read(self, name: str) -> ControlRow | None:
+        """Return a pipeline's row; None if it never ran here."""
+        return self._row("control_read", [name])
+
+    def insert(self, row: NewControlRow) -> Sequence[str]:
+        """Insert the row unless the name has one; nothing, if the outbox is relayed under the names returned."""
+        # Two of different names that start together must not both find nobody.
+        with only_one(self._connection):
+            asked = {"outbox": row.outbox, "name": row.name}
+            others = OwnCursor(self._connection).execute(statement("control_others", self._table), asked).fetchall()
+            if not others:
+                self._change("insert", **asdict(row))
+        return [other for (other,) in others]
+
+    def take(self, name: str, term: str) -> ControlRow | None:
+        """Write a new leader's term, and return the row as it is from then on; None if there is none."""
+        return self._row("control_take", {"name": name, "term": term})
+
+    def lay_out(self, name: str, *, term: str, mode: str, shards: int, progress_topic_id: str) -> bool:
+        """Write the layout; False if the term is not the row's any more."""
+        return self._change("lay_out", name=name, term=term, mode=mode, shards=shards, topic_id=progress_topic_id)
+
+    def rename(self, name: str, *, old: str, outbox: str) -> bool:
+        """Let an outbox be relayed under another name; False if the old name does not relay it."""
+        return self._change("rename" if self.read(name) is None else "forget", name=name, old=old, outbox=outbox)
+
+    def adopt(self, name: str, *, system_id: str) -> bool:
+        """Let the row belong to this database, and forget its progress topic; False if there is no row."""
+        return self._change("adopt", name=name, system_id=system_id)
+
+    def _change(self, what: str, **values: Any) -> bool:
+        with explained():
+            cursor = OwnCursor(self._connection).execute(statement(f"control_{what}", self._table), values)
+            return cursor.rowcount > 0
+
+    def _row(self, what: str, values: Any) -> ControlRow | None:
+        with explained():
+            row = OwnCursor(self._connection).execute(statement(what, self._table), values).fetchone()
+        if row is None:
+            return None
+        outbox, outbox_id, system_id, term, mode, shards, topic_id, term_time = row
+        return ControlRow(
+            outbox=outbox, outbox_id=outbox_id, system_id=system_id, term=term, mode=mode, shards=shards,
+            progress_topic_id=topic_id, term_time=term_time,
+        )  # fmt: skip

@@ -1,0 +1,71 @@
+"""Marks and resets in Postgres: one statement each, under the relay's term in its control row.
+
+The statement locks the control row against a successor until it has committed, so a leader that was superseded changes
+nothing.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.pq import Format
+
+from thresher.core.errors import Superseded
+from thresher.db.names import TableName
+from thresher.db.outbox_store import PendingRow, Wanted
+from thresher.db.postgres.arrays import bigint_array
+from thresher.db.postgres.control import ControlTable, control_table
+from thresher.db.postgres.cursor import BigintArray, OwnCursor
+from thresher.db.postgres.head_queries import bounded_query, head_query
+from thresher.db.postgres.sessions import explained
+from thresher.db.shape import Shape
+from thresher.db.statements import statement
+
+
+class PostgresMarks:
+    """Marks rows for a relay under a term, over a connection in autocommit."""
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, relay: str, term: str
+    ) -> None:
+        self._cursor = OwnCursor(connection)
+        self._cursor.format = Format.BINARY
+        self._control = ControlTable(connection, outbox.schema)
+        self._under = {"name": relay, "term": term}
+        # The statements have parameters: a percent sign of the name must not look like one.
+        control = control_table(outbox.schema).quoted().replace("%", "%%")
+        head = bounded_query(head_query(shape, outbox, f"{shape.prefix}_not_mine"))
+        self._mark = statement("relay_mark", outbox, head=head, control=control)
+        self._reset = statement("relay_reset", outbox, control=control)
+
+    def mark(self, wanted: Wanted, leader: UUID) -> Sequence[PendingRow]:
+        """Mark the oldest rows that do not carry this leader's mark, and return them by id."""
+        values = {
+            "buckets": list(wanted.buckets),
+            "rows": wanted.rows,
+            "each": wanted.rows_per_bucket,
+            "bytes": wanted.batch_bytes,
+            "largest": wanted.largest_bytes,
+            "held": list(wanted.held_topics),
+            "hot_topics": [topic for topic, _ in wanted.hot_keys],
+            "hot_keys": [key for _, key in wanted.hot_keys],
+            "leader": leader,
+            **self._under,
+        }
+        with explained():
+            found = self._cursor.execute(self._mark, values, prepare=True).fetchall()
+        if not found:
+            self._require_term()
+        return found
+
+    def reset(self, ids: Collection[int], leader: UUID) -> int:
+        """Take this leader's marks off the rows; return how many there were."""
+        values = {"ids": BigintArray(bigint_array(list(ids))), "leader": leader, **self._under}
+        with explained():
+            return self._cursor.execute(self._reset, values).rowcount
+
+    def _require_term(self) -> None:
+        row = self._control.read(self._under["name"])
+        if row is None or row.term != self._under["term"]:
+            raise Superseded("a newer relay of the same name has taken over; this one ends")

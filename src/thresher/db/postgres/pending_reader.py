@@ -1,0 +1,153 @@
+"""Asks Postgres for a shard's pending rows, over two sessions: one for prepared queries, one for Arrow.
+
+An idle shard asks all day, so its probe is prepared once and executed bare. Nothing is written to claim rows.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
+
+from thresher.db.control import require_same
+from thresher.db.names import TableName
+from thresher.db.outbox_store import PendingRow, Wanted
+from thresher.db.postgres.arrow_session import ArrowSession
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.head_queries import bounded_query, head_query, next_query, window_query
+from thresher.db.postgres.sessions import explained, incarnation
+from thresher.db.shape import Shape
+from thresher.db.statements import statement
+
+_PROBE = b"thresher_probe"
+
+
+class Probe:
+    """Asks which buckets hold anything, with as little as the driver and the server can do."""
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, buckets: Collection[int]
+    ) -> None:
+        self._connection = connection
+        self._buckets = f"{{{','.join(map(str, buckets))}}}".encode()
+        query = statement(f"{shape.prefix}_probe", outbox)
+        with explained():
+            self._require(connection.pgconn.prepare(_PROBE, query.encode()))
+
+    def occupied(self) -> frozenset[int]:
+        """Return the buckets in which a row is pending."""
+        with explained():
+            result = self._connection.pgconn.exec_prepared(_PROBE, [self._buckets])
+            self._require(result)
+        return frozenset(int(result.get_value(row, 0) or b"") for row in range(result.ntuples))
+
+    def _require(self, result: PGresult) -> None:
+        if result.status not in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}:
+            raise psycopg.errors.error_from_result(result)
+
+
+class PostgresPendingReader:
+    """Reads over its own connections. For one thread."""
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        dsn: str,
+        outbox: TableName,
+        shape: Shape,
+        *,
+        application: str,
+        buckets: Collection[int],
+        since: str,
+    ) -> None:
+        """The connection is the reader's from now on. `since` is the incarnation that recovery settled."""
+        self._outbox = outbox
+        self._head = head_query(shape, outbox)
+        self._bounded = bounded_query(self._head)
+        ours = shape is Shape.THRESHER
+        self._window, self._window_counted = (
+            (window_query(outbox, counted=counted) if ours else "") for counted in (False, True)
+        )
+        self._next = next_query(outbox) if ours else ""
+        self._connection = connection
+        require_same(incarnation(connection, outbox).since, since)
+        self._arrow = ArrowSession(dsn, outbox, application, connection, since)
+        self._cursor = OwnCursor(connection)
+        self._cursor.format = psycopg.pq.Format.BINARY
+        self._probe = Probe(connection, outbox, shape, buckets)
+
+    def occupied(self) -> frozenset[int]:
+        """Return the buckets that hold anything."""
+        return self._probe.occupied()
+
+    def few(self, wanted: Wanted) -> Sequence[PendingRow]:
+        """Return the oldest rows of these buckets, in the order of the buckets, bounded by bytes too."""
+        with explained():
+            return self._cursor.execute(self._bounded, _values(wanted), prepare=True).fetchall()
+
+    def by_buckets(self, wanted: Wanted, *, bounded: bool) -> pa.RecordBatch:
+        """Return the oldest rows of each bucket, in the order of the buckets, each bucket by id."""
+        return self._arrow.fetch(self._bounded if bounded else self._head, _values(wanted))[0]
+
+    def window(self, wanted: Wanted, *, after: int, upto: int, oldest_transaction: str) -> tuple[pa.RecordBatch, bool]:
+        """Return the rows with ids in (after, upto], by id, with `old`; and whether they are all there are."""
+        values = {**_values(wanted, after), "last": after, "upto": upto, "horizon": oldest_transaction}
+        window, *more = self._arrow.fetch(self._window, values, otherwise=self._window_counted, by_pages=True)
+        return _by_id(window), window.num_rows < wanted.rows and not more
+
+    def next_id(self, wanted: Wanted, *, after: int) -> int | None:
+        """Return the id of the shard's first row behind this one that is not in flight."""
+        found: int | None = self._value(self._next, {**_values(wanted, after), "last": after})
+        return found
+
+    def oldest_transaction(self) -> str | None:
+        """Return the oldest transaction that has not ended; None while a dead row blocks its key."""
+        found: str | None = self._value(statement("relay_horizon", self._outbox), None)
+        return found
+
+    def holds_large_rows(self) -> bool:
+        """Whether the table stores anything out of line."""
+        return bool(self._value(statement("relay_large"), [self._outbox.quoted()]))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connection.close()
+        self._arrow.close()
+
+    def _value(self, query: Any, values: Any) -> Any:
+        with explained():
+            row = self._cursor.execute(query, values, prepare=True).fetchone()
+        return None if row is None else row[0]
+
+
+def _values(wanted: Wanted, after: int | None = None) -> dict[str, Any]:
+    """Return the parameters of a read; of the rows in flight, those behind an id are enough for rows behind it."""
+    in_flight: Mapping[int, int] = wanted.in_flight
+    if after is not None:
+        in_flight = {id_: moment for id_, moment in in_flight.items() if id_ > after}
+    return {
+        "buckets": list(wanted.buckets),
+        "rows": wanted.rows,
+        "each": wanted.rows_per_bucket,
+        "bytes": wanted.batch_bytes,
+        "held": list(wanted.held_topics),
+        "largest": wanted.largest_bytes,
+        "in_flight_ids": _listed(in_flight),
+        "in_flight_times": _listed(in_flight.values()),
+    }
+
+
+def _by_id(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows by id, which is mostly how they lie already."""
+    ids = batch.column("id")
+    if pc.all(pc.less(ids[:-1], ids[1:]), min_count=0).as_py():
+        return batch
+    return batch.take(pc.sort_indices(ids))
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """Return an array as text: thousands of numbers are quoted in one go."""
+    return f"{{{','.join(map(str, numbers))}}}"

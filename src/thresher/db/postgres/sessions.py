@@ -1,0 +1,117 @@
+"""A pipeline's sessions in Postgres: how they are opened and ended, and what their errors mean.
+
+A session's application name carries the term, so that a successor can end it. It is never idle in a transaction for
+long, and has a time-out on a silent network, so that a vanished database is noticed.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+from psycopg import conninfo
+
+from thresher.core.errors import PipelineProblem
+from thresher.db.control import Incarnation
+from thresher.db.names import TableName
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.refusal import is_refused
+from thresher.db.problem import DatabaseLost, DatabaseRefused
+from thresher.db.statements import statement
+
+# Pending rows are found by their index, one bucket after another. Every other plan is worse, whatever the statistics
+# say, and one plan does for all values.
+_OPTIONS = (
+    "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off "
+    "-c plan_cache_mode=force_generic_plan -c max_parallel_workers_per_gather=0 "
+    "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off "
+    "-c idle_in_transaction_session_timeout=15s -c synchronous_commit=on -c TimeZone=UTC -c client_encoding=UTF8"
+)
+# Limits that a role or a server sets for its applications would end an idle shard's sessions and cancel long
+# statements, only for both to begin again. A limit in the connection string is kept.
+_UNLIMITED = "-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0"
+_NETWORK = {
+    "connect_timeout": "10",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+
+
+def session(dsn: str, application: str, more: str = "") -> str:
+    """Return the connection string of a session; `more` are further options of the server."""
+    given = conninfo.conninfo_to_dict(dsn)
+    options = f"{_UNLIMITED} {given.get('options') or ''} {_OPTIONS} {more}".rstrip()
+    network = {name: value for name, value in _NETWORK.items() if name not in given}
+    return conninfo.make_conninfo(dsn, application_name=application, options=options, **network)
+
+
+def connect(dsn: str, application: str) -> psycopg.Connection[Any]:
+    """Connect, in autocommit. Raises `DatabaseRefused` or `DatabaseLost`."""
+    with explained():
+        return psycopg.connect(session(dsn, application), autocommit=True)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Raise the driver's errors as `DatabaseRefused` or `DatabaseLost`."""
+    try:
+        yield
+    except psycopg.Error as error:
+        text = str(error.diag.message_primary or error).strip()
+        raise explain(error.sqlstate, " ".join(text.split())) from error
+
+
+def explain(state: str | None, text: str) -> PipelineProblem:
+    """Decide whether somebody has to act, or time may mend it."""
+    # A driver may add its whole query, with all of the values.
+    text = " ".join(text.partition("Query was:")[0].split())
+    if is_refused(state, text):
+        return DatabaseRefused(f"the database refused: {text}")
+    return DatabaseLost(f"the database failed: {text}")
+
+
+@contextlib.contextmanager
+def only_one(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Run a transaction that no other relay of this database runs at the same time: what it finds missing stays so."""
+    with explained(), connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_relay'))")
+        yield
+
+
+def located(connection: psycopg.Connection[Any], table: TableName) -> TableName:
+    """Return the table with its schema, so that the tables beside it are looked for in the same place."""
+    with explained():
+        row = OwnCursor(connection).execute(statement("table_schema"), [table.quoted()]).fetchone()
+    if row is None:
+        raise DatabaseRefused(
+            f"there is no table {table}: 'thresher schema create' makes one, or name another with --outbox"
+        )
+    return TableName(table=table.table, schema=row[0])
+
+
+def exists(connection: psycopg.Connection[Any], quoted: str) -> bool:
+    """Whether a table of that name is there, by the session's search_path."""
+    with explained():
+        row = OwnCursor(connection).execute("SELECT pg_catalog.to_regclass(%s) IS NOT NULL", [quoted]).fetchone()
+    return row is not None and bool(row[0])
+
+
+def incarnation(connection: psycopg.Connection[Any], table: TableName | None) -> Incarnation:
+    """Return which database this is, and which table where there is one. Raises `DatabaseLost` on a standby."""
+    with explained():
+        asked = [None if table is None else table.quoted()]
+        row = OwnCursor(connection).execute(statement("incarnation"), asked).fetchone()
+    if row is None:
+        raise DatabaseLost("the database did not say which it is")
+    system_id, since, standby, now = row
+    if standby:
+        raise DatabaseLost("the database is a standby: the relay waits for the primary")
+    return Incarnation(system_id=system_id, since=since, now=now)
+
+
+def end_sessions(connection: psycopg.Connection[Any], *, starting: str, but: str) -> None:
+    """End other sessions whose application name starts so, except with `but`."""
+    with explained():
+        OwnCursor(connection).execute(statement("sessions_end"), [starting, but])

@@ -1,0 +1,134 @@
+"""An outbox in Postgres: the adapter of `db.outbox_store`."""
+
+from collections.abc import Callable, Collection
+from functools import cached_property
+from typing import Any
+
+import psycopg
+
+from thresher.db.catalog import Relation
+from thresher.db.control import Incarnation
+from thresher.db.names import TableName
+from thresher.db.outbox_store import OutboxBacklog, Settling
+from thresher.db.postgres.backlog import read_backlog
+from thresher.db.postgres.catalog import read_relation
+from thresher.db.postgres.control import ControlTable
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.dead_rows import PostgresDeadRows
+from thresher.db.postgres.marks import PostgresMarks
+from thresher.db.postgres.pending_reader import PostgresPendingReader, Probe
+from thresher.db.postgres.sessions import connect, end_sessions, exists, explained, incarnation, located, only_one
+from thresher.db.postgres.settlement import PostgresSettlement
+from thresher.db.shape import Shape
+from thresher.db.statements import statement
+
+# From connection string and application name to a connection in autocommit.
+Connect = Callable[[str, str], psycopg.Connection[Any]]
+
+
+class PostgresSession:
+    """One connection in autocommit, and what is done over it."""
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, settling: Settling
+    ) -> None:
+        self.connection = connection
+        self.outbox = outbox
+        self._shape, self._settling = shape, settling
+
+    @cached_property
+    def control(self) -> ControlTable:
+        """The control rows beside the outbox."""
+        return ControlTable(self.connection, self.outbox.schema)
+
+    @cached_property
+    def settlement(self) -> PostgresSettlement:
+        """What settles rows."""
+        return PostgresSettlement(self.connection, self.outbox, self._shape, self._settling)
+
+    @cached_property
+    def dead_rows(self) -> PostgresDeadRows:
+        """The rows that were set aside."""
+        return PostgresDeadRows(self.connection, self.outbox, self._shape)
+
+    def marks(self, relay: str, term: str) -> PostgresMarks:
+        """Return what marks rows for a relay under a term."""
+        return PostgresMarks(self.connection, self.outbox, self._shape, relay, term)
+
+    def probe(self, buckets: Collection[int]) -> Probe:
+        """Return what says which of the buckets hold anything."""
+        return Probe(self.connection, self.outbox, self._shape, buckets)
+
+    def relation(self) -> Relation | None:
+        """Return the table as the catalog describes it; None if there is none."""
+        with explained():
+            return read_relation(self.connection, self.outbox)
+
+    def create_tables(self) -> None:
+        """Create the tables beside the outbox that are missing."""
+        self.control.create()
+        with only_one(self.connection):
+            if not exists(self.connection, self.outbox.companion("_dead")):
+                OwnCursor(self.connection).execute(statement(f"{self._shape.prefix}_dead_create", self.outbox))
+
+    def incarnation(self) -> Incarnation:
+        """Return which database this is. Raises `DatabaseLost` on a standby."""
+        return incarnation(self.connection, self.outbox)
+
+    def end_sessions(self, *, starting: str, but: str) -> None:
+        """End other sessions whose application name starts so, except with `but`."""
+        end_sessions(self.connection, starting=starting, but=but)
+
+    def backlog(self) -> OutboxBacklog:
+        """Count what waits."""
+        return read_backlog(self.connection, self.outbox, self._shape)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+
+class PostgresStore:
+    """An outbox in Postgres; `make` opens its connections."""
+
+    def __init__(
+        self,
+        dsn: str,
+        outbox: TableName,
+        shape: Shape = Shape.THRESHER,
+        settling: Settling = Settling.DELETE,
+        *,
+        make: Connect = connect,
+    ) -> None:
+        self._dsn, self._outbox, self._shape, self._settling = dsn, outbox, shape, settling
+        self._make = make
+
+    def session(self, application: str, *, locate: bool = False, durable: bool = True) -> PostgresSession:
+        """Open a connection; without durability its commits do not wait for the disk."""
+        connection = self._make(self._dsn, application)
+        try:
+            outbox = located(connection, self._outbox) if locate else self._outbox
+            if not durable:
+                with explained():
+                    connection.execute("SET synchronous_commit = off")
+        except BaseException:
+            connection.close()
+            raise
+        return PostgresSession(connection, outbox, self._shape, self._settling)
+
+    def pending_reader(self, application: str, *, buckets: Collection[int], since: str) -> PostgresPendingReader:
+        """Open what reads a shard's buckets, over connections of its own."""
+        connection = connect(self._dsn, application)
+        try:
+            return PostgresPendingReader(
+                connection,
+                self._dsn,
+                self._outbox,
+                self._shape,
+                application=application,
+                buckets=buckets,
+                since=since,
+            )
+        except BaseException:
+            connection.close()
+            raise

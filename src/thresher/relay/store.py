@@ -1,0 +1,10 @@
+"""The store of a relay's outbox: chosen here, and nowhere else."""
+
+from thresher.db.postgres.sessions import connect
+from thresher.db.postgres.store import Connect, PostgresStore
+from thresher.relay.settings import Settings
+
+
+def store_of(settings: Settings, make: Connect = connect) -> PostgresStore:
+    """Return the store that the settings name; `make` opens its connections."""
+    return PostgresStore(settings.dsn, settings.outbox, settings.shape, settings.settling, make=make)
