@@ -27,7 +27,11 @@ def attributes(node: ast.ClassDef) -> set[str]:
     # A value's fields are its contract, not its state.
     value = any("frozen=True" in ast.unparse(decorator) for decorator in node.decorator_list)
     declared = {
-        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        each.target.id
+        for each in node.body
+        if isinstance(each, ast.AnnAssign)
+        and isinstance(each.target, ast.Name)
+        and not ast.unparse(each.annotation).startswith("ClassVar")
     }
     return own if value or node.bases else own | declared
 

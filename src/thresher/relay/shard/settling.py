@@ -38,7 +38,7 @@ class SettleSteps:
         self._ahead, self._leader = ahead, leader
         self._crash, self._shard, self._meter = crash, shard, meter
         self._settlement = Settlement(session.settlement)
-        self._marks = session.marks(mandate.settings.name, mandate.term)
+        self._session, self._relay, self._term = session, mandate.settings.name, mandate.term
         self.settler: Settler[Progress] = shard.enter(closing(Settler(self._settle)))
 
     @property
@@ -52,7 +52,8 @@ class SettleSteps:
 
     def _reset(self, effect: Reset) -> None:
         if effect.ids and self._leader is not None:
-            self._marks.reset(effect.ids, self._leader(self._ahead.generation))
+            marks = self._session.marks(self._relay, self._term)
+            marks.reset(effect.ids, self._leader(self._ahead.generation))
 
     def _settle(self, progress: Progress, recovering: bool) -> None:
         """Execute one record's fates. In the settler's thread."""
