@@ -3,6 +3,7 @@
 An idle shard asks all day, so its probe is prepared once and executed bare. Nothing is written to claim rows.
 """
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ from thresher.db.postgres.sessions import explained, incarnation
 from thresher.db.shape import Shape
 from thresher.db.statements import statement
 
-_PROBE = b"thresher_probe"
+# A session may have several probes, each a prepared statement of its own.
+_NUMBERS = itertools.count(1)
 
 
 class Probe:
@@ -32,15 +34,16 @@ class Probe:
         self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, buckets: Collection[int]
     ) -> None:
         self._connection = connection
+        self._name = b"thresher_probe_%d" % next(_NUMBERS)
         self._buckets = f"{{{','.join(map(str, buckets))}}}".encode()
         query = statement(f"{shape.prefix}_probe", outbox)
         with explained():
-            self._require(connection.pgconn.prepare(_PROBE, query.encode()))
+            self._require(connection.pgconn.prepare(self._name, query.encode()))
 
     def occupied(self) -> frozenset[int]:
         """Return the buckets in which a row is pending."""
         with explained():
-            result = self._connection.pgconn.exec_prepared(_PROBE, [self._buckets])
+            result = self._connection.pgconn.exec_prepared(self._name, [self._buckets])
             self._require(result)
         return frozenset(int(result.get_value(row, 0) or b"") for row in range(result.ntuples))
 
