@@ -565,7 +565,9 @@ def test_a_read_is_bounded_by_rows_and_bytes(place: Place, reader: PendingReader
     for id_ in (1, 2, 3):
         place.write(id_)
     assert few(reader, rows=2) == [1, 2]
-    assert few(reader, rows_per_bucket=1, batch_bytes=1_000_000) in ([1], [1, 2, 3]), "a scan has no buckets"
+    # A scan of goharvest's table knows no buckets.
+    scan = isinstance(place, PostgresPlace) and place.shape is Shape.GOHARVEST
+    assert few(reader, rows_per_bucket=1) == ([1, 2, 3] if scan else [1])
     assert few(reader, batch_bytes=1) == [1]
     assert reader.by_buckets(wanted(batch_bytes=1), bounded=True).num_rows == 1
     assert reader.by_buckets(wanted(batch_bytes=1), bounded=False).num_rows == 3
@@ -584,11 +586,17 @@ def test_a_window_has_its_ids_in_order(place: Place, reader: PendingReader) -> N
     assert window.column("old").to_pylist() == [True] * 3
     _, whole = reader.window(wanted(rows=3), after=0, upto=9, oldest_transaction=oldest)
     assert not whole
+    if isinstance(place, PostgresPlace):
+        # A row that was written after the look is not old.
+        place.write(6)
+        window, _ = reader.window(wanted(), after=4, upto=9, oldest_transaction=oldest)
+        assert window.column("old").to_pylist() == [True, False]
+    place.write(7, b"k", day=9)
     in_flight = {2: created(1), 3: created(7)}
     window, _ = reader.window(wanted(in_flight=in_flight), after=1, upto=4, oldest_transaction=oldest)
     assert window.column("id").to_pylist() == [3, 4]
     assert reader.next_id(wanted(in_flight=in_flight), after=1) == 3
-    assert reader.next_id(wanted(), after=5) is None
+    assert reader.next_id(wanted(), after=7) is None
 
 
 def test_while_a_key_is_blocked_no_transaction_is_named(

@@ -494,7 +494,8 @@ class World:
             self.hand_over(attempt)
         lot, attempt.ready = attempt.ready, None
         if lot is None:
-            return _WAIT
+            # A real reader answers after a moment; nothing has come of the step.
+            return NOTHING_YET if luck.random() < 0.5 else _WAIT
         assert lot.epoch == attempt.epoch, "a row is sent only by the producer whose init precedes its read"
         return Batch(rows=bundled(lot.rows), generation=lot.generation)
 

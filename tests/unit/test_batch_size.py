@@ -15,6 +15,7 @@ def test_a_quick_and_full_batch_makes_the_next_larger(seconds: float, sizes: lis
     for rows in sizes:
         size.learn(size.rows, seconds, 1.0)
         assert size.rows == rows
+    assert size.bytes == min(16_000_000, 1_000_000 * (2 if seconds > 0.125 else 4) ** len(sizes))
 
 
 def test_a_slow_batch_halves_the_next_down_to_the_least() -> None:
@@ -26,6 +27,7 @@ def test_a_slow_batch_halves_the_next_down_to_the_least() -> None:
     for _ in range(9):
         size.learn(size.rows, 1.1, 1.0)
     assert size.rows == 10
+    assert size.bytes == 100_000
 
 
 @pytest.mark.parametrize(("rows", "seconds"), [(749, 0.1), (1_000, 0.6), (1_000, 1.0)])

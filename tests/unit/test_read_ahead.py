@@ -154,7 +154,9 @@ def test_only_one_batch_is_read_ahead(ahead: ReadAhead, head: Played) -> None:
     assert taken(ahead) == [1]
     head.next_read()
     head.find(2)
-    head.find(3)
+    with ahead._changed:
+        assert ahead._changed.wait_for(lambda: bool(ahead._ready), PATIENCE)
+        assert not ahead._is_due()
     assert taken(ahead) == [2]
     assert head.next_read()[1] == {1, 2}
 

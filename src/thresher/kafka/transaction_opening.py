@@ -32,7 +32,7 @@ class TransactionOpening:
         """`ahead` says whether transactions may wait for rows: not where rows may wait for something else."""
         self._client, self._opener, self._may = client, opener, ahead
         self._monotonic, self._sleep = monotonic, sleep
-        self._breath = TransactionPacing()
+        self._pacing = TransactionPacing()
         self._open = self._opened = False
         self._begun = self._ended = self._carried = 0.0
         self._rows = 0
@@ -54,7 +54,7 @@ class TransactionOpening:
         while not wanted() and (took := self._monotonic() - self._begun) < _LONGEST_OPENING_SECONDS:
             if self._client().await_sent(_SLICE_SECONDS):
                 self._opened = True
-                self._breath.learn(1, self._begun - self._ended, took)
+                self._pacing.learn(1, self._begun - self._ended, took)
                 return
 
     def begin(self) -> None:
@@ -67,7 +67,7 @@ class TransactionOpening:
     def flushed(self, rows: int) -> None:
         """Learn from a transaction of so many rows, all of which the broker has answered for."""
         if not self._opened:
-            self._breath.learn(rows, self._begun - self._ended, self._monotonic() - self._begun)
+            self._pacing.learn(rows, self._begun - self._ended, self._monotonic() - self._begun)
 
     def committed(self, rows: int) -> None:
         """The transaction was committed, with so many rows."""
@@ -86,7 +86,7 @@ class TransactionOpening:
             self._open, self._ended = False, self._monotonic()
 
     def _rest(self) -> float:
-        return self._ended + self._breath.after(self._rows) - self._monotonic()
+        return self._ended + self._pacing.after(self._rows) - self._monotonic()
 
     def _begin(self) -> None:
         self._begun, self._opened, self._open = self._monotonic(), False, True

@@ -49,6 +49,12 @@ class HeldTopics:
                     fields["why"],
                     extra=told,
                 )
+            case "gone":
+                logger.warning(
+                    "rows that were sent were gone before they were settled: %d; does somebody else empty the table?",
+                    fields["rows"],
+                    extra=told,
+                )
             case "relaying":
                 self._held = {**self._held, shard: {}}
             case _:

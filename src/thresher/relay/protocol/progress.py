@@ -27,9 +27,9 @@ _SCHEMA = pa.schema(
 )
 _SENT, _FILTERED, _DEAD = range(3)
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4"))
-# What a record takes at most: schemas and metadata, then each row, then each dead row beside its reason.
 # As many as a transaction of the database settles at ease.
 _MERGED_ROWS = 20_000
+# What a record takes at most: schemas and metadata, then each row, then each dead row beside its reason.
 _FRAME_BYTES, _ROW_BYTES, _DEAD_BYTES = 4_096, 20, 64
 
 

@@ -42,9 +42,13 @@ class Marking:
         self._largest = largest_row(settings)
         store = store_of(settings)
         self._session = store.session(application, durable=False)
-        require_same(self._session.incarnation().since, since)
-        self._marks = self._session.marks(settings.name, mandate.term)
-        self._probe = self._session.probe(self._buckets)
+        try:
+            require_same(self._session.incarnation().since, since)
+            self._marks = self._session.marks(settings.name, mandate.term)
+            self._probe = self._session.probe(self._buckets)
+        except BaseException:
+            self._session.close()
+            raise
         self._plan = ScanPlan(len(self._buckets), windows=False)
 
     def read(self, request: ReadRequest) -> pa.RecordBatch | FewRows | None:

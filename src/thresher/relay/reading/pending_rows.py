@@ -91,7 +91,8 @@ class PendingRows:
         if batch is None or not batch.num_rows:
             by_buckets = plan if isinstance(plan, ByBuckets) else ByBuckets(self._plan.each(request.rows))
             batch = self._read_by_buckets(request, by_buckets, observed)
-        if batch.num_rows:
+        if batch.num_rows and not (isinstance(plan, ByBuckets) and plan.fair):
+            # Rows of quiet buckets may be larger than the others.
             self._learn_size(batch.nbytes, batch.num_rows)
         return batch
 

@@ -38,7 +38,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What the next read depends on. `left_out`: topics are held, or keys are blocked; `heavy`: rows are large."""
+    """What the next read depends on. `left_out`: topics are held; `heavy`: rows are large."""
 
     now: float
     generation: int
@@ -100,11 +100,6 @@ class ScanPlan:
         # Of an equal part, what one bucket may give in a read by buckets.
         self._share = 1.25
 
-    @property
-    def backlog(self) -> bool:
-        """Whether the last read was cut off by its limit: there is more."""
-        return self._backlog
-
     def next(self, observed: Observed) -> ByBuckets | FromHead | Window:
         """Return what to read."""
         resting = observed.now < self._rest_until
@@ -162,8 +157,8 @@ class ScanPlan:
         self._ids_per_row = max(1.0, min(ids / rows if rows else most, most))
 
     def end(self) -> None:
-        """Nothing is left behind the position, or keys are blocked: a read by buckets comes next."""
-        self._position, self._fair_at = None, 0.0
+        """Nothing is left behind the position, or keys are blocked."""
+        self._position = None
 
     def idle(self) -> None:
         """Nothing is pending."""

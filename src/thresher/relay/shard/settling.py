@@ -39,6 +39,7 @@ class SettleSteps:
         self._crash, self._shard, self._meter = crash, shard, meter
         self._settlement = Settlement(session.settlement)
         self._session, self._relay, self._term = session, mandate.settings.name, mandate.term
+        self._gone = 0
         self.settler: Settler[Progress] = shard.enter(closing(Settler(self._settle)))
 
     @property
@@ -46,9 +47,15 @@ class SettleSteps:
         """What is done for each effect."""
         return {
             Settle: lambda effect: self.settler.begin(effect.progress, effect.recovering),
-            AwaitSettled: lambda _: self.settler.wait(),
+            AwaitSettled: self._await_settled,
             Reset: self._reset,
         }
+
+    def _await_settled(self, _: AwaitSettled) -> None:
+        self.settler.wait()
+        gone, self._gone = self._gone, 0
+        if gone:
+            self._shard.event("gone", rows=gone)
 
     def _reset(self, effect: Reset) -> None:
         if effect.ids and self._leader is not None:
@@ -72,6 +79,9 @@ class SettleSteps:
                     f"{len(progress.ids) - found} of {len(progress.ids)} rows were gone, or marked by another, before "
                     "they were settled: somebody else is at work in this table, and the shard starts over"
                 )
+            if not recovering:
+                # Reported by the task's own thread, once this one is waited for.
+                self._gone += len(progress.ids) - found
         if not recovering:
             self._meter.settled(time.monotonic() - began)
             self._crash.reach(CrashPoint.SETTLED, progress.ids)

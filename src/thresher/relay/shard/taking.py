@@ -47,18 +47,19 @@ class Taking:
 
     def _take(self, effect: Take) -> Batch | NothingYet | None:
         self._ahead.hot = effect.hot
-        self._learn()
         if not effect.wait and not self._ahead.ready:
             if self._shard.stopping:
                 return None
             self._crash.hold(())
             return NOTHING_YET
+        self._learn()
         for batch in self._batches:
             if isinstance(batch, NothingYet):
                 # A settling that failed is noticed also by a shard that has no other row.
                 self._settling.settler.check()
                 return NOTHING_YET
             if not self._ahead.is_current(batch):
+                # A batch that a transform was at when rows went back.
                 continue
             self._failures.rows = batch.failures
             self._taken = (len(batch.rows), time.monotonic())

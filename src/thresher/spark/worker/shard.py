@@ -29,7 +29,7 @@ class Figures:
 
 
 class Shard:
-    """One attempt at one shard, as its functions see it. Used from the task's main thread only."""
+    """One attempt at one shard, as its functions see it. For the task's main thread; another may count figures."""
 
     def __init__(
         self,
