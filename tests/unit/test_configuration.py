@@ -222,6 +222,16 @@ def test_the_environment_goes_before_the_file_and_flags_before_the_environment(t
     assert load(path, {}, environment).settings.shards == 4
 
 
+def test_variables_are_read_in_whatever_case() -> None:
+    environment = {
+        "THRESHER_shards": "5", "THRESHER_Name": "orders", "THRESHER_ds": "host=db", "THRESHER_bootstrap": "k:2",
+        "THRESHER_kafka_client_id": "lower",
+    }  # fmt: skip
+    loaded = load(None, {}, environment)
+    assert loaded.settings.shards == 5
+    assert loaded.settings.kafka == {"bootstrap.servers": "k:2", "client.id": "lower"}
+
+
 def test_variables_that_contradict_each_other_are_a_problem(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("host=db password=hunter2")

@@ -46,7 +46,8 @@ def from_environment(form: type[BaseModel], environment: Mapping[str, str]) -> V
     for variable, value in sorted(environment.items()):
         if not variable.startswith(PREFIX) or not value:
             continue
-        rest = variable.removeprefix(PREFIX)
+        # As the names of keys, in whatever case.
+        rest = variable.removeprefix(PREFIX).upper()
         of_file = by_variable.get(rest.removesuffix(_FILE)) if rest.endswith(_FILE) else None
         client = by_variable.get(rest.partition("_")[0])
         if rest in shorthands:
@@ -79,7 +80,7 @@ def _key(variable: str, value: str, setting: Setting, found: Variables) -> None:
 
 
 def _property(variable: str, value: str, section: str, found: Variables) -> None:
-    suffix = variable.removeprefix(PREFIX).partition("_")[2]
+    suffix = variable.removeprefix(PREFIX).upper().partition("_")[2]
     if (name := in_environment(suffix)) is not None:
         found.put(variable, value, section, name)
     elif suffix.endswith(_FILE) and (name := in_environment(suffix.removesuffix(_FILE))) is not None:

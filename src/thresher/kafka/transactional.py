@@ -279,6 +279,10 @@ class TransactionalProducer:
         except KafkaException as caught:
             error: KafkaError = caught.args[0]
             self._raise_certain(what, error)
+            if refusal_of(error) is Refusal.TOPIC_DENIED:
+                raise ProducerRefused(
+                    f"the broker refuses the {what} of {self._id}: {error.str()}; grant it Read on the topic"
+                ) from caught
             kind = MemberFenced if error.code() in _MEMBER_FENCED else unknown
             raise kind(f"{what}: {error.str()}") from caught
         took = time.monotonic() - began
