@@ -152,14 +152,14 @@ def eat_memory() -> Batches:
     raise AssertionError
 
 
-def pass_on_text() -> Any:
-    return iter(["not a batch"])
+def pass_on_nothing() -> Any:
+    return iter([None])
 
 
 MISBEHAVIOURS = {each.__name__: each for each in (
     fork_and_die,
     raise_error, raise_fatal, raise_passing, raise_particular, exit_python, exit_process, crash, hang,
-    hang_holding_the_lock, eat_memory, pass_on_text,
+    hang_holding_the_lock, eat_memory, pass_on_nothing,
 )}  # fmt: skip
 
 

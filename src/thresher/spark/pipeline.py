@@ -1,4 +1,4 @@
-"""What to run: a name, a number of shards, and a chain of functions over Arrow record batches.
+"""What to run: a name, a number of shards, and a chain of functions over batches, such as Arrow record batches.
 
 Functions are named by import path, `package.module:function`, and imported where they run. The first one reads, the
 last one publishes, any others transform:
