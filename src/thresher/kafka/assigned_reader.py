@@ -158,14 +158,6 @@ class AssignedReader:
 
         Raises `PositionLost`, `BrokerRefused`, or `BrokerLost` after a fatal error of the client.
         """
-        deadline = self._monotonic() + timeout_seconds
-        while not (events := self._poll(max(0.0, deadline - self._monotonic()), at_most)):
-            if self._monotonic() >= deadline:
-                break
-        return events
-
-    def _poll(self, timeout_seconds: float, at_most: int) -> list[ReadEvent]:
-        """Wait no longer than until partitions are looked up again."""
         events: list[ReadEvent] = [PartitionAdded(partition=partition) for partition in self._assign_new()]
         try:
             # `consume` would wait for as many as it is told; `poll` returns with the first.
