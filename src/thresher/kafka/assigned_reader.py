@@ -154,7 +154,7 @@ class AssignedReader:
         return tuple(partition for partition in range(self._count) if self._owns(partition))
 
     def poll(self, timeout_seconds: float, *, at_most: int = 500) -> list[ReadEvent]:
-        """Return the next events: at once if there are some, else after the time-out, none.
+        """Return the next events: at once if there are some, else none, after the time-out or the next look-up.
 
         Raises `PositionLost`, `BrokerRefused`, or `BrokerLost` after a fatal error of the client.
         """
