@@ -8,6 +8,7 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.types.numeric import Int8
 
 from thresher.db.postgres.arrays import bigint_array
+from thresher.db.postgres.settlement import since_2000
 
 _BIGINT, _TIMESTAMPTZ = 20, 1184
 
@@ -28,3 +29,8 @@ def test_what_was_given_is_left_as_it_is() -> None:
     values = array("q", [1, 2])
     bigint_array(values)
     assert values.tolist() == [1, 2]
+
+
+@given(st.lists(st.integers(-(2**62), 2**62)))
+def test_create_times_are_counted_from_2000(times: list[int]) -> None:
+    assert since_2000(times).tolist() == [time - 946_684_800_000_000 for time in times]

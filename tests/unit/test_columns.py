@@ -29,11 +29,6 @@ def test_numbers(values: list[int]) -> None:
         assert columns.integers(column).tolist() == column.to_pylist()
 
 
-@given(st.lists(st.integers(-(2**62), 2**62)), st.integers(-(2**61), 2**61))
-def test_less(values: list[int], by: int) -> None:
-    assert columns.less(values, by).tolist() == [value - by for value in values]
-
-
 @given(st.lists(st.sampled_from(["", "a", "grün"])))
 def test_texts(values: list[str]) -> None:
     for column in parts(values, pa.string()):

@@ -5,7 +5,6 @@ one go: one by one, they would cost more than all else that is done with a row.
 """
 
 from array import array
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
@@ -20,12 +19,6 @@ def integers(column: pa.Array) -> "array[int]":
     values = array("q")
     values.frombytes(_view(column, "q", column.offset, len(column)).cast("B"))
     return values
-
-
-def less(values: Sequence[int], by: int) -> "array[int]":
-    """Return each number less so much."""
-    given = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(array("q", values))])
-    return integers(pc.subtract(given, by))
 
 
 def texts(column: pa.Array) -> list[str]:

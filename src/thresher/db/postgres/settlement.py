@@ -93,11 +93,11 @@ def _rounds(ids: Sequence[int], times: Sequence[int]) -> Iterator[dict[str, Any]
 def _pairs(ids: Sequence[int], times: Sequence[int]) -> dict[str, Any]:
     return {
         "ids": BigintArray(bigint_array(ids)),
-        "create_times": TimestampArray(bigint_array(_since_2000(times), timestamps=True)),
+        "create_times": TimestampArray(bigint_array(since_2000(times), timestamps=True)),
     }
 
 
-def _since_2000(times: Sequence[int]) -> "array[int]":
+def since_2000(times: Sequence[int]) -> "array[int]":
     """Return Postgres' own count, by Arrow: one by one, ten thousand take a millisecond."""
     given = pa.Array.from_buffers(pa.int64(), len(times), [None, pa.py_buffer(array("q", times))])
     values = array("q")

@@ -11,6 +11,21 @@ _FULL = 0.75
 _FORGETTING = 0.75
 
 
+class RowSize:
+    """The mean size of a row, by those that were read lately."""
+
+    def __init__(self) -> None:
+        self._bytes = 0.0
+
+    def learn(self, size: int, rows: int) -> None:
+        """Take in how many bytes so many rows had."""
+        self._bytes = max(size / rows, _FORGETTING * self._bytes)
+
+    def of(self, rows: int) -> float:
+        """Return how many bytes so many rows may have."""
+        return self._bytes * rows
+
+
 class BatchSize:
     """Learns from batches how large the next may be. Looks at no clock."""
 
@@ -19,7 +34,7 @@ class BatchSize:
         self.first_rows = _FIRST_ROWS
         self.rows = min(_FIRST_ROWS, most_rows)
         self.bytes = min(_FIRST_BYTES, most_bytes)
-        self._row_bytes = 0.0
+        self.row_size = RowSize()
 
     def learn(self, rows: int, seconds: float, most_seconds: float) -> None:
         """Take in how long a batch took: a slow one halves the next, a quick and full one doubles it."""
@@ -32,12 +47,8 @@ class BatchSize:
             if rows >= _FULL * self.rows:
                 self.rows = min(self._most_rows, self.rows * more)
 
-    def learn_row_size(self, size: int, rows: int) -> None:
-        """Take in how many bytes so many rows had."""
-        self._row_bytes = max(size / rows, _FORGETTING * self._row_bytes)
-
     def batches_together(self, most: int) -> int:
         """Return how many batches one read may give: several once they are as large as may be, and rows are small."""
         if self.rows < self._most_rows:
             return 1
-        return max(1, min(most, int(self.bytes / max(1.0, self._row_bytes * self.rows))))
+        return max(1, min(most, int(self.bytes / max(1.0, self.row_size.of(self.rows)))))

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from thresher.db.outbox_store import PendingReader, Settling, Wanted
 from thresher.db.shape import BUCKETS, Shape, bucket_of
 from thresher.delivery.stored_rows import FewRows, read_of
+from thresher.relay.reading.batch_size import RowSize
 from thresher.relay.reading.row_source import ReadRequest
 from thresher.relay.reading.scan_plan import HIGHEST, LOWEST, ByBuckets, FromHead, Observed, Position, ScanPlan, Window
 from thresher.relay.settings import Settings
@@ -22,8 +23,6 @@ from thresher.relay.store import store_of
 _FEW = 200
 # A window with this many times the rows that are wanted is too wide.
 _TOO_MANY = 1.5
-# The mean size of a row rises at once, and falls slowly.
-_FORGETTING = 0.75
 
 
 def largest_row(settings: Settings) -> int:
@@ -44,7 +43,7 @@ class PendingRows:
         self._largest = largest_row(settings)
         # The last read of many rows found many: neither the probe nor the query for a few is worth while.
         self._deep = False
-        self._row_bytes = 0.0
+        self._row_size = RowSize()
 
     def read(self, request: ReadRequest) -> pa.RecordBatch | FewRows | None:
         """Return rows in the order of each key, by what was asked for; None if there are none."""
@@ -61,7 +60,7 @@ class PendingRows:
             if not found:
                 return None
             read = read_of(found)
-            self._learn_size(read.nbytes, len(found))
+            self._row_size.learn(read.nbytes, len(found))
             if len(found) < few or few == request.rows or read.nbytes > request.bytes // 2:
                 self._turn(found[-1][0], found[-1][3])
                 return read
@@ -75,7 +74,7 @@ class PendingRows:
 
     def _read_many(self, request: ReadRequest) -> pa.RecordBatch:
         # What compresses well is large without being stored out of line.
-        heavy = self._row_bytes * request.rows > request.bytes or self._reader.holds_large_rows()
+        heavy = self._row_size.of(request.rows) > request.bytes or self._reader.holds_large_rows()
         observed = Observed(
             now=time.monotonic(),
             generation=request.generation,
@@ -93,7 +92,7 @@ class PendingRows:
             batch = self._read_by_buckets(request, by_buckets, observed)
         if batch.num_rows and not (isinstance(plan, ByBuckets) and plan.fair):
             # Rows of quiet buckets may be larger than the others.
-            self._learn_size(batch.nbytes, batch.num_rows)
+            self._row_size.learn(batch.nbytes, batch.num_rows)
         return batch
 
     def _read_by_buckets(self, request: ReadRequest, plan: ByBuckets, observed: Observed) -> pa.RecordBatch:
@@ -178,6 +177,3 @@ class PendingRows:
         place = self._buckets.index(last) + 1
         self._buckets = self._buckets[place:] + self._buckets[:place]
         return place
-
-    def _learn_size(self, size: int, rows: int) -> None:
-        self._row_bytes = max(size / rows, _FORGETTING * self._row_bytes)

@@ -81,7 +81,7 @@ class Prefetch:
             return
         self._last_found = began
         found = versions(read)
-        ahead.size.learn_row_size(read.nbytes, len(found))
+        ahead.size.row_size.learn(read.nbytes, len(found))
         ahead.claim(found, request.generation)
         for part in split(read, rows):
             self._give(StoredBatch(stored=part, generation=request.generation))
