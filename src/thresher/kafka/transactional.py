@@ -279,7 +279,8 @@ class TransactionalProducer:
         except KafkaException as caught:
             error: KafkaError = caught.args[0]
             self._raise_certain(what, error)
-            if refusal_of(error) is Refusal.TOPIC_DENIED:
+            if unknown is OffsetsUnknown and refusal_of(error) is Refusal.TOPIC_DENIED:
+                # A commit may say so too, of a record that the broker refused: that is the record's fault.
                 raise ProducerRefused(
                     f"the broker refuses the {what} of {self._id}: {error.str()}; grant it Read on the topic"
                 ) from caught
