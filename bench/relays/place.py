@@ -114,6 +114,10 @@ class Watched:
     last: Any
 
 
+class TooFewRows(RuntimeError):
+    """A backlog was gone before its rate could be taken."""
+
+
 def without_markers(place: Place, topics: Sequence[str], rows: int, watched: Watched) -> Watched:
     """Return a rate as that of rows alone, once all are there: of many topics, or of large rows, markers are many."""
     client = AdminClient({"bootstrap.servers": place.bootstrap})
@@ -179,6 +183,8 @@ def watch(
     while time.monotonic() < deadline:
         there = sum(readable(client, topics, level))
         now = time.monotonic()
+        if began is None and there >= rows:
+            raise TooFewRows(f"all {rows:,} rows were there at the first look: measure with more --rows")
         if began is None and there >= max(1, warm_share * rows):
             began = (now, there, sample())
         elif began is not None and there >= rows:
