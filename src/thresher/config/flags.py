@@ -83,7 +83,7 @@ def _shorthands(setting: Setting) -> list[Flag]:
 
 def _flag(setting: Setting) -> Flag:
     return Flag(
-        name=setting.key,
+        name=setting.key.replace("-", "_"),
         key=setting.key,
         names=setting.flags,
         kind=setting.kind,

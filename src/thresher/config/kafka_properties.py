@@ -28,7 +28,10 @@ _ADDRESS = re.compile(r"(\w+://)?(\[[0-9a-fA-F:.%]+\]|[^\s:/,\[\]]+)(:[0-9]{1,5}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSections:
-    """The sections of a form whose properties go to one kind of client. The first one names the broker."""
+    """The sections of a form whose properties go to one kind of client. The first one names the broker.
+
+    Where the form has a key of its own for the broker, `servers_key` is that key, and the sections must not name it.
+    """
 
     sections: tuple[str, ...]
     # Properties that a configuration may not change, and why, for a form.
@@ -36,20 +39,23 @@ class KafkaSections:
     guarded_because: Callable[[Any], str]
     # All properties of a producer that has these ones.
     producer: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    servers_key: str | None = None
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules for the form."""
         return (
             Rule(frozenset(), self._leave_guarantees_alone),
-            Rule(frozenset(self.sections[:1]), self._name_a_broker),
+            *([] if self.servers_key else [Rule(frozenset(self.sections[:1]), self._name_a_broker)]),
             Rule(frozenset(), self._exist),
             Rule(frozenset(self.sections), self._agree),
         )
 
     def _leave_guarantees_alone(self, form: Any, _: Mapping[str, Any]) -> Iterator[Problem]:
         for section, name, _value in self._properties_of(form):
-            if self._is_guarded(name):
+            if self.servers_key and name in SERVERS:
+                yield f"{section}.{name}", f"the broker is named by '{self.servers_key}'"
+            elif self._is_guarded(name):
                 yield f"{section}.{name}", self.guarded_because(form)
 
     def _name_a_broker(self, form: Any, _: Mapping[str, Any]) -> Iterator[Problem]:
@@ -61,8 +67,8 @@ class KafkaSections:
             return
         if not servers:
             yield section, "'bootstrap.servers' is missing: where is the broker?"
-        elif not all(_ADDRESS.fullmatch(part.strip()) for part in servers.split(",")):
-            yield f"{section}.bootstrap.servers", "HOST:PORT is needed, or several, separated by commas"
+        elif why := wrong_servers(servers):
+            yield f"{section}.bootstrap.servers", why
 
     def _exist(self, form: Any, _: Mapping[str, Any]) -> Iterator[Problem]:
         for section, name, value in self._properties_of(form):
@@ -75,7 +81,7 @@ class KafkaSections:
         trial = {
             name: value
             for name, (_section, value) in given.items()
-            if name != "bootstrap.servers" and not self._is_guarded(name) and not wrong_alone(name, value)
+            if name not in SERVERS and not self._is_guarded(name) and not wrong_alone(name, value)
         }
         try:
             Producer({**self.producer(trial), "log_level": 0})
@@ -92,6 +98,13 @@ class KafkaSections:
 
     def _is_guarded(self, name: str) -> bool:
         return plain(name) in self.guarded
+
+
+def wrong_servers(servers: str) -> str:
+    """Return the problem that a list of brokers has; nothing if it has none."""
+    if all(_ADDRESS.fullmatch(part.strip()) for part in servers.split(",")):
+        return ""
+    return "HOST:PORT is needed, or several, separated by commas"
 
 
 def with_one_name_for_servers(given: dict[str, Any]) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _setting(key: str, info: Any) -> Setting:
         default_text=default_text.text if default_text else None,
         choices=_choices(info.annotation),
         bounds=_bounds(info),
-        variables=(*own_variable, key.upper()),
+        variables=(*own_variable, key.upper().replace("-", "_")),
         flags=names.flags or (f"--{key.replace('_', '-')}",),
         required=_mark(info, Required),
         secret=_mark(info, Secret),

@@ -1,0 +1,82 @@
+"""Messages that are started and wait for the application."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from thresher.queue.message import Message
+from thresher.queue.problem import QueueClosed
+
+
+class ReceiveBuffer:
+    """Between the thread that starts messages and the application's. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._messages: deque[Message] = deque()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._listeners: list[Callable[[], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def put(self, messages: Iterable[Message]) -> None:
+        """Add messages. Those that come after `close` stay until they are drained."""
+        with self._changed:
+            self._messages.extend(messages)
+            self._wake()
+
+    def take(self, most: int, seconds: float | None) -> list[Message]:
+        """Return up to so many messages: wait for the first one, and no longer than so many seconds; None: for ever.
+
+        Raises `QueueClosed`, or the error that ended the consumer.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        with self._changed:
+            while not self._messages or self._closed or self._error is not None:
+                if self._closed:
+                    raise QueueClosed("the consumer was closed")
+                if self._error is not None:
+                    raise self._error
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return []
+                self._changed.wait(left)
+            taken = [self._messages.popleft() for _ in range(min(most, len(self._messages)))]
+            # The thread that starts messages waits for room.
+            self._changed.notify_all()
+        return taken
+
+    def await_room(self, buffered: int, seconds: float) -> None:
+        """Wait until there are no more than so many messages, or the buffer is closed, for so many seconds at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._messages) <= buffered, seconds)
+
+    def fail(self, error: BaseException) -> None:
+        """Have every `take` raise the error that ended the consumer."""
+        with self._changed:
+            self._error = error
+            self._wake()
+
+    def close(self) -> None:
+        """End every `take`."""
+        with self._changed:
+            self._closed = True
+            self._wake()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have a function called, from any thread, whenever `take` may return more than before."""
+        with self._changed:
+            self._listeners.append(listener)
+
+    def _wake(self) -> None:
+        self._changed.notify_all()
+        for listener in self._listeners:
+            listener()

@@ -1,0 +1,215 @@
+"""The configuration of queues: kafka-mq-go's keys, and a few of our own. Times are milliseconds, as there.
+
+Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are made from
+that; after a change, `maintenance/configuration_table.py` writes the table anew.
+"""
+
+import enum
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, field_validator
+
+from thresher.config.form import Form, KafkaProperties, Properties, Rule, fill_in
+from thresher.config.kafka_properties import KafkaSections, wrong_servers
+from thresher.config.loading import Completed, load
+from thresher.config.problem import ConfigurationInvalid
+from thresher.config.report import Problem, as_text, no_such_key
+from thresher.config.setting import DefaultText, Required
+from thresher.kafka.transactional import GUARDED
+
+_TWELVE_HOURS = 43_200_000
+_TRACKER = {"use-now-if-no-marker-seen": 60_000, "num-offsets-per-commit": 1_000}
+# What the guarantees of a queue rest on, besides what those of a transaction do.
+_GUARDED = GUARDED | {
+    "partitioner", "group.id", "group.instance.id", "group.protocol", "group.remote.assignor",
+    "partition.assignment.strategy", "isolation.level", "enable.auto.commit", "enable.auto.offset.store",
+    "auto.commit.interval.ms", "auto.offset.reset", "enable.partition.eof", "message.max.bytes", "error_cb",
+    "max.in.flight", "max.in.flight.requests.per.connection", "retries", "message.send.max.retries",
+}  # fmt: skip
+
+
+class HandOff(enum.StrEnum):
+    """How messages are started."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class QueueConfig(Form):
+    """Every key of queues. In code the keys have underscores: `QueueConfig(bootstrap_servers=…, message_topic=…)`."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    bootstrap_servers: Annotated[str, Required("where is the broker?")] = Field(
+        default="", alias="bootstrap-servers", description="Kafka's brokers, as HOST:PORT[,HOST:PORT…]."
+    )
+    message_topic: Annotated[str, Required("which topic holds the messages?")] = Field(
+        default="", alias="message-topic", description="The topic of the messages of all queues."
+    )
+    marker_topic: Annotated[str, Required("which topic holds the markers?")] = Field(
+        default="", alias="marker-topic", description="The topic of the markers, by which messages are tracked."
+    )
+    redelivery_timeout: int = Field(
+        default=60_000,
+        ge=10,
+        le=_TWELVE_HOURS,
+        alias="redelivery-timeout",
+        description="Milliseconds after which a message is redelivered, if its consumer is silent. A consumer that "
+        "lives keeps its messages alive at half of that time.",
+    )
+    consumer_receive_buffer_capacity: int = Field(
+        default=500,
+        ge=1,
+        le=100_000,
+        alias="consumer-receive-buffer-capacity",
+        description="The most messages that are started and wait for the application. A message that waits is kept "
+        "from other consumers.",
+    )
+    consumer_next_message_timeout: int = Field(
+        default=1_000,
+        ge=1,
+        le=60_000,
+        alias="consumer-next-message-timeout",
+        description="Milliseconds that a consumer waits for a record at a time.",
+    )
+    consumer_max_messages_per_commit: int = Field(
+        default=1_000,
+        ge=1,
+        le=1_000_000,
+        alias="consumer-max-messages-per-commit",
+        description="The most records of other queues that are passed before offsets are committed.",
+    )
+    redelivery_tracker: Annotated[
+        Properties, DefaultText("`use-now-if-no-marker-seen: 60000, num-offsets-per-commit: 1000`")
+    ] = Field(
+        default=_TRACKER,
+        alias="redelivery-tracker",
+        description="The tracker's own keys. `use-now-if-no-marker-seen` is in milliseconds, `num-offsets-per-commit` "
+        "in markers.",
+    )
+    handoff: HandOff = Field(
+        default=HandOff.EXACTLY_ONCE,
+        description="How messages are started. `exactly-once` starts each message once, in a transaction; with "
+        "`at-least-once`, as kafka-mq-go does it, a crash may start a message twice.",
+    )
+    max_in_progress: int = Field(
+        default=1_000,
+        ge=1,
+        le=1_000_000,
+        alias="max-in-progress",
+        description="The most messages of a consumer that are started and not settled.",
+    )
+    max_message_bytes: int = Field(
+        default=1_048_576,
+        ge=1_000,
+        le=100_000_000,
+        alias="max-message-bytes",
+        description="The most bytes of a message, with its queue's id and its headers. A larger one is refused before "
+        "it is sent.",
+    )
+    send_timeout: int = Field(
+        default=30_000,
+        ge=100,
+        le=900_000,
+        alias="send-timeout",
+        description="Milliseconds after which a send is given up. Whether the message was sent is then unknown.",
+    )
+    # They may hold secrets.
+    kafka: KafkaProperties = Field(
+        default={},
+        repr=False,
+        description="Properties of every Kafka client. The names are librdkafka's: see "
+        "[Kafka's properties](#kafkas-properties).",
+    )
+    producer: KafkaProperties = Field(
+        default={}, repr=False, description="Properties of the producers alone. They override `kafka`."
+    )
+    consumer: KafkaProperties = Field(
+        default={}, repr=False, description="Properties of the consumers alone. They override `kafka`."
+    )
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _servers(cls, servers: str) -> str:
+        if servers and (why := wrong_servers(servers)):
+            raise ValueError(why)
+        return servers
+
+    @field_validator("message_topic", "marker_topic")
+    @classmethod
+    def _topic(cls, topic: str) -> str:
+        # The longest topic made from it is `<topic>.queues`.
+        if topic and (re.fullmatch(r"[a-zA-Z0-9._-]{1,242}", topic) is None or topic in {".", ".."}):
+            raise ValueError("1 to 242 of the characters a-z A-Z 0-9 . _ - are needed")
+        return topic
+
+    @field_validator("redelivery_tracker")
+    @classmethod
+    def _tracker(cls, given: dict[str, Any]) -> dict[str, Any]:
+        known = {str(name).replace("_", "-"): value for name, value in given.items()}
+        for name, value in known.items():
+            if name not in _TRACKER:
+                raise ValueError(f"{name}: {no_such_key(name, tuple(_TRACKER))}")
+            if not str(value).isdigit() or (name == "num-offsets-per-commit" and int(value) == 0):
+                raise ValueError(f"{name}: a whole number is needed, not {value}")
+        return {name: int(known.get(name, default)) for name, default in _TRACKER.items()}
+
+    @property
+    def redelivery_seconds(self) -> float:
+        """The redelivery time-out."""
+        return self.redelivery_timeout / 1000
+
+    @property
+    def dead_topic(self) -> str:
+        """The topic of the dead letters."""
+        return f"{self.message_topic}.dead"
+
+    @property
+    def queues_topic(self) -> str:
+        """The compacted topic that notes where each queue's consumer group began."""
+        return f"{self.marker_topic}.queues"
+
+    @property
+    def clients(self) -> dict[str, Any]:
+        """The properties of every client."""
+        return {**self.kafka, "bootstrap.servers": self.bootstrap_servers}
+
+    @classmethod
+    def rules(cls) -> tuple[Rule, ...]:
+        """What keys must agree on."""
+        return _RULES
+
+
+def configured(given: "QueueConfig | Mapping[str, Any]") -> QueueConfig:
+    """Return a configuration that can work. Raises `ConfigurationInvalid` with every problem. No server is asked."""
+    keys = given.model_dump(by_alias=True, exclude_unset=True) if isinstance(given, QueueConfig) else dict(given)
+    # In code, keys have underscores.
+    config, problems = fill_in(QueueConfig, {name.replace("_", "-"): value for name, value in keys.items()})
+    if problems:
+        raise ConfigurationInvalid(as_text(problems))
+    return config
+
+
+def load_queue_config(
+    path: Path | None, flags: Mapping[str, Any], environment: Mapping[str, str]
+) -> Completed[QueueConfig]:
+    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`."""
+    return load(QueueConfig, path, flags, environment)
+
+
+def _differ(form: QueueConfig, _: Mapping[str, Any]) -> Iterator[Problem]:
+    if form.message_topic and form.message_topic == form.marker_topic:
+        yield "marker-topic", "it is the message-topic too: markers need a topic of their own"
+
+
+_KAFKA = KafkaSections(
+    sections=("kafka", "producer", "consumer"),
+    guarded=_GUARDED,
+    guarded_because=lambda _: "the guarantee of queues rests on their own setting, leave it out",
+    producer=dict,
+    servers_key="bootstrap-servers",
+)
+_RULES = (Rule(frozenset({"message-topic", "marker-topic"}), _differ), *_KAFKA.rules)

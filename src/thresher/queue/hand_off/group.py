@@ -1,0 +1,189 @@
+"""A member of a queue's consumer group: what it was given, and the records that it reads.
+
+1. Partitions come and go in `poll`, and nowhere else: never during a transaction. Each change raises `epoch`, and what
+   was polled of partitions that went is forgotten.
+2. `metadata` is taken when partitions come, and never again: the broker refuses offsets that are sent with it after the
+   group was rebalanced, whatever this client has learnt meanwhile.
+3. Where to begin, `begin` decides, not the client.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from thresher.kafka.group_membership import is_member
+from thresher.kafka.problem import BrokerLost, broker_problem
+from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.queue.hand_off.first_offsets import Beginning
+from thresher.queue.hand_off.intake import Intake
+from thresher.queue.hand_off.protocol import NoMember, Uncertain
+from thresher.queue.metrics import Figures
+from thresher.queue.problem import OffsetsLost
+from thresher.queue.wire.marker import Headers, MessageId
+from thresher.queue.wire.record import record_of
+
+# Read at a time: records of other queues are left out quickly.
+_RECORDS = 1_000
+# The client's error for a topic that it cannot see yet is not reported at once.
+_MISSING_SECONDS = 10.0
+
+# The group has given the partitions to another member, or has removed this one.
+_NO_MEMBER = frozenset(
+    {
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError._ASSIGNMENT_LOST,
+    }
+)
+
+Begin = Callable[[list[int], "GroupMember"], Beginning]
+
+
+class GroupMember:
+    """One membership, from joining to leaving. For one thread."""
+
+    def __init__(
+        self, queue: bytes, topic: str, client: Consumer, intake: Intake, figures: Figures, begin: Begin
+    ) -> None:
+        self._queue, self._topic, self._client = queue, topic, client
+        self._intake, self._figures, self._begin = intake, figures, begin
+        self.epoch = 0
+        self.metadata: bytes | None = None
+        self._paused = False
+        self._missing_since: float | None = None
+        client.subscribe([topic], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+
+    def poll(self, seconds: float) -> None:
+        """Wait so long for records, and take in what came. Raises `BrokerLost`, `BrokerRefused` or `OffsetsLost`."""
+        try:
+            # `consume` would wait for as many as it is told; `poll` returns with the first.
+            first = self._client.poll(seconds)
+            if first is None:
+                return
+            self._take(first)
+            before = self.epoch
+            more = self._client.consume(_RECORDS, 0.0)
+            if self.epoch != before:
+                # Some of them may have been fetched before the change: read them again.
+                self._assign()
+                return
+            for each in more:
+                self._take(each)
+        except KafkaException as error:
+            raise broker_problem(f"the messages of {self._topic} cannot be read", error.args[0]) from error
+
+    def pause(self) -> None:
+        """Fetch no records. `poll` goes on, so that the group does not lose this member."""
+        if not self._paused:
+            self._paused = True
+            self._client.pause(self._client.assignment())
+
+    def resume(self) -> None:
+        """Fetch records again."""
+        if self._paused:
+            self._paused = False
+            self._client.resume(self._client.assignment())
+
+    def commit(self, ends: Mapping[int, int]) -> NoMember | Uncertain | None:
+        """Commit offsets by themselves, without a transaction."""
+        offsets = [TopicPartition(self._topic, partition, end) for partition, end in ends.items()]
+        try:
+            self._client.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            why = error.args[0].str()
+            return NoMember(why) if error.args[0].code() in _NO_MEMBER else Uncertain(why)
+        return None
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._client.close()
+
+    def _given(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        self.epoch += 1
+        self._intake.forget()
+        self._paused = False
+        metadata: Any = client.consumer_group_metadata()
+        if not is_member(metadata):
+            raise BrokerLost(f"the group of {self._queue!r} has removed this member")
+        self.metadata = metadata
+        numbers = sorted(place.partition for place in partitions)
+        if numbers:
+            start = self._begin(numbers, self)
+            for number in numbers:
+                self._intake.give(number, start.offsets[number], start.positions[number])
+            self._figures.count("removed", start.removed)
+        self._assign()
+
+    def _taken(self, client: Consumer, _: list[TopicPartition]) -> None:
+        self.epoch += 1
+        self.metadata = None
+        self._intake.forget()
+        client.unassign()
+
+    def _assign(self) -> None:
+        """Read on where the intake is."""
+        self._paused = False
+        self._client.assign(
+            [TopicPartition(self._topic, each, self._intake.position(each)) for each in sorted(self._intake.partitions)]
+        )
+
+    def _take(self, message: Message) -> None:
+        if (error := message.error()) is not None:
+            self._take_error(error, message)
+            return
+        self._missing_since = None
+        partition, offset = message.partition() or 0, message.offset() or 0
+        if message.key() != self._queue:
+            self._intake.skip(partition, offset)
+            self._figures.count("skipped")
+            return
+        _, timestamp = message.timestamp()
+        self._intake.add(record_of(MessageId(partition, offset), message.value(), _headers(message), timestamp))
+
+    def _take_error(self, error: KafkaError, message: Message) -> None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._out_of_range(message)
+        elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
+            raise BrokerLost(f"the group of {self._queue!r} has removed this member: it was stopped for too long")
+        elif refusal_of(error) is Refusal.TOPIC:
+            now = time.monotonic()
+            self._missing_since = self._missing_since or now
+            if now - self._missing_since > _MISSING_SECONDS:
+                raise broker_problem(f"the topic {self._topic} cannot be read", error)
+        elif refusal_of(error) is not Refusal.MOMENT:
+            raise broker_problem(f"the messages of {self._topic} cannot be read", error)
+
+    def _out_of_range(self, message: Message) -> None:
+        """Go on at the log's first record if the position is before it."""
+        partition = message.partition() or 0
+        if partition not in self._intake.partitions:
+            return
+        bounds = self._client.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=10.0, cached=False)
+        if bounds is None:
+            raise BrokerLost(f"the ends of {self._topic}/{partition} were not answered in time")
+        position = self._intake.position(partition)
+        if position > bounds[1]:
+            raise OffsetsLost(
+                f"the group of queue {self._queue!r} is at {position} in partition {partition} of {self._topic}, which "
+                f"ends at {bounds[1]}: records were lost. Set the group's offset with kafka-consumer-groups "
+                "--reset-offsets"
+            )
+        if position < bounds[0]:
+            self._figures.count("removed", bounds[0] - position)
+            self._intake.move(partition, bounds[0])
+        self._assign()
+
+
+def _headers(message: Message) -> Headers:
+    try:
+        found = message.headers()
+    except UnicodeDecodeError:
+        # A name that is no text: the message is worth more than its headers.
+        return ()
+    if not found:
+        return ()
+    pairs = found.items() if isinstance(found, Mapping) else found
+    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

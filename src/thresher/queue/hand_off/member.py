@@ -1,0 +1,252 @@
+"""The thread of one consumer: it joins the queue's group, polls, hands off, and fills the receive buffer.
+
+A problem that time may mend ends the membership, and a new one begins after a rest. Any other error ends the thread,
+and every `receive` raises it. Stopped in the middle of a hand-off, the thread gives it up, which loses nothing: what is
+committed is redelivered by the tracker, and the rest is read again.
+"""
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from confluent_kafka import Consumer
+
+from thresher.core.errors import ThresherError
+from thresher.kafka.committed_tail import TailUnread
+from thresher.kafka.problem import BrokerLost
+from thresher.kafka.transactional import ProducerProblem
+from thresher.queue.buffer import ReceiveBuffer
+from thresher.queue.configuration import QueueConfig
+from thresher.queue.hand_off.first_offsets import Beginning
+from thresher.queue.hand_off.group import GroupMember
+from thresher.queue.hand_off.intake import Batch, Intake
+from thresher.queue.hand_off.pace import Pace
+from thresher.queue.hand_off.placing import Placing
+from thresher.queue.hand_off.protocol import (
+    Deliver,
+    Effect,
+    NoMember,
+    Outcome,
+    ReadCommitted,
+    Refused,
+    Renew,
+    Rest,
+    Steps,
+    Uncertain,
+    WriteStarts,
+)
+from thresher.queue.in_progress import InProgress
+from thresher.queue.metrics import Figures
+
+logger = logging.getLogger(__name__)
+
+# A batch at most; an open transaction hides the markers behind it, of all queues.
+_BATCH_BYTES = 8_000_000
+# Offsets pass other queues' records at least this often: retention must not overtake the group.
+_PASS_SECONDS = 5.0
+# The buffer may be full for so long before partitions are paused: a pause drops what the client has fetched ahead.
+_FULL_SECONDS = 1.0
+_REST_SECONDS, _LONGEST_REST_SECONDS = 0.1, 5.0
+
+
+class Stopped(Exception):  # noqa: N818 - it never leaves the thread
+    """The consumer is being closed."""
+
+
+class Rejoin(Exception):  # noqa: N818 - it never leaves the thread
+    """Another member is past us: only a new membership can tell what is ours."""
+
+
+class Writing(Protocol):
+    """Writes Starts and offsets: in transactions, or in two steps."""
+
+    # The markers' partition that the last Starts went to.
+    partition: int
+
+    def steps(self, batch: Batch) -> Steps:
+        """Return the hand-off of a batch."""
+
+    def renew(self) -> None:
+        """End whatever is open. Raises `ProducerProblem` where that is not certain."""
+
+    def close(self) -> None:
+        """Let everything go."""
+
+    def commit_first(self, ends: Mapping[int, int], member: GroupMember) -> None:
+        """Commit the group's first offsets. Raises `BrokerLost` where that is not certain."""
+
+    def do(self, effect: Effect, member: GroupMember) -> NoMember | Refused | Uncertain | None:
+        """Do a step that writes."""
+
+
+class MemberThread:
+    """The thread, and what it knows."""
+
+    def __init__(
+        self,
+        queue: bytes,
+        config: QueueConfig,
+        client: Callable[[], Consumer],
+        writing: Writing,
+        placing: Placing,
+        buffer: ReceiveBuffer,
+        in_progress: InProgress,
+        figures: Figures,
+    ) -> None:
+        self._queue, self._config, self._client = queue, config, client
+        self._writing, self._placing = writing, placing
+        self._buffer, self._in_progress, self._figures = buffer, in_progress, figures
+        self._stop = threading.Event()
+        self._pace = Pace(config.consumer_receive_buffer_capacity)
+        self._passed_at = self._written_at = 0.0
+        self._full_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name="thresher-queue-member", daemon=True)
+
+    def start(self) -> None:
+        """Join the group."""
+        self._thread.start()
+
+    def stop(self, seconds: float) -> bool:
+        """Leave the group, and return whether that was done in time."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self._belong()
+            except Stopped:
+                break
+            except Rejoin:
+                failures = 0
+            except (BrokerLost, ProducerProblem, TailUnread) as error:
+                failures = failures + 1 if time.monotonic() - began < 60 else 1
+                logger.warning(
+                    "the consumer joins its group again", extra={"queue": repr(self._queue), "reason": str(error)}
+                )
+                self._stop.wait(min(_LONGEST_REST_SECONDS, _REST_SECONDS * 2**failures))
+            except BaseException as error:  # the application hears of it by its next `receive`
+                if not isinstance(error, ThresherError):
+                    logger.exception("the consumer ends by a fault of its own")
+                self._buffer.fail(error)
+                break
+        self._writing.close()
+
+    def _belong(self) -> None:
+        """Join, and hand off until the end of the membership."""
+        intake = Intake(most_skipped=self._config.consumer_max_messages_per_commit, most_bytes=_BATCH_BYTES)
+        self._writing.renew()
+        member = GroupMember(
+            self._queue, self._config.message_topic, self._client(), intake, self._figures, self._begin
+        )
+        try:
+            while not self._stop.is_set():
+                self._turn(member, intake)
+        finally:
+            member.close()
+
+    def _begin(self, partitions: list[int], member: GroupMember) -> Beginning:
+        return self._placing.begin(partitions, lambda ends: self._writing.commit_first(ends, member))
+
+    def _turn(self, member: GroupMember, intake: Intake) -> None:
+        """Poll, and hand a batch off if there is one and room for it."""
+        room = self._room()
+        if room <= 0:
+            self._wait_for_room(member)
+            return
+        self._full_since = None
+        member.resume()
+        if len(intake) < room:
+            member.poll(0.0 if len(intake) else self._config.consumer_next_message_timeout / 1000)
+        now = time.monotonic()
+        batch = intake.cut(room, pass_skipped=now - self._passed_at > _PASS_SECONDS)
+        if batch is not None:
+            self._hand_off(batch, member, intake)
+            self._passed_at = time.monotonic()
+
+    def _room(self) -> int:
+        free = self._config.max_in_progress - len(self._in_progress)
+        return min(free, self._pace.room(len(self._buffer), time.monotonic()))
+
+    def _wait_for_room(self, member: GroupMember) -> None:
+        now = time.monotonic()
+        self._full_since = self._full_since or now
+        if now - self._full_since < _FULL_SECONDS:
+            # An ack makes room too, and is not told here: so not for long.
+            self._buffer.await_room(self._pace.low, 0.02)
+            if len(self._buffer) <= self._pace.low:
+                self._stop.wait(0.005)
+        else:
+            member.pause()
+            member.poll(0.1)
+
+    def _hand_off(self, batch: Batch, member: GroupMember, intake: Intake) -> None:
+        epoch = member.epoch
+        steps = self._writing.steps(batch)
+        answer: Any = None
+        try:
+            while True:
+                answer = self._do(steps.send(answer), member, intake, epoch)
+        except StopIteration as end:
+            if end.value is Outcome.GIVEN_UP:
+                self._figures.count("hand_offs_given_up")
+                if member.epoch == epoch:
+                    raise Rejoin from None
+
+    def _do(self, effect: Effect, member: GroupMember, intake: Intake, epoch: int) -> Any:
+        match effect:
+            case Deliver(batch):
+                self._deliver(batch, intake)
+                return None
+            case Renew():
+                return self._until_done(self._writing.renew, member)
+            case ReadCommitted(partitions):
+                return self._until_done(lambda: self._placing.committed(partitions), member)
+            case Rest(tries):
+                self._rest(tries, member)
+                return member.epoch != epoch
+            case WriteStarts():
+                # KeepAlives are due by this time: the broker's comes later.
+                self._written_at = time.monotonic()
+        return self._writing.do(effect, member)
+
+    def _deliver(self, batch: Batch, intake: Intake) -> None:
+        intake.passed(batch)
+        if batch.dead_reason is not None:
+            self._figures.count("dead")
+            logger.warning(
+                "a message is a dead letter: its Start was refused",
+                extra={"message_id": str(batch.records[0].message_id), "reason": batch.dead_reason},
+            )
+        elif batch.records:
+            self._figures.count("hand_offs")
+            self._buffer.put(self._in_progress.started(batch.records, self._writing.partition, self._written_at))
+            self._pace.handed(len(self._buffer), time.monotonic())
+
+    def _until_done(self, call: Callable[[], Any], member: GroupMember) -> Any:
+        for tries in itertools.count(1):
+            try:
+                return call()
+            except (BrokerLost, ProducerProblem) as error:
+                logger.warning(
+                    "a hand-off waits for the broker", extra={"queue": repr(self._queue), "reason": str(error)}
+                )
+                self._rest(tries, member)
+        raise AssertionError("the count has no end")
+
+    def _rest(self, tries: int, member: GroupMember) -> None:
+        """Wait a little longer each time, and serve the group meanwhile. Raises `Stopped`."""
+        member.pause()
+        deadline = time.monotonic() + min(_LONGEST_REST_SECONDS, _REST_SECONDS * 2 ** min(tries, 10))
+        while (left := deadline - time.monotonic()) > 0:
+            if self._stop.is_set():
+                raise Stopped
+            member.poll(min(left, 0.1))
+        member.resume()

@@ -1,0 +1,101 @@
+"""Finds out where a member begins, by `first_offsets`: asks the broker, commits first offsets, and notes them."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from thresher.kafka.admin import Admin
+from thresher.kafka.committed_tail import CommittedTail
+from thresher.kafka.group_offsets import GroupOffset, group_offsets
+from thresher.kafka.partition_ends import partition_ends
+from thresher.kafka.partitioners import murmur2_partition
+from thresher.kafka.problem import BrokerLost, broker_problem
+from thresher.queue.configuration import QueueConfig
+from thresher.queue.hand_off.first_offsets import Beginning, Note, beginning, notes_of
+from thresher.queue.problem import TopicsUnsuitable
+from thresher.queue.shared_producer import SharedProducer
+
+_ANSWER_SECONDS = 10.0
+
+# Commits the group's first offsets, by partition; raises `BrokerLost` where that is not certain.
+CommitFirst = Callable[[Mapping[int, int]], None]
+
+
+class Placing:
+    """Places the members of one consumer. For one thread."""
+
+    def __init__(self, queue: bytes, group: str, config: QueueConfig, producer: SharedProducer) -> None:
+        self._queue, self._group, self._config, self._producer = queue, group, config, producer
+        self._admin = Admin.of(config.clients)
+        self._noted: frozenset[int] = frozenset()
+        self._topic_id = ""
+
+    def begin(self, partitions: list[int], commit: CommitFirst) -> Beginning:
+        """Return where to begin in these partitions.
+
+        Raises `OffsetsLost`, `TopicsUnsuitable`, `BrokerRefused`, or `BrokerLost` where another try may succeed.
+        """
+        client, topic = self._admin.client, self._config.message_topic
+        self._read_notes(partitions)
+        # The offsets last: they are what another member may still be changing.
+        ends = partition_ends(client, topic, partitions, timeout_seconds=_ANSWER_SECONDS)
+        start = beginning(self._queue, self.committed(partitions), ends, self._noted)
+        if start.to_commit:
+            commit(start.to_commit)
+        self._note(start)
+        return start
+
+    def committed(self, partitions: Iterable[int]) -> dict[int, GroupOffset]:
+        """Return the group's offsets. An open transaction with offsets of the group is waited for."""
+        return group_offsets(
+            self._admin.client, self._group, self._config.message_topic, partitions, timeout_seconds=_ANSWER_SECONDS
+        )
+
+    def _read_notes(self, partitions: list[int]) -> None:
+        topic_id = self._find_topic_id()
+        if topic_id == self._topic_id and self._noted.issuperset(partitions):
+            return
+        self._topic_id = topic_id
+        place = self._place_of_notes()
+        with CommittedTail(self._config.queues_topic, place, self._config.clients, fenced=False) as tail:
+            self._noted = notes_of(self._queue, topic_id, tail.whole())
+
+    def _find_topic_id(self) -> str:
+        try:
+            found = self._admin.topic(self._config.message_topic)
+        except KafkaException as error:
+            raise broker_problem(f"the topic {self._config.message_topic} is unknown", error.args[0]) from error
+        if found is None:
+            raise TopicsUnsuitable(
+                f"there is no topic {self._config.message_topic}: make it with 'thresher queue init'"
+            )
+        return found.topic_id
+
+    def _place_of_notes(self) -> int:
+        return murmur2_partition(self._queue, self._producer.partitions(self._config.queues_topic, _ANSWER_SECONDS))
+
+    def _note(self, start: Beginning) -> None:
+        """Note partitions, and wait until the broker has the notes."""
+        if not start.to_note:
+            return
+        answered = threading.Semaphore(0)
+        errors: list[KafkaError] = []
+
+        def report(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                errors.append(error)
+            answered.release()
+
+        place = self._place_of_notes()
+        for partition in start.to_note:
+            note = Note(
+                queue=self._queue, topic_id=self._topic_id, partition=partition, offset=start.offsets[partition]
+            )
+            self._producer.produce(self._config.queues_topic, note.encode(), note.key, report, partition=place)
+        for _ in start.to_note:
+            if not answered.acquire(timeout=_ANSWER_SECONDS):
+                raise BrokerLost(f"the notes in {self._config.queues_topic} were not confirmed in time")
+        if errors:
+            raise broker_problem(f"the notes in {self._config.queues_topic} were not confirmed", errors[0])
+        self._noted |= set(start.to_note)

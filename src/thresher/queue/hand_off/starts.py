@@ -1,0 +1,62 @@
+"""Starts and dead letters as records, and the broker's answers as answers of the hand-off."""
+
+from collections.abc import Iterable
+
+from thresher.kafka.refusal import Refusal
+from thresher.kafka.transactional import Produced, ProducerRefused
+from thresher.queue.configuration import QueueConfig
+from thresher.queue.hand_off.intake import Batch
+from thresher.queue.hand_off.protocol import Refused, Uncertain
+from thresher.queue.problem import TopicsUnsuitable
+from thresher.queue.wire.marker import Marker, MarkerType, encode
+from thresher.queue.wire.record import headers_of
+
+_OF_RECORD = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME})
+
+
+def records_of(queue: bytes, batch: Batch, config: QueueConfig, partition: int) -> list[Produced]:
+    """Return a Start for each record of a batch, for that partition of the markers; or its dead letter."""
+    if batch.dead_reason is not None:
+        (record,) = batch.records
+        return [(config.dead_topic, record.payload, queue, -1, 0, headers_of(record, batch.dead_reason))]
+    return [
+        (
+            config.marker_topic,
+            encode(
+                Marker(
+                    type=MarkerType.START,
+                    message_id=record.message_id,
+                    redeliver_after_ms=config.redelivery_timeout,
+                    key=queue,
+                    value=record.payload,
+                    headers=record.headers,
+                    delivery_count=record.delivery_count,
+                    origin_id=record.origin_id,
+                    enqueued_at_ms=record.enqueued_at_ms,
+                )
+            ),
+            queue,
+            partition,
+            0,
+            None,
+        )
+        for record in batch.records
+    ]
+
+
+def judged(faults: Iterable[tuple[Refusal, str, str]]) -> Refused | Uncertain | None:
+    """Return what faults mean for the hand-off; each is what was refused, why, and the topic.
+
+    Raises `TopicsUnsuitable` or `ProducerRefused` where somebody has to act.
+    """
+    answer: Refused | Uncertain | None = None
+    for refusal, why, topic in faults:
+        if refusal is Refusal.TOPIC:
+            raise TopicsUnsuitable(f"there is no topic {topic}: make it with 'thresher queue init'")
+        if refusal in {Refusal.TOPIC_DENIED, Refusal.CLIENT}:
+            raise ProducerRefused(f"the broker refuses a record for {topic}: {why}; grant Write on the topic")
+        if refusal in _OF_RECORD:
+            answer = Refused(why)
+        elif answer is None:
+            answer = Uncertain(why)
+    return answer

@@ -1,0 +1,121 @@
+"""The transactions of one consumer: every answer of its producer as an answer of the hand-off."""
+
+import itertools
+from collections.abc import Callable, Mapping
+
+from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.problem import BrokerLost
+from thresher.kafka.transactional import MemberFenced, ProducerProblem, TransactionalProducer
+from thresher.queue.configuration import QueueConfig
+from thresher.queue.hand_off.group import GroupMember
+from thresher.queue.hand_off.intake import Batch
+from thresher.queue.hand_off.protocol import (
+    Begin,
+    Commit,
+    Effect,
+    Flush,
+    NoMember,
+    Refused,
+    SendOffsets,
+    Steps,
+    Uncertain,
+    WriteStarts,
+    exactly_once,
+)
+from thresher.queue.hand_off.starts import judged, records_of
+from thresher.queue.markers import Markers
+
+
+class Transactions:
+    """One transactional id, and its producer of the moment. For one thread."""
+
+    def __init__(
+        self,
+        queue: bytes,
+        transactional_id: str,
+        config: QueueConfig,
+        markers: Markers,
+        make: Callable[[str], TransactionalProducer],
+    ) -> None:
+        self._queue, self._id, self._config = queue, transactional_id, config
+        self._markers, self._make = markers, make
+        self._producer: TransactionalProducer | None = None
+        self._numbers = itertools.count(1)
+        # Where the Starts of the transaction go.
+        self.partition = 0
+
+    def steps(self, batch: Batch) -> Steps:
+        """Return the hand-off of a batch. Each transaction is named by the transactional id, which no other has."""
+        return exactly_once(batch, lambda: f"{self._id}:{next(self._numbers)}")
+
+    def renew(self) -> None:
+        """Replace the producer: whatever was open is ended, and late requests are refused.
+
+        Raises `ProducerProblem` where that is not certain.
+        """
+        self.close()
+        producer = self._make(self._id)
+        producer.init(self._config.marker_topic)
+        self._producer = producer
+
+    def close(self) -> None:
+        """Let the producer go. A transaction that is open ends by its time-out."""
+        if self._producer is not None:
+            self._producer.discard()
+            self._producer = None
+
+    def commit_first(self, ends: Mapping[int, int], member: GroupMember) -> None:
+        """Commit the group's first offsets. Raises `BrokerLost` where that is not certain."""
+        for step in (
+            lambda producer: producer.begin(),
+            lambda producer: self._send_offsets(producer, ends, f"{self._id}:first", member),
+            lambda producer: producer.commit(),
+        ):
+            if (answer := self._answer(step)) is not None:
+                raise BrokerLost(f"the first offsets of queue {self._queue!r} were not committed: {answer.why}")
+
+    def do(self, effect: Effect, member: GroupMember) -> NoMember | Refused | Uncertain | None:
+        """Do a step of a transaction."""
+        match effect:
+            case Begin():
+                return self._answer(lambda producer: producer.begin())
+            case WriteStarts(batch):
+                return self._answer(lambda producer: self._write(producer, batch))
+            case Flush():
+                return self._answer(
+                    lambda producer: judged((fault.refusal, fault.why, fault.topic) for fault in producer.flush())
+                )
+            case SendOffsets(batch, name):
+                ends = {partition: span.end for partition, span in batch.spans.items()}
+                return self._answer(lambda producer: self._send_offsets(producer, ends, name, member))
+            case Commit():
+                return self._answer(lambda producer: producer.commit())
+        raise AssertionError(f"{effect} is no step of a transaction")
+
+    def _write(self, producer: TransactionalProducer, batch: Batch) -> None:
+        self.partition = self._markers.partition(self._queue)
+        producer.produce(enumerate(records_of(self._queue, batch, self._config, self.partition)))
+
+    def _send_offsets(
+        self, producer: TransactionalProducer, ends: Mapping[int, int], name: str, member: GroupMember
+    ) -> NoMember | None:
+        if member.metadata is None:
+            return NoMember("the partitions were taken away")
+        topic = self._config.message_topic
+        producer.send_offsets(
+            [GroupOffset(topic=topic, partition=each, offset=end, metadata=name) for each, end in ends.items()],
+            member.metadata,
+        )
+        return None
+
+    def _answer(
+        self, call: Callable[[TransactionalProducer], NoMember | Refused | Uncertain | None]
+    ) -> NoMember | Refused | Uncertain | None:
+        if self._producer is None:
+            return Uncertain("the producer was given up")
+        try:
+            return call(self._producer)
+        except MemberFenced as error:
+            return NoMember(str(error))
+        except (ProducerProblem, BrokerLost) as error:
+            return Uncertain(str(error))

@@ -1,0 +1,74 @@
+"""The figures of queues, of one service: counted where things happen, read as metrics."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from thresher.observe.histogram import Histogram, Scale
+from thresher.observe.metric import Family, MetricKind, Reading
+from thresher.observe.tally import Number
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+SEND_SECONDS = Scale("send_seconds", _SECONDS)
+RECEIVE_TO_ACK_SECONDS = Scale("receive_to_ack_seconds", _SECONDS)
+_LABELS = ("topic",)
+
+
+def _family(name: str, kind: MetricKind, help_: str) -> Family:
+    return Family(name=f"thresher_queue_{name}", kind=kind, help=help_, labels=_LABELS)
+
+
+# By the name under which they are counted.
+_COUNTERS = {
+    "produced": _family("messages_produced", MetricKind.COUNTER, "Messages that the broker has confirmed"),
+    "send_unknown": _family("sends_unknown", MetricKind.COUNTER, "Sends that the broker did not answer in time"),
+    "send_refused": _family("sends_refused", MetricKind.COUNTER, "Messages that were refused"),
+    "consumed": _family("messages_consumed", MetricKind.COUNTER, "Messages that applications have received"),
+    "acked": _family("messages_acked", MetricKind.COUNTER, "Messages that were processed"),
+    "given_back": _family(
+        "messages_given_back", MetricKind.COUNTER, "Messages that went back to their queue, by a nack or a close"
+    ),
+    "rejected": _family("messages_rejected", MetricKind.COUNTER, "Messages that applications have rejected"),
+    "dead": _family("messages_dead", MetricKind.COUNTER, "Messages whose Start was refused: they are dead letters"),
+    "keep_alives": _family("keep_alives", MetricKind.COUNTER, "KeepAlive markers"),
+    "markers_unknown": _family(
+        "markers_unknown", MetricKind.COUNTER, "Acks, nacks, rejects and KeepAlives that the broker did not confirm"
+    ),
+    "hand_offs": _family("hand_offs", MetricKind.COUNTER, "Transactions that started messages"),
+    "hand_offs_given_up": _family(
+        "hand_offs_given_up", MetricKind.COUNTER, "Batches that another consumer, or the tracker, has taken over"
+    ),
+    "skipped": _family("records_skipped", MetricKind.COUNTER, "Records of other queues that were read and left out"),
+    "removed": _family(
+        "records_removed", MetricKind.COUNTER, "Offsets below the log's first: records that retention removed unread"
+    ),
+}  # fmt: skip
+IN_PROGRESS = _family("messages_in_progress", MetricKind.GAUGE, "Messages that are started and not settled")
+_HISTOGRAMS = {
+    SEND_SECONDS: _family("send_seconds", MetricKind.HISTOGRAM, "From a send to the broker's confirmation"),
+    RECEIVE_TO_ACK_SECONDS: _family("receive_to_ack_seconds", MetricKind.HISTOGRAM, "From a receive to its ack"),
+}
+FAMILIES = (*_COUNTERS.values(), IN_PROGRESS, *_HISTOGRAMS.values())
+
+
+class Figures:
+    """Takes figures from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: defaultdict[str, Number] = defaultdict(int)
+
+    def count(self, name: str, amount: Number = 1) -> None:
+        """Add to a figure."""
+        with self._lock:
+            self._counts[name] += amount
+
+    def read(self, topic: str, in_progress: Callable[[], int]) -> Iterator[Reading]:
+        """Yield every metric as it is now."""
+        with self._lock:
+            counts = dict(self._counts)
+        for name, family in _COUNTERS.items():
+            yield Reading(family=family, labels=(topic,), value=float(counts.get(name, 0)))
+        yield Reading(family=IN_PROGRESS, labels=(topic,), value=float(in_progress()))
+        for scale, family in _HISTOGRAMS.items():
+            yield Reading(family=family, labels=(topic,), value=Histogram.read(scale, counts))

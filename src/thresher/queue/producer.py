@@ -1,0 +1,143 @@
+"""Sends messages to a queue: records of the message topic whose key is the queue's id, to partitions at random."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from thresher.queue.message import MessageId
+from thresher.queue.metrics import SEND_SECONDS, Figures
+from thresher.queue.problem import MessageInvalid, QueueClosed, SendRefused, SendUnknown
+from thresher.queue.shared_producer import SharedProducer, is_refusal
+from thresher.queue.wire.record import OWN
+
+GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+Sent = Future[MessageId]
+# What a record has besides key, payload and headers.
+_OVERHEAD = 64
+
+
+class QueueProducer:
+    """Sends to one queue. Safe from any thread; a context manager."""
+
+    def __init__(
+        self, queue: bytes, topic: str, producer: SharedProducer, figures: Figures, *, most_bytes: int, seconds: float
+    ) -> None:
+        self._queue, self._topic, self._producer, self._figures = queue, topic, producer, figures
+        self._most_bytes, self._seconds = most_bytes, seconds
+        self._closed = False
+        self._idle = threading.Condition()
+        self._in_flight = 0
+
+    def send(self, payload: bytes | str, headers: GivenHeaders | None = None) -> MessageId:
+        """Send a message, and return its id once every replica has it.
+
+        Raises `MessageInvalid` or `SendRefused` where it is not in the queue, and `SendUnknown` where that is
+        not known.
+        """
+        sent = self.send_async(payload, headers)
+        try:
+            # The client gives up before that, and says why.
+            return sent.result(self._seconds + 5.0)
+        except FutureTimeout:
+            raise SendUnknown(_unknown(f"no answer in {self._seconds:g} s")) from None
+
+    def send_async(
+        self,
+        payload: bytes | str,
+        headers: GivenHeaders | None = None,
+        callback: Callable[[Sent], None] | None = None,
+    ) -> Sent:
+        """Send a message without waiting; return a future of its id, whose errors are those of `send`.
+
+        `callback` is called with the future, by the thread that serves all sends: it must be quick.
+        """
+        if self._closed:
+            raise QueueClosed("the producer was closed")
+        content = payload.encode() if isinstance(payload, str) else payload
+        given = _headers(headers) if headers else None
+        self._require_valid(content, given)
+        sent = Sent()
+        if callback is not None:
+            sent.add_done_callback(callback)
+        began = time.monotonic()
+        figures = self._figures
+
+        def report(error: KafkaError | None, record: Message) -> None:
+            if error is None:
+                SEND_SECONDS.observe(figures, time.monotonic() - began)
+                figures.count("produced")
+                sent.set_result(MessageId(record.partition() or 0, record.offset() or 0))
+            elif is_refusal(error):
+                figures.count("send_refused")
+                sent.set_exception(SendRefused(f"the broker refused the message: {error.str()}"))
+            else:
+                figures.count("send_unknown")
+                sent.set_exception(SendUnknown(_unknown(error.str())))
+            self._done()
+
+        with self._idle:
+            self._in_flight += 1
+        try:
+            self._producer.produce(self._topic, content, self._queue, report, headers=given)
+        except KafkaException as error:
+            self._done()
+            figures.count("send_refused")
+            raise SendRefused(f"the client refused the message: {error.args[0].str()}") from error
+        except BaseException:
+            self._done()
+            raise
+        return sent
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until every message was answered for, and return whether that is so. Errors are the futures'."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._in_flight == 0, timeout)
+
+    def close(self) -> None:
+        """Wait for what was sent, and take no more."""
+        self._closed = True
+        self.flush(self._seconds + 5.0)
+
+    def __enter__(self) -> "QueueProducer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _done(self) -> None:
+        with self._idle:
+            self._in_flight -= 1
+            if self._in_flight == 0:
+                self._idle.notify_all()
+
+    def _require_valid(self, payload: Any, headers: list[tuple[str, bytes | None]] | None) -> None:
+        if not isinstance(payload, bytes):
+            raise MessageInvalid(f"a payload is bytes or text, not {type(payload).__name__}")
+        size = len(payload) + len(self._queue) + _OVERHEAD
+        size += sum(len(name) + len(value or b"") + 16 for name, value in headers or ())
+        if size > self._most_bytes + _OVERHEAD:
+            raise MessageInvalid(
+                f"the message has {size - _OVERHEAD:,} bytes and at most {self._most_bytes:,} are allowed: send less, "
+                "or raise max-message-bytes here and max.message.bytes of the topics ('thresher queue init' judges it)"
+            )
+
+
+def _headers(given: GivenHeaders) -> list[tuple[str, bytes | None]]:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    headers = []
+    for name, value in pairs:
+        if not isinstance(name, str) or not isinstance(value, bytes | str | None):
+            raise MessageInvalid(f"a header is text and bytes, text or None: {name!r} is not")
+        if name in OWN:
+            raise MessageInvalid(f"the header {name!r} is our own: use another name")
+        headers.append((name, value.encode() if isinstance(value, str) else value))
+    return headers
+
+
+def _unknown(why: str) -> str:
+    return f"whether the message was sent is unknown: {why}; sending again may put it into the queue twice"

@@ -1,0 +1,195 @@
+"""Queues on a pair of Kafka topics: any number of them, on one producer for messages and one for markers.
+
+`QueueService` needs no Spark, no Java and no database. Unacked messages are redelivered by the tracker, which runs
+elsewhere.
+"""
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from confluent_kafka import Producer
+
+from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.observe.metric import Family, Reading
+from thresher.queue.buffer import ReceiveBuffer
+from thresher.queue.clients import Clients, KafkaClients
+from thresher.queue.configuration import HandOff, QueueConfig, configured
+from thresher.queue.consumer import QueueConsumer
+from thresher.queue.hand_off.member import MemberThread, Writing
+from thresher.queue.hand_off.placing import Placing
+from thresher.queue.hand_off.transactions import Transactions
+from thresher.queue.hand_off.two_steps import TwoSteps
+from thresher.queue.in_progress import InProgress
+from thresher.queue.keep_alive import KeepAlive
+from thresher.queue.markers import Markers
+from thresher.queue.metrics import FAMILIES, Figures
+from thresher.queue.problem import QueueClosed
+from thresher.queue.producer import QueueProducer
+from thresher.queue.queue import Queue, group_of, queue_id
+from thresher.queue.shared_producer import SharedProducer
+
+# No transaction is open for longer: it would hide the markers behind it, of all queues.
+_TIMEOUTS = TransactionTimeouts.within(5.0)
+# A Start holds a message, and a little more.
+_MORE_BYTES = 64 * 1024
+_PRODUCER = {"linger.ms": 2, "compression.type": "lz4", "log_level": 2}
+_CONSUMER = {
+    # New partitions are found within this time.
+    "topic.metadata.refresh.interval.ms": 10_000,
+    # Of each consumer: a service may have many.
+    "queued.max.messages.kbytes": 16_384,
+    "log_level": 2,
+}
+
+
+class QueueService:
+    """The queues of one pair of topics. Safe from any thread; a context manager."""
+
+    def __init__(self, config: QueueConfig | Mapping[str, Any], *, clients: Clients | None = None) -> None:
+        """`clients` makes the Kafka clients. Raises `ConfigurationInvalid`; no server is asked."""
+        self.config = configured(config)
+        self._clients: Clients = clients or KafkaClients()
+        self._figures = Figures()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._sending: SharedProducer | None = None
+        self._marking: SharedProducer | None = None
+        self._markers: Markers | None = None
+        self._keep_alive = KeepAlive(self.config.redelivery_seconds)
+        self._consumers: list[QueueConsumer] = []
+        self._progress: list[InProgress] = []
+
+    def queue(self, given: str | bytes) -> Queue:
+        """Return a queue by its id, text or bytes. It needs not be made, and costs nothing until it is used."""
+        return Queue(queue_id(given), self)
+
+    get_or_create_queue = queue
+
+    def families(self) -> tuple[Family, ...]:
+        """Return the metrics there are."""
+        return FAMILIES
+
+    def metrics(self) -> Iterator[Reading]:
+        """Yield the metrics as they are now. `thresher.observe.prometheus` shows them to Prometheus."""
+        return self._figures.read(self.config.message_topic, lambda: sum(map(len, self._progress)))
+
+    def make_producer(self, queue: bytes) -> QueueProducer:
+        """Return a producer for a queue."""
+        with self._lock:
+            self._require_open()
+            if self._sending is None:
+                self._sending = SharedProducer("sending", partial(self._producer, "random"))
+        return QueueProducer(
+            queue,
+            self.config.message_topic,
+            self._sending,
+            self._figures,
+            most_bytes=self.config.max_message_bytes,
+            seconds=self.config.send_timeout / 1000,
+        )
+
+    def make_consumer(self, queue: bytes) -> QueueConsumer:
+        """Return a consumer of a queue."""
+        with self._lock:
+            self._require_open()
+            if self._marking is None or self._markers is None:
+                self._marking = SharedProducer("marking", partial(self._producer, "murmur2_random"))
+                self._markers = Markers(
+                    self._marking,
+                    self.config.marker_topic,
+                    self._figures,
+                    confirm_seconds=self.config.send_timeout / 1000 + 5.0,
+                )
+            marking, markers = self._marking, self._markers
+            progress = InProgress(queue, markers, self._figures, redelivery_seconds=self.config.redelivery_seconds)
+            buffer = ReceiveBuffer()
+            member = MemberThread(
+                queue,
+                self.config,
+                partial(self._consumer, queue),
+                self._writing(queue, markers, marking),
+                Placing(queue, group_of(queue), self.config, marking),
+                buffer,
+                progress,
+                self._figures,
+            )
+            consumer = QueueConsumer(buffer, progress, member, markers, self._keep_alive, forget=self._forget)
+            self._consumers.append(consumer)
+            self._progress.append(progress)
+        return consumer
+
+    def close(self) -> None:
+        """Close every consumer, send what producers have queued, and end."""
+        with self._lock:
+            self._closed = True
+            consumers = list(self._consumers)
+        for consumer in consumers:
+            consumer.close()
+        self._keep_alive.close()
+        for producer in (self._sending, self._marking):
+            if producer is not None:
+                producer.close(self.config.send_timeout / 1000)
+
+    def __enter__(self) -> "QueueService":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise QueueClosed("the service was closed")
+
+    def _forget(self, consumer: QueueConsumer) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            place = self._consumers.index(consumer)
+            del self._consumers[place], self._progress[place]
+
+    def _writing(self, queue: bytes, markers: Markers, marking: SharedProducer) -> Writing:
+        if self.config.handoff is HandOff.AT_LEAST_ONCE:
+            return TwoSteps(queue, self.config, markers, marking)
+        # No other consumer has this id, so only the broker's time-out and our own renewing end its transactions.
+        transactional_id = f"{group_of(queue)}-{secrets.token_hex(8)}"
+        return Transactions(queue, transactional_id, self.config, markers, self._transactional)
+
+    def _transactional(self, transactional_id: str) -> Any:
+        properties = {**self.config.clients, **self.config.producer, "message.max.bytes": self._record_bytes}
+        return self._clients.transactional(transactional_id, properties, _TIMEOUTS)
+
+    def _producer(self, partitioner: str) -> Producer:
+        return self._clients.producer(
+            {
+                **_PRODUCER,
+                **self.config.clients,
+                **self.config.producer,
+                "enable.idempotence": True,
+                "acks": "all",
+                "partitioner": partitioner,
+                "message.timeout.ms": self.config.send_timeout,
+                "message.max.bytes": self._record_bytes,
+            }
+        )
+
+    def _consumer(self, queue: bytes) -> Any:
+        return self._clients.consumer(
+            {
+                **_CONSUMER,
+                **self.config.clients,
+                **self.config.consumer,
+                "group.id": group_of(queue),
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "allow.auto.create.topics": False,
+                "partition.assignment.strategy": "range,roundrobin",
+            }
+        )
+
+    @property
+    def _record_bytes(self) -> int:
+        return self.config.max_message_bytes + _MORE_BYTES

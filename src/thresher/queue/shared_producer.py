@@ -1,0 +1,116 @@
+"""One idempotent producer for all queues of a service, with a thread that serves its delivery reports.
+
+Every record has a report: the broker has it, refuses it, or did not answer in time. After a fatal error of the client
+the producer is replaced; the records that it still had are reported as unanswered.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from thresher.kafka.problem import BrokerLost
+from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.queue.problem import TopicsUnsuitable
+
+logger = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.1
+# How long a caller waits for room in the client's queue.
+_ROOM_SECONDS = 30.0
+# Codes that say for certain that the broker does not have the record.
+_REFUSALS = frozenset(
+    {Refusal.ROW, Refusal.SIZE, Refusal.TIME, Refusal.TOPIC, Refusal.TOPIC_DENIED, Refusal.CLIENT}
+)  # fmt: skip
+
+Report = Callable[[KafkaError | None, Message], None]
+
+
+def is_refusal(error: KafkaError) -> bool:
+    """Return whether the broker, or the client before it, refused a record. Otherwise its fate is unknown."""
+    return refusal_of(error) in _REFUSALS
+
+
+class SharedProducer:
+    """A producer for any thread."""
+
+    def __init__(self, name: str, make: Callable[[], Producer]) -> None:
+        self._name, self._make = name, make
+        self._lock = threading.Lock()
+        self._producer = make()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name=f"thresher-queue-{name}", daemon=True)
+        self._thread.start()
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes,
+        report: Report,
+        *,
+        partition: int = -1,
+        headers: list[tuple[str, Any]] | None = None,
+    ) -> None:
+        """Queue a record. `report` is called once, by the thread. Raises `KafkaException` where the client refuses."""
+        deadline: float | None = None
+        while True:
+            producer = self._producer
+            try:
+                producer.produce(topic, value, key, partition, report, None, 0, headers)
+            except BufferError:
+                # The queue is full: the thread makes room.
+                deadline = deadline or time.monotonic() + _ROOM_SECONDS
+                if time.monotonic() > deadline:
+                    raise BrokerLost(
+                        f"the {self._name} producer's queue has been full for {_ROOM_SECONDS:g} s: the broker does not "
+                        "take records"
+                    ) from None
+                time.sleep(0.005)
+            except KafkaException as error:
+                if not error.args[0].fatal() and error.args[0].code() != KafkaError._FATAL:
+                    raise
+                self._replace(producer, error.args[0])
+            else:
+                return
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until every record was reported, and return whether that is so."""
+        return bool(self._producer.flush(seconds) == 0)
+
+    def close(self, seconds: float) -> None:
+        """Send what is queued, and end. Records that are left after so many seconds are reported as unanswered."""
+        if self._closed:
+            return
+        if not self.flush(seconds):
+            self._producer.purge()
+            self._producer.flush(1.0)
+        self._closed = True
+        self._thread.join()
+
+    def partitions(self, topic: str, seconds: float) -> int:
+        """Return a topic's number of partitions. Raises `TopicsUnsuitable` where there is none, or `BrokerLost`."""
+        try:
+            found = self._producer.list_topics(topic, timeout=seconds).topics[topic]
+        except KafkaException as error:
+            raise BrokerLost(f"the broker did not say how {topic} stands: {error.args[0].str()}") from error
+        if found.error is not None or not found.partitions:
+            raise TopicsUnsuitable(f"there is no topic {topic}: make it with 'thresher queue init'")
+        return len(found.partitions)
+
+    def _serve(self) -> None:
+        while not self._closed:
+            self._producer.poll(_POLL_SECONDS)
+
+    def _replace(self, failed: Producer, error: KafkaError) -> None:
+        with self._lock:
+            if self._producer is not failed:
+                return
+            logger.warning("the %s producer is replaced after a fatal error: %s", self._name, error.str())
+            self._producer = self._make()
+        # What it still had is reported as unanswered.
+        failed.purge()
+        failed.flush(1.0)

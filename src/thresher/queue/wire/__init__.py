@@ -1,0 +1,1 @@
+"""The queues' wire format: what markers and messages look like on Kafka."""

@@ -1,0 +1,131 @@
+"""Markers, as kafka-mq-go writes them: the notes from which the tracker knows the messages that are in progress.
+
+1. `START` comes first and holds the whole message. Unless another marker follows, the message is redelivered when
+   `redeliver_after_ms` have passed since this one.
+2. `KEEPALIVE` puts the redelivery off, to `redeliver_after_ms` after itself. With 0 the message is given back at once.
+3. `END`: the message was processed. Nothing follows it.
+
+The fields that kafka-mq-go does not know are from 16 up; it skips them, and redelivers what was rejected.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from importlib import resources
+from typing import Any, NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError, EncodeError
+
+from thresher.core.errors import ThresherError
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class MarkerMalformed(ThresherError, ValueError):  # noqa: N818
+    """A record of the markers' topic is no marker."""
+
+
+class MessageId(NamedTuple):
+    """A message's place in the message topic. A redelivered message has a new one."""
+
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}-{self.offset}"
+
+
+class MarkerType(IntEnum):
+    """What a marker says of its message."""
+
+    START = 0
+    END = 1
+    KEEPALIVE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """One marker. What its type does not carry has the default."""
+
+    type: MarkerType
+    message_id: MessageId
+    redeliver_after_ms: int = 0
+    key: bytes = b""
+    value: bytes = b""
+    headers: Headers = ()
+    delivery_count: int = 1
+    origin_id: MessageId | None = None
+    enqueued_at_ms: int | None = None
+    reject_reason: str | None = None
+    undelivered: bool = field(default=False)
+
+
+def _message_class() -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    compiled = resources.files(__package__).joinpath("marker.binpb").read_bytes()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(compiled).file:
+        pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("thresher.queue.Marker"))
+
+
+_Message = _message_class()
+
+
+def encode(marker: Marker) -> bytes:
+    """Return a marker's bytes. Fields that have their default are absent."""
+    message = _Message(type=marker.type)
+    message.message_id.partition, message.message_id.offset = marker.message_id
+    if marker.redeliver_after_ms:
+        message.redeliver_after_ms = marker.redeliver_after_ms
+    if marker.type is MarkerType.START:
+        message.key, message.value = marker.key, marker.value
+        for name, value in marker.headers:
+            message.headers.add(name=name.encode(errors="surrogateescape"), value=value)
+        message.delivery_count = marker.delivery_count
+        if marker.origin_id is not None:
+            message.origin_id.partition, message.origin_id.offset = marker.origin_id
+        if marker.enqueued_at_ms is not None:
+            message.enqueued_at_ms = marker.enqueued_at_ms
+    if marker.reject_reason is not None:
+        message.reject_reason = marker.reject_reason.encode(errors="replace").decode()
+    if marker.undelivered:
+        message.undelivered = True
+    try:
+        return bytes(message.SerializeToString())
+    except EncodeError as error:
+        raise MarkerMalformed(f"the marker of message {marker.message_id} cannot be written: {error}") from error
+
+
+def decode(content: bytes) -> Marker:
+    """Return the marker that bytes are. Raises `MarkerMalformed`."""
+    try:
+        message = _Message.FromString(content)
+        kind = MarkerType(message.type)
+    except DecodeError as error:
+        raise MarkerMalformed(f"{len(content)} bytes are no marker: {error}") from error
+    except ValueError as error:
+        raise MarkerMalformed(f"a marker has a type that we do not know: {error}") from error
+    return Marker(
+        type=kind,
+        message_id=MessageId(message.message_id.partition, message.message_id.offset),
+        redeliver_after_ms=message.redeliver_after_ms,
+        key=message.key,
+        value=message.value,
+        headers=_headers(message.headers),
+        # kafka-mq-go does not count.
+        delivery_count=message.delivery_count or 1,
+        origin_id=(
+            MessageId(message.origin_id.partition, message.origin_id.offset) if message.HasField("origin_id") else None
+        ),
+        enqueued_at_ms=message.enqueued_at_ms or None,
+        reject_reason=message.reject_reason if message.HasField("reject_reason") else None,
+        undelivered=message.undelivered,
+    )
+
+
+def _headers(found: Sequence[Any]) -> Headers:
+    return tuple(
+        (header.name.decode(errors="surrogateescape"), header.value if header.HasField("value") else None)
+        for header in found
+    )

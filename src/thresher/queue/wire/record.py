@@ -1,0 +1,81 @@
+"""A record of the message topic: key, payload, and the headers by which a redelivered message tells its past.
+
+A record that an application sent has none of these headers. Headers that we cannot read are taken for absent: anybody
+may write to the topic, and one bad record must not stop a queue.
+"""
+
+from dataclasses import dataclass
+
+from thresher.queue.wire.marker import Headers, MessageId
+
+PREFIX = "thresher-"
+DELIVERY_COUNT = f"{PREFIX}delivery-count"
+ORIGIN_ID = f"{PREFIX}origin-id"
+ENQUEUED_AT = f"{PREFIX}enqueued-at"
+DEAD_REASON = f"{PREFIX}dead-reason"
+OWN = frozenset({DELIVERY_COUNT, ORIGIN_ID, ENQUEUED_AT, DEAD_REASON})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A message in the message topic. `headers` are the application's."""
+
+    message_id: MessageId
+    payload: bytes
+    headers: Headers
+    delivery_count: int
+    origin_id: MessageId
+    enqueued_at_ms: int
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the message has."""
+        return len(self.payload) + sum(len(name) + len(value or b"") for name, value in self.headers)
+
+
+def record_of(message_id: MessageId, payload: bytes | None, headers: Headers, timestamp_ms: int) -> Record:
+    """Return a record as it was read. `timestamp_ms` is the record's own."""
+    if not headers:
+        return Record(
+            message_id=message_id,
+            payload=payload or b"",
+            headers=(),
+            delivery_count=1,
+            origin_id=message_id,
+            enqueued_at_ms=timestamp_ms,
+        )
+    own = {name: value or b"" for name, value in headers if name in OWN}
+    return Record(
+        message_id=message_id,
+        payload=payload or b"",
+        headers=tuple(header for header in headers if header[0] not in OWN),
+        delivery_count=_number(own.get(DELIVERY_COUNT), 1),
+        origin_id=_message_id(own.get(ORIGIN_ID), message_id),
+        enqueued_at_ms=_number(own.get(ENQUEUED_AT), timestamp_ms),
+    )
+
+
+def headers_of(record: Record, dead_reason: str | None = None) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a record that tells the past of another: redelivered, or a dead letter."""
+    own: list[tuple[str, bytes | None]] = [
+        (DELIVERY_COUNT, str(record.delivery_count).encode()),
+        (ORIGIN_ID, str(record.origin_id).encode()),
+        (ENQUEUED_AT, str(record.enqueued_at_ms).encode()),
+    ]
+    if dead_reason is not None:
+        own.append((DEAD_REASON, dead_reason.encode(errors="replace")))
+    return [*record.headers, *own]
+
+
+def _number(content: bytes | None, otherwise: int) -> int:
+    # 18 digits are fewer than 2^63 has.
+    if content is None or not content.isdigit() or len(content) > 18:
+        return otherwise
+    return int(content) or otherwise
+
+
+def _message_id(content: bytes | None, otherwise: MessageId) -> MessageId:
+    partition, _, offset = (content or b"").partition(b"-")
+    if not (partition.isdigit() and offset.isdigit() and len(partition) <= 9 and len(offset) <= 18):
+        return otherwise
+    return MessageId(int(partition), int(offset))
