@@ -81,8 +81,8 @@ def problems_of(config: QueueConfig, found: Mapping[str, Mapping[str, str]]) -> 
         yield (
             config.message_topic,
             (
-                f"max.message.bytes is {largest:,}: messages of max-message-bytes, {config.max_message_bytes:,}, would be "
-                f"refused; set it to {wanted:,} or more, or lower max-message-bytes"
+                f"max.message.bytes is {largest:,}: messages of max-message-bytes, {config.max_message_bytes:,}, would "
+                f"be refused; set it to {wanted:,} or more, or lower max-message-bytes"
             ),
         )
     for name, content in ((config.marker_topic, "a Start"), (config.dead_topic, "a dead letter")):
@@ -90,8 +90,8 @@ def problems_of(config: QueueConfig, found: Mapping[str, Mapping[str, str]]) -> 
             yield (
                 name,
                 (
-                    f"max.message.bytes is {int(found[name]['max.message.bytes']):,}: {content} holds a message and more; "
-                    f"set it to {largest + _START_BYTES:,} or more"
+                    f"max.message.bytes is {int(found[name]['max.message.bytes']):,}: {content} holds a message and "
+                    f"more; set it to {largest + _START_BYTES:,} or more"
                 ),
             )
     if markers["message.timestamp.type"] != "LogAppendTime":
@@ -106,7 +106,8 @@ def problems_of(config: QueueConfig, found: Mapping[str, Mapping[str, str]]) -> 
         yield (
             config.marker_topic,
             (
-                f"retention.ms is {kept:,}: Starts would go before their messages are redelivered; set it to {least:,} or more"
+                f"retention.ms is {kept:,}: Starts would go before their messages are redelivered; set it to "
+                f"{least:,} or more"
             ),
         )
     if found[config.queues_topic]["cleanup.policy"] != "compact":
