@@ -93,9 +93,7 @@ class QueueConsumer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __len__(self) -> int:
-        """How many messages are in progress or wait."""
+    @property
+    def in_progress(self) -> int:
+        """How many messages are started and not settled, those that wait to be received included."""
         return len(self._in_progress)
-
-    def __bool__(self) -> bool:
-        return True

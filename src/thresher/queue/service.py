@@ -34,8 +34,12 @@ from thresher.queue.shared_producer import SharedProducer
 
 # No transaction is open for longer: it would hide the markers behind it, of all queues.
 _TIMEOUTS = TransactionTimeouts.within(5.0)
-# A Start holds a message, and a little more.
-_MORE_BYTES = 64 * 1024
+# A record's own bytes, besides its message.
+_RECORD_BYTES = 1_024
+# librdkafka's limit. Other programs may write larger messages than we do: what is too large, the broker decides.
+_LARGEST_BYTES = 1_000_000_000
+# An ack is worth sending as long as the process lives: the tracker waits when the broker was silent.
+_MARKER_MS = 43_200_000
 _PRODUCER = {"linger.ms": 2, "compression.type": "lz4", "log_level": 2}
 _CONSUMER = {
     # New partitions are found within this time.
@@ -82,7 +86,7 @@ class QueueService:
         with self._lock:
             self._require_open()
             if self._sending is None:
-                self._sending = SharedProducer("sending", partial(self._producer, "random"))
+                self._sending = SharedProducer("sending", self._sending_producer)
         return QueueProducer(
             queue,
             self.config.message_topic,
@@ -97,7 +101,7 @@ class QueueService:
         with self._lock:
             self._require_open()
             if self._marking is None or self._markers is None:
-                self._marking = SharedProducer("marking", partial(self._producer, "murmur2_random"))
+                self._marking = SharedProducer("marking", self._marking_producer)
                 self._markers = Markers(
                     self._marking,
                     self.config.marker_topic,
@@ -157,10 +161,16 @@ class QueueService:
         return Transactions(queue, transactional_id, self.config, markers, self._transactional)
 
     def _transactional(self, transactional_id: str) -> Any:
-        properties = {**self.config.clients, **self.config.producer, "message.max.bytes": self._record_bytes}
+        properties = {**self.config.clients, **self.config.producer, "message.max.bytes": _LARGEST_BYTES}
         return self._clients.transactional(transactional_id, properties, _TIMEOUTS)
 
-    def _producer(self, partitioner: str) -> Producer:
+    def _sending_producer(self) -> Producer:
+        return self._producer("random", self.config.send_timeout, self.config.max_message_bytes + _RECORD_BYTES)
+
+    def _marking_producer(self) -> Producer:
+        return self._producer("murmur2_random", _MARKER_MS, _LARGEST_BYTES)
+
+    def _producer(self, partitioner: str, timeout_ms: int, most_bytes: int) -> Producer:
         return self._clients.producer(
             {
                 **_PRODUCER,
@@ -169,8 +179,8 @@ class QueueService:
                 "enable.idempotence": True,
                 "acks": "all",
                 "partitioner": partitioner,
-                "message.timeout.ms": self.config.send_timeout,
-                "message.max.bytes": self._record_bytes,
+                "message.timeout.ms": timeout_ms,
+                "message.max.bytes": most_bytes,
             }
         )
 
@@ -189,7 +199,3 @@ class QueueService:
                 "partition.assignment.strategy": "range,roundrobin",
             }
         )
-
-    @property
-    def _record_bytes(self) -> int:
-        return self.config.max_message_bytes + _MORE_BYTES
