@@ -19,6 +19,11 @@ def alive(pid: int) -> bool:
     return look(pid) is not None
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
 def parent(pid: int) -> int:
     """The process that started this one, or took it over."""
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])

@@ -1,0 +1,147 @@
+"""Consumers of queues that are killed, stopped and superseded: nothing is lost, and nothing is started twice."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.program import Program
+from tests.processes import eventually, is_stopped
+from tests.queue.program import POINTS
+from tests.queue.topics import QueueTopics
+from thresher.devstack.stack import Stack
+from thresher.queue import MessageId, QueueService
+
+QUEUE = b"jobs"
+# Seen: 3 s for a process to join and to receive everything.
+PATIENCE_SECONDS = 60.0
+# A member that was killed is removed after this time: the least that a broker allows.
+QUICK = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
+
+
+class Consuming:
+    """Consumer programs of one queue, and what they have received."""
+
+    def __init__(self, topics: QueueTopics, directory: Path) -> None:
+        self.topics, self._directory = topics, directory
+        self._keys = topics.config.model_dump(mode="json", by_alias=True) | {"consumer": QUICK}
+        self.processes: list[Any] = []
+
+    def start(self, **settings: Any) -> Any:
+        number = len(self.processes)
+        notes = self._directory / f"notes-{number}"
+        program = Program(
+            module="tests.queue.program",
+            settings={"keys": self._keys, "queue": QUEUE.decode(), "notes": str(notes), **settings},
+        )
+        process = program.start(self._directory / f"log-{number}")
+        self.processes.append(process)
+        return process
+
+    def received(self) -> list[MessageId]:
+        found = []
+        for notes in sorted(self._directory.glob("notes-*")):
+            for line in notes.read_text().splitlines():
+                if line.startswith("received "):
+                    partition, _, offset = line.removeprefix("received ").partition("-")
+                    found.append(MessageId(int(partition), int(offset)))
+        return found
+
+    def said(self) -> str:
+        return "\n".join(log.read_text(errors="replace")[-2000:] for log in sorted(self._directory.glob("log-*")))
+
+    def send(self, count: int, size: int = 10) -> set[MessageId]:
+        with QueueService(self.topics.config) as service:
+            producer, other = service.queue(QUEUE).producer(), service.queue("another").producer()
+            sent = []
+            for number in range(count):
+                sent.append(producer.send_async(f"{number}".encode().ljust(size, b".")))
+                other.send_async(b"not ours")
+            return {each.result(30) for each in sent}
+
+    def all_passed(self) -> bool:
+        return self.topics.offsets(QUEUE) == self.topics.ends()
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            process.wait(60)
+
+
+@pytest.fixture
+def consuming(stack: Stack, tmp_path: Path) -> Iterator[Consuming]:
+    # Few messages at a time, so that a program has several batches.
+    topics = QueueTopics(stack.kafka.bootstrap, consumer_receive_buffer_capacity=5)
+    made = Consuming(topics, tmp_path)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait(60)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_consumer_loses_nothing_and_starts_nothing_twice(consuming: Consuming, point: str) -> None:
+    sent = consuming.send(60)
+    victim = consuming.start(die=point, after=3)
+    assert victim.wait(PATIENCE_SECONDS) == -signal.SIGKILL, consuming.said()
+    # Killed in the middle: some are left for the next.
+    assert not consuming.all_passed()
+    consuming.start()
+    eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
+    eventually(lambda: set(consuming.received()) >= sent - _unfinished(consuming), PATIENCE_SECONDS, consuming.said)
+    consuming.end()
+    assert consuming.topics.verdict(QUEUE, sent) == []
+    # Without a tracker nothing comes twice, and only what the victim had started may be missing.
+    received = consuming.received()
+    assert len(received) == len(set(received))
+    missing = sent - set(received)
+    assert missing <= _unfinished(consuming)
+    if point == "committed":
+        assert missing, "nobody delivers what its consumer had started"
+
+
+@pytest.mark.parametrize("point", ["polled", "started", "offsets", "committed"])
+def test_a_consumer_stopped_past_its_session_starts_nothing_twice(consuming: Consuming, point: str) -> None:
+    sent = consuming.send(60)
+    sleeper = consuming.start(stop=point, after=3)
+    eventually(lambda: is_stopped(sleeper.pid), PATIENCE_SECONDS, consuming.said)
+    consuming.start()
+    # The group has removed the sleeper, and its transaction was ended by its time-out.
+    eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
+    sleeper.send_signal(signal.SIGCONT)
+    more = consuming.send(20)
+    eventually(lambda: consuming.all_passed() and set(consuming.received()) >= more, PATIENCE_SECONDS, consuming.said)
+    # Started messages stay their consumer's, also of one that was stopped for long.
+    eventually(lambda: set(consuming.received()) == sent | more, PATIENCE_SECONDS, consuming.said)
+    consuming.end()
+    assert consuming.topics.verdict(QUEUE, sent | more) == []
+    received = consuming.received()
+    assert len(received) == len(set(received))
+    assert _unfinished(consuming) == set()
+
+
+def test_consumers_that_come_and_go_share_the_messages(consuming: Consuming) -> None:
+    sent = consuming.send(200)
+    first = consuming.start()
+    for _ in range(3):
+        consuming.start()
+        sent |= consuming.send(100)
+    first.send_signal(signal.SIGTERM)
+    sent |= consuming.send(100)
+    eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
+    eventually(lambda: first.poll() == 0, PATIENCE_SECONDS, consuming.said)
+    consuming.end()
+    assert consuming.topics.verdict(QUEUE, sent) == []
+    received = consuming.received()
+    assert len(received) == len(set(received))
+    # Who left has given back what it had not received: the tracker's to redeliver.
+    assert sent - set(received) <= _unfinished(consuming)
+
+
+def _unfinished(consuming: Consuming) -> set[MessageId]:
+    """Messages that were started and not acked: the tracker's to redeliver."""
+    return set(consuming.topics.started(QUEUE)) - consuming.topics.ended(QUEUE)

@@ -1,0 +1,101 @@
+"""A consumer as a program of its own: it receives, notes what it received, acks, and dies where it is told to.
+
+    python -m tests.queue.program '{"keys": {…}, "queue": "…", "notes": "…", "die": "committed", "after": 2}'
+
+The clients are the real ones; the transactional one kills its process, without warning, at the point that is named:
+`polled`, `started`, `offsets`, `committed` by its calls; `working` and `acked` by the application's own. With `"stop"`
+in the place of `"die"` the process is stopped there, until somebody lets it go on.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transactional import TransactionalProducer
+from thresher.queue import QueueService
+from thresher.queue.clients import KafkaClients
+
+POINTS = ("polled", "started", "offsets", "committed", "working", "acked")
+
+
+class Dying(KafkaClients):
+    """Kills or stops its process at a point of a transaction, the nth time that one with records gets there."""
+
+    def __init__(self, point: str | None, after: int, kind: signal.Signals) -> None:
+        self.point, self.left, self.kind, self.records = point, after, kind, False
+
+    def die(self) -> None:
+        os.kill(os.getpid(), self.kind)
+
+    def transactional(
+        self, transactional_id: str, properties: Mapping[str, Any], timeouts: TransactionTimeouts
+    ) -> TransactionalProducer:
+        made = super().transactional(transactional_id, properties, timeouts)
+        produce = made.produce
+
+        def produced(records: Any) -> None:
+            self.records = True
+            produce(records)
+
+        made.produce = produced  # type: ignore[method-assign]
+        # Where a call has returned: `begin` is the first thing that is done with records that were polled.
+        for name, point in (("flush", "started"), ("send_offsets", "offsets"), ("commit", "committed")):
+            setattr(made, name, self._dying(getattr(made, name), point))
+        begin = made.begin
+
+        def begun() -> None:
+            self.records = False
+            if self.point == "polled" and self._due():
+                self.die()
+            begin()
+
+        made.begin = begun  # type: ignore[method-assign]
+        return made
+
+    def _dying(self, call: Callable[..., Any], point: str) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            answer = call(*arguments)
+            if self.point == point and self.records and self._due():
+                self.die()
+            return answer
+
+        return called
+
+    def _due(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+def main(given: Mapping[str, Any]) -> None:
+    kind = signal.SIGSTOP if "stop" in given else signal.SIGKILL
+    point, after = given.get("die") or given.get("stop"), int(given.get("after", 1))
+    notes = Path(given["notes"]).open("a", encoding="ascii", buffering=1)  # noqa: SIM115 - until the process dies
+    # The first transaction commits the group's first offsets and has no records.
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    clients = Dying(point, after + (point == "polled"), kind)
+    with QueueService(given["keys"], clients=clients) as service, service.queue(given["queue"]).consumer() as consumer:
+        notes.write("ready\n")
+        received = 0
+        while not stop.is_set():
+            message = consumer.receive(0.2)
+            if message is None:
+                continue
+            received += 1
+            notes.write(f"received {message.id}\n")
+            if point == "working" and received == after:
+                clients.die()
+            message.ack(sync=point == "acked")
+            if point == "acked" and received == after:
+                clients.die()
+    notes.write("closed\n")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
