@@ -1,5 +1,6 @@
 """Receives the messages of a queue: each is started once, and redelivered unless it is acked."""
 
+import threading
 from collections.abc import Callable, Iterator
 
 from thresher.queue.buffer import ReceiveBuffer
@@ -30,6 +31,7 @@ class QueueConsumer:
     ) -> None:
         self._buffer, self._in_progress, self._member = buffer, in_progress, member
         self._markers, self._keep_alive, self._forget = markers, keep_alive, forget
+        self._closing = threading.RLock()
         keep_alive.add(in_progress)
         member.start()
 
@@ -78,14 +80,16 @@ class QueueConsumer:
 
     def close(self) -> None:
         """Leave the group, give back what was not settled, and wait for the broker's answers. Ends every `receive`."""
-        if self._buffer.closed:
-            return
-        self._buffer.close()
-        self._member.stop(_STOP_SECONDS)
-        self._keep_alive.remove(self._in_progress)
-        self._in_progress.give_back()
-        self.flush()
-        self._forget(self)
+        # Another thread that closes too waits here until it is done: the service's producer is closed behind it.
+        with self._closing:
+            if self._buffer.closed:
+                return
+            self._buffer.close()
+            self._member.stop(_STOP_SECONDS)
+            self._keep_alive.remove(self._in_progress)
+            self._in_progress.give_back()
+            self.flush()
+            self._forget(self)
 
     def __enter__(self) -> "QueueConsumer":
         return self

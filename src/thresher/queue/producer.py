@@ -58,10 +58,15 @@ class QueueProducer:
         """
         if self._closed:
             raise QueueClosed("the producer was closed")
-        content = payload.encode() if isinstance(payload, str) else payload
-        given = _headers(headers) if headers else None
+        try:
+            content = payload.encode() if isinstance(payload, str) else payload
+            given = _headers(headers) if headers else None
+        except UnicodeEncodeError as error:
+            raise MessageInvalid(f"text that has no UTF-8 cannot be sent: {error}") from error
         self._require_valid(content, given)
         sent = Sent()
+        # It cannot be cancelled: the thread that serves all sends sets its result.
+        sent.set_running_or_notify_cancel()
         if callback is not None:
             sent.add_done_callback(callback)
         began = time.monotonic()
@@ -119,7 +124,7 @@ class QueueProducer:
         if not isinstance(payload, bytes):
             raise MessageInvalid(f"a payload is bytes or text, not {type(payload).__name__}")
         size = len(payload) + len(self._queue) + _OVERHEAD
-        size += sum(len(name) + len(value or b"") + 16 for name, value in headers or ())
+        size += sum(len(name.encode()) + len(value or b"") + 16 for name, value in headers or ())
         if size > self._most_bytes + _OVERHEAD:
             raise MessageInvalid(
                 f"the message has {size - _OVERHEAD:,} bytes and at most {self._most_bytes:,} are allowed: send less, "
@@ -128,13 +133,17 @@ class QueueProducer:
 
 
 def _headers(given: GivenHeaders) -> list[tuple[str, bytes | None]]:
-    pairs = given.items() if isinstance(given, Mapping) else given
+    try:
+        pairs = [(name, value) for name, value in (given.items() if isinstance(given, Mapping) else given)]
+    except (TypeError, ValueError):
+        raise MessageInvalid("headers are a mapping, or pairs of a name and a value") from None
     headers = []
     for name, value in pairs:
         if not isinstance(name, str) or not isinstance(value, bytes | str | None):
             raise MessageInvalid(f"a header is text and bytes, text or None: {name!r} is not")
         if name in OWN:
             raise MessageInvalid(f"the header {name!r} is our own: use another name")
+        name.encode()  # raises where the client would
         headers.append((name, value.encode() if isinstance(value, str) else value))
     return headers
 

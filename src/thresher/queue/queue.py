@@ -1,6 +1,6 @@
 """One queue of a service: an id, which costs nothing, and its producers and consumers."""
 
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from thresher.core.errors import InvalidInput
@@ -23,8 +23,11 @@ class Factory(Protocol):
 
 def queue_id(given: str | bytes) -> bytes:
     """Return a queue's id as bytes. Raises `InvalidInput`."""
-    found = given.encode() if isinstance(given, str) else given
-    if not 1 <= len(found) <= _MOST_BYTES:
+    try:
+        found: Any = given.encode() if isinstance(given, str) else given
+    except UnicodeEncodeError:
+        found = None  # text that has no UTF-8
+    if not isinstance(found, bytes) or not 1 <= len(found) <= _MOST_BYTES:
         raise InvalidInput(f"the id of a queue is text or bytes, of 1 to {_MOST_BYTES} bytes")
     return found
 

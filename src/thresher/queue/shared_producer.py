@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal, refusal_of
-from thresher.queue.problem import TopicsUnsuitable
+from thresher.queue.problem import QueueClosed, TopicsUnsuitable
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ class SharedProducer:
         """Queue a record. `report` is called once, by the thread. Raises `KafkaException` where the client refuses."""
         deadline: float | None = None
         while True:
+            if self._closed:
+                raise QueueClosed("the service was closed")
             producer = self._producer
             try:
                 producer.produce(topic, value, key, partition, report, None, 0, headers)
