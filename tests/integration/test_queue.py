@@ -298,7 +298,29 @@ def test_a_full_buffer_pauses_and_keeps_the_membership(stack: Stack) -> None:
                 received.add(message.id)
                 message.ack()
         assert figures(service)["hand_offs_given_up"] == 0
+        assert figures(service)["rebalances"] == 1
     assert topics.verdict(b"full", sent) == []
+
+
+def test_a_slow_application_keeps_its_membership(stack: Stack) -> None:
+    quick: dict[str, Any] = {"session.timeout.ms": 6_000, "max.poll.interval.ms": 6_000, "heartbeat.interval.ms": 500}
+    topics = QueueTopics(stack.kafka.bootstrap, consumer=quick)
+    with QueueService(topics.config) as service:
+        producer = service.queue("slow").producer()
+        for number in range(100):
+            producer.send(b"%d" % number)
+        consumer = service.queue("slow").consumer()
+        # All were polled at once, and are started one by one; longer than a member may go without polling.
+        for message in receive(consumer, 10):
+            message.ack()
+        until = time.monotonic() + 9
+        while time.monotonic() < until:
+            (message,) = receive(consumer, 1)
+            message.ack()
+            time.sleep(0.4)
+        assert consumer.receive(0) is not None
+        assert len(topics.started(b"slow")) < 100, "a slow consumer keeps messages from the others"
+        assert figures(service)["rebalances"] == 1
 
 
 def test_an_ack_that_is_not_confirmed_says_so(stack: Stack) -> None:

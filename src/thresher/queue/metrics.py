@@ -38,6 +38,7 @@ _COUNTERS = {
     "hand_offs_given_up": _family(
         "hand_offs_given_up", MetricKind.COUNTER, "Batches that another consumer, or the tracker, has taken over"
     ),
+    "rebalances": _family("rebalances", MetricKind.COUNTER, "Times that a consumer was given partitions anew"),
     "skipped": _family("records_skipped", MetricKind.COUNTER, "Records of other queues that were read and left out"),
     "removed": _family(
         "records_removed", MetricKind.COUNTER, "Offsets below the log's first: records that retention removed unread"

@@ -53,11 +53,13 @@ class GroupMember:
         self.epoch = 0
         self.metadata: bytes | None = None
         self._paused = False
+        self.polled_at = 0.0
         self._missing_since: float | None = None
         client.subscribe([topic], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
 
     def poll(self, seconds: float) -> None:
         """Wait so long for records, and take in what came. Raises `BrokerLost`, `BrokerRefused` or `OffsetsLost`."""
+        self.polled_at = time.monotonic()
         try:
             # `consume` would wait for as many as it is told; `poll` returns with the first.
             first = self._client.poll(seconds)
@@ -115,6 +117,7 @@ class GroupMember:
             for number in numbers:
                 self._intake.give(number, start.offsets[number], start.positions[number])
             self._figures.count("removed", start.removed)
+        self._figures.count("rebalances")
         self._assign()
 
     def _taken(self, client: Consumer, _: list[TopicPartition]) -> None:

@@ -49,6 +49,8 @@ _BATCH_BYTES = 8_000_000
 _PASS_SECONDS = 5.0
 # The buffer may be full for so long before partitions are paused: a pause drops what the client has fetched ahead.
 _FULL_SECONDS = 1.0
+# The group is served at least this often, however long messages take.
+_SERVE_SECONDS = 1.0
 _REST_SECONDS, _LONGEST_REST_SECONDS = 0.1, 5.0
 
 
@@ -162,9 +164,13 @@ class MemberThread:
             self._wait_for_room(member)
             return
         self._full_since = None
-        member.resume()
         if len(intake) < room:
+            member.resume()
             member.poll(0.0 if len(intake) else self._config.consumer_next_message_timeout / 1000)
+        elif time.monotonic() - member.polled_at > _SERVE_SECONDS:
+            # A slow application takes long for what was polled: the group must not miss this member meanwhile.
+            member.pause()
+            member.poll(0.0)
         now = time.monotonic()
         batch = intake.cut(room, pass_skipped=now - self._passed_at > _PASS_SECONDS)
         if batch is not None:
@@ -249,4 +255,3 @@ class MemberThread:
             if self._stop.is_set():
                 raise Stopped
             member.poll(min(left, 0.1))
-        member.resume()
