@@ -212,7 +212,8 @@ class MemberThread:
                 self._deliver(batch, intake)
                 return None
             case Renew():
-                return self._until_done(self._writing.renew, member)
+                self._until_done(self._writing.renew, member)
+                return member.epoch != epoch
             case ReadCommitted(partitions):
                 return self._until_done(lambda: self._placing.committed(partitions), member)
             case Rest(tries):

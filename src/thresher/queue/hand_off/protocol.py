@@ -66,7 +66,10 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Replace the producer, until that succeeds: whatever was open is ended, and late requests are refused."""
+    """Replace the producer, until that succeeds: whatever was open is ended, and late requests are refused.
+
+    → whether the group was rebalanced since the batch was polled: it is served meanwhile.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,8 @@ def exactly_once(batch: Batch, new_name: Callable[[], str]) -> Steps:
                 tries = 0
             case Refused(why):
                 # The commit was not asked for: nothing of it is committed.
-                yield Renew()
+                if (yield Renew()):
+                    return Outcome.GIVEN_UP
                 parts[:1] = _smaller(part, why)
             case NoMember():
                 yield Renew()
