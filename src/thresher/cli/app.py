@@ -11,7 +11,7 @@ import psycopg
 import typer
 
 from thresher import __version__
-from thresher.cli import adopt, config, dead, pump, run, schema, spark, stack, status, verify
+from thresher.cli import adopt, config, dead, pump, queue, run, schema, spark, stack, status, verify
 from thresher.cli.form_command import add_form_command
 from thresher.cli.output import complain, emit_text
 from thresher.core.errors import ThresherError
@@ -28,6 +28,7 @@ app.add_typer(stack.app, name="stack")
 app.add_typer(spark.app, name="spark")
 app.add_typer(dead.app, name="dead")
 app.add_typer(config.app, name="config")
+app.add_typer(queue.app, name="queue")
 add_form_command(app, "run", run.run, run.form)
 app.command()(status.status)
 app.command()(adopt.adopt)
@@ -80,7 +81,7 @@ def main() -> None:
             raise
         complain(
             f"{error.name} is not installed: pip install 'thresher[relay]' for the relay and its commands, "
-            "'thresher[stack]' for local servers"
+            "'thresher[queue]' for queues, 'thresher[stack]' for local servers"
         )
         sys.exit(2)
     except KeyboardInterrupt:

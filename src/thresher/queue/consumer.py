@@ -78,6 +78,10 @@ class QueueConsumer:
         """Wait until the broker has answered for the acks, nacks and rejects given, and return whether it has."""
         return self._markers.flush(timeout)
 
+    def leave(self) -> None:
+        """Leave the group: nothing more is started. What was started can be received and settled until `close`."""
+        self._member.stop(_STOP_SECONDS)
+
     def close(self) -> None:
         """Leave the group, give back what was not settled, and wait for the broker's answers. Ends every `receive`."""
         # Another thread that closes too waits here until it is done: the service's producer is closed behind it.

@@ -144,7 +144,7 @@ class GroupMember:
             self._figures.count("skipped")
             return
         _, timestamp = message.timestamp()
-        self._intake.add(record_of(MessageId(partition, offset), message.value(), _headers(message), timestamp))
+        self._intake.add(record_of(MessageId(partition, offset), message.value(), headers_read(message), timestamp))
 
     def _take_error(self, error: KafkaError, message: Message) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
@@ -180,7 +180,8 @@ class GroupMember:
         self._assign()
 
 
-def _headers(message: Message) -> Headers:
+def headers_read(message: Message) -> Headers:
+    """Return the headers of a record. A malformed name harms no message."""
     try:
         found = message.headers()
     except UnicodeDecodeError:

@@ -1,0 +1,433 @@
+"""`thresher queue`: message queues on Kafka, from a shell: make their topics, send, receive, and look.
+
+What is received is acked only after it was printed. No command starts a message that it does not print, so a look with
+`receive` takes nothing away from other consumers beyond what it shows.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thresher.cli.form_command import add_form_command
+from thresher.cli.options import AsJson
+from thresher.cli.output import emit_json, hide, note, out, table
+from thresher.core.errors import InvalidInput, ThresherError, shorten
+from thresher.core.secrets import mask_logs
+from thresher.observe.logs import configure_logging
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from thresher.queue import Message, MessageId, QueueConfig, QueueConsumer, QueueProducer, QueueService
+
+app = typer.Typer(help="Make the topics of message queues on Kafka; send, receive and look.", no_args_is_help=True)
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file with any of these keys.")
+]
+QueueId = Annotated[str, typer.Argument(metavar="QUEUE", help="Id of the queue.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object for each message, on its line.")]
+
+# Lines whose sends are not confirmed yet; how often progress is told; how often a signal is looked for.
+_IN_FLIGHT, _TELL_SECONDS, _LOOK_SECONDS = 10_000, 5.0, 0.2
+_BATCH = 100
+_UNKNOWN_MARKERS = "thresher_queue_markers_unknown"
+
+
+def form() -> "type[QueueConfig]":
+    """Return the form whose flags the commands have."""
+    from thresher.queue.configuration import QueueConfig  # noqa: PLC0415
+
+    return QueueConfig
+
+
+def init(
+    config: ConfigFile = None,
+    partitions: Annotated[int, typer.Option(help="Partitions of the message topic, if it is made.", min=1)] = 4,
+    marker_partitions: Annotated[int, typer.Option(help="Partitions of the marker topic, if it is made.", min=1)] = 4,
+    *,
+    flags: Mapping[str, Any],
+    as_json: AsJson = False,
+) -> None:
+    """Make the topics of the queues that are missing, and judge those that are there. None is changed.
+
+    Exit code 4 if a topic would lose messages: its problems say what to set.
+    """
+    # Only here, as in every command: the other commands work without the packages of queues.
+    from thresher.queue.topics import init_topics  # noqa: PLC0415
+
+    judged = init_topics(_loaded(config, flags), partitions=partitions, marker_partitions=marker_partitions)
+    suitable = not any(topic.problems for topic in judged)
+    if as_json:
+        emit_json({"suitable": suitable, "topics": [asdict(topic) for topic in judged]})
+    else:
+        table(
+            "Topics of the queues",
+            ["topic", "partitions", "", "problems"],
+            [
+                [each.name, str(each.partitions), "made" if each.made else "was there", "\n".join(each.problems)]
+                for each in judged
+            ],
+        )
+    raise typer.Exit(0 if suitable else 4)
+
+
+def send(
+    queue: QueueId,
+    payload: Annotated[
+        str | None, typer.Argument(metavar="PAYLOAD", help="The payload. Without it, or as -: all of standard input.")
+    ] = None,
+    config: ConfigFile = None,
+    header: Annotated[list[str] | None, typer.Option(help="A header, as name=value; may be repeated.")] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Send a message for each line of standard input, without its line end.")
+    ] = False,
+    *,
+    flags: Mapping[str, Any],
+    as_json: JsonLines = False,
+) -> None:
+    """Send a message, or one for each line, and print the ids once the broker has them.
+
+    Standard input is sent as it is, with a line end at its end. With --lines, reading stops at the first message that
+    fails, and the messages before it are waited for. Exit codes: 1 a message was refused, or whether it was sent is
+    unknown, as the error says: sending it again may put it into the queue twice; 2 a message is too large, or a header
+    cannot be; 4 somebody has to act, for example make the topics.
+    """
+    from thresher.queue import QueueService  # noqa: PLC0415
+    from thresher.queue.inspection import reached  # noqa: PLC0415
+
+    problems: list[str] = []
+    id_, headers = _queue_id(queue, problems), _headers(header or (), problems)
+    if lines and payload not in {None, "-"}:
+        problems.append("--lines: the messages are lines of standard input, so leave PAYLOAD out")
+    loaded = _loaded(config, flags, problems)
+    reached(loaded, [loaded.message_topic])
+    with QueueService(loaded) as service, service.queue(id_).producer() as producer:
+        if lines:
+            _send_lines(producer, sys.stdin.buffer, headers, as_json)
+        else:
+            content = sys.stdin.buffer.read() if payload in {None, "-"} else os.fsencode(str(payload))
+            _print_id(producer.send(content, headers), as_json)
+
+
+def receive(
+    queue: QueueId,
+    config: ConfigFile = None,
+    most: Annotated[int, typer.Option("--max", help="Messages at most.", min=1, max=1_000_000)] = 1,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds without a message after which it ends. Joining the group takes some.", min=0)
+    ] = 10.0,
+    no_ack: Annotated[
+        bool, typer.Option("--no-ack", help="Give the messages back at the end: the tracker redelivers them.")
+    ] = False,
+    *,
+    flags: Mapping[str, Any],
+    as_json: JsonLines = False,
+) -> None:
+    """Receive messages, print each payload and a line end, and ack the messages once they are printed.
+
+    It ends after --max messages, after --timeout without one, or by SIGINT or SIGTERM. --json has every byte: a payload
+    that is no text is in payload_base64. Exit codes: 0 a message came, or a signal ended it; 1 none came in time, or it
+    failed, as the error says: what was not confirmed is redelivered; 2 what was asked for cannot work; 4 somebody has
+    to act, for example make the topics, or set lost offsets.
+    """
+    from thresher.queue import QueueService  # noqa: PLC0415
+    from thresher.queue.inspection import reached  # noqa: PLC0415
+
+    problems: list[str] = []
+    id_ = _queue_id(queue, problems)
+    loaded = _loaded(config, flags, problems)
+    # What is acked makes room for another message: near the end, no room is made.
+    at_once = most if no_ack else min(most, loaded.max_in_progress)
+    loaded = loaded.model_copy(update={"max_in_progress": at_once})
+    reached(loaded, [loaded.message_topic, loaded.marker_topic, loaded.queues_topic, loaded.dead_topic])
+    with _stopped_by_signals() as stopped, QueueService(loaded) as service:
+        received, held = 0, []
+        with service.queue(id_).consumer() as consumer:
+            try:
+                for message in _messages(consumer, most, timeout, stopped):
+                    _print_message(message, as_json)
+                    received += 1
+                    if received > most - at_once:
+                        held.append(message)
+                    else:
+                        message.ack()
+            finally:
+                # What was printed is settled, whatever ended it.
+                _settle(service, consumer, held, no_ack)
+    if not received and not stopped.is_set():
+        note(f"nothing came in {timeout:g} s")
+        raise typer.Exit(1)
+
+
+def peek(
+    queue: QueueId,
+    config: ConfigFile = None,
+    most: Annotated[int, typer.Option("--max", help="Messages at most.", min=1, max=100_000)] = 10,
+    last: Annotated[bool, typer.Option("--last", help="The newest messages instead of the oldest.")] = False,
+    handed_off: Annotated[
+        bool, typer.Option("--all", help="Also messages that consumers were handed, while the topic keeps them.")
+    ] = False,
+    *,
+    flags: Mapping[str, Any],
+    as_json: JsonLines = False,
+) -> None:
+    """Show messages that wait in a queue, the oldest first. Nothing is received, and nothing changes.
+
+    The message topic is read up to its end, with the records of all queues: where they are many, this takes a while.
+    """
+    from thresher.queue.inspection import described, time_of  # noqa: PLC0415
+    from thresher.queue.inspection import peek as read  # noqa: PLC0415
+
+    problems: list[str] = []
+    id_ = _queue_id(queue, problems)
+    found = read(_loaded(config, flags, problems), id_, most, last=last, handed_off=handed_off)
+    if as_json:
+        for each in found:
+            emit_json(described(each.record.message_id, each.record) | {"waiting": each.waiting})
+        return
+    table(
+        f"Messages of {_text(id_)}, the {'newest' if last else 'oldest'} {most} at most",
+        ["id", "sent", "delivery", "bytes", "waiting", "headers", "payload"],
+        [
+            [
+                str(each.record.message_id),
+                f"{time_of(each.record.enqueued_at_ms):%Y-%m-%d %H:%M:%S}",
+                str(each.record.delivery_count),
+                f"{len(each.record.payload):,}",
+                "yes" if each.waiting else "no",
+                " ".join(f"{name}={'' if value is None else _text(value)}" for name, value in each.record.headers),
+                shorten(_text(each.record.payload)),
+            ]
+            for each in found
+        ],
+    )
+
+
+def stats(
+    queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Ids of queues.")] = None,
+    config: ConfigFile = None,
+    *,
+    flags: Mapping[str, Any],
+    as_json: AsJson = False,
+) -> None:
+    """Show how queues stand: those named, or all that ever had a consumer. Nothing changes.
+
+    The lag is counted in records of the message topic, of all queues, that the queue's consumers have yet to pass. In
+    progress are messages with a Start and no End, among the markers that the topic keeps: it is read to its end, which
+    may take a while.
+    """
+    from thresher.queue.inspection import as_json_text, time_of  # noqa: PLC0415
+    from thresher.queue.inspection import stats as read  # noqa: PLC0415
+
+    problems: list[str] = []
+    ids = [_queue_id(queue, problems) for queue in queues or ()]
+    found = read(_loaded(config, flags, problems), ids)
+    if as_json:
+        emit_json(
+            {
+                "topics": [asdict(topic) for topic in found.topics],
+                "queues": [
+                    {
+                        **as_json_text("queue", each.queue),
+                        "members": each.members,
+                        "lag_records": each.lag_records,
+                        "in_progress": each.in_progress,
+                        "oldest_started_at": None
+                        if each.oldest_started_ms is None
+                        else time_of(each.oldest_started_ms).isoformat(),
+                    }
+                    for each in found.queues
+                ],
+                "malformed_markers": found.malformed_markers,
+            }
+        )
+        return
+    now = datetime.now(UTC)
+    table(
+        "Queues",
+        ["queue", "consumers", "lag, in records of all queues", "in progress", "oldest in progress"],
+        [
+            [
+                _text(each.queue),
+                str(each.members),
+                f"{each.lag_records:,}",
+                f"{each.in_progress:,}",
+                ""
+                if each.oldest_started_ms is None
+                else f"{max(0.0, (now - time_of(each.oldest_started_ms)).total_seconds()):,.0f} s",
+            ]
+            for each in found.queues
+        ],
+    )
+    table(
+        "Topics",
+        ["topic", "partitions", "records"],
+        [[topic.name, str(topic.partitions), f"{topic.records:,}"] for topic in found.topics],
+    )
+    if found.malformed_markers:
+        out.print(f"{found.malformed_markers:,} records of the marker topic are no markers")
+
+
+for _command in (init, send, receive, peek, stats):
+    add_form_command(app, _command.__name__, _command, form)
+
+
+def _loaded(config: Path | None, flags: Mapping[str, Any], problems: Sequence[str] = ()) -> "QueueConfig":
+    """Return the configuration. Raises with its problems and those of the arguments, in one message."""
+    from thresher.config.problem import ConfigurationInvalid  # noqa: PLC0415
+    from thresher.queue.configuration import load_queue_config  # noqa: PLC0415
+
+    try:
+        loaded = load_queue_config(config, flags, os.environ)
+    except ConfigurationInvalid as error:
+        raise ConfigurationInvalid("\n  ".join([str(error), *problems])) from None
+    if problems:
+        raise InvalidInput("\n  ".join(problems))
+    hide(loaded.secrets.mask)
+    configure_logging(level="warning")
+    mask_logs(loaded.secrets)
+    return loaded.form
+
+
+def _queue_id(given: str, problems: list[str]) -> bytes:
+    from thresher.queue.queue import queue_id  # noqa: PLC0415
+
+    try:
+        # The bytes of the command line, whatever its encoding.
+        return queue_id(os.fsencode(given))
+    except InvalidInput as error:
+        problems.append(f"QUEUE: {error}")
+        return b""
+
+
+def _headers(given: Iterable[str], problems: list[str]) -> list[tuple[str, bytes]]:
+    pairs = [each.partition("=") for each in given]
+    if any(not (name and sign) for name, sign, _ in pairs):
+        problems.append("--header: name=value is needed")
+    return [(name, os.fsencode(value)) for name, _, value in pairs]
+
+
+def _send_lines(
+    producer: "QueueProducer", lines: Iterable[bytes], headers: Sequence[tuple[str, bytes]], as_json: bool
+) -> None:
+    """Send a message for each line, and print their ids in the order of the lines. Raises the first error."""
+    waiting: deque[tuple[int, Future[MessageId]]] = deque()
+    failed: list[tuple[int, ThresherError]] = []
+    sent, told = 0, time.monotonic()
+
+    def confirm(most_waiting: int) -> None:
+        nonlocal sent, told
+        while waiting and (len(waiting) > most_waiting or waiting[0][1].done()):
+            number, future = waiting.popleft()
+            try:
+                _print_id(future.result(), as_json)
+                sent += 1
+            except ThresherError as error:
+                failed.append((number, error))
+        if time.monotonic() - told > _TELL_SECONDS:
+            told = time.monotonic()
+            note(f"{sent:,} messages sent")
+
+    for number, line in enumerate(lines, 1):
+        try:
+            waiting.append((number, producer.send_async(line.removesuffix(b"\n"), headers)))
+        except ThresherError as error:
+            failed.append((number, error))
+        confirm(_IN_FLIGHT)
+        if failed:
+            break
+    confirm(0)
+    if failed:
+        for number, problem in failed[1:_BATCH]:
+            note(f"line {number}: {problem}")
+        number, first = failed[0]
+        also = f", {len(failed) - 1:,} more failed" if len(failed) > 1 else ""
+        raise type(first)(f"line {number}: {first}; {sent:,} messages were sent{also}") from first
+
+
+def _messages(consumer: "QueueConsumer", most: int, timeout: float, stopped: threading.Event) -> "Iterator[Message]":
+    """Yield messages until there were enough, none came for a while, or a signal; then what was started till then."""
+    count, heard = 0, time.monotonic()
+    while count < most and not stopped.is_set():
+        batch = consumer.receive_batch(min(_BATCH, most - count), _LOOK_SECONDS)
+        yield from batch
+        count += len(batch)
+        if batch:
+            heard = time.monotonic()
+        elif time.monotonic() - heard >= timeout:
+            break
+    consumer.leave()
+    if count < most:
+        yield from consumer.receive_batch(most - count, 0.0)
+
+
+def _settle(service: "QueueService", consumer: "QueueConsumer", held: "list[Message]", no_ack: bool) -> None:
+    """Ack messages or give them back, and wait for the broker. Raises `MarkerUnknown`."""
+    from thresher.queue import MarkerUnknown  # noqa: PLC0415
+
+    consumer.leave()
+    for message in held:
+        if no_ack:
+            message.nack()
+        else:
+            message.ack()
+    answered = consumer.flush()
+    unknown = next(each.value for each in service.metrics() if each.family.name == _UNKNOWN_MARKERS)
+    if not answered or unknown:
+        raise MarkerUnknown("the broker has not confirmed every ack: some of what was printed may be redelivered")
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """Yield what the first SIGINT or SIGTERM sets. The second one does what it did before."""
+    stopped = threading.Event()
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+    def stop(*_: object) -> None:
+        stopped.set()
+        restore()
+
+    for kind in before:
+        signal.signal(kind, stop)
+    try:
+        yield stopped
+    finally:
+        restore()
+
+
+def _print_id(message_id: "MessageId", as_json: bool) -> None:
+    if as_json:
+        emit_json({"id": str(message_id)})
+    else:
+        typer.echo(str(message_id))
+
+
+def _print_message(message: "Message", as_json: bool) -> None:
+    """Print a message, through to the reader of standard output."""
+    from thresher.queue.inspection import described  # noqa: PLC0415
+
+    if as_json:
+        emit_json(described(message.id, message))
+    else:
+        # Bytes are printed as they are.
+        typer.echo(message.payload)
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "backslashreplace")

@@ -1,0 +1,331 @@
+"""Reads how queues stand: the messages that wait, and what is in progress. Joins no group and changes nothing.
+
+1. Only committed records count, up to the end that each partition had when its reading began.
+2. A message waits while its queue's group has not passed it. A queue without a group has every message waiting.
+3. A message is in progress from its Start to its End, among the markers that retention has kept. A message that was
+   given back is in progress until the tracker has redelivered it.
+"""
+
+import base64
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from thresher.kafka.admin import Admin, TopicFacts
+from thresher.kafka.group_offsets import GroupOffset, group_offsets
+from thresher.kafka.partition_ends import PartitionEnds, partition_ends
+from thresher.kafka.problem import BrokerLost, broker_problem
+from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.queue.configuration import QueueConfig
+from thresher.queue.hand_off.group import headers_read
+from thresher.queue.message import Message as ReceivedMessage
+from thresher.queue.problem import TopicsUnsuitable
+from thresher.queue.queue import group_of
+from thresher.queue.wire.marker import Marker, MarkerMalformed, MarkerType, MessageId, decode
+from thresher.queue.wire.record import Record, record_of
+
+_logger = logging.getLogger(f"{__name__}.client")
+_logger.setLevel(logging.CRITICAL)
+_ANSWER_SECONDS = 15.0
+# Read at a time; and how far from the end the newest messages are looked for at first.
+_RECORDS, _FIRST_STEP = 500, 1_000
+_GROUP_PREFIX = group_of(b"")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peeked:
+    """A message of the message topic, and whether no consumer has been handed it yet."""
+
+    record: Record
+    written_ms: int
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStats:
+    """A topic. `records` is counted by offsets: ends of transactions and removed records between count too."""
+
+    name: str
+    partitions: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats:
+    """A queue. `lag_records` are the topic's records, of all queues, that its group has not passed."""
+
+    queue: bytes
+    members: int
+    lag_records: int
+    in_progress: int
+    oldest_started_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """The topics, the queues by id, and how many records of the marker topic are no markers."""
+
+    topics: tuple[TopicStats, ...]
+    queues: tuple[QueueStats, ...]
+    malformed_markers: int
+
+
+class StartedMessages:
+    """The messages in progress, as the markers of one partition after another tell."""
+
+    def __init__(self) -> None:
+        self._started: dict[MessageId, tuple[bytes, int]] = {}
+
+    def take(self, marker: Marker, timestamp_ms: int) -> None:
+        """Take in the next marker of a partition. A Start that was written again keeps its first time."""
+        if marker.type is MarkerType.START:
+            self._started.setdefault(marker.message_id, (marker.key, timestamp_ms))
+        elif marker.type is MarkerType.END:
+            # Retention may have removed its Start.
+            self._started.pop(marker.message_id, None)
+
+    def counts(self) -> Counter[bytes]:
+        """Return how many messages of each queue are in progress."""
+        return Counter(queue for queue, _ in self._started.values())
+
+    def oldest_ms(self, queue: bytes) -> int | None:
+        """Return when the oldest message in progress was started, if there is one."""
+        return min((at for each, at in self._started.values() if each == queue), default=None)
+
+
+def queue_of(group: str) -> bytes | None:
+    """Return the id of the queue whose consumer group this is; None for another's group."""
+    return unquote_to_bytes(group.removeprefix(_GROUP_PREFIX)) if group.startswith(_GROUP_PREFIX) else None
+
+
+def lag(ends: Mapping[int, PartitionEnds], offsets: Mapping[int, GroupOffset]) -> int:
+    """Return how many records a group has before it. A partition without an offset is read from its first record."""
+    return sum(end.high - _next(end, offsets.get(partition)) for partition, end in ends.items())
+
+
+def chosen(found: Iterable[Peeked], most: int, *, last: bool) -> list[Peeked]:
+    """Return the oldest or the newest messages of all partitions, the oldest first."""
+    in_order = sorted(found, key=lambda each: (each.written_ms, each.record.message_id))
+    return in_order[-most:] if last else in_order[:most]
+
+
+def described(message_id: MessageId, message: ReceivedMessage | Record) -> dict[str, object]:
+    """Return a message as JSON can hold it, with every byte."""
+    return {
+        "id": str(message_id),
+        "origin_id": str(message.origin_id),
+        "delivery_count": message.delivery_count,
+        "enqueued_at": time_of(message.enqueued_at_ms).isoformat(),
+        "headers": [{"name": name, **as_json_text("value", value)} for name, value in message.headers],
+        **as_json_text("payload", message.payload),
+    }
+
+
+def as_json_text(name: str, content: bytes | None) -> dict[str, str | None]:
+    """Return content under its name as text; what is no text, in base64, under `<name>_base64`."""
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}
+
+
+def time_of(milliseconds: int) -> datetime:
+    """Return a time of Kafka's."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def reached(config: QueueConfig, topics: Iterable[str]) -> tuple[Admin, dict[str, int]]:
+    """Require that the broker answers and has these topics; return their numbers of partitions.
+
+    Raises `TopicsUnsuitable`, `BrokerRefused` or `BrokerLost`.
+    """
+    admin = Admin.of({"log_level": 2, **config.clients})
+    try:
+        admin.greet()
+        facts = admin.facts(list(topics))
+    except KafkaException as error:
+        raise broker_problem(f"{config.bootstrap_servers} cannot be used", error.args[0]) from error
+    partitions = {name: fact.partitions for name, fact in facts.items() if isinstance(fact, TopicFacts)}
+    errors = {name: fact for name, fact in facts.items() if isinstance(fact, KafkaError)}
+    for name, why in errors.items():
+        if refusal_of(why) is not Refusal.TOPIC:
+            raise broker_problem(f"the topic {name} cannot be used", why)
+    if errors:
+        raise TopicsUnsuitable(f"there is no topic {', '.join(sorted(errors))}: make it with 'thresher queue init'")
+    return admin, partitions
+
+
+def peek(config: QueueConfig, queue: bytes, most: int, *, last: bool, handed_off: bool) -> list[Peeked]:
+    """Return the oldest or the newest messages of a queue that wait; with `handed_off`, others that are kept too."""
+    topic = config.message_topic
+    admin, partitions = reached(config, [topic])
+    numbers = range(partitions[topic])
+    ends = partition_ends(admin.client, topic, numbers)
+    offsets = group_offsets(admin.client, group_of(queue), topic, numbers)
+    found: list[Peeked] = []
+    with closing(_reader(config)) as reader:
+        for partition, end in ends.items():
+            waiting_from = _next(end, offsets.get(partition))
+            first = end.first if handed_off else waiting_from
+            place = TopicPartition(topic, partition, first)
+            read = _newest if last else _oldest
+            found += [_peeked(each, waiting_from) for each in read(reader, place, end.stable, queue, most)]
+    return chosen(found, most, last=last)
+
+
+def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
+    """Return how queues stand: those given, or all that have a consumer group or messages in progress."""
+    names = (config.message_topic, config.marker_topic, config.queues_topic, config.dead_topic)
+    admin, partitions = reached(config, names)
+    ends = {name: partition_ends(admin.client, name, range(partitions[name])) for name in names}
+    started, malformed = _started(config, ends[config.marker_topic])
+    members = _members(admin)
+    in_progress = started.counts()
+    wanted = set(queues)
+    found = []
+    for queue in sorted(wanted or members.keys() | in_progress.keys()):
+        messages = ends[config.message_topic]
+        offsets = group_offsets(admin.client, group_of(queue), config.message_topic, messages)
+        # Groups of queues on other topics have the same prefix.
+        if offsets or queue in wanted or in_progress[queue]:
+            found.append(
+                QueueStats(
+                    queue=queue,
+                    members=members.get(queue, 0),
+                    lag_records=lag(messages, offsets),
+                    in_progress=in_progress[queue],
+                    oldest_started_ms=started.oldest_ms(queue),
+                )
+            )
+    return Stats(
+        topics=tuple(
+            TopicStats(
+                name=name,
+                partitions=len(ends[name]),
+                records=sum(end.high - end.first for end in ends[name].values()),
+            )
+            for name in names
+        ),
+        queues=tuple(found),
+        malformed_markers=malformed,
+    )
+
+
+def _started(config: QueueConfig, ends: Mapping[int, PartitionEnds]) -> tuple[StartedMessages, int]:
+    """Read the markers; return the messages in progress, and how many records are no markers."""
+    started, malformed = StartedMessages(), 0
+    with closing(_reader(config)) as reader:
+        for partition, end in ends.items():
+            for record in _records(reader, TopicPartition(config.marker_topic, partition, end.first), end.stable):
+                try:
+                    started.take(decode(record.value() or b""), record.timestamp()[1])
+                except MarkerMalformed:
+                    malformed += 1
+    return started, malformed
+
+
+def _members(admin: Admin) -> dict[bytes, int]:
+    """Return the queues that have a consumer group, with the number of its members."""
+    try:
+        listed = admin.client.list_consumer_groups(request_timeout=_ANSWER_SECONDS).result()
+        groups = {each.group_id: queue for each in listed.valid if (queue := queue_of(each.group_id)) is not None}
+        if not groups:
+            return {}
+        described = admin.client.describe_consumer_groups(list(groups), request_timeout=_ANSWER_SECONDS)
+        return {groups[group]: len(answer.result().members) for group, answer in described.items()}
+    except KafkaException as error:
+        raise broker_problem("the consumer groups are unknown", error.args[0]) from error
+
+
+def _next(end: PartitionEnds, offset: GroupOffset | None) -> int:
+    """Return the next offset that a group reads, of those that are still there."""
+    return end.first if offset is None else min(max(offset.offset, end.first), end.high)
+
+
+def _oldest(reader: Consumer, place: TopicPartition, end: int, queue: bytes, most: int) -> list[Message]:
+    return list(islice((each for each in _records(reader, place, end) if each.key() == queue), most))
+
+
+def _newest(reader: Consumer, place: TopicPartition, end: int, queue: bytes, most: int) -> list[Message]:
+    """Read from ever further before the end, until enough messages are found or all was read."""
+    step = max(_FIRST_STEP, 4 * most)
+    while True:
+        start = TopicPartition(place.topic, place.partition, max(place.offset, end - step))
+        found = deque((each for each in _records(reader, start, end) if each.key() == queue), maxlen=most)
+        if len(found) == most or start.offset <= place.offset:
+            return list(found)
+        step *= 8
+
+
+def _peeked(message: Message, waiting_from: int) -> Peeked:
+    message_id = MessageId(message.partition() or 0, message.offset() or 0)
+    timestamp = message.timestamp()[1]
+    return Peeked(
+        record=record_of(message_id, message.value(), headers_read(message), timestamp),
+        written_ms=timestamp,
+        waiting=message_id.offset >= waiting_from,
+    )
+
+
+def _reader(config: QueueConfig) -> Consumer:
+    properties: dict[str, Any] = {
+        "log_level": 2,
+        "fetch.wait.max.ms": 10,
+        **config.clients,
+        **config.consumer,
+        # The client needs a name for a group, which it never joins.
+        "group.id": f"{config.message_topic}.reader",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        # What retention removes meanwhile is left out.
+        "auto.offset.reset": "earliest",
+        "allow.auto.create.topics": False,
+    }
+    return Consumer(properties, logger=_logger)
+
+
+def _records(reader: Consumer, place: TopicPartition, end: int) -> Iterator[Message]:
+    """Yield a partition's committed records from an offset to before `end`. Raises `BrokerLost` or `BrokerRefused`."""
+    if place.offset >= end:
+        return
+    what = f"{place.topic}/{place.partition} cannot be read"
+    reader.assign([place])
+    heard = time.monotonic()
+    while True:
+        for message in _consumed(reader, what):
+            heard = time.monotonic()
+            if (error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF:
+                # The client mends what passes, such as a leader that moves. The group is none of ours.
+                if refusal_of(error) is not Refusal.MOMENT and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    raise broker_problem(what, error)
+                continue
+            offset = message.offset() or 0
+            if error is None and offset < end:
+                yield message
+            # Ends of transactions take offsets too: only the client's event tells that no record follows.
+            if offset >= (end - 1 if error is None else end):
+                return
+        if time.monotonic() - heard > _ANSWER_SECONDS:
+            raise BrokerLost(f"{what}: nothing came for {_ANSWER_SECONDS:g} s")
+
+
+def _consumed(reader: Consumer, what: str) -> list[Message]:
+    try:
+        # `consume` would wait for as many as it is told; `poll` returns with the first.
+        first = reader.poll(1.0)
+        return [] if first is None else [first, *reader.consume(_RECORDS, 0)]
+    except KafkaException as error:
+        raise broker_problem(what, error.args[0]) from error
