@@ -46,7 +46,6 @@ class InProgress:
         self._redelivery_seconds = redelivery_seconds
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # By the time their next KeepAlive is due, the earliest first: all wait equally long.
         self._entries: dict[MessageId, _Entry] = {}
         self._closed = False
 
@@ -113,15 +112,10 @@ class InProgress:
         """Send the KeepAlives that are due."""
         now = self._monotonic()
         with self._lock:
-            while self._entries:
-                message_id, entry = next(iter(self._entries.items()))
-                if entry.due > now:
-                    return
-                self._keep_alive(message_id, entry)
-                # To the end: it is due after all the others now.
-                del self._entries[message_id]
-                entry.due = now + self._redelivery_seconds / 2
-                self._entries[message_id] = entry
+            for message_id, entry in self._entries.items():
+                if entry.due <= now:
+                    self._keep_alive(message_id, entry)
+                    entry.due = now + self._redelivery_seconds / 2
 
     def give_back(self) -> None:
         """End all that are left: each is redelivered at once. Later calls for them raise `QueueClosed`."""
@@ -132,7 +126,11 @@ class InProgress:
                 marker = Marker(
                     type=MarkerType.KEEPALIVE, message_id=message_id, undelivered=entry.received is None
                 )  # fmt: skip
-                self._markers.send(self._queue, entry.partition, marker)
+                try:
+                    self._markers.send(self._queue, entry.partition, marker)
+                except MarkerUnknown:
+                    # It is redelivered after the time-out; the others need not wait for that.
+                    self._figures.count("markers_unknown")
         self._figures.count("given_back", len(left))
 
     def _require(self, message: Message) -> _Entry:

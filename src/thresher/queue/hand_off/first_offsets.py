@@ -48,7 +48,7 @@ def notes_of(queue: bytes, topic_id: str, contents: Iterable[bytes]) -> frozense
             note = json.loads(content)
             if note["queue"] == queue.hex() and note["topic_id"] == topic_id:
                 found.add(int(note["partition"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
     return frozenset(found)
 

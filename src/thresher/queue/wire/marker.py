@@ -106,6 +106,8 @@ def decode(content: bytes) -> Marker:
         raise MarkerMalformed(f"{len(content)} bytes are no marker: {error}") from error
     except ValueError as error:
         raise MarkerMalformed(f"a marker has a type that we do not know: {error}") from error
+    if not message.HasField("message_id"):
+        raise MarkerMalformed("a marker names no message")
     return Marker(
         type=kind,
         message_id=MessageId(message.message_id.partition, message.message_id.offset),

@@ -49,7 +49,7 @@ def record_of(message_id: MessageId, payload: bytes | None, headers: Headers, ti
         message_id=message_id,
         payload=payload or b"",
         headers=tuple(header for header in headers if header[0] not in OWN),
-        delivery_count=_number(own.get(DELIVERY_COUNT), 1),
+        delivery_count=_number(own.get(DELIVERY_COUNT), 1, digits=9),
         origin_id=_message_id(own.get(ORIGIN_ID), message_id),
         enqueued_at_ms=_number(own.get(ENQUEUED_AT), timestamp_ms, digits=14),
     )
@@ -67,8 +67,8 @@ def headers_of(record: Record, dead_reason: str | None = None) -> list[tuple[str
     return [*record.headers, *own]
 
 
-def _number(content: bytes | None, otherwise: int, digits: int = 18) -> int:
-    # 18 digits are fewer than 2^63 has; milliseconds of 14 digits are before the year 9999, the last of `datetime`.
+def _number(content: bytes | None, otherwise: int, *, digits: int) -> int:
+    # 9 digits fit a marker's count; milliseconds of 14 digits are before the year 9999, the last of `datetime`.
     if content is None or not content.isdigit() or len(content) > digits:
         return otherwise
     return int(content) or otherwise
