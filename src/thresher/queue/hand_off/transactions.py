@@ -1,6 +1,7 @@
 """The transactions of one consumer: every answer of its producer as an answer of the hand-off."""
 
 import itertools
+import time
 from collections.abc import Callable, Mapping
 
 from thresher.kafka.group_offsets import GroupOffset
@@ -24,6 +25,9 @@ from thresher.queue.hand_off.protocol import (
 )
 from thresher.queue.hand_off.starts import judged, records_of
 from thresher.queue.markers import Markers
+
+# How long the broker needs to end a transaction whose commit it has confirmed.
+_ENDING_SECONDS = 0.02
 
 
 class Transactions:
@@ -86,6 +90,10 @@ class Transactions:
                     lambda producer: judged((fault.refusal, fault.why, fault.topic) for fault in producer.flush())
                 )
             case SendOffsets(batch, name):
+                if not batch.records:
+                    # No Start came first. The broker may still be ending the transaction before this one, and the
+                    # client would ask again after two seconds.
+                    time.sleep(_ENDING_SECONDS)
                 ends = {partition: span.end for partition, span in batch.spans.items()}
                 return self._answer(lambda producer: self._send_offsets(producer, ends, name, member))
             case Commit():
