@@ -1,0 +1,138 @@
+"""Where the contract of queues is judged: in memory and on Kafka.
+
+Redelivery is the tracker's work. `MemoryQueueService` does it too, so there a message is received again; on Kafka the
+markers are read, from which a tracker knows what to do. Messages are judged once their consumers are closed.
+"""
+
+from typing import Any, Protocol
+
+from tests.processes import eventually
+from tests.queue.topics import QueueTopics
+from thresher.queue import Message, MessageId, Queue, QueueService
+from thresher.queue.memory import MemoryQueueService
+from thresher.queue.wire.marker import Marker, MarkerType
+
+SOON_SECONDS = 30.0
+
+Service = QueueService | MemoryQueueService
+
+
+class World(Protocol):
+    """A service, and what became of its messages."""
+
+    @property
+    def service(self) -> Service:
+        """The service, for all tests of this world."""
+
+    def make_service(self, **keys: Any) -> Service:
+        """Return another service, with keys of its own."""
+
+    def require_ended(self, queue: Queue, sent: MessageId) -> None:
+        """Fail unless a message was processed, and is never redelivered."""
+
+    def require_redelivery(self, queue: Queue, sent: MessageId, *, delay: float = 0.0, counted: bool = True) -> None:
+        """Fail unless a message is redelivered after so many seconds, and its delivery counts or does not."""
+
+    def require_dead(self, queue: Queue, sent: MessageId, reason: str) -> None:
+        """Fail unless a message is to become a dead letter, and is not redelivered."""
+
+    def require_extended(self, queue: Queue, sent: MessageId, seconds: float) -> None:
+        """Fail unless the redelivery of a message was put off, before it was acked."""
+
+
+class MemoryWorld:
+    """In memory, with a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self._now = 1000.0
+        self._redelivered: dict[MessageId, Message] = {}
+        self.service = self.make_service()
+
+    def make_service(self, **keys: Any) -> MemoryQueueService:
+        return MemoryQueueService(keys, monotonic=lambda: self._now)
+
+    def require_ended(self, queue: Queue, sent: MessageId) -> None:
+        assert self._again(queue, sent) is None
+        self._now += 86_400
+        assert self._again(queue, sent) is None
+        assert sent not in {letter.origin_id for letter in self.service.dead_letters(queue.id)}
+
+    def require_redelivery(self, queue: Queue, sent: MessageId, *, delay: float = 0.0, counted: bool = True) -> None:
+        if delay:
+            self._now += delay - 0.001
+            assert self._again(queue, sent) is None
+            self._now += 0.002
+        again = self._again(queue, sent)
+        assert again is not None
+        assert again.id != sent
+        assert again.delivery_count == 1 + counted
+
+    def require_dead(self, queue: Queue, sent: MessageId, reason: str) -> None:
+        assert self._again(queue, sent) is None
+        (letter,) = [letter for letter in self.service.dead_letters(queue.id) if letter.origin_id == sent]
+        assert letter.reason == reason
+
+    def require_extended(self, queue: Queue, sent: MessageId, seconds: float) -> None:  # noqa: ARG002 - nothing times out
+        self.require_ended(queue, sent)
+
+    def _again(self, queue: Queue, sent: MessageId) -> Message | None:
+        """The redelivery of a message, if there was one by now."""
+        with queue.consumer() as consumer:
+            while (message := consumer.receive(0)) is not None:
+                message.ack()
+                assert message.origin_id not in self._redelivered
+                self._redelivered[message.origin_id] = message
+        return self._redelivered.get(sent)
+
+
+class KafkaWorld:
+    """On a broker: the markers say what became of a message."""
+
+    def __init__(self, bootstrap: str) -> None:
+        # A consumer that is closed ends its poll first.
+        self._topics = QueueTopics(bootstrap, marker_partitions=3, consumer_next_message_timeout=50)
+        self.service = self.make_service()
+
+    def make_service(self, **keys: Any) -> QueueService:
+        return QueueService(self._topics.config.model_copy(update=keys))
+
+    def require_ended(self, queue: Queue, sent: MessageId) -> None:
+        (end,) = self._behind_start(queue, sent)
+        assert end == Marker(type=MarkerType.END, message_id=sent)
+
+    def require_redelivery(self, queue: Queue, sent: MessageId, *, delay: float = 0.0, counted: bool = True) -> None:
+        (last,) = self._behind_start(queue, sent)
+        assert last == Marker(
+            type=MarkerType.KEEPALIVE,
+            message_id=sent,
+            redeliver_after_ms=int(delay * 1000),
+            undelivered=not counted,
+        )
+
+    def require_dead(self, queue: Queue, sent: MessageId, reason: str) -> None:
+        (last,) = self._behind_start(queue, sent)
+        assert last == Marker(type=MarkerType.KEEPALIVE, message_id=sent, reject_reason=reason)
+
+    def require_extended(self, queue: Queue, sent: MessageId, seconds: float) -> None:
+        kept, end = self._behind_start(queue, sent, 2)
+        assert kept.type is MarkerType.KEEPALIVE
+        # It counts from the moment of the marker, which is a little later than that of the call.
+        assert 0 <= seconds * 1000 - kept.redeliver_after_ms <= 1000
+        assert end.type is MarkerType.END
+
+    def _behind_start(self, queue: Queue, sent: MessageId, count: int = 1) -> list[Marker]:
+        """The markers of a message behind its Start, once there are so many, all in the partition of the Start."""
+        found: list[Marker] = []
+
+        def complete() -> bool:
+            placed = [each for each in self._topics.markers(queue.id) if each.marker.message_id == sent]
+            assert len({each.partition for each in placed}) <= 1
+            found[:] = [each.marker for each in placed]
+            return len(found) > count
+
+        # A transaction's markers are hidden until the broker has ended it.
+        eventually(complete, SOON_SECONDS, lambda: f"{sent} has {found}")
+        start, *behind = found
+        assert (start.type, start.key) == (MarkerType.START, queue.id)
+        assert (start.delivery_count, start.origin_id) == (1, sent)
+        return behind
