@@ -5,21 +5,32 @@ from pathlib import Path
 
 import pytest
 
-from thresher.config.docs_table import with_table
+from maintenance.configuration_table import QUEUES, with_tables
+from thresher.config.setting import keys_of
 from thresher.harvest.configuration import load
-from thresher.harvest.form import KEYS, RelayForm
+from thresher.harvest.form import KEYS
 from thresher.harvest.reaper import KEYS_OF_HARVEST, LIMITS
 from thresher.kafka.transactional import GUARDED
+from thresher.queue.configuration import _GUARDED, QueueConfig, load_queue_config
 
-PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
-EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+WHOLE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+PAGE, _, OF_QUEUES = WHOLE.partition(QUEUES)
+HEAD = "| key | meaning | values | default |"
 
 
-def rows(head: str) -> dict[str, list[str]]:
+def examples(page: str) -> list[str]:
+    """The files on a page."""
+    return re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+EXAMPLES = examples(PAGE)
+
+
+def rows(head: str, page: str = PAGE) -> dict[str, list[str]]:
     """The rows of the table with this head, by each name in their first cell."""
-    (table,) = re.findall(rf"^{re.escape(head)}\n\| -.*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    (table,) = re.findall(rf"^{re.escape(head)}\n\| -.*\n((?:\|.*\n)+)", page, re.MULTILINE)
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.strip().splitlines()]
-    return {name: row for row in cells for name in re.findall(r"`([\w.]+)`", row[0])}
+    return {name: row for row in cells for name in re.findall(r"`([\w.-]+)`", row[0])}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
@@ -36,9 +47,9 @@ def test_there_are_examples_of_both_forms() -> None:
     assert ["harvest:" in example for example in EXAMPLES] == [False, True, True, False]
 
 
-def test_the_table_of_keys_is_made_from_the_form() -> None:
-    assert with_table(PAGE, RelayForm) == PAGE, "run maintenance/configuration_table.py"
-    told = rows("| key | meaning | values | default |")
+def test_the_tables_of_keys_are_made_from_the_forms() -> None:
+    assert with_tables(WHOLE) == WHOLE, "run maintenance/configuration_table.py"
+    told = rows(HEAD)
     assert set(KEYS) <= set(told)
     assert told["shards"][-2:] == ["1 to 64", "2"]
     assert told["batch_rows"][-2:] == ["1 to 40,000", "10,000"]
@@ -68,3 +79,26 @@ def test_every_key_of_goharvests_is_told_of() -> None:
 def test_what_is_refused_is_listed() -> None:
     for name in GUARDED:
         assert f"`{name}`" in PAGE
+
+
+def test_every_key_of_queues_has_its_row() -> None:
+    told = rows(HEAD, OF_QUEUES)
+    assert tuple(told) == keys_of(QueueConfig)
+    assert told["redelivery-timeout"][-2:] == ["10 to 43,200,000", "60,000"]
+    assert told["message-topic"][-1] == "required"
+    assert told["redelivery-tracker"][-1] == "`use-now-if-no-marker-seen: 60000, num-offsets-per-commit: 1000`"
+
+
+def test_the_example_of_queues_is_taken(tmp_path: Path) -> None:
+    (example,) = examples(OF_QUEUES)
+    (tmp_path / "kafka-password").write_text("hunter2\n")
+    path = tmp_path / "queues.yaml"
+    path.write_text(example.replace("/run/secrets", str(tmp_path)))
+    form = load_queue_config(path, {}, {}).form
+    assert (form.message_topic, form.kafka["sasl.password"]) == ("messages", "hunter2")
+
+
+def test_what_queues_refuse_is_listed() -> None:
+    refused = re.findall(r"^(?:What a guarantee rests on|The broker is named by).*?\n\n?(?=\n|\Z)", WHOLE, re.M | re.S)
+    assert len(refused) == 2
+    assert {name for name in _GUARDED if f"`{name}`" not in "".join(refused)} == set()

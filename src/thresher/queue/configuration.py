@@ -12,11 +12,10 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, field_validator
 
-from thresher.config.form import Form, KafkaProperties, Properties, Rule, fill_in
+from thresher.config.form import Form, KafkaProperties, Properties, Rule
 from thresher.config.kafka_properties import KafkaSections, wrong_servers
-from thresher.config.loading import Completed, load
-from thresher.config.problem import ConfigurationInvalid
-from thresher.config.report import Problem, as_text, no_such_key
+from thresher.config.loading import Completed, complete, load
+from thresher.config.report import Problem, no_such_key
 from thresher.config.setting import DefaultText, Required
 from thresher.kafka.transactional import GUARDED
 
@@ -187,10 +186,7 @@ def configured(given: "QueueConfig | Mapping[str, Any]") -> QueueConfig:
     """Return a configuration that can work. Raises `ConfigurationInvalid` with every problem. No server is asked."""
     keys = given.model_dump(by_alias=True, exclude_unset=True) if isinstance(given, QueueConfig) else dict(given)
     # In code, keys have underscores.
-    config, problems = fill_in(QueueConfig, {name.replace("_", "-"): value for name, value in keys.items()})
-    if problems:
-        raise ConfigurationInvalid(as_text(problems))
-    return config
+    return complete(QueueConfig, {str(name).replace("_", "-"): value for name, value in keys.items()}).form
 
 
 def load_queue_config(
