@@ -1,0 +1,406 @@
+"""The rules of the hand-off, one by one: what is done, in which order, and what each answer leads to."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.refusal import Refusal
+from thresher.kafka.transactional import ProducerRefused
+from thresher.queue.buffer import ReceiveBuffer
+from thresher.queue.configuration import QueueConfig, configured
+from thresher.queue.hand_off.intake import Batch, Intake, Span
+from thresher.queue.hand_off.member import MemberThread, Rejoin
+from thresher.queue.hand_off.protocol import (
+    Begin,
+    Commit,
+    CommitOffsets,
+    Deliver,
+    Effect,
+    Flush,
+    NoMember,
+    Outcome,
+    ReadCommitted,
+    Refused,
+    Renew,
+    Rest,
+    SendOffsets,
+    Steps,
+    Uncertain,
+    Verdict,
+    WriteStarts,
+    at_least_once,
+    exactly_once,
+    judge,
+)
+from thresher.queue.hand_off.starts import judged, records_of
+from thresher.queue.metrics import Figures
+from thresher.queue.problem import DeadLetterRefused, TopicsUnsuitable
+from thresher.queue.wire.marker import Marker, MarkerType, MessageId, decode
+from thresher.queue.wire.record import DEAD_REASON, Record, record_of
+
+ONE_TRY = [Begin, WriteStarts, Flush, SendOffsets, Commit]
+NO_ANSWER = Uncertain("no answer")
+TOO_LARGE = Refused("too large")
+REMOVED = NoMember("removed")
+
+
+def record(partition: int, offset: int) -> Record:
+    place = MessageId(partition, offset)
+    return Record(message_id=place, payload=b"p", headers=(), delivery_count=1, origin_id=place, enqueued_at_ms=1)
+
+
+def batch_of(*offsets: int, begin: int = 0, end: int = 10) -> Batch:
+    """A batch of partition 0."""
+    return Batch(records=tuple(record(0, offset) for offset in offsets), spans={0: Span(begin, end)})
+
+
+def offset(value: int, name: str = "", partition: int = 0) -> dict[int, GroupOffset]:
+    return {partition: GroupOffset(topic="t", partition=partition, offset=value, metadata=name)}
+
+
+def names() -> Callable[[], str]:
+    numbers = itertools.count(1)
+    return lambda: f"name-{next(numbers)}"
+
+
+class Run:
+    """Answers a hand-off's effects, each kind in turn; without a prepared answer, as if all went well."""
+
+    def __init__(self, steps: Steps, **answers: list[Any]) -> None:
+        self.seen: list[Effect] = []
+        self.outcome: Outcome | None = None
+        answer: Any = None
+        try:
+            while True:
+                effect = steps.send(answer)
+                self.seen.append(effect)
+                prepared = answers.get(type(effect).__name__)
+                answer = prepared.pop(0) if prepared else None
+        except StopIteration as end:
+            self.outcome = end.value
+        assert not any(answers.values()), "every prepared answer was needed"
+
+    @property
+    def kinds(self) -> list[type[Effect]]:
+        return [type(effect) for effect in self.seen]
+
+    @property
+    def delivered(self) -> list[Batch]:
+        return [effect.batch for effect in self.seen if isinstance(effect, Deliver)]
+
+
+def run_refusing(steps: Steps, *offsets: int) -> list[Effect]:
+    """Run a hand-off to its end and return its effects. The Starts of these offsets are refused, and no dead letter."""
+    seen: list[Effect] = []
+    written: Batch | None = None
+    answer: Any = None
+    try:
+        while True:
+            effect = steps.send(answer)
+            seen.append(effect)
+            answer = None
+            if isinstance(effect, WriteStarts):
+                written = effect.batch
+            elif isinstance(effect, Flush) and written is not None and written.dead_reason is None:
+                answer = TOO_LARGE if any(each.message_id.offset in offsets for each in written.records) else None
+    except StopIteration:
+        return seen
+
+
+def fates(seen: list[Effect]) -> dict[int, str]:
+    """By offset, in order: whether each record was delivered or became a dead letter."""
+    return {
+        each.message_id.offset: "dead" if effect.batch.dead_reason else "delivered"
+        for effect in seen
+        if isinstance(effect, Deliver)
+        for each in effect.batch.records
+    }
+
+
+# One try
+
+
+def test_a_batch_is_delivered_after_its_commit() -> None:
+    run = Run(exactly_once(batch_of(1, 2), names()))
+    assert run.kinds == [*ONE_TRY, Deliver]
+    assert run.outcome is Outcome.DELIVERED
+    assert run.delivered == [batch_of(1, 2)]
+
+
+def test_offsets_go_under_the_transactions_name() -> None:
+    run = Run(exactly_once(batch_of(1), names()))
+    assert SendOffsets(batch_of(1), "name-1") in run.seen
+
+
+@pytest.mark.parametrize("step", ["Begin", "WriteStarts", "Flush", "SendOffsets", "Commit"])
+def test_a_step_that_fails_is_the_last_of_its_try(step: str) -> None:
+    answers: dict[str, list[Any]] = {step: [NO_ANSWER], "ReadCommitted": [offset(0)]}
+    run = Run(exactly_once(batch_of(1), names()), **answers)
+    failed = [kind.__name__ for kind in ONE_TRY].index(step) + 1
+    assert run.kinds == [*ONE_TRY[:failed], Renew, ReadCommitted, Rest, *ONE_TRY, Deliver]
+
+
+# What became of a transaction
+
+
+def test_a_commit_that_is_found_is_delivered() -> None:
+    run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(10, "name-1")])
+    assert run.kinds == [*ONE_TRY, Renew, ReadCommitted, Deliver, Rest]
+    assert run.outcome is Outcome.DELIVERED
+
+
+def test_offsets_that_did_not_move_are_tried_again() -> None:
+    run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(0, "before")])
+    assert run.kinds == [*ONE_TRY, Renew, ReadCommitted, Rest, *ONE_TRY, Deliver]
+    assert run.outcome is Outcome.DELIVERED
+
+
+def test_every_try_has_another_name() -> None:
+    run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER] * 2, ReadCommitted=[offset(0), offset(0)])
+    assert [each.name for each in run.seen if isinstance(each, SendOffsets)] == ["name-1", "name-2", "name-3"]
+
+
+def test_rests_grow_with_every_failed_try() -> None:
+    run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER] * 2, ReadCommitted=[offset(0), offset(0)])
+    assert [each.tries for each in run.seen if isinstance(each, Rest)] == [1, 2]
+
+
+def test_a_successor_past_us_ends_the_hand_off() -> None:
+    run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(10, "another")])
+    assert run.kinds == [*ONE_TRY, Renew, ReadCommitted]
+    assert run.outcome is Outcome.GIVEN_UP
+
+
+def test_an_offset_that_is_gone_ends_the_hand_off() -> None:
+    run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[{}])
+    assert run.outcome is Outcome.GIVEN_UP
+    assert not run.delivered
+
+
+def test_one_offset_of_ours_is_enough() -> None:
+    spans = {0: Span(0, 5), 1: Span(0, 5)}
+    found = offset(5, "ours", 0) | offset(9, "another", 1)
+    assert judge(spans, "ours", found) is Verdict.OURS
+
+
+def test_one_offset_of_anothers_is_too_many() -> None:
+    spans = {0: Span(0, 5), 1: Span(0, 5)}
+    assert judge(spans, "ours", offset(0, "", 0) | offset(9, "another", 1)) is Verdict.ANOTHERS
+
+
+def test_offsets_of_other_partitions_decide_nothing() -> None:
+    found = offset(0, "", 0) | offset(9, "another", 1)
+    assert judge({0: Span(0, 5)}, "ours", found) is Verdict.BEFORE
+
+
+# Rebalances
+
+
+def test_a_batch_is_not_tried_again_after_a_rebalance() -> None:
+    run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], ReadCommitted=[offset(0)], Rest=[True])
+    assert run.kinds == [*ONE_TRY, Renew, ReadCommitted, Rest]
+    assert run.outcome is Outcome.GIVEN_UP
+
+
+def test_a_committed_batch_is_delivered_after_a_rebalance() -> None:
+    answers: dict[str, list[Any]] = {"ReadCommitted": [offset(10, "name-1")], "Rest": [True]}
+    run = Run(exactly_once(batch_of(1), names()), Commit=[NO_ANSWER], **answers)
+    assert run.outcome is Outcome.DELIVERED
+    assert run.delivered == [batch_of(1)]
+
+
+def test_a_smaller_batch_is_not_tried_after_a_rebalance() -> None:
+    run = Run(exactly_once(batch_of(1, 2), names()), Flush=[TOO_LARGE], Renew=[True])
+    assert run.kinds == [Begin, WriteStarts, Flush, Renew]
+    assert run.outcome is Outcome.GIVEN_UP
+
+
+def test_refused_offsets_end_the_transaction_and_the_hand_off() -> None:
+    run = Run(exactly_once(batch_of(1), names()), SendOffsets=[REMOVED])
+    assert run.kinds == [*ONE_TRY[:-1], Renew]
+    assert run.outcome is Outcome.GIVEN_UP
+
+
+def test_the_second_half_is_given_up_after_a_rebalance() -> None:
+    answers: dict[str, list[Any]] = {"Commit": [NO_ANSWER], "ReadCommitted": [offset(2, "name-2")], "Rest": [True]}
+    run = Run(exactly_once(batch_of(1, 2), names()), Flush=[TOO_LARGE], **answers)
+    assert run.outcome is Outcome.GIVEN_UP
+    assert run.delivered == [batch_of(1, end=2)]
+
+
+# Refused Starts
+
+
+def test_a_record_refused_alone_becomes_a_dead_letter() -> None:
+    seen = run_refusing(exactly_once(batch_of(1), names()), 1)
+    assert [type(effect) for effect in seen] == [Begin, WriteStarts, Flush, Renew, *ONE_TRY, Deliver]
+    assert seen[-1] == Deliver(batch_of(1).dead("too large"))
+
+
+def test_its_offset_passes_a_dead_letter_in_the_same_transaction() -> None:
+    dead = batch_of(1).dead("too large")
+    seen = run_refusing(exactly_once(batch_of(1), names()), 1)
+    assert seen[4:9] == [Begin(), WriteStarts(dead), Flush(), SendOffsets(dead, "name-2"), Commit()]
+
+
+def test_a_refused_record_is_found_by_halves_and_others_start() -> None:
+    seen = run_refusing(exactly_once(batch_of(1, 2, 3, 4, 5), names()), 3)
+    assert fates(seen) == {1: "delivered", 2: "delivered", 3: "dead", 4: "delivered", 5: "delivered"}
+    assert list(fates(seen)) == [1, 2, 3, 4, 5]
+
+
+def test_several_refused_records_each_become_dead_letters() -> None:
+    seen = run_refusing(exactly_once(batch_of(*range(8)), names()), 0, 5, 7)
+    assert [place for place, fate in fates(seen).items() if fate == "dead"] == [0, 5, 7]
+
+
+def test_nothing_of_a_refused_transaction_is_committed() -> None:
+    seen = [type(effect) for effect in run_refusing(exactly_once(batch_of(1, 2), names()), 1, 2)]
+    for place, kind in enumerate(seen):
+        if kind is Begin and place:
+            assert seen[place - 1] in {Renew, Deliver}
+
+
+def test_a_refused_dead_letter_ends_the_consumer_with_a_remedy() -> None:
+    with pytest.raises(DeadLetterRefused, match=r"message 0-1, .*max\.message\.bytes"):
+        Run(exactly_once(batch_of(1), names()), Flush=[TOO_LARGE, TOO_LARGE])
+
+
+# At least once
+
+
+def test_starts_come_before_offsets_and_both_before_the_delivery() -> None:
+    run = Run(at_least_once(batch_of(1)))
+    assert run.kinds == [WriteStarts, Flush, CommitOffsets, Deliver]
+    assert run.outcome is Outcome.DELIVERED
+
+
+@pytest.mark.parametrize("step", ["WriteStarts", "Flush", "CommitOffsets"])
+def test_two_steps_are_repeated_after_a_fault(step: str) -> None:
+    run = Run(at_least_once(batch_of(1)), **{step: [NO_ANSWER]})
+    assert run.kinds[-5:] == [Rest, WriteStarts, Flush, CommitOffsets, Deliver]
+    assert run.delivered == [batch_of(1)]
+
+
+def test_two_steps_are_not_repeated_after_a_rebalance() -> None:
+    run = Run(at_least_once(batch_of(1)), CommitOffsets=[NO_ANSWER], Rest=[True])
+    assert run.outcome is Outcome.GIVEN_UP
+    assert not run.delivered
+
+
+def test_a_removed_member_delivers_nothing_in_two_steps() -> None:
+    run = Run(at_least_once(batch_of(1)), CommitOffsets=[REMOVED])
+    assert run.kinds == [WriteStarts, Flush, CommitOffsets]
+    assert run.outcome is Outcome.GIVEN_UP
+
+
+def test_two_steps_find_a_refused_record_by_halves() -> None:
+    seen = run_refusing(at_least_once(batch_of(1, 2, 3)), 2)
+    assert fates(seen) == {1: "delivered", 2: "dead", 3: "delivered"}
+
+
+# What follows a batch that was given up
+
+
+class GivingUp:
+    """Gives every batch up."""
+
+    partition = 0
+
+    def steps(self, _: Batch) -> Steps:
+        yield from ()
+        return Outcome.GIVEN_UP
+
+
+class Membership:
+    """A member that was rebalanced so many times."""
+
+    epoch = 1
+
+
+def hand_off(member: Membership, steps: GivingUp) -> None:
+    config = configured({"bootstrap-servers": "localhost:1", "message-topic": "m", "marker-topic": "k"})
+    unused = cast("Any", None)
+    thread = MemberThread(b"q", config, unused, cast("Any", steps), unused, ReceiveBuffer(), unused, Figures())
+    thread._hand_off(batch_of(1), cast("Any", member), Intake(most_skipped=1, most_bytes=1))
+
+
+def test_a_batch_given_up_without_a_rebalance_ends_the_membership() -> None:
+    with pytest.raises(Rejoin):
+        hand_off(Membership(), GivingUp())
+
+
+def test_a_batch_given_up_by_a_rebalance_was_forgotten_already() -> None:
+    member = Membership()
+
+    class Rebalanced(GivingUp):
+        def steps(self, batch: Batch) -> Steps:
+            member.epoch += 1
+            return super().steps(batch)
+
+    hand_off(member, Rebalanced())
+
+
+# Starts and answers as records
+
+
+CONFIG: QueueConfig = configured({"bootstrap-servers": "localhost:1", "message-topic": "m", "marker-topic": "k"})
+
+
+def test_a_start_holds_the_whole_message() -> None:
+    told = (("thresher-delivery-count", b"3"), ("thresher-origin-id", b"7-8"), ("thresher-enqueued-at", b"99"))
+    read = record_of(MessageId(0, 1), b"pay", (("h", b"v"), ("n", None), *told), 5)
+    ((topic, content, key, partition, _, headers),) = records_of(
+        b"q", Batch(records=(read,), spans={0: Span(0, 2)}), CONFIG, 4
+    )
+    assert (topic, key, partition, headers) == ("k", b"q", 4, None)
+    assert decode(content or b"") == Marker(
+        type=MarkerType.START,
+        message_id=MessageId(0, 1),
+        redeliver_after_ms=60_000,
+        key=b"q",
+        value=b"pay",
+        headers=(("h", b"v"), ("n", None)),
+        delivery_count=3,
+        origin_id=MessageId(7, 8),
+        enqueued_at_ms=99,
+    )
+
+
+def test_a_dead_letter_holds_the_message_and_why() -> None:
+    read = record_of(MessageId(0, 1), b"pay", (("h", b"v"),), 5)
+    batch = Batch(records=(read,), spans={0: Span(0, 2)}).dead("too large")
+    ((topic, content, key, partition, _, headers),) = records_of(b"q", batch, CONFIG, 4)
+    assert (topic, content, key, partition) == ("m.dead", b"pay", b"q", -1)
+    assert headers is not None
+    assert dict(headers)["h"] == b"v"
+    assert dict(headers)[DEAD_REASON] == b"too large"
+
+
+def test_a_batch_of_other_queues_records_has_no_starts() -> None:
+    assert records_of(b"q", batch_of(), CONFIG, 0) == []
+
+
+@pytest.mark.parametrize("refusal", [Refusal.ROW, Refusal.SIZE, Refusal.TIME])
+def test_a_refused_record_outweighs_answers_that_are_missing(refusal: Refusal) -> None:
+    faults = [(Refusal.MOMENT, "slow", "k"), (refusal, "too large", "k"), (Refusal.MOMENT, "slow", "k")]
+    assert judged(faults) == TOO_LARGE
+
+
+def test_a_missing_answer_is_uncertain() -> None:
+    assert judged([(Refusal.MOMENT, "slow", "k")]) == Uncertain("slow")
+    assert judged([]) is None
+
+
+def test_a_missing_topic_is_named_with_a_remedy() -> None:
+    with pytest.raises(TopicsUnsuitable, match="no topic k: make it with 'thresher queue init'"):
+        judged([(Refusal.SIZE, "too large", "k"), (Refusal.TOPIC, "unknown", "k")])
+
+
+@pytest.mark.parametrize("refusal", [Refusal.TOPIC_DENIED, Refusal.CLIENT])
+def test_a_missing_permission_is_named_with_a_remedy(refusal: Refusal) -> None:
+    with pytest.raises(ProducerRefused, match="grant Write"):
+        judged([(refusal, "denied", "k")])

@@ -1,0 +1,367 @@
+"""A message is kept alive until it is settled, and nothing follows the marker that settles it."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from thresher.queue.in_progress import InProgress
+from thresher.queue.markers import Markers
+from thresher.queue.message import Message
+from thresher.queue.metrics import Figures
+from thresher.queue.problem import AlreadySettled, MarkerUnknown, QueueClosed
+from thresher.queue.wire.marker import Marker, MarkerType, MessageId
+from thresher.queue.wire.record import record_of
+
+END, KEEPALIVE = MarkerType.END, MarkerType.KEEPALIVE
+TIMEOUT = 60.0
+
+
+@dataclass
+class RecordedMarkers:
+    """Keeps the markers in the order in which they were queued."""
+
+    sent: list[tuple[int, Marker]] = field(default_factory=list)
+    waited: int = 0
+    # Called with a marker before it is queued.
+    before: Callable[[Marker], None] = field(default=lambda _: None)
+    # The messages whose markers cannot be queued.
+    failing: set[MessageId] = field(default_factory=set)
+
+    def send(self, queue: bytes, partition: int, marker: Marker) -> Callable[[], None]:
+        assert queue == b"q"
+        if marker.message_id in self.failing:
+            raise MarkerUnknown("the queue is full")
+        self.before(marker)
+        self.sent.append((partition, marker))
+        return self._wait
+
+    def _wait(self) -> None:
+        self.waited += 1
+
+    def of(self, message: Message) -> list[MarkerType]:
+        return [marker.type for _, marker in self.sent if marker.message_id == message.id]
+
+
+class Scene:
+    """Messages in progress, with a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.markers = RecordedMarkers()
+        self.figures = Figures()
+        self.in_progress = InProgress(
+            b"q",
+            cast("Markers", self.markers),
+            self.figures,
+            redelivery_seconds=TIMEOUT,
+            monotonic=lambda: self.now,
+        )
+
+    def start(self, *offsets: int, at: float | None = None, partition: int = 2, received: bool = True) -> list[Message]:
+        records = [record_of(MessageId(0, offset), b"p", (), 1) for offset in offsets]
+        messages = self.in_progress.started(records, partition, self.now if at is None else at)
+        if received:
+            self.in_progress.received(messages)
+        return messages
+
+    def after(self, seconds: float) -> list[Marker]:
+        """Look for KeepAlives that are due after so many seconds, and return them."""
+        self.now += seconds
+        before = len(self.markers.sent)
+        self.in_progress.keep_alive()
+        return [marker for _, marker in self.markers.sent[before:]]
+
+    def count(self, name: str) -> float:
+        readings = {each.family.name: each.value for each in self.figures.read("t", lambda: len(self.in_progress))}
+        value = readings[f"thresher_queue_{name}"]
+        assert isinstance(value, float)
+        return value
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+# KeepAlives
+
+
+def test_a_message_is_kept_alive_at_half_the_time_out(scene: Scene) -> None:
+    scene.start(1)
+    assert scene.after(29.9) == []
+    (marker,) = scene.after(0.1)
+    assert marker == Marker(type=KEEPALIVE, message_id=MessageId(0, 1), redeliver_after_ms=60_000)
+
+
+def test_keep_alives_go_on_until_the_end(scene: Scene) -> None:
+    (message,) = scene.start(1)
+    assert [len(scene.after(30.0)) for _ in range(5)] == [1] * 5
+    message.ack()
+    assert scene.after(30.0) == []
+
+
+def test_a_message_that_waits_in_the_buffer_is_kept_alive(scene: Scene) -> None:
+    scene.start(1, received=False)
+    assert len(scene.after(30.0)) == 1
+
+
+def test_the_time_counts_from_the_start_and_not_the_delivery(scene: Scene) -> None:
+    scene.now = 20.0
+    scene.start(1, at=0.0)
+    assert len(scene.after(10.0)) == 1
+
+
+def test_an_older_start_does_not_wait_behind_a_newer_keep_alive(scene: Scene) -> None:
+    (first,) = scene.start(1)
+    scene.after(30.0)
+    # Its Start was written at 10, and its commit's answer took until now.
+    scene.start(2, at=10.0)
+    assert [marker.message_id.offset for marker in scene.after(10.0)] == [2]
+    assert scene.markers.of(first) == [KEEPALIVE]
+
+
+def test_markers_go_to_the_partition_of_the_start(scene: Scene) -> None:
+    (one,) = scene.start(1, partition=2)
+    (two,) = scene.start(2, partition=5)
+    scene.after(30.0)
+    one.ack()
+    two.nack()
+    assert [partition for partition, _ in scene.markers.sent] == [2, 5, 2, 5]
+
+
+def test_a_keep_alive_that_fails_stops_no_other(scene: Scene) -> None:
+    scene.start(1, 2, 3)
+    scene.markers.failing = {MessageId(0, 1)}
+    assert [marker.message_id.offset for marker in scene.after(30.0)] == [2, 3]
+    scene.markers.failing.clear()
+    assert len(scene.after(30.0)) == 3
+    assert scene.count("markers_unknown") == 1
+
+
+# Settling
+
+
+def test_an_ack_is_an_end_and_nothing_more(scene: Scene) -> None:
+    (message,) = scene.start(1)
+    message.ack()
+    assert scene.markers.sent == [(2, Marker(type=END, message_id=MessageId(0, 1)))]
+    assert len(scene.in_progress) == 0
+    assert scene.count("messages_acked") == 1
+
+
+def test_a_nack_is_a_keep_alive_with_its_delay(scene: Scene) -> None:
+    one, two = scene.start(1, 2)
+    one.nack()
+    two.nack(1.5)
+    assert [marker for _, marker in scene.markers.sent] == [
+        Marker(type=KEEPALIVE, message_id=MessageId(0, 1), redeliver_after_ms=0),
+        Marker(type=KEEPALIVE, message_id=MessageId(0, 2), redeliver_after_ms=1_500),
+    ]
+    assert scene.count("messages_given_back") == 2
+
+
+def test_a_reject_is_a_keep_alive_of_nothing_with_a_reason(scene: Scene) -> None:
+    (message,) = scene.start(1)
+    message.reject("malformed")
+    assert scene.markers.sent == [
+        (2, Marker(type=KEEPALIVE, message_id=MessageId(0, 1), redeliver_after_ms=0, reject_reason="malformed"))
+    ]
+    assert scene.count("messages_rejected") == 1
+
+
+def extend(message: Message) -> None:
+    message.extend(5.0)
+
+
+def settlements() -> list[Callable[[Message], None]]:
+    return [lambda each: each.ack(), lambda each: each.nack(5.0), lambda each: each.reject("no")]
+
+
+@pytest.mark.parametrize("settle", settlements(), ids=["ack", "nack", "reject"])
+def test_no_keep_alive_follows_what_settles(scene: Scene, settle: Callable[[Message], None]) -> None:
+    one, two = scene.start(1, 2)
+    settle(one)
+    assert [marker.message_id for marker in scene.after(30.0)] == [two.id]
+
+
+@pytest.mark.parametrize("settle", settlements(), ids=["ack", "nack", "reject"])
+def test_the_first_settlement_counts(scene: Scene, settle: Callable[[Message], None]) -> None:
+    (message,) = scene.start(1)
+    settle(message)
+    for again in (*settlements(), extend):
+        with pytest.raises(AlreadySettled, match="message 0-1"):
+            again(message)
+    assert len(scene.markers.sent) == 1
+
+
+def test_messages_are_settled_in_any_order(scene: Scene) -> None:
+    messages = scene.start(1, 2, 3)
+    for message in reversed(messages):
+        message.ack()
+    assert [marker.message_id.offset for _, marker in scene.markers.sent] == [3, 2, 1]
+
+
+def test_only_a_sync_ack_waits(scene: Scene) -> None:
+    one, two = scene.start(1, 2)
+    one.ack()
+    assert scene.markers.waited == 0
+    two.ack(sync=True)
+    assert scene.markers.waited == 1
+
+
+def test_an_ack_that_was_not_queued_may_be_given_again(scene: Scene) -> None:
+    (message,) = scene.start(1)
+    scene.markers.failing = {message.id}
+    with pytest.raises(MarkerUnknown):
+        message.ack()
+    assert len(scene.in_progress) == 1
+    scene.markers.failing.clear()
+    message.ack()
+    assert scene.markers.of(message) == [END]
+    assert scene.count("messages_acked") == 1
+
+
+# Extending
+
+
+def test_an_extension_is_a_keep_alive_at_once(scene: Scene) -> None:
+    (message,) = scene.start(1)
+    message.extend(600.0)
+    assert scene.markers.sent == [(2, Marker(type=KEEPALIVE, message_id=message.id, redeliver_after_ms=600_000))]
+
+
+def test_the_next_keep_alive_does_not_undo_an_extension(scene: Scene) -> None:
+    (message,) = scene.start(1)
+    message.extend(600.0)
+    left = [marker.redeliver_after_ms for _ in range(20) for marker in scene.after(30.0)]
+    assert left[:3] == [570_000, 540_000, 510_000]
+    assert left[-3:] == [60_000] * 3, "and then as ever"
+
+
+def test_a_short_extension_makes_nothing_shorter(scene: Scene) -> None:
+    (message,) = scene.start(1)
+    message.extend(600.0)
+    message.extend(1.0)
+    assert [marker.redeliver_after_ms for _, marker in scene.markers.sent] == [600_000, 600_000]
+
+
+def test_a_short_extension_is_at_least_the_time_out(scene: Scene) -> None:
+    (message,) = scene.start(1)
+    message.extend(1.0)
+    assert [marker.redeliver_after_ms for _, marker in scene.markers.sent] == [60_000]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 43_200.1, float("nan"), float("inf")])
+def test_an_extension_out_of_bounds_is_refused(scene: Scene, seconds: float) -> None:
+    (message,) = scene.start(1)
+    with pytest.raises(ValueError, match="at most 43200 seconds"):
+        message.extend(seconds)
+    assert scene.markers.sent == []
+
+
+@pytest.mark.parametrize("seconds", [-0.1, 43_200.1, float("nan"), float("inf")])
+def test_a_delay_out_of_bounds_leaves_the_message_in_progress(scene: Scene, seconds: float) -> None:
+    (message,) = scene.start(1)
+    with pytest.raises(ValueError, match="0 to 43200 seconds"):
+        message.nack(seconds)
+    message.ack()
+    assert scene.markers.of(message) == [END]
+
+
+# Giving back
+
+
+def test_the_rest_is_given_back_at_once(scene: Scene) -> None:
+    one, two, three = scene.start(1, 2, 3)
+    two.ack()
+    scene.in_progress.give_back()
+    assert [marker for _, marker in scene.markers.sent[1:]] == [
+        Marker(type=KEEPALIVE, message_id=each.id, redeliver_after_ms=0) for each in (one, three)
+    ]
+    assert scene.count("messages_given_back") == 2
+    assert scene.after(30.0) == []
+
+
+def test_only_what_was_never_delivered_is_marked_so(scene: Scene) -> None:
+    scene.start(1)
+    scene.start(2, received=False)
+    scene.in_progress.give_back()
+    assert [marker.undelivered for _, marker in scene.markers.sent] == [False, True]
+
+
+def test_a_message_that_was_given_back_cannot_be_settled(scene: Scene) -> None:
+    one, two = scene.start(1, 2)
+    two.ack()
+    scene.in_progress.give_back()
+    for call in (*settlements(), extend):
+        with pytest.raises(QueueClosed, match="message 0-1 was given back"):
+            call(one)
+    assert len(scene.markers.sent) == 2
+
+
+def test_a_message_that_cannot_be_given_back_keeps_no_other(scene: Scene) -> None:
+    scene.start(1, 2, 3)
+    scene.markers.failing = {MessageId(0, 1)}
+    scene.in_progress.give_back()
+    assert [marker.message_id.offset for _, marker in scene.markers.sent] == [2, 3]
+    assert scene.count("markers_unknown") == 1
+
+
+# Threads
+
+
+def test_no_keep_alive_gets_behind_an_end_of_another_thread(scene: Scene) -> None:
+    (message,) = scene.start(1)
+    acking = threading.Thread(target=message.ack)
+
+    def ack_meanwhile(marker: Marker) -> None:
+        if marker.type is KEEPALIVE:
+            acking.start()
+            # The ack waits for the KeepAlive's turn; without a lock it would be there long before.
+            acking.join(0.05)
+
+    scene.markers.before = ack_meanwhile
+    scene.after(30.0)
+    acking.join()
+    assert scene.markers.of(message) == [KEEPALIVE, END]
+    assert scene.after(30.0) == []
+
+
+def test_no_extension_gets_behind_an_end_of_another_thread(scene: Scene) -> None:
+    (message,) = scene.start(1)
+    acking = threading.Thread(target=message.ack)
+
+    def ack_meanwhile(marker: Marker) -> None:
+        if marker.type is KEEPALIVE:
+            acking.start()
+            acking.join(0.05)
+
+    scene.markers.before = ack_meanwhile
+    message.extend(600.0)
+    acking.join()
+    assert scene.markers.of(message) == [KEEPALIVE, END]
+
+
+def test_of_many_threads_one_settles() -> None:
+    scene = Scene()
+    (message,) = scene.start(1)
+    together = threading.Barrier(4)
+    refused: list[AlreadySettled] = []
+
+    def settle(call: Callable[[Message], None]) -> None:
+        together.wait()
+        try:
+            call(message)
+        except AlreadySettled as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=settle, args=(call,)) for call in (*settlements(), settlements()[0])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 3
+    assert len(scene.markers.sent) == 1

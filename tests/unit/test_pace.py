@@ -1,0 +1,76 @@
+"""As many messages are started ahead as the application takes in about a second, and no more than the buffer holds."""
+
+import pytest
+
+from thresher.queue.hand_off.pace import Pace
+
+
+def fill(pace: Pace, now: float) -> int:
+    """Start as many as there is room for in an empty buffer, and return how many."""
+    room = pace.room(0, now)
+    pace.handed(room, now)
+    return room
+
+
+def test_a_new_consumer_starts_few_messages() -> None:
+    assert Pace(500).room(0, 0.0) == 8
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 7])
+def test_no_more_are_started_than_the_buffer_holds(capacity: int) -> None:
+    pace = Pace(capacity)
+    for now in range(10):
+        assert fill(pace, now * 0.01) <= capacity
+
+
+def test_none_are_started_while_half_is_left() -> None:
+    pace = Pace(500)
+    pace.handed(8, 0.0)
+    assert pace.room(5, 0.1) == 0
+    assert pace.room(4, 0.1) > 0
+
+
+def test_a_quick_application_gets_the_whole_buffer_soon() -> None:
+    pace = Pace(500)
+    assert [fill(pace, now * 0.1) for now in range(5)] == [8, 32, 128, 500, 500]
+
+
+def test_a_slow_application_gets_a_seconds_worth() -> None:
+    pace = Pace(500)
+    for now in range(4):
+        fill(pace, now * 0.1)
+    # 500 messages in 50 seconds.
+    assert fill(pace, 50.3) == 10
+
+
+def test_a_very_slow_application_gets_one_at_a_time() -> None:
+    pace = Pace(500)
+    fill(pace, 0.0)
+    assert fill(pace, 3_600.0) == 1
+    assert fill(pace, 7_200.0) == 1, "and never none"
+
+
+def test_an_application_that_becomes_quick_gets_more_again() -> None:
+    pace = Pace(500)
+    fill(pace, 0.0)
+    assert fill(pace, 100.0) == 1
+    assert [fill(pace, 100.0 + now * 0.1) for now in range(1, 4)] == [4, 16, 64]
+
+
+def test_a_pace_of_about_a_second_stays() -> None:
+    pace = Pace(500)
+    assert [fill(pace, now * 0.8) for now in range(5)] == [8] * 5
+
+
+def test_an_empty_queue_teaches_nothing() -> None:
+    pace = Pace(500)
+    pace.room(0, 0.0)
+    # One message came, though there was room for eight: that it took an hour says nothing of the application.
+    pace.handed(1, 0.0)
+    assert pace.room(0, 3_600.0) == 8
+
+
+def test_messages_that_are_left_take_room() -> None:
+    pace = Pace(500)
+    pace.handed(8, 0.0)
+    assert pace.room(4, 0.8) == 4

@@ -1,0 +1,112 @@
+"""A record tells its past by headers. Whatever they hold, the message is read, started and delivered."""
+
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thresher.queue.message import Message, Progress
+from thresher.queue.wire.marker import Headers, Marker, MarkerType, MessageId, decode, encode
+from thresher.queue.wire.record import DEAD_REASON, DELIVERY_COUNT, ENQUEUED_AT, ORIGIN_ID, OWN, headers_of, record_of
+
+PLACE = MessageId(3, 14)
+TIME = 1_700_000_000_000
+# What a hostile writer would try: numbers that are too large, too many, or almost numbers.
+HOSTILE = [b"", b"-1", b"0", b"9" * 9, b"9" * 14, b"9" * 18, b"9" * 400, b"1.5", b" 1", b"1-", b"-", b"1-2-3", b"\xb2"]
+values = st.one_of(st.none(), st.binary(max_size=40), st.sampled_from(HOSTILE), st.from_regex(rb"[0-9]+-?[0-9]*"))
+names = st.one_of(st.sampled_from(sorted(OWN)), st.text(max_size=20))
+header_lists = st.lists(st.tuples(names, values), max_size=8).map(tuple)
+
+
+def test_a_record_without_headers_is_delivered_the_first_time() -> None:
+    record = record_of(PLACE, b"payload", (), TIME)
+    assert (record.payload, record.headers, record.delivery_count) == (b"payload", (), 1)
+    assert (record.origin_id, record.enqueued_at_ms) == (PLACE, TIME)
+
+
+def test_a_null_payload_is_an_empty_one() -> None:
+    assert record_of(PLACE, None, (), TIME).payload == b""
+    assert record_of(PLACE, None, (("h", b"v"),), TIME).payload == b""
+
+
+def test_a_redelivered_record_tells_its_past() -> None:
+    headers: Headers = (("h", b"v"), (DELIVERY_COUNT, b"4"), (ORIGIN_ID, b"1-2"), (ENQUEUED_AT, b"77"))
+    record = record_of(PLACE, b"payload", headers, TIME)
+    assert (record.delivery_count, record.origin_id, record.enqueued_at_ms) == (4, MessageId(1, 2), 77)
+    assert record.headers == (("h", b"v"),), "ours are not the application's"
+
+
+def test_the_applications_headers_keep_order_and_repeats() -> None:
+    headers: Headers = (("b", b"1"), ("a", None), ("b", b"2"), ("", b""))
+    assert record_of(PLACE, b"", headers, TIME).headers == headers
+
+
+def test_a_record_and_its_headers_read_back_the_same() -> None:
+    headers: Headers = (("h", b"v"), (DELIVERY_COUNT, b"4"), (ORIGIN_ID, b"1-2"), (ENQUEUED_AT, b"77"))
+    record = record_of(PLACE, b"payload", headers, TIME)
+    assert record_of(PLACE, b"payload", tuple(headers_of(record)), TIME + 1) == record
+
+
+def test_a_dead_letter_tells_why() -> None:
+    record = record_of(PLACE, b"", (), TIME)
+    assert dict(headers_of(record, "too large"))[DEAD_REASON] == b"too large"
+    assert DEAD_REASON not in dict(headers_of(record))
+
+
+def test_a_reason_that_is_no_text_is_still_written() -> None:
+    assert dict(headers_of(record_of(PLACE, b"", (), TIME), "\ud800"))[DEAD_REASON] == b"?"
+
+
+@pytest.mark.parametrize("content", [value for value in HOSTILE if value != b"9" * 9])
+def test_a_count_that_is_none_is_taken_for_absent(content: bytes) -> None:
+    assert record_of(PLACE, b"", ((DELIVERY_COUNT, content),), TIME).delivery_count == 1
+
+
+@pytest.mark.parametrize("content", [value for value in HOSTILE if value not in {b"9" * 9, b"9" * 14}])
+def test_a_time_that_is_none_is_taken_for_absent(content: bytes) -> None:
+    assert record_of(PLACE, b"", ((ENQUEUED_AT, content),), TIME).enqueued_at_ms == TIME
+
+
+@pytest.mark.parametrize("content", [*HOSTILE, b"1", b"9999999999-1", b"1-" + b"9" * 19, b"-1-2", b"1--2"])
+def test_an_origin_that_is_none_is_taken_for_absent(content: bytes) -> None:
+    assert record_of(PLACE, b"", ((ORIGIN_ID, content),), TIME).origin_id == PLACE
+
+
+@given(header_lists)
+def test_no_header_keeps_a_message_from_being_started(headers: Headers) -> None:
+    record = record_of(PLACE, b"payload", headers, TIME)
+    start = Marker(
+        type=MarkerType.START,
+        message_id=record.message_id,
+        value=record.payload,
+        headers=record.headers,
+        delivery_count=record.delivery_count,
+        origin_id=record.origin_id,
+        enqueued_at_ms=record.enqueued_at_ms,
+    )
+    assert decode(encode(start)) == start
+
+
+@given(header_lists)
+def test_no_header_breaks_what_an_application_reads(headers: Headers) -> None:
+    record = record_of(PLACE, b"payload", headers, TIME)
+    message = Message(
+        queue=b"q",
+        payload=record.payload,
+        headers=record.headers,
+        message_id=record.message_id,
+        origin_id=record.origin_id,
+        delivery_count=record.delivery_count,
+        enqueued_at_ms=record.enqueued_at_ms,
+        progress=cast("Progress", None),
+    )
+    assert message.enqueued_at.year >= 1970
+    assert message.delivery_count >= 1
+    assert "payload" not in repr(message)
+
+
+@given(header_lists)
+def test_a_dead_letter_of_any_record_can_be_replayed(headers: Headers) -> None:
+    record = record_of(PLACE, b"payload", headers, TIME)
+    assert record_of(PLACE, b"payload", tuple(headers_of(record, "why")), TIME) == record
