@@ -1,0 +1,220 @@
+"""What queues in memory have besides the contract of queues: a clock of the test's own, redelivery, dead letters."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.processes import eventually
+from thresher.config.problem import ConfigurationInvalid
+from thresher.core.errors import InvalidInput
+from thresher.queue import Message, MessageId, Queue, QueueClosed, QueueConfig, QueueConsumer
+from thresher.queue.memory import DeadLetter, MemoryQueueService
+from thresher.queue.running import back_off
+
+SOON_SECONDS = 30.0
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def service(clock: Clock) -> Iterator[MemoryQueueService]:
+    with MemoryQueueService(monotonic=clock, wall_clock=lambda: 1_700_000_000.25) as service:
+        yield service
+
+
+@pytest.fixture
+def queue(service: MemoryQueueService) -> Queue:
+    return service.queue("orders")
+
+
+def send(queue: Queue, *payloads: bytes) -> list[MessageId]:
+    with queue.producer() as producer:
+        return [producer.send(payload, {"kind": "test"}) for payload in payloads]
+
+
+def receive(consumer: QueueConsumer) -> Message:
+    message = consumer.receive(0)
+    assert message is not None
+    return message
+
+
+def test_a_message_keeps_all_but_its_id_over_redeliveries(queue: Queue) -> None:
+    (sent,) = send(queue, b"x")
+    ids = []
+    for count in range(1, 4):
+        with queue.consumer() as consumer:
+            message = receive(consumer)
+            assert (message.payload, message.headers, message.queue) == (b"x", (("kind", b"test"),), b"orders")
+            assert (message.origin_id, message.delivery_count) == (sent, count)
+            assert message.enqueued_at_ms == 1_700_000_000_250
+            ids.append(message.id)
+    assert ids[0] == sent
+    assert len(set(ids)) == 3
+
+
+def test_a_nacked_message_comes_back_when_its_delay_has_passed(queue: Queue, clock: Clock) -> None:
+    send(queue, b"late", b"later")
+    with queue.consumer() as consumer:
+        late, later = receive(consumer), receive(consumer)
+        later.nack(20)
+        late.nack(10)
+        assert consumer.in_progress == 0
+        clock.now += 9.9
+        assert consumer.receive(0) is None
+        clock.now += 0.2
+        assert receive(consumer).payload == b"late"
+        assert consumer.receive(0) is None
+        clock.now += 10
+        again = receive(consumer)
+    assert (again.payload, again.delivery_count, again.origin_id) == (b"later", 2, later.id)
+
+
+def test_messages_of_equal_delay_come_back_in_order(queue: Queue, clock: Clock) -> None:
+    send(queue, b"1", b"2", b"3")
+    with queue.consumer() as consumer:
+        for message in consumer.receive_batch(3):
+            message.nack(5)
+        clock.now += 5
+        assert [message.payload for message in consumer.receive_batch(3, 0)] == [b"1", b"2", b"3"]
+
+
+def test_a_receive_that_waits_hears_of_the_clock(queue: Queue, clock: Clock) -> None:
+    send(queue, b"x")
+    with ThreadPoolExecutor(1) as pool, queue.consumer() as consumer:
+        receive(consumer).nack(60)
+        waiting = pool.submit(consumer.receive, SOON_SECONDS)
+        clock.now += 61
+        again = waiting.result(SOON_SECONDS)
+    assert again is not None
+    assert again.delivery_count == 2
+
+
+def test_a_delay_outlives_its_consumer(queue: Queue, clock: Clock) -> None:
+    send(queue, b"x")
+    with queue.consumer() as consumer:
+        receive(consumer).nack(60)
+    with queue.consumer() as consumer:
+        assert consumer.receive(0) is None
+        clock.now += 61
+        assert receive(consumer).delivery_count == 2
+
+
+def test_another_consumer_has_at_once_what_a_closed_one_gives_back(queue: Queue) -> None:
+    one = queue.consumer()
+    sent = send(queue, b"1", b"2", b"3")
+    received = receive(one)
+    with queue.consumer() as other:
+        assert other.receive(0) is None
+        one.close()
+        again = other.receive_batch(10, 0)
+    assert [message.origin_id for message in again] == sent
+    assert [message.delivery_count for message in again] == [2, 1, 1]
+    assert received.id not in {message.id for message in again}
+
+
+def test_messages_go_to_the_consumer_that_has_the_fewest(queue: Queue) -> None:
+    with queue.consumer() as one, queue.consumer() as other:
+        send(queue, *(b"%d" % number for number in range(10)))
+        assert (one.in_progress, other.in_progress) == (5, 5)
+        assert len(one.receive_batch(10, 0)) == 5
+        send(queue, b"10", b"11")
+        assert (one.in_progress, other.in_progress) == (7, 5)
+
+
+def test_a_consumer_keeps_few_messages_from_the_others(queue: Queue) -> None:
+    send(queue, *(b"%d" % number for number in range(20)))
+    with queue.consumer() as idle, queue.consumer() as busy:
+        assert idle.in_progress == 8
+        seen = []
+        while (message := busy.receive(0)) is not None:
+            seen.append(message.payload)
+            message.ack()
+        assert len(seen) == 12
+
+
+def test_a_rejected_message_is_a_dead_letter(service: MemoryQueueService, queue: Queue) -> None:
+    (sent,) = send(queue, b"x")
+    with queue.consumer() as consumer:
+        receive(consumer).nack()
+        last = receive(consumer)
+        last.reject("no \ud800 such order")
+        assert consumer.receive(0) is None
+    letter = DeadLetter(
+        queue=b"orders",
+        payload=b"x",
+        headers=(("kind", b"test"),),
+        id=last.id,
+        origin_id=sent,
+        delivery_count=2,
+        enqueued_at_ms=1_700_000_000_250,
+        reason="no ? such order",
+    )
+    assert service.dead_letters("orders") == service.dead_letters(b"orders") == (letter,)
+    assert service.dead_letters("others") == ()
+    with pytest.raises(InvalidInput):
+        service.dead_letters("")
+
+
+def test_a_failing_handler_gets_its_message_again_after_each_back_off(queue: Queue, clock: Clock) -> None:
+    send(queue, b"x")
+    counts: list[int] = []
+    nacked = threading.Semaphore(0)
+
+    def handle(message: Message) -> None:
+        counts.append(message.delivery_count)
+        nacked.release()
+        if message.delivery_count < 3:
+            raise RuntimeError("as the test wants it")
+
+    with ThreadPoolExecutor(1) as pool, queue.consumer() as consumer:
+        running = pool.submit(consumer.run, handle)
+        for count in (1, 2, 3):
+            assert nacked.acquire(timeout=SOON_SECONDS)
+            # The nack follows the handler.
+            eventually(lambda: consumer.in_progress == 0, SOON_SECONDS)
+            clock.now += back_off(count)
+        consumer.close()
+        running.result(SOON_SECONDS)
+    assert counts == [1, 2, 3]
+
+
+def test_the_application_s_own_configuration_is_judged() -> None:
+    servers = {"bootstrap_servers": "kafka:9092", "message_topic": "m", "marker_topic": "n"}
+    full: dict[str, Any] = {**servers, "max_message_bytes": 2_000}
+    for given in (full, QueueConfig(**full), {"max-message-bytes": 2_000}):
+        assert MemoryQueueService(given).config.max_message_bytes == 2_000
+    bad: list[dict[str, Any]] = [{"max-in-progress": 0}, {"no-such-key": 1}, {"marker-topic": "messages"}]
+    for each in bad:
+        with pytest.raises(ConfigurationInvalid):
+            MemoryQueueService(each)
+
+
+def test_a_closed_service_has_no_thread_and_keeps_dead_letters(clock: Clock) -> None:
+    before = threading.active_count()
+    with MemoryQueueService(monotonic=clock) as service:
+        queue = service.queue("orders")
+        send(queue, b"1", b"2")
+        with queue.consumer() as consumer:
+            receive(consumer).nack(60)
+            assert threading.active_count() == before + 1
+            receive(consumer).reject("bad")
+    assert threading.active_count() == before
+    assert [letter.reason for letter in service.dead_letters("orders")] == ["bad"]
+    with pytest.raises(QueueClosed):
+        queue.consumer()
