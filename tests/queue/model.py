@@ -142,7 +142,9 @@ class World:
     # A member's step
 
     def step(self, member: Member, luck: random.Random) -> None:
-        """Go on by one effect, or look for a batch."""
+        """Go on by one effect, or look for a batch. The group may be rebalanced in the middle of a transaction."""
+        if luck.random() < REBALANCE / 2:
+            self.rebalance(luck)
         if member.steps is None:
             self._serve(member, luck)
             self._fetch(member, luck)

@@ -74,13 +74,14 @@ class Run:
         self.outcome: Outcome | None = None
         answer: Any = None
         try:
-            while True:
+            while len(self.seen) < 500:
                 effect = steps.send(answer)
                 self.seen.append(effect)
                 prepared = answers.get(type(effect).__name__)
                 answer = prepared.pop(0) if prepared else None
         except StopIteration as end:
             self.outcome = end.value
+        assert self.outcome is not None, "the hand-off has no end"
         assert not any(answers.values()), "every prepared answer was needed"
 
     @property
@@ -98,7 +99,7 @@ def run_refusing(steps: Steps, *offsets: int) -> list[Effect]:
     written: Batch | None = None
     answer: Any = None
     try:
-        while True:
+        for _ in range(500):
             effect = steps.send(answer)
             seen.append(effect)
             answer = None
@@ -108,6 +109,7 @@ def run_refusing(steps: Steps, *offsets: int) -> list[Effect]:
                 answer = TOO_LARGE if any(each.message_id.offset in offsets for each in written.records) else None
     except StopIteration:
         return seen
+    raise AssertionError("the hand-off has no end")
 
 
 def fates(seen: list[Effect]) -> dict[int, str]:
