@@ -21,6 +21,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from thresher.core.errors import ThresherError
 from thresher.queue import consumer as blocking_consumer
 from thresher.queue import message as blocking_message
 from thresher.queue import producer as blocking_producer
@@ -409,6 +410,9 @@ class _Running:
             pass  # by the handler
         except QueueClosed:
             logger.warning("a consumer was closed before its handler returned: the message is redelivered")
+        except ThresherError as error:
+            # The broker takes no markers. The message stays in progress, and this worker goes on.
+            logger.warning("a message could not be settled", extra={"reason": str(error)})
 
     @contextlib.contextmanager
     def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:

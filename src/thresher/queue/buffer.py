@@ -26,11 +26,15 @@ class ReceiveBuffer:
         """Add messages. Those that come after `close` stay until they are drained."""
         with self._changed:
             self._messages.extend(messages)
-            self._wake()
+            self._changed.notify_all()
+        self._tell()
 
-    def take(self, most: int, seconds: float | None) -> list[Message]:
+    def take(
+        self, most: int, seconds: float | None, taken: Callable[[list[Message]], None] = lambda _: None
+    ) -> list[Message]:
         """Return up to so many messages: wait for the first one, and no longer than so many seconds; None: for ever.
 
+        `taken` is called with them before anybody can close the buffer: a close knows what the application has.
         Raises `QueueClosed`, or the error that ended the consumer.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -44,10 +48,11 @@ class ReceiveBuffer:
                 if left is not None and left <= 0:
                     return []
                 self._changed.wait(left)
-            taken = [self._messages.popleft() for _ in range(min(most, len(self._messages)))]
+            found = [self._messages.popleft() for _ in range(min(most, len(self._messages)))]
+            taken(found)
             # The thread that starts messages waits for room.
             self._changed.notify_all()
-        return taken
+        return found
 
     def await_room(self, buffered: int, seconds: float) -> None:
         """Wait until there are no more than so many messages, or the buffer is closed, for so many seconds at most."""
@@ -58,13 +63,15 @@ class ReceiveBuffer:
         """Have every `take` raise the error that ended the consumer."""
         with self._changed:
             self._error = error
-            self._wake()
+            self._changed.notify_all()
+        self._tell()
 
     def close(self) -> None:
         """End every `take`."""
         with self._changed:
             self._closed = True
-            self._wake()
+            self._changed.notify_all()
+        self._tell()
 
     @property
     def closed(self) -> bool:
@@ -76,7 +83,7 @@ class ReceiveBuffer:
         with self._changed:
             self._listeners.append(listener)
 
-    def _wake(self) -> None:
-        self._changed.notify_all()
-        for listener in self._listeners:
+    def _tell(self) -> None:
+        # Without the lock: a listener may call back.
+        for listener in tuple(self._listeners):
             listener()

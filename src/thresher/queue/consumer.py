@@ -47,9 +47,7 @@ class QueueConsumer:
         """Return up to `most` messages: wait for the first, as `receive` does, and take those that are there."""
         if most < 1:
             raise ValueError(f"at least one message has to be asked for, not {most}")
-        messages = self._buffer.take(most, timeout)
-        self._in_progress.received(messages)
-        return messages
+        return self._buffer.take(most, timeout, self._in_progress.received)
 
     def __iter__(self) -> Iterator[Message]:
         while True:
@@ -78,9 +76,12 @@ class QueueConsumer:
         """Wait until the broker has answered for the acks, nacks and rejects given, and return whether it has."""
         return self._markers.flush(timeout)
 
-    def leave(self) -> None:
-        """Leave the group: nothing more is started. What was started can be received and settled until `close`."""
-        self._member.stop(_STOP_SECONDS)
+    def leave(self, timeout: float = _STOP_SECONDS) -> None:
+        """Leave the group: nothing more is started. What was started can be received and settled until `close`.
+
+        It waits so many seconds for that, and goes on in the background.
+        """
+        self._member.stop(timeout)
 
     def close(self) -> None:
         """Leave the group, give back what was not settled, and wait for the broker's answers. Ends every `receive`."""

@@ -144,9 +144,14 @@ class _Buffer(ReceiveBuffer):
         super().__init__()
         self._look = look
 
-    def take(self, most: int, seconds: float | None) -> list[Message]:
+    def take(
+        self, most: int, seconds: float | None, taken: Callable[[list[Message]], None] = lambda _: None
+    ) -> list[Message]:
         self._look()
-        return super().take(most, seconds)
+        found = super().take(most, seconds)
+        # Without the buffer's lock: whoever hands out has the tracker's, and then takes this one.
+        taken(found)
+        return found
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from thresher.core.errors import InvalidInput
 from thresher.queue.wire.marker import Headers, MessageId
 
 __all__ = ["Ack", "Headers", "Message", "MessageId", "Nack", "Progress", "Reject", "Settlement"]
@@ -94,6 +95,8 @@ class Message:
 
     def reject(self, reason: str, *, sync: bool = False) -> None:
         """Have the message become a dead letter, with this reason."""
+        if not isinstance(reason, str):
+            raise InvalidInput(f"a reason is text, not {type(reason).__name__}")
         self._progress.settle(self, Reject(reason), sync=sync)
 
     def extend(self, seconds: float) -> None:

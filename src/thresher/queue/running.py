@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from thresher.core.errors import ThresherError
 from thresher.queue.message import Message
 from thresher.queue.problem import AlreadySettled, QueueClosed
 
@@ -98,6 +99,9 @@ class Running:
             pass  # by the handler
         except QueueClosed:
             logger.warning("a consumer was closed before its handler returned: the message is redelivered")
+        except ThresherError as error:
+            # The broker takes no markers. The message stays in progress, and this thread goes on.
+            logger.warning("a message could not be settled", extra={"reason": str(error)})
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -45,6 +45,7 @@ class Transactions:
         self._markers, self._make = markers, make
         self._producer: TransactionalProducer | None = None
         self._numbers = itertools.count(1)
+        self._committed_at = 0.0
         # Where the Starts of the transaction go.
         self.partition = 0
 
@@ -93,11 +94,13 @@ class Transactions:
                 if not batch.records:
                     # No Start came first. The broker may still be ending the transaction before this one, and the
                     # client would ask again after two seconds.
-                    time.sleep(_ENDING_SECONDS)
+                    time.sleep(max(0.0, self._committed_at + _ENDING_SECONDS - time.monotonic()))
                 ends = {partition: span.end for partition, span in batch.spans.items()}
                 return self._answer(lambda producer: self._send_offsets(producer, ends, name, member))
             case Commit():
-                return self._answer(lambda producer: producer.commit())
+                answer = self._answer(lambda producer: producer.commit())
+                self._committed_at = time.monotonic()
+                return answer
         raise AssertionError(f"{effect} is no step of a transaction")
 
     def _write(self, producer: TransactionalProducer, batch: Batch) -> None:
