@@ -48,7 +48,7 @@ def test_a_crash_between_commit_and_note_is_mended() -> None:
     assert (start.to_commit, start.to_note) == ({}, (0,))
 
 
-def test_an_offset_that_was_noted_and_is_gone_is_an_error() -> None:
+def test_a_noted_offset_that_is_gone_is_an_error() -> None:
     with pytest.raises(OffsetsLost, match=r"partitions 1, 2 .*--reset-offsets"):
         beginning(QUEUE, at(7), ends(p0=0, p1=0, p2=0), frozenset({0, 1, 2}))
 
@@ -58,7 +58,7 @@ def test_partitions_that_were_added_begin_beside_the_others() -> None:
     assert (start.offsets, start.to_commit, start.to_note) == ({0: 7, 1: 3}, {1: 3}, (1,))
 
 
-def test_a_note_of_a_partition_that_is_not_asked_for_is_no_loss() -> None:
+def test_a_note_of_another_members_partition_is_no_loss() -> None:
     assert beginning(QUEUE, at(7), ends(p0=0), frozenset({0, 5})).positions == {0: 7}
 
 

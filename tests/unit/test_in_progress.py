@@ -114,7 +114,7 @@ def test_the_time_counts_from_the_start_and_not_the_delivery(scene: Scene) -> No
     assert len(scene.after(10.0)) == 1
 
 
-def test_an_older_start_does_not_wait_behind_a_newer_keep_alive(scene: Scene) -> None:
+def test_an_older_start_waits_behind_no_newer_keep_alive(scene: Scene) -> None:
     (first,) = scene.start(1)
     scene.after(30.0)
     # Its Start was written at 10, and its commit's answer took until now.
@@ -163,7 +163,7 @@ def test_a_nack_is_a_keep_alive_with_its_delay(scene: Scene) -> None:
     assert scene.count("messages_given_back") == 2
 
 
-def test_a_reject_is_a_keep_alive_of_nothing_with_a_reason(scene: Scene) -> None:
+def test_a_reject_is_an_expired_keep_alive_with_a_reason(scene: Scene) -> None:
     (message,) = scene.start(1)
     message.reject("malformed")
     assert scene.markers.sent == [

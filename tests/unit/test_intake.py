@@ -168,7 +168,7 @@ def test_an_old_batch_never_moves_an_offset_back() -> None:
     assert again.spans == {0: Span(7, 8)}
 
 
-def test_a_span_begins_at_the_groups_offset_even_below_the_log() -> None:
+def test_a_span_begins_at_an_offset_below_the_log() -> None:
     intake = Intake(most_skipped=10, most_bytes=100)
     intake.give(0, 5, 20)
     assert intake.position(0) == 20

@@ -119,7 +119,7 @@ def test_the_original_reads_our_end() -> None:
     ]
 
 
-def test_the_original_takes_a_reject_for_a_keep_alive_of_nothing() -> None:
+def test_the_original_redelivers_what_we_reject_at_once() -> None:
     lines = read_by_the_original(encode(Marker(type=KEEPALIVE, message_id=ID, reject_reason="no")))
     assert lines[0] == "type: KEEPALIVE"
     assert not any(line.startswith("redeliver_after_ms") for line in lines), "absent is 0: it redelivers at once"
