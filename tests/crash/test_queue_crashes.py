@@ -62,7 +62,7 @@ class Consuming:
             return {each.result(30) for each in sent}
 
     def all_passed(self) -> bool:
-        return self.topics.offsets(QUEUE) == self.topics.ends()
+        return self.topics.offsets(QUEUE) == self.topics.ends() and self.topics.is_stable()
 
     def end(self) -> None:
         for process in self.processes:
@@ -130,6 +130,7 @@ def test_consumers_that_come_and_go_share_the_messages(consuming: Consuming) -> 
     for _ in range(3):
         consuming.start()
         sent |= consuming.send(100)
+    eventually(lambda: len(consuming.received()) > 20, PATIENCE_SECONDS, consuming.said)
     first.send_signal(signal.SIGTERM)
     sent |= consuming.send(100)
     eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)

@@ -196,7 +196,7 @@ def test_a_message_whose_start_is_refused_is_a_dead_letter(stack: Stack) -> None
     # A marker topic that was made by hand takes less than the messages are.
     topics.admin.create_topic(f"{name}-small", partitions=2, config={"max.message.bytes": "20000"})
     topics.admin.create_topic(f"{name}-small.queues", config={"cleanup.policy": "compact"})
-    keys = {**topics.config.model_dump(by_alias=True), "marker-topic": f"{name}-small", "kafka": {}}
+    keys = {**topics.config.model_dump(by_alias=True), "marker-topic": f"{name}-small"}
     with QueueService(keys) as service:
         producer = service.queue("jobs").producer()
         # Bytes that do not compress.
@@ -324,7 +324,7 @@ def test_a_slow_application_keeps_its_membership(stack: Stack) -> None:
 
 
 def test_an_ack_that_is_not_confirmed_says_so(stack: Stack) -> None:
-    topics = QueueTopics(stack.kafka.bootstrap)
+    topics = QueueTopics(stack.kafka.bootstrap, send_timeout=1_000)
     with QueueService(topics.config) as service:
         queue = service.queue("q")
         queue.producer().send(b"x")

@@ -11,6 +11,7 @@ from confluent_kafka.admin import OffsetSpec
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail
 from thresher.kafka.group_offsets import group_offsets
+from thresher.kafka.partition_ends import partition_ends
 from thresher.queue.configuration import QueueConfig, configured
 from thresher.queue.queue import group_of
 from thresher.queue.topics import init_topics
@@ -82,6 +83,13 @@ class QueueTopics:
         }
         answers = self.admin.client.list_offsets(places, request_timeout=30)
         return {place.partition: answer.result().offset for place, answer in answers.items()}
+
+    def is_stable(self) -> bool:
+        """Whether no transaction is open on the markers: one hides those behind it, of all queues."""
+        facts = self.admin.topic(self.config.marker_topic)
+        assert facts is not None
+        ends = partition_ends(self.admin.client, self.config.marker_topic, range(facts.partitions))
+        return all(end.stable == end.high for end in ends.values())
 
     def verdict(self, queue: bytes, sent: set[MessageId]) -> list[str]:
         """Return what contradicts the promise: none committed without a Start, none started twice."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from thresher.kafka.partitioners import murmur2_partition
+from thresher.kafka.problem import BrokerLost
 from thresher.queue.metrics import Figures
 from thresher.queue.problem import MarkerUnknown
 from thresher.queue.shared_producer import SharedProducer
@@ -71,6 +72,8 @@ class Markers:
 
         try:
             self._producer.produce(self._topic, encode(marker), queue, report, partition=partition)
+        except BrokerLost as error:
+            raise MarkerUnknown(f"the {marker.type.name} of message {marker.message_id}: {error}") from error
         except KafkaException as error:
             raise MarkerUnknown(
                 f"the {marker.type.name} of message {marker.message_id}: {error.args[0].str()}"

@@ -94,10 +94,10 @@ class Message:
         self._progress.settle(self, Nack(delay), sync=sync)
 
     def reject(self, reason: str, *, sync: bool = False) -> None:
-        """Have the message become a dead letter, with this reason."""
+        """Have the message become a dead letter, with this reason, of which the first thousand characters are kept."""
         if not isinstance(reason, str):
             raise InvalidInput(f"a reason is text, not {type(reason).__name__}")
-        self._progress.settle(self, Reject(reason), sync=sync)
+        self._progress.settle(self, Reject(reason[:MOST_REASON]), sync=sync)
 
     def extend(self, seconds: float) -> None:
         """Put the redelivery off, to `seconds` from now at least: for work during which this process may be stopped."""
@@ -106,5 +106,6 @@ class Message:
         self._progress.extend(self, seconds)
 
 
+MOST_REASON = 1_000
 # Twelve hours, as for the redelivery time-out.
 MOST_SECONDS = 43_200.0

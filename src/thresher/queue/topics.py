@@ -8,7 +8,8 @@
 | `<messages>.dead` | as the messages | retention by time; records larger than messages |
 """
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
@@ -16,9 +17,13 @@ from confluent_kafka import KafkaError, KafkaException
 from thresher.kafka.admin import Admin
 from thresher.kafka.problem import broker_problem
 from thresher.queue.configuration import QueueConfig
+from thresher.queue.problem import TopicsUnsuitable
 
 # A record's and a batch's own bytes; and what a Start, or a dead letter, has besides its message.
 _RECORD_BYTES, _START_BYTES = 1_024, 16_384
+# How long brokers may take to learn of a topic.
+_KNOWN_SECONDS, _LOOK_SECONDS = 10.0, 0.1
+_SETTLE_SECONDS = 15.0
 _HOUR_MS = 3_600_000
 _WEEK_MS = 7 * 24 * _HOUR_MS
 _DEAD_MS = 4 * _WEEK_MS
@@ -121,8 +126,14 @@ def init_topics(config: QueueConfig, *, partitions: int, marker_partitions: int)
     try:
         admin.greet()
         made = {topic.name for topic in wanted if _made(admin, topic)}
-        facts = {topic.name: admin.topic(topic.name) for topic in wanted}
-        found = {topic.name: admin.topic_config(topic.name) for topic in wanted}
+        await_topics(admin, [topic.name for topic in wanted])
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        # A broker hears of a new topic a little later than the controller.
+        while None in (facts := {topic.name: admin.topic(topic.name) for topic in wanted}).values():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        found = {topic.name: _config_of(admin, topic.name) for topic in wanted}
     except KafkaException as error:
         raise broker_problem("the topics of the queues cannot be made", error.args[0]) from error
     problems = list(problems_of(config, found))
@@ -135,6 +146,27 @@ def init_topics(config: QueueConfig, *, partitions: int, marker_partitions: int)
         )
         for topic in wanted
     ]
+
+
+def await_topics(admin: Admin, names: Collection[str]) -> None:
+    """Wait until the brokers know the topics. Raises `TopicsUnsuitable` if they do not, or `KafkaException`."""
+    deadline = time.monotonic() + _KNOWN_SECONDS
+    while missing := [name for name in names if admin.topic(name) is None]:
+        if time.monotonic() > deadline:
+            raise TopicsUnsuitable(f"there is no topic {', '.join(missing)}: make it with 'thresher queue init'")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _config_of(admin: Admin, name: str) -> dict[str, str]:
+    """Return a topic's configuration. A broker learns of a new topic later than the others."""
+    deadline = time.monotonic() + _KNOWN_SECONDS
+    while True:
+        try:
+            return admin.topic_config(name)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
+                raise
+        time.sleep(_LOOK_SECONDS)
 
 
 def _made(admin: Admin, topic: QueueTopic) -> bool:

@@ -128,10 +128,13 @@ class GroupMember:
 
     def _assign(self) -> None:
         """Read on where the intake is."""
+        places = [
+            TopicPartition(self._topic, each, self._intake.position(each)) for each in sorted(self._intake.partitions)
+        ]
+        self._client.assign(places)
+        # The client keeps a partition paused that was taken away and comes back.
+        self._client.resume(places)
         self._paused = False
-        self._client.assign(
-            [TopicPartition(self._topic, each, self._intake.position(each)) for each in sorted(self._intake.partitions)]
-        )
 
     def _take(self, message: Message) -> None:
         if (error := message.error()) is not None:

@@ -144,6 +144,7 @@ class MemberThread:
     def _belong(self) -> None:
         """Join, and hand off until the end of the membership."""
         intake = Intake(most_skipped=self._config.consumer_max_messages_per_commit, most_bytes=_BATCH_BYTES)
+        self._placing.require_topics()
         self._writing.renew()
         member = GroupMember(
             self._queue, self._config.message_topic, self._client(), intake, self._figures, self._begin

@@ -15,6 +15,7 @@ from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.first_offsets import Beginning, Note, beginning, notes_of
 from thresher.queue.problem import TopicsUnsuitable
 from thresher.queue.shared_producer import SharedProducer
+from thresher.queue.topics import await_topics
 
 _ANSWER_SECONDS = 10.0
 
@@ -30,6 +31,16 @@ class Placing:
         self._admin = Admin.of(config.clients)
         self._noted: frozenset[int] = frozenset()
         self._topic_id = ""
+
+    def require_topics(self) -> None:
+        """Raise `TopicsUnsuitable` where one is missing: the client would wait for it without a word."""
+        config = self._config
+        try:
+            await_topics(
+                self._admin, [config.message_topic, config.marker_topic, config.queues_topic, config.dead_topic]
+            )
+        except KafkaException as error:
+            raise broker_problem("the topics of the queues are unknown", error.args[0]) from error
 
     def begin(self, partitions: list[int], commit: CommitFirst) -> Beginning:
         """Return where to begin in these partitions.
