@@ -23,7 +23,6 @@ from thresher.queue.problem import TopicsUnsuitable
 _RECORD_BYTES, _START_BYTES = 1_024, 16_384
 # How long brokers may take to learn of a topic.
 _KNOWN_SECONDS, _LOOK_SECONDS = 10.0, 0.1
-_SETTLE_SECONDS = 15.0
 _HOUR_MS = 3_600_000
 _WEEK_MS = 7 * 24 * _HOUR_MS
 _DEAD_MS = 4 * _WEEK_MS
@@ -127,12 +126,7 @@ def init_topics(config: QueueConfig, *, partitions: int, marker_partitions: int)
         admin.greet()
         made = {topic.name for topic in wanted if _made(admin, topic)}
         await_topics(admin, [topic.name for topic in wanted])
-        deadline = time.monotonic() + _SETTLE_SECONDS
-        # A broker hears of a new topic a little later than the controller.
-        while None in (facts := {topic.name: admin.topic(topic.name) for topic in wanted}).values():
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.02)
+        facts = {topic.name: admin.topic(topic.name) for topic in wanted}
         found = {topic.name: _config_of(admin, topic.name) for topic in wanted}
     except KafkaException as error:
         raise broker_problem("the topics of the queues cannot be made", error.args[0]) from error
