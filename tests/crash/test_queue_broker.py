@@ -81,7 +81,8 @@ def receiving(topics: QueueTopics, bootstrap: str | None = None) -> Iterator[Rec
 def send(topics: QueueTopics, count: int) -> set[MessageId]:
     """Send directly, so that the faults are the consumer's alone."""
     keys = topics.config.model_dump(by_alias=True)
-    with QueueService({**keys, "bootstrap-servers": topics.eyes["bootstrap.servers"]}) as service:
+    direct = {"bootstrap-servers": topics.eyes["bootstrap.servers"], "send-timeout": 120_000}
+    with QueueService({**keys, **direct}) as service:
         producer = service.queue(QUEUE).producer()
         sent = [producer.send_async(b"%d" % number) for number in range(count)]
         return {each.result(60) for each in sent}

@@ -1,15 +1,14 @@
 """A pair of topics of a test, and what is in them: the messages, their markers, and whether both keep the promise."""
 
+import itertools
+import time
 import uuid
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import OffsetSpec
-
 from thresher.kafka.admin import Admin
-from thresher.kafka.committed_tail import CommittedTail
+from thresher.kafka.committed_tail import CommittedTail, TailUnread
 from thresher.kafka.group_offsets import group_offsets
 from thresher.kafka.partition_ends import partition_ends
 from thresher.queue.configuration import QueueConfig, configured
@@ -49,12 +48,23 @@ class QueueTopics:
         facts = self.admin.topic(self.config.marker_topic)
         assert facts is not None
         for partition in range(facts.partitions):
-            with CommittedTail(self.config.marker_topic, partition, self.eyes, fenced=False) as tail:
-                found += [Placed(partition, tail.offset, decode(content)) for content in tail.whole()]
+            found += self._markers_in(partition)
         if queue is None:
             return found
         ours = {each.marker.message_id for each in found if each.marker.key == queue}
         return [each for each in found if each.marker.message_id in ours]
+
+    def _markers_in(self, partition: int) -> list[Placed]:
+        """Return a partition's markers. Of one that was just added, the broker's answers may differ at first."""
+        for tries in itertools.count(1):
+            try:
+                with CommittedTail(self.config.marker_topic, partition, self.eyes, fenced=False) as tail:
+                    return [Placed(partition, tail.offset, decode(content)) for content in tail.whole()]
+            except TailUnread:
+                if tries == 20:
+                    raise
+                time.sleep(0.5)
+        raise AssertionError("the count has no end")
 
     def started(self, queue: bytes) -> Counter[MessageId]:
         """Return how often each message of a queue was started."""
@@ -77,12 +87,8 @@ class QueueTopics:
         """Return the end of each partition of the messages."""
         facts = self.admin.topic(self.config.message_topic)
         assert facts is not None
-        places = {
-            TopicPartition(self.config.message_topic, partition): OffsetSpec.latest()
-            for partition in range(facts.partitions)
-        }
-        answers = self.admin.client.list_offsets(places, request_timeout=30)
-        return {place.partition: answer.result().offset for place, answer in answers.items()}
+        found = partition_ends(self.admin.client, self.config.message_topic, range(facts.partitions))
+        return {partition: end.high for partition, end in found.items()}
 
     def is_stable(self) -> bool:
         """Whether no transaction is open on the markers: one hides those behind it, of all queues."""

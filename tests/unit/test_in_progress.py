@@ -30,15 +30,17 @@ class RecordedMarkers:
     # The messages whose markers cannot be queued.
     failing: set[MessageId] = field(default_factory=set)
 
-    def send(self, queue: bytes, partition: int, marker: Marker) -> Callable[[], None]:
+    def send(self, queue: bytes, partition: int, marker: Marker, confirmed: object = None) -> None:  # noqa: ARG002 - it is `wait` that counts
         assert queue == b"q"
         if marker.message_id in self.failing:
             raise MarkerUnknown("the queue is full")
         self.before(marker)
         self.sent.append((partition, marker))
-        return self._wait
 
-    def _wait(self) -> None:
+    def confirmation(self) -> "RecordedMarkers":
+        return self
+
+    def wait(self) -> None:
         self.waited += 1
 
     def of(self, message: Message) -> list[MarkerType]:

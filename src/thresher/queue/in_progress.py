@@ -86,8 +86,9 @@ class InProgress:
         """End a message's progress."""
         with self._lock:
             entry = self._require(message)
+            confirmed = self._markers.confirmation() if sync else None
             # If this raises, the message stays in progress, and may be settled again.
-            wait = self._markers.send(self._queue, entry.partition, _marker(message.id, settlement))
+            self._markers.send(self._queue, entry.partition, _marker(message.id, settlement), confirmed)
             del self._entries[message.id]
         match settlement:
             case Ack():
@@ -98,8 +99,8 @@ class InProgress:
                 self._figures.count("given_back")
             case Reject():
                 self._figures.count("rejected")
-        if sync:
-            wait()
+        if confirmed is not None:
+            confirmed.wait()
 
     def extend(self, message: Message, seconds: float) -> None:
         """Put the redelivery off."""

@@ -44,31 +44,20 @@ class Markers:
             self._known = (self._producer.partitions(self._topic, _ANSWER_SECONDS), now + _KNOWN_SECONDS)
         return murmur2_partition(queue, self._known[0])
 
-    def send(self, queue: bytes, partition: int, marker: Marker) -> Callable[[], None]:
-        """Queue a marker behind those that were queued before it; return how to wait for the broker's answer.
+    def send(self, queue: bytes, partition: int, marker: Marker, confirmed: "Confirmed | None" = None) -> None:
+        """Queue a marker behind those that were queued before it. Raises `MarkerUnknown` where it cannot be queued.
 
-        The waiting raises `MarkerUnknown`.
+        `confirmed` is told the broker's answer.
         """
-        done = threading.Event()
-        failed: list[str] = []
 
         def report(error: KafkaError | None, _: Message) -> None:
             if error is not None:
-                failed.append(error.str())
                 self._figures.count("markers_unknown")
                 logger.warning(
                     "a marker was not confirmed", extra={"message_id": str(marker.message_id), "reason": error.str()}
                 )
-            done.set()
-
-        def wait() -> None:
-            if not done.wait(self._confirm_seconds):
-                failed.append(f"no answer in {self._confirm_seconds:g} s")
-            if failed:
-                raise MarkerUnknown(
-                    f"the {marker.type.name} of message {marker.message_id} was not confirmed: {failed[0]}; if it was "
-                    "lost, the message is redelivered"
-                )
+            if confirmed is not None:
+                confirmed.answer(error)
 
         try:
             self._producer.produce(self._topic, encode(marker), queue, report, partition=partition)
@@ -78,8 +67,32 @@ class Markers:
             raise MarkerUnknown(
                 f"the {marker.type.name} of message {marker.message_id}: {error.args[0].str()}"
             ) from error
-        return wait
+
+    def confirmation(self) -> "Confirmed":
+        """Return what waits for the broker's answer to one marker."""
+        return Confirmed(self._confirm_seconds)
 
     def flush(self, seconds: float) -> bool:
         """Wait for the broker's answers, and return whether all came."""
         return self._producer.flush(seconds)
+
+
+class Confirmed:
+    """The broker's answer to a marker, for those who wait for it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._answered = threading.Event()
+        self._error: KafkaError | None = None
+
+    def answer(self, error: KafkaError | None) -> None:
+        """Take in the answer."""
+        self._error = error
+        self._answered.set()
+
+    def wait(self) -> None:
+        """Wait for the answer. Raises `MarkerUnknown` where the broker did not confirm the marker."""
+        if not self._answered.wait(self._seconds):
+            raise MarkerUnknown(f"no answer in {self._seconds:g} s; if the marker was lost, the message is redelivered")
+        if self._error is not None:
+            raise MarkerUnknown(f"{self._error.str()}; if the marker was lost, the message is redelivered")
