@@ -1,5 +1,6 @@
 """What a producer's errors mean, whichever of the client's calls they come from."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -158,3 +159,19 @@ def test_no_offsets_are_a_mistake_and_not_a_success() -> None:
     # The client would leave it out and report success.
     with pytest.raises(ValueError, match="0 or more"):
         GroupOffset(topic="orders", partition=0, offset=-1001)
+
+
+def test_offsets_that_the_client_never_answers_are_unknown() -> None:
+    never = threading.Event()
+
+    class Hanging:
+        def send_offsets_to_transaction(self, *_: object) -> None:
+            never.wait()
+
+    timeouts = TransactionTimeouts(answer_seconds=0.01, socket_seconds=0.02, transaction_seconds=20)
+    producer = TransactionalProducer("id", {}, timeouts=timeouts, make=lambda _: Hanging())
+    with pytest.raises(OffsetsUnknown, match="did not return"):
+        producer.send_offsets([GroupOffset(topic="t", partition=0, offset=1)], b"")
+    with pytest.raises(ProducerProblem, match="cannot be used again"):
+        producer.commit()
+    never.set()

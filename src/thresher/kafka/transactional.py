@@ -11,10 +11,12 @@
 """
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, repeat, starmap
 from operator import length_hint
 from typing import Any, ClassVar
@@ -30,6 +32,8 @@ _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 # How often `flush` looks for faults, and how long a fault's cause may come after the faults that it causes.
 _LOOK_SECONDS, _CAUSE_SECONDS = 0.2, 1.0
+# How long a call may take beyond the time-out that the client was given.
+_LATE_SECONDS = 1.0
 _DEFAULTS: dict[str, Any] = {
     "linger.ms": 0,
     "compression.type": "lz4",
@@ -252,8 +256,15 @@ class TransactionalProducer:
         if not sent:
             raise ValueError("send_offsets needs at least one offset: the client would send nothing, and succeed")
         call, seconds = self._producer.send_offsets_to_transaction, self._timeouts.answer_seconds
+        bounded = partial(_returning_within, seconds + _LATE_SECONDS, call)
         self._ask_once(
-            "send_offsets", OffsetsUnknown, self._timeouts.certain_offsets_seconds, call, sent, group_metadata, seconds
+            "send_offsets",
+            OffsetsUnknown,
+            self._timeouts.certain_offsets_seconds,
+            bounded,
+            sent,
+            group_metadata,
+            seconds,
         )
 
     def commit(self) -> None:
@@ -335,6 +346,30 @@ class TransactionalProducer:
             raise ProducerRefused(f"the broker refuses the producer {self._id}: {error.str()}; {remedy}")
         if error.fatal() or refusal_of(error) is Refusal.FENCED:
             raise ProducerFenced(f"{what}: {error.str()}{_last(self._errors)}")
+
+
+def _returning_within(seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
+    """Make a call that may never return: as librdkafka's after the coordinator was restarted, whatever the time-out.
+
+    Then its thread, and the producer that it holds, are left behind; the outcome is unknown.
+    """
+    outcome: list[BaseException | None] = []
+    returned = threading.Event()
+
+    def run() -> None:
+        try:
+            call(*arguments)
+            outcome.append(None)
+        except BaseException as error:  # noqa: BLE001 - it is raised below
+            outcome.append(error)
+        finally:
+            returned.set()
+
+    threading.Thread(target=run, name="thresher-send-offsets", daemon=True).start()
+    if not returned.wait(seconds):
+        raise OffsetsUnknown(f"send_offsets: the client did not return in {seconds:.1f} s")
+    if outcome[0] is not None:
+        raise outcome[0]
 
 
 def _causes(faults: Iterable[Undelivered]) -> list[Undelivered]:

@@ -223,7 +223,13 @@ class MemberThread:
             case WriteStarts():
                 # KeepAlives are due by this time: the broker's comes later.
                 self._written_at = time.monotonic()
-        return self._writing.do(effect, member)
+        answer = self._writing.do(effect, member)
+        if answer is not None:
+            logger.warning(
+                "a hand-off did not succeed at once",
+                extra={"queue": repr(self._queue), "step": type(effect).__name__, "reason": answer.why},
+            )
+        return answer
 
     def _deliver(self, batch: Batch, intake: Intake) -> None:
         intake.passed(batch)
