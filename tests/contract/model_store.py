@@ -69,20 +69,27 @@ class ModelStore:
         self._at.sessions.append(session)
         return session
 
-    def pending_reader(self, application: str, *, buckets: Collection[int], since: str) -> "ModelReader":
+    def pending_reader(self, application: str, *, since: str) -> "ModelReader":
         require_same(self.session(application).incarnation().since, since)
-        return ModelReader(self._at.tables, buckets)
+        return ModelReader(self._at.tables)
+
+
+class ModelProbe:
+    """Says which buckets of the model hold rows."""
+
+    def __init__(self, tables: TableModel[StoredMessage], buckets: Collection[int]) -> None:
+        self._tables, self._buckets = tables, set(buckets)
+
+    def occupied(self) -> frozenset[int]:
+        found = {self._tables.bucket(id_, message) for id_, (_, message) in self._tables.outbox.items()}
+        return frozenset(found & self._buckets)
 
 
 class ModelReader:
     """Reads pending rows of the model, in which no transaction is ever open."""
 
-    def __init__(self, tables: TableModel[StoredMessage], buckets: Collection[int]) -> None:
-        self._tables, self._buckets = tables, list(buckets)
-
-    def occupied(self) -> frozenset[int]:
-        found = {self._tables.bucket(id_, message) for id_, (_, message) in self._tables.outbox.items()}
-        return frozenset(found & set(self._buckets))
+    def __init__(self, tables: TableModel[StoredMessage]) -> None:
+        self._tables = tables
 
     def few(self, wanted: Wanted) -> Sequence[PendingRow]:
         return [_pending(*row) for row in self._tables.pending(wanted)]
@@ -163,8 +170,8 @@ class ModelSession:
     def marks(self, relay: str, term: str) -> "ModelMarks":
         return ModelMarks(self._tables, relay, term)
 
-    def probe(self, buckets: Collection[int]) -> ModelReader:
-        return ModelReader(self._tables, buckets)
+    def probe(self, buckets: Collection[int]) -> "ModelProbe":
+        return ModelProbe(self._tables, buckets)
 
     def relation(self) -> Relation | None:
         return Relation() if self._at.there else None

@@ -167,27 +167,19 @@ def grown(head: Played) -> Iterator[ReadAhead]:
     yield from started(head, most_rows=2)
 
 
-def test_a_deep_read_is_several_batches_the_oldest_rows_first(grown: ReadAhead, head: Played) -> None:
-    assert head.next_read()[0] == 8
+def test_a_read_that_gives_more_is_several_batches_the_oldest_rows_first(grown: ReadAhead, head: Played) -> None:
+    assert head.next_read()[0] == 2
     # As a head gives them: one bucket after another, each by id.
     head.find(2, 5, 7, 1, 3)
     assert [taken(grown) for _ in range(3)] == [[1, 2], [3, 5], [7]]
-
-
-def test_of_many_batches_the_last_is_not_waited_for(grown: ReadAhead, head: Played) -> None:
-    head.next_read()
-    head.find(1, 2, 3, 4, 5)
-    assert taken(grown) == [1, 2]
-    assert taken(grown) == [3, 4]
-    assert head.next_read()[1] == {1, 2, 3, 4, 5}, "the one that is left is not read again"
 
 
 def test_nothing_is_read_while_many_batches_are_left_or_in_flight(grown: ReadAhead, head: Played) -> None:
     head.next_read()
     head.find(*range(2_004))
     lots = [taken(grown) for _ in range(1_000)]
-    assert head.asked.empty(), "two lots are left"
-    assert taken(grown) == [2_000, 2_001]
+    assert head.asked.empty(), "two batches are left"
+    assert [taken(grown), taken(grown)] == [[2_000, 2_001], [2_002, 2_003]]
     assert head.asked.empty(), "too many are in flight"
     for lot in lots[:500]:
         settle(grown, *lot)
@@ -371,13 +363,3 @@ def test_discarding_forgets_batches_that_are_being_converted(head: Played) -> No
         batch = ahead.take(PATIENCE)
         assert isinstance(batch, Batch)
         assert list(batch.rows.ids) == [3]
-
-
-def test_large_rows_are_read_fewer_batches_at_a_time(head: Played) -> None:
-    for ahead in started(head, most_rows=2, most_bytes=1_000):
-        assert head.next_read()[0] == 8
-        for size, most in ((10, 8), (250, 4), (400, 2), (9_000, 2)):
-            head.answers.put(FewRows([(1, NOON, "t", b"", b"x" * size, [], [], None, None)]))
-            assert taken(ahead) == [1]
-            settle(ahead, 1)
-            assert head.next_read()[0] == most

@@ -186,10 +186,6 @@ class PendingReader(Protocol):
     come by id.
     """
 
-    def occupied(self) -> frozenset[int]:
-        """Return the shard's buckets in which any row is pending."""
-        ...
-
     def few(self, wanted: Wanted) -> Sequence[PendingRow]:
         """Return the oldest rows of these buckets, in the order of the buckets, bounded by bytes too."""
         ...
@@ -299,6 +295,6 @@ class OutboxStore(Protocol):
         """
         ...
 
-    def pending_reader(self, application: str, *, buckets: Collection[int], since: str) -> PendingReader:
+    def pending_reader(self, application: str, *, since: str) -> PendingReader:
         """Open what reads a shard's buckets. Raises `DatabaseLost` unless the database is this incarnation."""
         ...

@@ -63,7 +63,6 @@ class PostgresPendingReader:
         shape: Shape,
         *,
         application: str,
-        buckets: Collection[int],
         since: str,
     ) -> None:
         """The connection is the reader's from now on. `since` is the incarnation that recovery settled."""
@@ -80,11 +79,6 @@ class PostgresPendingReader:
         self._arrow = ArrowSession(dsn, outbox, application, connection, since)
         self._cursor = OwnCursor(connection)
         self._cursor.format = psycopg.pq.Format.BINARY
-        self._probe = Probe(connection, outbox, shape, buckets)
-
-    def occupied(self) -> frozenset[int]:
-        """Return the buckets that hold anything."""
-        return self._probe.occupied()
 
     def few(self, wanted: Wanted) -> Sequence[PendingRow]:
         """Return the oldest rows of these buckets, in the order of the buckets, bounded by bytes too."""

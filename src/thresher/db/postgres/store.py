@@ -116,7 +116,7 @@ class PostgresStore:
             raise
         return PostgresSession(connection, outbox, self._shape, self._settling)
 
-    def pending_reader(self, application: str, *, buckets: Collection[int], since: str) -> PostgresPendingReader:
+    def pending_reader(self, application: str, *, since: str) -> PostgresPendingReader:
         """Open what reads a shard's buckets, over connections of its own."""
         connection = connect(self._dsn, application)
         try:
@@ -126,7 +126,6 @@ class PostgresStore:
                 self._outbox,
                 self._shape,
                 application=application,
-                buckets=buckets,
                 since=since,
             )
         except BaseException:

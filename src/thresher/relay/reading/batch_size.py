@@ -46,9 +46,3 @@ class BatchSize:
             self.bytes = min(self._most_bytes, self.bytes * more)
             if rows >= _FULL * self.rows:
                 self.rows = min(self._most_rows, self.rows * more)
-
-    def batches_together(self, most: int) -> int:
-        """Return how many batches one read may give: several once they are as large as may be, and rows are small."""
-        if self.rows < self._most_rows:
-            return 1
-        return max(1, min(most, int(self.bytes / max(1.0, self.row_size.of(self.rows)))))

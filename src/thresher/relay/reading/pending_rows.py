@@ -1,6 +1,6 @@
 """Reads the pending rows of a shard: the oldest of its buckets that are not in flight.
 
-An idle look costs a bare probe; a few rows one prepared query; many come as Arrow through ADBC, as `ScanPlan` says.
+An idle look and a few rows cost one prepared query; many rows come as Arrow through ADBC, as `ScanPlan` says.
 Reads are read committed, on the primary, in autocommit, and nothing is written to claim rows.
 """
 
@@ -39,24 +39,19 @@ class PendingRows:
         windows = settings.shape is Shape.THRESHER and settings.settling is Settling.DELETE
         self._buckets = list(buckets)
         self._plan = ScanPlan(len(self._buckets), windows=windows, shards=max(1, BUCKETS // len(self._buckets)))
-        self._reader: PendingReader = store_of(settings).pending_reader(application, buckets=self._buckets, since=since)
+        self._reader: PendingReader = store_of(settings).pending_reader(application, since=since)
         self._largest = largest_row(settings)
-        # The last read of many rows found many: neither the probe nor the query for a few is worth while.
+        # The last read of many rows found many: the query for a few is not worth while.
         self._deep = False
         self._row_size = RowSize()
 
     def read(self, request: ReadRequest) -> pa.RecordBatch | FewRows | None:
         """Return rows in the order of each key, by what was asked for; None if there are none."""
         if not self._deep:
-            buckets: Collection[int] = self._buckets
             if not request.in_flight:
                 self._plan.idle()
-                buckets = self._reader.occupied()
-                if not buckets:
-                    return None
             few = min(_FEW, request.rows)
-            in_turn = [bucket for bucket in self._buckets if bucket in buckets]
-            found = self._reader.few(self._wanted(request, in_turn, few, each=few))
+            found = self._reader.few(self._wanted(request, self._buckets, few, each=few))
             if not found:
                 return None
             read = read_of(found)

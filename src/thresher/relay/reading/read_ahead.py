@@ -16,8 +16,6 @@ from thresher.relay.reading.batch_size import BatchSize
 from thresher.relay.reading.row_source import ReadRequest
 
 _HELD_SECONDS = 2.0
-# A read visits every row that is in flight: with several batches at a time the database takes a third less for a row.
-_BATCHES_TOGETHER = 4
 
 Key = tuple[str, bytes]
 
@@ -112,7 +110,7 @@ class ReadAhead:
             now = time.monotonic()
             self._held = {topic: until for topic, until in self._held.items() if until > now}
             return ReadRequest(
-                rows=self._together() * self.size.rows,
+                rows=self.size.rows,
                 bytes=self.size.bytes,
                 in_flight=dict(self._in_flight),
                 held=list(self._held),
@@ -149,12 +147,6 @@ class ReadAhead:
         return self._closed
 
     def _is_due(self) -> bool:
-        """Whether to read: at most one batch is sent and not settled, since a read visits every row in flight; and no
-        batch is left, or one batch where a read gives several."""
+        """Whether to read: no batch is left, and at most one is sent and not settled: a read visits rows in flight."""
         most = max(self.size.first_rows, self.size.rows) if self._window is None else self._window - 1
-        left = len(self._ready)
-        return left <= (self._together() > 1) and len(self._in_flight) - left * self.size.rows <= most
-
-    def _together(self) -> int:
-        """Return how many batches to read at a time."""
-        return 1 if self._window is not None else self.size.batches_together(_BATCHES_TOGETHER)
+        return not self._ready and len(self._in_flight) <= most
