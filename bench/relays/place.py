@@ -114,7 +114,7 @@ class Watched:
     last: Any
 
 
-class TooFewRows(RuntimeError):
+class TooFewRows(RuntimeError):  # noqa: N818
     """A backlog was gone before its rate could be taken."""
 
 
