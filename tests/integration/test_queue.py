@@ -318,7 +318,6 @@ def test_a_slow_application_keeps_its_membership(stack: Stack) -> None:
             (message,) = receive(consumer, 1)
             message.ack()
             time.sleep(0.4)
-        assert consumer.receive(0) is not None
         assert len(topics.started(b"slow")) < 100, "a slow consumer keeps messages from the others"
         assert figures(service)["rebalances"] == 1
 

@@ -61,7 +61,7 @@ def complain(text: str) -> None:
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table as a result."""
-    shown = Table(*columns, title=title, title_justify="left", title_style="bold")
+    shown = Table(*columns, title=escape(title), title_justify="left", title_style="bold")
     for row in rows:
         shown.add_row(*map(escape, row))
     out.print(shown)

@@ -430,4 +430,6 @@ def _print_message(message: "Message", as_json: bool) -> None:
 
 
 def _text(content: bytes) -> str:
-    return content.decode("utf-8", "backslashreplace")
+    """Return bytes for a table: whoever may send must not write to an operator's terminal."""
+    text = content.decode("utf-8", "backslashreplace")
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

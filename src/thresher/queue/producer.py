@@ -34,7 +34,7 @@ class QueueProducer:
         self._in_flight = 0
 
     def send(self, payload: bytes | str, headers: GivenHeaders | None = None) -> MessageId:
-        """Send a message, and return its id once every replica has it.
+        """Send a message, and return its id once every in-sync replica has it.
 
         Raises `MessageInvalid` or `SendRefused` where it is not in the queue, and `SendUnknown` where that is
         not known.

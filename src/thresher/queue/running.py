@@ -89,6 +89,10 @@ class Running:
                 extra={"message_id": str(message.id), "delivery_count": message.delivery_count, "delay": delay},
             )
             self._settle(lambda: message.nack(delay))
+        except BaseException as error:  # noqa: BLE001 - `run` raises it: a handler that exits ends the program
+            self._settle(message.nack)
+            self._errors.append(error)
+            self._stop.set()
         else:
             self._settle(message.ack)
 

@@ -23,8 +23,9 @@ from thresher.queue.problem import TopicsUnsuitable
 _RECORD_BYTES, _START_BYTES = 1_024, 16_384
 # How long brokers may take to learn of a topic.
 _KNOWN_SECONDS, _LOOK_SECONDS = 10.0, 0.1
-_HOUR_MS = 3_600_000
-_WEEK_MS = 7 * 24 * _HOUR_MS
+# Twice the longest delay and the longest extension of a message.
+_DAY_MS = 86_400_000
+_WEEK_MS = 7 * _DAY_MS
 _DEAD_MS = 4 * _WEEK_MS
 
 
@@ -105,7 +106,7 @@ def problems_of(config: QueueConfig, found: Mapping[str, Mapping[str, str]]) -> 
             yield name, "cleanup.policy has 'compact': records of one queue have one key, and all but one would go"
         if int(found[name]["retention.bytes"]) >= 0:
             yield name, "retention.bytes is set: a burst would remove what is in progress; keep records by time alone"
-    kept, least = int(markers["retention.ms"]), max(2 * config.redelivery_timeout, _HOUR_MS)
+    kept, least = int(markers["retention.ms"]), _DAY_MS
     if 0 <= kept < least:
         yield (
             config.marker_topic,

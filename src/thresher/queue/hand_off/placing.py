@@ -68,9 +68,12 @@ class Placing:
         if topic_id == self._topic_id and self._noted.issuperset(partitions):
             return
         self._topic_id = topic_id
-        place = self._place_of_notes()
-        with CommittedTail(self._config.queues_topic, place, self._config.clients, fenced=False) as tail:
-            self._noted = notes_of(self._queue, topic_id, tail.whole())
+        noted: frozenset[int] = frozenset()
+        # All partitions: somebody may have added some since a note was made.
+        for place in range(self._producer.partitions(self._config.queues_topic, _ANSWER_SECONDS)):
+            with CommittedTail(self._config.queues_topic, place, self._config.clients, fenced=False) as tail:
+                noted |= notes_of(self._queue, topic_id, tail.whole())
+        self._noted = noted
 
     def _find_topic_id(self) -> str:
         try:
