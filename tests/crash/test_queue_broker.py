@@ -1,6 +1,7 @@
 """Queues whose broker restarts, is silent, or loses answers: nothing is lost, and nothing is started twice."""
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -189,7 +190,10 @@ def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int
     keeps_its_promise(topics, sent, receiver.received)
 
 
-def test_partitions_that_are_added_are_used(topics: QueueTopics) -> None:
+@pytest.mark.parametrize("queue", [b"jobs", b"q"])
+def test_partitions_that_are_added_are_used(topics: QueueTopics, queue: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The markers of the one go to a partition that there was before, those of the other to a new one.
+    monkeypatch.setattr(sys.modules[__name__], "QUEUE", queue)
     sent = send(topics, 20)
     with receiving(topics) as receiver:
         wait_for(receiver, sent)

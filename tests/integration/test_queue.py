@@ -331,3 +331,13 @@ def test_an_ack_that_is_not_confirmed_says_so(stack: Stack) -> None:
         topics.admin.delete_topics([topics.config.marker_topic])
         with pytest.raises((MarkerUnknown, TopicsUnsuitable)):
             message.ack(sync=True)
+
+
+def test_a_group_that_does_not_take_the_consumer_says_so(topics: QueueTopics) -> None:
+    short = {**topics.config.model_dump(by_alias=True), "consumer": {"session.timeout.ms": 1_000}}
+    with (
+        QueueService(short) as service,
+        service.queue("q").consumer() as consumer,
+        pytest.raises(ThresherError, match="does not take this consumer"),
+    ):
+        consumer.receive(PATIENCE_SECONDS)

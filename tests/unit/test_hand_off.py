@@ -37,7 +37,7 @@ from thresher.queue.hand_off.protocol import (
 )
 from thresher.queue.hand_off.starts import judged, records_of
 from thresher.queue.metrics import Figures
-from thresher.queue.problem import DeadLetterRefused, TopicsUnsuitable
+from thresher.queue.problem import DeadLetterRefused
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId, decode
 from thresher.queue.wire.record import DEAD_REASON, Record, record_of
 
@@ -397,9 +397,9 @@ def test_a_missing_answer_is_uncertain() -> None:
     assert judged([]) is None
 
 
-def test_a_missing_topic_is_named_with_a_remedy() -> None:
-    with pytest.raises(TopicsUnsuitable, match="no topic k: make it with 'thresher queue init'"):
-        judged([(Refusal.SIZE, "too large", "k"), (Refusal.TOPIC, "unknown", "k")])
+def test_an_unknown_partition_is_tried_again_with_a_new_producer() -> None:
+    assert judged([(Refusal.TOPIC, "unknown partition", "k")]) == Uncertain("k: unknown partition")
+    assert judged([(Refusal.TOPIC, "unknown partition", "k"), (Refusal.SIZE, "too large", "k")]) == Refused("too large")
 
 
 @pytest.mark.parametrize("refusal", [Refusal.TOPIC_DENIED, Refusal.CLIENT])

@@ -39,7 +39,8 @@ class ReceiveBuffer:
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._changed:
-            while not self._messages or self._closed or self._error is not None:
+            # What was started before an error is delivered: nobody else gets it while this process lives.
+            while not self._messages or self._closed:
                 if self._closed:
                     raise QueueClosed("the consumer was closed")
                 if self._error is not None:

@@ -64,7 +64,7 @@ class QueueConsumer:
         Ack on return; on an exception nack, with a back-off that doubles with each delivery.
         """
         try:
-            Running(self, handler, concurrency).run()
+            Running(self, handler, concurrency, leave=lambda: self.leave(0.0)).run()
         finally:
             self.close()
 

@@ -39,10 +39,14 @@ def back_off(delivery_count: int) -> float:
 class Running:
     """The threads of one `run`."""
 
-    def __init__(self, consumer: Receiving, handler: Handler, concurrency: int) -> None:
+    def __init__(
+        self, consumer: Receiving, handler: Handler, concurrency: int, *, leave: Callable[[], None] = lambda: None
+    ) -> None:
+        """`leave` is called once no further message is taken: other consumers get what is left."""
         if concurrency < 1:
             raise ValueError(f"concurrency is 1 or more, not {concurrency}")
         self._consumer, self._handler = consumer, handler
+        self._leave = leave
         self._stop = threading.Event()
         self._errors: list[BaseException] = []
         self._threads = [
@@ -56,9 +60,13 @@ class Running:
             for thread in self._threads:
                 thread.start()
             # Waits with a time-out, so that the interpreter handles signals.
+            left = False
             while any(thread.is_alive() for thread in self._threads):
                 for thread in self._threads:
                     thread.join(_LOOK_SECONDS)
+                if self._stop.is_set() and not left:
+                    left = True
+                    self._leave()
         if self._errors:
             raise self._errors[0]
 

@@ -7,6 +7,7 @@
 3. Where to begin, `begin` decides, not the client.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from thresher.kafka.group_membership import is_member
-from thresher.kafka.problem import BrokerLost, broker_problem
+from thresher.kafka.problem import BrokerLost, BrokerRefused, broker_problem
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.queue.hand_off.first_offsets import Beginning
 from thresher.queue.hand_off.intake import Intake
@@ -23,6 +24,8 @@ from thresher.queue.metrics import Figures
 from thresher.queue.problem import OffsetsLost
 from thresher.queue.wire.marker import Headers, MessageId
 from thresher.queue.wire.record import record_of
+
+logger = logging.getLogger(__name__)
 
 # Read at a time: records of other queues are left out quickly.
 _RECORDS = 1_000
@@ -36,6 +39,16 @@ _NO_MEMBER = frozenset(
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.UNKNOWN_MEMBER_ID,
         KafkaError._ASSIGNMENT_LOST,
+    }
+)
+
+# No retry makes the group take this member.
+_UNJOINABLE = frozenset(
+    {
+        KafkaError.GROUP_MAX_SIZE_REACHED,
+        KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+        KafkaError.INVALID_GROUP_ID,
+        KafkaError.INVALID_SESSION_TIMEOUT,
     }
 )
 
@@ -159,8 +172,15 @@ class GroupMember:
             self._missing_since = self._missing_since or now
             if now - self._missing_since > _MISSING_SECONDS:
                 raise broker_problem(f"the topic {self._topic} cannot be read", error)
+        elif error.code() in _UNJOINABLE:
+            raise BrokerRefused(
+                f"the group of queue {self._queue!r} does not take this consumer: {error.str()}; mend the "
+                "properties of 'consumer', or end the member that uses the group in another way"
+            )
         elif refusal_of(error) is not Refusal.MOMENT:
             raise broker_problem(f"the messages of {self._topic} cannot be read", error)
+        else:
+            logger.warning("a consumer met an error", extra={"queue": repr(self._queue), "reason": error.str()})
 
     def _out_of_range(self, message: Message) -> None:
         """Go on at the log's first record if the position is before it."""

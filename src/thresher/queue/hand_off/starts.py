@@ -7,7 +7,6 @@ from thresher.kafka.transactional import Produced, ProducerRefused
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.intake import Batch
 from thresher.queue.hand_off.protocol import Refused, Uncertain
-from thresher.queue.problem import TopicsUnsuitable
 from thresher.queue.wire.marker import Marker, MarkerType, encode
 from thresher.queue.wire.record import headers_of
 
@@ -47,12 +46,14 @@ def records_of(queue: bytes, batch: Batch, config: QueueConfig, partition: int) 
 def judged(faults: Iterable[tuple[Refusal, str, str]]) -> Refused | Uncertain | None:
     """Return what faults mean for the hand-off; each is what was refused, why, and the topic.
 
-    Raises `TopicsUnsuitable` or `ProducerRefused` where somebody has to act.
+    Raises `ProducerRefused` where somebody has to act.
     """
     answer: Refused | Uncertain | None = None
     for refusal, why, topic in faults:
         if refusal is Refusal.TOPIC:
-            raise TopicsUnsuitable(f"there is no topic {topic}: make it with 'thresher queue init'")
+            # Or a partition that was added, of which this client has not heard. A new one knows, and so does `renew`.
+            answer = answer or Uncertain(f"{topic}: {why}")
+            continue
         if refusal in {Refusal.TOPIC_DENIED, Refusal.CLIENT}:
             raise ProducerRefused(f"the broker refuses a record for {topic}: {why}; grant Write on the topic")
         if refusal in _OF_RECORD:

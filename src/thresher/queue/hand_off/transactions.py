@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from thresher.kafka.group_offsets import GroupOffset
 from thresher.kafka.problem import BrokerLost
+from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.kafka.transactional import MemberFenced, ProducerProblem, TransactionalProducer
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.group import GroupMember
@@ -25,6 +26,7 @@ from thresher.queue.hand_off.protocol import (
 )
 from thresher.queue.hand_off.starts import judged, records_of
 from thresher.queue.markers import Markers
+from thresher.queue.problem import TopicsUnsuitable
 
 # How long the broker needs to end a transaction whose commit it has confirmed.
 _ENDING_SECONDS = 0.02
@@ -56,11 +58,15 @@ class Transactions:
     def renew(self) -> None:
         """Replace the producer: whatever was open is ended, and late requests are refused.
 
-        Raises `ProducerProblem` where that is not certain.
+        Raises `ProducerProblem` where that is not certain, and `TopicsUnsuitable` where a topic is gone.
         """
         self.close()
         producer = self._make(self._id)
         producer.init(self._config.marker_topic)
+        for topic in (self._config.marker_topic, self._config.dead_topic):
+            found = producer.partitions(topic)
+            if not isinstance(found, int) and refusal_of(found) is Refusal.TOPIC:
+                raise TopicsUnsuitable(f"there is no topic {topic}: make it with 'thresher queue init'")
         self._producer = producer
 
     def close(self) -> None:
