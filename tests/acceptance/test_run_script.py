@@ -66,7 +66,7 @@ def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path,
     for figure in ("written", "relayed", "pending", "oldest", "rec/s", "latency p50"):
         assert figure in demo.stderr
     bench = run(copy, "bench", "nonsense", cwd=tmp_path)
-    assert (bench.returncode, "one of: engine failover relay writer" in bench.stderr) == (1, True)
+    assert (bench.returncode, "one of: engine failover queue relay writer" in bench.stderr) == (1, True)
 
 
 def test_every_pinned_package_that_the_project_asks_for_is_there() -> None:

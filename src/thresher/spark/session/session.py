@@ -292,7 +292,9 @@ def _killed_by(abort: Bell, jvm: Jvm) -> Iterator[None]:
     def listen() -> None:
         while not over.is_set():
             if abort.wait(0.1):
-                jvm.kill()
+                with quiet_py4j():
+                    jvm.kill()
+                    over.wait()
                 return
 
     listener = threading.Thread(target=listen, name="spark-start", daemon=True)
