@@ -82,8 +82,10 @@ class GroupMember:
             before = self.epoch
             more = self._client.consume(_RECORDS, 0.0)
             if self.epoch != before:
-                # Some of them may have been fetched before the change: read them again.
-                self._assign()
+                # Some of them may have been fetched before the change: read them again, unless all went. An assignment
+                # of nothing, while the client joins again, might be taken for the application's own.
+                if self.metadata is not None:
+                    self._assign()
                 return
             for each in more:
                 self._take(each)
