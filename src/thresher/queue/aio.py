@@ -13,15 +13,12 @@ All of it is for one event loop: the one that runs when it is made.
 import asyncio
 import contextlib
 import logging
-import signal
-import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from thresher.core.errors import ThresherError
 from thresher.queue import consumer as blocking_consumer
 from thresher.queue import message as blocking_message
 from thresher.queue import producer as blocking_producer
@@ -29,9 +26,9 @@ from thresher.queue import queue as blocking_queue
 from thresher.queue import service as blocking_service
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.message import MessageId
-from thresher.queue.problem import AlreadySettled, QueueClosed
+from thresher.queue.problem import QueueClosed
 from thresher.queue.producer import GivenHeaders
-from thresher.queue.running import back_off
+from thresher.queue.running import back_off, settling, stopping_by_signals
 
 logger = logging.getLogger(__name__)
 
@@ -352,7 +349,7 @@ class _Running:
     async def run(self) -> None:
         """Handle messages until a signal or `close`. Raises the error that ended the consumer, if one did."""
         loop = asyncio.get_running_loop()
-        with self._signals(loop):
+        with stopping_by_signals(lambda: loop.call_soon_threadsafe(self._stop)):
             await asyncio.gather(*(loop.create_task(self._work()) for _ in range(self._concurrency)))
         if self._errors:
             raise self._errors[0]
@@ -399,34 +396,11 @@ class _Running:
                 "a handler failed: its message is redelivered",
                 extra={"message_id": str(message.id), "delivery_count": message.delivery_count, "delay": delay},
             )
-            await self._settle(message.nack(delay))
+            with settling():
+                await message.nack(delay)
         else:
-            await self._settle(message.ack())
-
-    async def _settle(self, settling: Awaitable[None]) -> None:
-        try:
-            await settling
-        except AlreadySettled:
-            pass  # by the handler
-        except QueueClosed:
-            logger.warning("a consumer was closed before its handler returned: the message is redelivered")
-        except ThresherError as error:
-            # The broker takes no markers. The message stays in progress, and this worker goes on.
-            logger.warning("a message could not be settled", extra={"reason": str(error)})
-
-    @contextlib.contextmanager
-    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            # Only the main thread may handle signals: elsewhere, whoever runs us calls `close`.
-            yield
-            return
-        kinds = (signal.SIGTERM, signal.SIGINT)
-        before = {kind: signal.signal(kind, lambda *_: loop.call_soon_threadsafe(self._stop)) for kind in kinds}
-        try:
-            yield
-        finally:
-            for kind, handler in before.items():
-                signal.signal(kind, handler)
+            with settling():
+                await message.ack()
 
 
 async def _settle(call: Callable[..., None], *, sync: bool) -> None:

@@ -36,6 +36,35 @@ def back_off(delivery_count: int) -> float:
     return float(min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2 ** min(delivery_count - 1, 20)))
 
 
+@contextmanager
+def settling() -> Iterator[None]:
+    """Let the end of a handler settle its message: where that cannot be done, the worker goes on."""
+    try:
+        yield
+    except AlreadySettled:
+        pass  # by the handler
+    except QueueClosed:
+        logger.warning("a consumer was closed before its handler returned: the message is redelivered")
+    except ThresherError as error:
+        # The broker takes no markers. The message stays in progress.
+        logger.warning("a message could not be settled", extra={"reason": str(error)})
+
+
+@contextmanager
+def stopping_by_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Have `stop` called on SIGTERM and SIGINT meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread may handle signals: elsewhere, the owner of the consumer calls `close`.
+        yield
+        return
+    before = {kind: signal.signal(kind, lambda *_: stop()) for kind in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
 class Running:
     """The threads of one `run`."""
 
@@ -56,7 +85,7 @@ class Running:
 
     def run(self) -> None:
         """Handle messages until a signal or `stop`. Raises the error that ended the consumer, if one did."""
-        with self._signals():
+        with stopping_by_signals(self.stop):
             for thread in self._threads:
                 thread.start()
             # Waits with a time-out, so that the interpreter handles signals.
@@ -96,34 +125,13 @@ class Running:
                 "a handler failed: its message is redelivered",
                 extra={"message_id": str(message.id), "delivery_count": message.delivery_count, "delay": delay},
             )
-            self._settle(lambda: message.nack(delay))
+            with settling():
+                message.nack(delay)
         except BaseException as error:  # noqa: BLE001 - `run` raises it: a handler that exits ends the program
-            self._settle(message.nack)
+            with settling():
+                message.nack()
             self._errors.append(error)
             self._stop.set()
         else:
-            self._settle(message.ack)
-
-    def _settle(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except AlreadySettled:
-            pass  # by the handler
-        except QueueClosed:
-            logger.warning("a consumer was closed before its handler returned: the message is redelivered")
-        except ThresherError as error:
-            # The broker takes no markers. The message stays in progress, and this thread goes on.
-            logger.warning("a message could not be settled", extra={"reason": str(error)})
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            # Only the main thread may handle signals: there, whoever runs us calls `close`.
-            yield
-            return
-        before = {kind: signal.signal(kind, lambda *_: self.stop()) for kind in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for kind, handler in before.items():
-                signal.signal(kind, handler)
+            with settling():
+                message.ack()
