@@ -4,8 +4,10 @@ A file (its place is in the environment) says by how many seconds both are off; 
 own wall clock is what `time.time` tells; what a worker takes for the database's is a `ServerClock`.
 """
 
+import faulthandler
 import itertools
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -18,6 +20,8 @@ HOOK = f"{__name__}:reached"
 JUMPING = "jumping"
 # An hour is what a broker just bears, of a time that is ahead.
 OFFSETS = ("-3600", "3600", "9000", JUMPING)
+# At which whoever follows writes the stacks of its threads to its standard error.
+STACKS_SIGNAL = signal.SIGUSR2
 _jumps = itertools.cycle((3600.0, -3600.0, 9000.0, 0.0))
 _time, _time_ns, _now_us = time.time, time.time_ns, ServerClock.now_us
 
@@ -31,6 +35,7 @@ def follow() -> None:
     """Go by the file from now on. Harmless the second time."""
     if time.time is not _time:
         return
+    faulthandler.register(STACKS_SIGNAL)
 
     def now_us(clock: ServerClock) -> int:
         return _now_us(clock) + int(offset_seconds() * 1e6)

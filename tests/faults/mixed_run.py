@@ -4,6 +4,7 @@ Each part of the scene (`tests/faults/mix`, and the subject's own) has the fault
 names of the schedule.
 """
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +28,8 @@ from thresher.testing.pump import Tally
 # So long without a row that moves, and no further fault comes; so long, and something is wrong.
 STILL_SECONDS, STUCK_SECONDS = 15.0, 180.0
 TOLD_SECONDS = 10.0
+# So long workers are given to write their stacks.
+STACKS_SECONDS = 2.0
 PARTS: tuple[type, ...] = (Programs, Brokers, Wires, Clock)
 
 
@@ -91,7 +94,7 @@ class MixedRun(Scene[MixedSubject]):
             while coming and coming[0].at <= clock:
                 self._do(coming.pop(0))
             if movement.still(now) > STUCK_SECONDS:
-                self.outline.wrong.append(f"at {now:.1f} s no row had moved for {STUCK_SECONDS:g} s: {self.said()}")
+                self.outline.wrong.append(f"at {now:.1f} s no row had moved for {STUCK_SECONDS:g} s: {self._stuck()}")
                 movement = Movement(moved=now)
             if now - told >= TOLD_SECONDS:
                 told = now
@@ -139,8 +142,16 @@ class MixedRun(Scene[MixedSubject]):
             self._look_after()
             movement.look(self._agenda.now, self.subject.counted)
             still = movement.still(self._agenda.now)
-            assert still < seconds, f"{movement.waiting} rows are left, and none moves: {self.said()}"
+            assert still < seconds, f"{movement.waiting} rows are left, and none moves: {self._stuck()}"
             time.sleep(0.1)
+
+    def _stuck(self) -> str:
+        """Return all that may tell why nothing moves: the end of the log has the stacks of every worker."""
+        for started in self._programs.alive():
+            for worker in started.workers():
+                os.kill(worker, drift.STACKS_SIGNAL)
+        time.sleep(STACKS_SECONDS)
+        return f"{self.subject.circumstances()}\n{self.said(16_000)}"
 
     def _stop_program(self) -> None:
         older = self._programs.older

@@ -68,6 +68,6 @@ class Scene(Generic[S]):
             self.process.kill()
             raise
 
-    def said(self) -> str:
+    def said(self, characters: int = 4000) -> str:
         """Return the end of what programs said."""
-        return self.log.read_text(errors="replace")[-4000:]
+        return self.log.read_text(errors="replace")[-characters:]

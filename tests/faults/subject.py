@@ -71,5 +71,9 @@ class MixedSubject(Subject):
         """Return how many rows wait, how many of them up to an id, and the highest id; None if nobody answers."""
 
     @abc.abstractmethod
+    def circumstances(self) -> str:
+        """Return what the database knows of rows that wait and of who works on them."""
+
+    @abc.abstractmethod
     def wrong(self) -> list[str]:
         """Return what is wrong besides the verdict, which has been given."""

@@ -73,6 +73,9 @@ class MixedRelay(RelaySubject, MixedSubject):
     def counted(self, last: int) -> tuple[int, int, int] | None:
         return self._database.counted(last)
 
+    def circumstances(self) -> str:
+        return self._database.circumstances()
+
     def verdict(self, *, everything: bool) -> Verdict:
         held = self.held()
         reads = read_topics(self.stack.kafka.bootstrap, self._administrator.topics, uncommitted=everything)

@@ -15,6 +15,14 @@ from thresher.devstack.postgres import Postgres
 # How long an outbox to which nobody adds is given to become empty, and how often that is tried.
 _EMPTY_SECONDS, _LOOK_SECONDS, _TRIES = 2.0, 0.05, 3
 
+_WAITING: LiteralString = """
+    SELECT kafka_topic, count(*), count(DISTINCT kafka_key), min(id), max(id), min(create_time)
+    FROM {} GROUP BY kafka_topic ORDER BY 2 DESC LIMIT 20"""
+_SESSIONS: LiteralString = """
+    SELECT pid, application_name, state, now() - xact_start, now() - query_start, wait_event_type, wait_event,
+           pg_blocking_pids(pid), backend_xmin, left(query, 300)
+    FROM pg_stat_activity WHERE backend_type = 'client backend'"""
+
 
 class Database:
     """The server, and an outbox in it; `writers` are the processes of those who add to it."""
@@ -37,6 +45,16 @@ class Database:
                 return connection.execute(self._on(query), [last]).fetchone()
         except psycopg.Error:
             return None
+
+    def circumstances(self) -> str:
+        """Return the rows that wait, by topic and bucket, and the sessions with what they wait for."""
+        try:
+            with self.connect() as connection:
+                rows = connection.execute(self._on(_WAITING)).fetchall()
+                sessions = connection.execute(_SESSIONS).fetchall()
+        except psycopg.Error as error:
+            return f"the database does not answer: {error}"
+        return "\n".join(str(each) for each in [*rows, *sessions])
 
     def _on(self, query: LiteralString) -> sql.Composed:
         return sql.SQL(query).format(self._table)
