@@ -16,7 +16,7 @@ from tests.queue.topics import QueueTopics
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
 from thresher.queue import MessageId, QueueClosed, QueueService
-from thresher.testing.proxy import Action, Api, Cut, Drop, Hold, KafkaProxy, Rule
+from thresher.testing.proxy import Action, Api, Cut, Delay, Drop, Hold, KafkaProxy, Rule
 
 QUEUE = b"jobs"
 # Seen: 12 s after a broker that was silent for 30 s.
@@ -202,5 +202,16 @@ def test_partitions_that_are_added_are_used(topics: QueueTopics, queue: bytes, m
         eventually(lambda: len(topics.ends()) == 6, PATIENCE_SECONDS)
         sent |= send(topics, 200)
         assert {each.partition for each in sent} == set(range(6))
+        wait_for(receiver, sent)
+    keeps_its_promise(topics, sent, receiver.received)
+
+
+def test_a_broker_that_is_far_away_hands_off(topics: QueueTopics, proxy: KafkaProxy) -> None:
+    # Longer than an answer may take before the client repeats the request by itself.
+    proxy.on_answer(Api.TXN_OFFSET_COMMIT, Delay(seconds=0.6))
+    sent = send(topics, 5)
+    with receiving(topics) as receiver:
+        wait_for(receiver, sent)
+        sent |= send(topics, 50)
         wait_for(receiver, sent)
     keeps_its_promise(topics, sent, receiver.received)

@@ -312,8 +312,9 @@ class World:
         member.intake.forget()
         for each in given:
             first = GroupOffset(topic=TOPIC, partition=each, offset=broker.first[each], metadata="first")
-            offset = broker.offsets.setdefault(each, first).offset
-            member.intake.give(each, offset, max(offset, broker.first[each]))
+            if broker.offsets.setdefault(each, first).offset < first.offset:
+                broker.offsets[each] = first
+            member.intake.give(each, broker.offsets[each].offset)
 
     def _fetch(self, member: Member, luck: random.Random) -> None:
         intake = member.intake

@@ -25,20 +25,20 @@ def ends(**first: int) -> dict[int, PartitionEnds]:
 
 def test_a_member_begins_at_the_groups_offset() -> None:
     start = beginning(QUEUE, at(7), ends(p0=0), frozenset({0}))
-    assert (start.positions, start.offsets) == ({0: 7}, {0: 7})
+    assert start.offsets == {0: 7}
     assert (start.to_commit, start.to_note, start.removed) == ({}, (), 0)
 
 
 def test_an_offset_below_the_log_goes_on_at_its_first() -> None:
     start = beginning(QUEUE, at(7), ends(p0=20), frozenset({0}))
-    assert start.positions == {0: 20}
-    assert start.offsets == {0: 7}, "where the group is, until a batch passes it"
+    assert start.offsets == {0: 20}
+    assert start.to_commit == {0: 20}, "or the next member would count the removed offsets again"
     assert start.removed == 13
 
 
 def test_a_new_partition_begins_at_its_first_record() -> None:
     start = beginning(QUEUE, {}, ends(p0=5), frozenset())
-    assert (start.positions, start.offsets, start.to_commit) == ({0: 5}, {0: 5}, {0: 5})
+    assert (start.offsets, start.to_commit) == ({0: 5}, {0: 5})
     assert start.to_note == (0,)
     assert start.removed == 0
 
@@ -59,7 +59,7 @@ def test_partitions_that_were_added_begin_beside_the_others() -> None:
 
 
 def test_a_note_of_another_members_partition_is_no_loss() -> None:
-    assert beginning(QUEUE, at(7), ends(p0=0), frozenset({0, 5})).positions == {0: 7}
+    assert beginning(QUEUE, at(7), ends(p0=0), frozenset({0, 5})).offsets == {0: 7}
 
 
 # Notes

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from confluent_kafka import KafkaError
 
 from thresher.queue.in_progress import InProgress
-from thresher.queue.markers import Markers
+from thresher.queue.markers import Answered, Markers
 from thresher.queue.message import Message
 from thresher.queue.metrics import Figures
 from thresher.queue.problem import AlreadySettled, MarkerUnknown, QueueClosed
@@ -17,6 +18,7 @@ from thresher.queue.wire.record import record_of
 
 END, KEEPALIVE = MarkerType.END, MarkerType.KEEPALIVE
 TIMEOUT = 60.0
+FULL = KafkaError(KafkaError._QUEUE_FULL)
 
 
 @dataclass
@@ -29,13 +31,35 @@ class RecordedMarkers:
     before: Callable[[Marker], None] = field(default=lambda _: None)
     # The messages whose markers cannot be queued.
     failing: set[MessageId] = field(default_factory=set)
+    # Whether the broker answers at once; otherwise these answers are owed.
+    silent: bool = False
+    owed: list[Answered] = field(default_factory=list)
 
-    def send(self, queue: bytes, partition: int, marker: Marker, confirmed: object = None) -> None:  # noqa: ARG002 - it is `wait` that counts
-        assert queue == b"q"
+    def settle(self, queue: bytes, partition: int, marker: Marker, answered: Answered | None = None) -> None:
         if marker.message_id in self.failing:
             raise MarkerUnknown("the queue is full")
+        self._queue(queue, partition, marker, answered)
+
+    def keep_alive(self, queue: bytes, partition: int, marker: Marker, answered: Answered) -> None:
+        if marker.message_id in self.failing:
+            answered(FULL)
+        else:
+            self._queue(queue, partition, marker, answered)
+
+    def _queue(self, queue: bytes, partition: int, marker: Marker, answered: Answered | None) -> None:
+        assert queue == b"q"
         self.before(marker)
         self.sent.append((partition, marker))
+        if answered is not None:
+            self.owed.append(answered)
+        if not self.silent:
+            self.answer(None)
+
+    def answer(self, error: KafkaError | None) -> None:
+        """Answer for all that were queued."""
+        owed, self.owed = self.owed, []
+        for each in owed:
+            each(error)
 
     def confirmation(self) -> "RecordedMarkers":
         return self
@@ -65,9 +89,7 @@ class Scene:
     def start(self, *offsets: int, at: float | None = None, partition: int = 2, received: bool = True) -> list[Message]:
         records = [record_of(MessageId(0, offset), b"p", (), 1) for offset in offsets]
         messages = self.in_progress.started(records, partition, self.now if at is None else at)
-        if received:
-            self.in_progress.received(messages)
-        return messages
+        return self.in_progress.received(messages) if received else messages
 
     def after(self, seconds: float) -> list[Marker]:
         """Look for KeepAlives that are due after so many seconds, and return them."""
@@ -140,7 +162,67 @@ def test_a_keep_alive_that_fails_stops_no_other(scene: Scene) -> None:
     assert [marker.message_id.offset for marker in scene.after(30.0)] == [2, 3]
     scene.markers.failing.clear()
     assert len(scene.after(30.0)) == 3
-    assert scene.count("markers_unknown") == 1
+
+
+def test_no_keep_alive_follows_one_that_is_not_answered(scene: Scene) -> None:
+    scene.markers.silent = True
+    scene.start(1)
+    assert [len(scene.after(30.0)) for _ in range(4)] == [1, 0, 0, 0], "a silent broker is not asked again and again"
+    scene.markers.answer(None)
+    assert len(scene.after(0.0)) == 1, "and this one is long due"
+
+
+def test_the_answer_to_an_older_keep_alive_is_not_that_to_the_last(scene: Scene) -> None:
+    scene.markers.silent = True
+    (message,) = scene.start(1)
+    scene.after(30.0)
+    message.extend(5.0)
+    scene.markers.owed.pop(0)(None)
+    assert scene.after(30.0) == []
+
+
+# Messages that waited for too long
+
+
+def test_a_message_that_no_keep_alive_reached_in_time_is_given_back_instead(scene: Scene) -> None:
+    (message,) = scene.start(1, received=False)
+    scene.now = 60.1
+    assert scene.in_progress.received([message]) == []
+    assert [marker for _, marker in scene.markers.sent] == [
+        Marker(type=KEEPALIVE, message_id=message.id, redeliver_after_ms=0, undelivered=True)
+    ]
+    assert (scene.count("messages_expired"), scene.count("messages_consumed")) == (1, 0)
+    assert scene.after(30.0) == []
+
+
+def test_a_message_whose_commit_was_in_doubt_for_too_long_is_not_delivered(scene: Scene) -> None:
+    scene.now = 100.0
+    assert scene.start(1, at=30.0) == []
+    assert [message.id.offset for message in scene.start(2, at=50.0)] == [2]
+
+
+def test_a_keep_alive_that_was_confirmed_keeps_a_message_deliverable(scene: Scene) -> None:
+    (message,) = scene.start(1, received=False)
+    for _ in range(5):
+        scene.after(30.0)
+    assert scene.in_progress.received([message]) == [message]
+
+
+@pytest.mark.parametrize("error", [None, FULL], ids=["late", "refused"])
+def test_a_keep_alive_that_was_not_confirmed_keeps_nothing(scene: Scene, error: KafkaError | None) -> None:
+    scene.markers.silent = True
+    (message,) = scene.start(1, received=False)
+    scene.after(30.0)
+    if error is not None:
+        scene.markers.answer(error)
+    scene.now = 61.0
+    assert scene.in_progress.received([message]) == []
+
+
+def test_a_message_that_was_given_back_is_not_delivered(scene: Scene) -> None:
+    messages = scene.start(1, received=False)
+    scene.in_progress.give_back()
+    assert scene.in_progress.received(messages) == []
 
 
 # Settling
@@ -214,16 +296,17 @@ def test_only_a_sync_ack_waits(scene: Scene) -> None:
     assert scene.markers.waited == 1
 
 
-def test_an_ack_that_was_not_queued_may_be_given_again(scene: Scene) -> None:
+def test_a_message_whose_ack_was_not_queued_is_not_kept_alive_for_ever(scene: Scene) -> None:
     (message,) = scene.start(1)
     scene.markers.failing = {message.id}
     with pytest.raises(MarkerUnknown):
         message.ack()
-    assert len(scene.in_progress) == 1
+    assert len(scene.in_progress) == 0
     scene.markers.failing.clear()
-    message.ack()
-    assert scene.markers.of(message) == [END]
-    assert scene.count("messages_acked") == 1
+    assert scene.after(30.0) == []
+    with pytest.raises(AlreadySettled):
+        message.ack()
+    assert scene.count("messages_acked") == 0
 
 
 # Extending
@@ -309,7 +392,13 @@ def test_a_message_that_cannot_be_given_back_keeps_no_other(scene: Scene) -> Non
     scene.markers.failing = {MessageId(0, 1)}
     scene.in_progress.give_back()
     assert [marker.message_id.offset for _, marker in scene.markers.sent] == [2, 3]
-    assert scene.count("markers_unknown") == 1
+
+
+def test_what_is_started_after_the_close_is_given_back(scene: Scene) -> None:
+    scene.in_progress.give_back()
+    scene.start(1, received=False)
+    assert [marker.undelivered for _, marker in scene.markers.sent] == [True]
+    assert len(scene.in_progress) == 0
 
 
 # Threads

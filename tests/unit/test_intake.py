@@ -170,7 +170,8 @@ def test_an_old_batch_never_moves_an_offset_back() -> None:
 
 def test_a_span_begins_at_an_offset_below_the_log() -> None:
     intake = Intake(most_skipped=10, most_bytes=100)
-    intake.give(0, 5, 20)
+    intake.give(0, 5)
+    intake.move(0, 20)
     assert intake.position(0) == 20
     intake.add(record(0, 21))
     batch = intake.cut(1)

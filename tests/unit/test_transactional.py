@@ -139,18 +139,31 @@ def test_an_error_only_reported_makes_an_answer_uncertain() -> None:
         made.send_offsets(OFFSETS, b"group")
 
 
-@pytest.mark.parametrize(
-    ("call", "kind"),
-    [(lambda made: made.commit(), CommitUnknown), (lambda made: made.send_offsets(OFFSETS, b"group"), OffsetsUnknown)],
-    ids=["commit", "send_offsets"],
-)
-def test_an_answer_that_took_too_long_is_not_certain(
-    call: Any, kind: type[ProducerProblem], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer takes too long."""
     for bound in ("certain_seconds", "certain_offsets_seconds"):
         monkeypatch.setattr(TransactionTimeouts, bound, property(lambda _: -1.0))
-    with pytest.raises(kind, match="it took"):
-        call(producer("", LOST))
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_commit_that_took_too_long_is_not_certain() -> None:
+    with pytest.raises(CommitUnknown, match="it took"):
+        producer("", LOST).commit()
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_producer_whose_offsets_took_long_commits_them_and_begins_no_other_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = producer("", LOST)
+    made.begin()
+    made.send_offsets(OFFSETS, b"group")
+    monkeypatch.setattr(TransactionTimeouts, "certain_seconds", property(lambda _: 60.0))
+    made.commit()
+    assert made.spent
+    with pytest.raises(ProducerProblem, match="spent"):
+        made.begin()
 
 
 def test_no_offsets_are_a_mistake_and_not_a_success() -> None:

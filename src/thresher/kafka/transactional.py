@@ -5,9 +5,11 @@
    that was not delivered is a fault. Nothing is ever aborted: after a fault the producer is discarded, and the next
    producer's `init` aborts the transaction. (librdkafka was seen to hang in the transaction after an aborted one.)
 3. `send_offsets` adds a consumer group's offsets to the transaction: they are committed with its records, or never.
-4. `commit` and `send_offsets` succeed, are fenced, or have an unknown outcome. It is unknown after an error or a slow
-   answer: the client may have sent its request twice, and the late copy hits the next transaction. The producer then
-   refuses to go on, and its successor's `init` raises the epoch, which stops the late copy.
+4. `commit` and `send_offsets` succeed, are fenced, or have an unknown outcome: after an error, and for a commit after a
+   slow answer. The client may have sent its request twice, and the late copy hits the next transaction. The producer
+   then refuses to go on, and its successor's `init` raises the epoch, which stops the late copy.
+5. A slow answer to `send_offsets` leaves the producer `spent`: it may still commit, since a copy of the same offsets
+   changes nothing in the same transaction, but begins no other.
 """
 
 import logging
@@ -120,6 +122,7 @@ class TransactionalProducer:
         self._id = transactional_id
         # The call whose answer was not certain: the producer is not used again.
         self._in_doubt: str | None = None
+        self._spent = False
         # The timestamp of records that bring none; 0 is this machine's clock, whose time a broker may refuse.
         self.now_ms = 0
 
@@ -147,6 +150,8 @@ class TransactionalProducer:
     def begin(self) -> None:
         """Open a transaction."""
         self._require_certain()
+        if self._spent:
+            raise ProducerProblem(f"the producer {self._id} is spent: its offsets were answered late")
         self._undelivered.clear()
         self._do("begin_transaction", self._producer.begin_transaction)
 
@@ -257,15 +262,14 @@ class TransactionalProducer:
             raise ValueError("send_offsets needs at least one offset: the client would send nothing, and succeed")
         call, seconds = self._producer.send_offsets_to_transaction, self._timeouts.answer_seconds
         bounded = partial(_returning_within, seconds + _LATE_SECONDS, call)
-        self._ask_once(
-            "send_offsets",
-            OffsetsUnknown,
-            self._timeouts.certain_offsets_seconds,
-            bounded,
-            sent,
-            group_metadata,
-            seconds,
-        )
+        took = self._ask_once("send_offsets", OffsetsUnknown, bounded, sent, group_metadata, seconds)
+        self._spent = self._spent or took > self._timeouts.certain_offsets_seconds
+        self._in_doubt = None
+
+    @property
+    def spent(self) -> bool:
+        """Whether no transaction can follow the one that is open."""
+        return self._spent
 
     def commit(self) -> None:
         """Commit. Raises `CommitUnknown` where that is not certain. A transaction that lacks a record is refused."""
@@ -274,13 +278,16 @@ class TransactionalProducer:
         if self._undelivered:
             raise ProducerProblem(f"a record of the transaction was refused: {self._undelivered[0].why}")
         call, seconds = self._producer.commit_transaction, self._timeouts.answer_seconds
-        self._ask_once("commit", CommitUnknown, self._timeouts.certain_seconds, call, seconds)
+        took = self._ask_once("commit", CommitUnknown, call, seconds)
+        if took > self._timeouts.certain_seconds:
+            raise CommitUnknown(f"commit: it took {took:.1f} s")
+        self._in_doubt = None
 
-    def _ask_once(
-        self, what: str, unknown: type[ProducerProblem], certain_seconds: float, call: Any, *arguments: Any
-    ) -> None:
-        """Make a call that is certain only if the client sent its request once: without an error, and in time."""
-        # Until the answer is certain, nothing may follow it.
+    def _ask_once(self, what: str, unknown: type[ProducerProblem], call: Any, *arguments: Any) -> float:
+        """Make a call, and return how many seconds its answer took. An error of the client's is `unknown`.
+
+        Until the caller takes the answer for certain, nothing may follow it.
+        """
         self._in_doubt = what
         self._errors.clear()
         began = time.monotonic()
@@ -300,11 +307,9 @@ class TransactionalProducer:
         took = time.monotonic() - began
         if self._errors:
             raise unknown(f"{what}: the client met an error meanwhile: {self._errors[0].str()}")
-        if took > certain_seconds:
-            raise unknown(f"{what}: it took {took:.1f} s")
         if self._undelivered:
             raise unknown(f"{what}: a record failed meanwhile: {self._undelivered[0].why}")
-        self._in_doubt = None
+        return took
 
     def _require_certain(self) -> None:
         if self._in_doubt is not None:

@@ -16,7 +16,7 @@ class ReceiveBuffer:
         self._changed = threading.Condition()
         self._messages: deque[Message] = deque()
         self._error: BaseException | None = None
-        self._closed = False
+        self._closed = self._ended = False
         self._listeners: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
@@ -30,30 +30,37 @@ class ReceiveBuffer:
         self._tell()
 
     def take(
-        self, most: int, seconds: float | None, taken: Callable[[list[Message]], None] = lambda _: None
+        self, most: int, seconds: float | None, taken: Callable[[list[Message]], list[Message]] = lambda found: found
     ) -> list[Message]:
         """Return up to so many messages: wait for the first one, and no longer than so many seconds; None: for ever.
 
-        `taken` is called with them before anybody can close the buffer: a close knows what the application has.
-        Raises `QueueClosed`, or the error that ended the consumer.
+        `taken` is called with them before anybody can close the buffer: a close knows what the application has. It
+        returns those that are still to be had. Raises `QueueClosed`, or the error that ended the consumer.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._changed:
-            # What was started before an error is delivered: nobody else gets it while this process lives.
-            while not self._messages or self._closed:
-                if self._closed:
-                    raise QueueClosed("the consumer was closed")
-                if self._error is not None:
-                    raise self._error
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return []
-                self._changed.wait(left)
-            found = [self._messages.popleft() for _ in range(min(most, len(self._messages)))]
-            taken(found)
-            # The thread that starts messages waits for room.
-            self._changed.notify_all()
+            found: list[Message] = []
+            while not found:
+                # What was started before an error is delivered: nobody else gets it while this process lives.
+                while not self._messages or self._closed:
+                    self._require_open()
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        return []
+                    self._changed.wait(left)
+                found = taken([self._messages.popleft() for _ in range(min(most, len(self._messages)))])
+                # The thread that starts messages waits for room.
+                self._changed.notify_all()
         return found
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise QueueClosed("the consumer was closed")
+        if self._error is not None:
+            # The traceback would grow with every `take`.
+            raise self._error.with_traceback(None)
+        if self._ended:
+            raise QueueClosed("the consumer has left its group")
 
     def await_room(self, buffered: int, seconds: float) -> None:
         """Wait until there are no more than so many messages, or the buffer is closed, for so many seconds at most."""
@@ -64,6 +71,13 @@ class ReceiveBuffer:
         """Have every `take` raise the error that ended the consumer."""
         with self._changed:
             self._error = error
+            self._changed.notify_all()
+        self._tell()
+
+    def end(self) -> None:
+        """Say that nothing more is put: a `take` that finds nothing raises `QueueClosed`."""
+        with self._changed:
+            self._ended = True
             self._changed.notify_all()
         self._tell()
 

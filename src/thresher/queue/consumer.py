@@ -1,5 +1,6 @@
 """Receives the messages of a queue: each is started once, and redelivered unless it is acked."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,8 @@ from thresher.queue.markers import Markers
 from thresher.queue.message import Message
 from thresher.queue.problem import QueueClosed
 from thresher.queue.running import Handler, Running
+
+logger = logging.getLogger(__name__)
 
 # How long `close` waits for a hand-off that is under way, and for the broker's answers.
 _STOP_SECONDS = 30.0
@@ -32,6 +35,7 @@ class QueueConsumer:
         self._buffer, self._in_progress, self._member = buffer, in_progress, member
         self._markers, self._keep_alive, self._forget = markers, keep_alive, forget
         self._closing = threading.RLock()
+        self._closed = False
         keep_alive.add(in_progress)
         member.start()
 
@@ -79,7 +83,8 @@ class QueueConsumer:
     def leave(self, timeout: float = _STOP_SECONDS) -> None:
         """Leave the group: nothing more is started. What was started can be received and settled until `close`.
 
-        It waits so many seconds for that, and goes on in the background.
+        A `receive` that finds nothing more raises `QueueClosed`. This waits so many seconds, and goes on in the
+        background.
         """
         self._member.stop(timeout)
 
@@ -87,14 +92,17 @@ class QueueConsumer:
         """Leave the group, give back what was not settled, and wait for the broker's answers. Ends every `receive`."""
         # Another thread that closes too waits here until it is done: the service's producer is closed behind it.
         with self._closing:
-            if self._buffer.closed:
+            # Broken off by a KeyboardInterrupt, it can be called again: each step may be done twice.
+            if self._closed:
                 return
             self._buffer.close()
-            self._member.stop(_STOP_SECONDS)
+            if not self._member.stop(_STOP_SECONDS):
+                logger.warning("a consumer's thread did not end in time", extra={"seconds": _STOP_SECONDS})
             self._keep_alive.remove(self._in_progress)
             self._in_progress.give_back()
             self.flush()
             self._forget(self)
+            self._closed = True
 
     def __enter__(self) -> "QueueConsumer":
         return self

@@ -2,15 +2,23 @@
 
 1. A message is settled once: the first ack, nack or reject counts, and nothing follows it. Marker and bookkeeping
    happen under one lock, so no KeepAlive gets behind an End.
-2. Until then a KeepAlive goes out at half of the redelivery time-out, also while the message waits in the buffer.
-3. `give_back` ends all that are left, at once and without an ack: the tracker redelivers them. Messages that no
+2. Until then a KeepAlive goes out at half of the redelivery time-out, also while the message waits in the buffer; none
+   while the last one is not answered.
+3. A message that no KeepAlive reached in time may be redelivered already: an application that has not received it does
+   not get it. It is given back.
+4. `give_back` ends all that are left, at once and without an ack: the tracker redelivers them. Messages that no
    application has seen are marked so, and do not count as delivered.
+
+Nothing here waits for the broker but a sync settlement, which holds no lock.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+from confluent_kafka import KafkaError
 
 from thresher.queue.markers import Markers
 from thresher.queue.message import Ack, Message, MessageId, Nack, Reject, Settlement
@@ -24,10 +32,14 @@ from thresher.queue.wire.record import Record
 class _Entry:
     # The partition of the message's Start.
     partition: int
-    # When the next KeepAlive is due; until when the application has extended the message; when it was received.
+    # When the next KeepAlive is due, and until when the tracker waits, as far as the broker has confirmed.
     due: float
+    alive_until: float
+    # Until when the application has extended the message; when it was received.
     extended: float = 0.0
     received: float | None = None
+    # The KeepAlive that the broker has not answered.
+    unanswered: Marker | None = None
 
 
 class InProgress:
@@ -67,29 +79,42 @@ class InProgress:
             )
             for record in records
         ]
-        due = at + self._redelivery_seconds / 2
+        due, alive_until = at + self._redelivery_seconds / 2, at + self._redelivery_seconds
         with self._lock:
             for record in records:
-                self._entries[record.message_id] = _Entry(partition, due)
+                self._entries[record.message_id] = _Entry(partition, due, alive_until)
+        if self._closed:
+            # They came while the consumer was closed, or after it.
+            self.give_back()
         return messages
 
-    def received(self, messages: Iterable[Message]) -> None:
-        """Take in that the application has these messages now."""
-        now, count = self._monotonic(), 0
-        for message in messages:
-            count += 1
-            if (entry := self._entries.get(message.id)) is not None:
+    def received(self, messages: Iterable[Message]) -> list[Message]:
+        """Take in that the application gets these messages now, and return those that it may have."""
+        now, found = self._monotonic(), []
+        with self._lock:
+            for message in messages:
+                entry = self._entries.get(message.id)
+                if entry is None:
+                    continue
+                if entry.alive_until < now:
+                    del self._entries[message.id]
+                    self._return(message.id, entry)
+                    self._figures.count("expired")
+                    continue
                 entry.received = now
-        self._figures.count("consumed", count)
+                found.append(message)
+        self._figures.count("consumed", len(found))
+        return found
 
     def settle(self, message: Message, settlement: Settlement, *, sync: bool) -> None:
         """End a message's progress."""
+        confirmed = self._markers.confirmation() if sync else None
+        answered = None if confirmed is None else confirmed.answer
         with self._lock:
             entry = self._require(message)
-            confirmed = self._markers.confirmation() if sync else None
-            # If this raises, the message stays in progress, and may be settled again.
-            self._markers.send(self._queue, entry.partition, _marker(message.id, settlement), confirmed)
+            # Where this raises too: kept alive for ever, the message would come to nobody.
             del self._entries[message.id]
+            self._markers.settle(self._queue, entry.partition, _marker(message.id, settlement), answered)
         match settlement:
             case Ack():
                 self._figures.count("acked")
@@ -113,10 +138,13 @@ class InProgress:
         """Send the KeepAlives that are due."""
         now = self._monotonic()
         with self._lock:
-            for message_id, entry in self._entries.items():
-                if entry.due <= now:
-                    self._keep_alive(message_id, entry)
+            due = [each for each, entry in self._entries.items() if entry.due <= now and entry.unanswered is None]
+        for message_id in due:
+            # The lock for each of them: an ack does not wait for all.
+            with self._lock:
+                if (entry := self._entries.get(message_id)) is not None:
                     entry.due = now + self._redelivery_seconds / 2
+                    self._keep_alive(message_id, entry)
 
     def give_back(self) -> None:
         """End all that are left: each is redelivered at once. Later calls for them raise `QueueClosed`."""
@@ -124,14 +152,7 @@ class InProgress:
             self._closed = True
             left, self._entries = self._entries, {}
             for message_id, entry in left.items():
-                marker = Marker(
-                    type=MarkerType.KEEPALIVE, message_id=message_id, undelivered=entry.received is None
-                )  # fmt: skip
-                try:
-                    self._markers.send(self._queue, entry.partition, marker)
-                except MarkerUnknown:
-                    # It is redelivered after the time-out; the others need not wait for that.
-                    self._figures.count("markers_unknown")
+                self._return(message_id, entry)
         self._figures.count("given_back", len(left))
 
     def _require(self, message: Message) -> _Entry:
@@ -142,14 +163,26 @@ class InProgress:
         raise AlreadySettled(f"message {message.id} was acked, nacked or rejected before")
 
     def _keep_alive(self, message_id: MessageId, entry: _Entry) -> None:
-        left = max(self._redelivery_seconds, entry.extended - self._monotonic())
+        now = self._monotonic()
+        left = max(self._redelivery_seconds, entry.extended - now)
         marker = Marker(type=MarkerType.KEEPALIVE, message_id=message_id, redeliver_after_ms=int(left * 1000))
-        try:
-            self._markers.send(self._queue, entry.partition, marker)
-        except MarkerUnknown:
-            # The next one may get through; without any, the message is redelivered.
-            self._figures.count("markers_unknown")
-        self._figures.count("keep_alives")
+
+        def answered(error: KafkaError | None) -> None:
+            if error is None:
+                entry.alive_until = max(entry.alive_until, now + left)
+            if entry.unanswered is marker:
+                entry.unanswered = None
+
+        entry.unanswered = marker
+        # One that is not queued is answered too: the next one may get through; without any, the message is redelivered.
+        self._markers.keep_alive(self._queue, entry.partition, marker, answered)
+
+    def _return(self, message_id: MessageId, entry: _Entry) -> None:
+        """Have a message redelivered at once."""
+        marker = Marker(type=MarkerType.KEEPALIVE, message_id=message_id, undelivered=entry.received is None)
+        # If that is not queued, it is redelivered after the time-out; the others need not wait for that.
+        with contextlib.suppress(MarkerUnknown):
+            self._markers.settle(self._queue, entry.partition, marker)
 
 
 def _marker(message_id: MessageId, settlement: Settlement) -> Marker:

@@ -4,8 +4,6 @@ import logging
 import threading
 from typing import Protocol
 
-from thresher.core.errors import ThresherError
-
 logger = logging.getLogger(__name__)
 
 # Of the redelivery time-out: KeepAlives are due at half of it, so they come at six tenths of it at the latest.
@@ -57,5 +55,5 @@ class KeepAlive:
             for each in kept:
                 try:
                     each.keep_alive()
-                except ThresherError as error:
-                    logger.warning("keep-alives were not sent", extra={"reason": str(error)})
+                except Exception:  # whatever it is, the others need theirs
+                    logger.exception("the KeepAlives of a consumer were not sent")

@@ -1,4 +1,8 @@
-"""Sends the markers that follow a Start: KeepAlives and Ends, by one producer for all queues of a service."""
+"""Sends the markers that follow a Start: KeepAlives and Ends, by one producer for all queues of a service.
+
+Nobody waits for room in the producer's queue. It holds more markers than a service has messages in progress: a message
+has one marker that settles it, and no KeepAlive while the last one is not answered.
+"""
 
 import logging
 import threading
@@ -10,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from thresher.kafka.partitioners import murmur2_partition
 from thresher.kafka.problem import BrokerLost
 from thresher.queue.metrics import Figures
-from thresher.queue.problem import MarkerUnknown
+from thresher.queue.problem import MarkerUnknown, QueueClosed
 from thresher.queue.shared_producer import SharedProducer
 from thresher.queue.wire.marker import Marker, encode
 
@@ -18,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 # Partitions may be added: how long their number is taken for known, and how long an answer may take.
 _KNOWN_SECONDS, _ANSWER_SECONDS = 10.0, 10.0
+# The producer was replaced, and had the record still.
+_PURGED = frozenset({KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE})
+
+Answered = Callable[[KafkaError | None], None]
 
 
 class Markers:
@@ -44,29 +52,53 @@ class Markers:
             self._known = (self._producer.partitions(self._topic, _ANSWER_SECONDS), now + _KNOWN_SECONDS)
         return murmur2_partition(queue, self._known[0])
 
-    def send(self, queue: bytes, partition: int, marker: Marker, confirmed: "Confirmed | None" = None) -> None:
-        """Queue a marker behind those that were queued before it. Raises `MarkerUnknown` where it cannot be queued.
+    def settle(self, queue: bytes, partition: int, marker: Marker, answered: Answered | None = None) -> None:
+        """Queue a message's last marker behind those that were queued before it.
 
-        `confirmed` is told the broker's answer.
+        `answered` is told the broker's answer. Raises `MarkerUnknown` where the marker cannot be queued.
         """
 
         def report(error: KafkaError | None, _: Message) -> None:
+            if error is not None and error.code() in _PURGED and not self._producer.closed:
+                # Nothing follows it, so it may be queued again behind whatever was.
+                try:
+                    self._producer.produce(self._topic, content, queue, report, partition=partition, wait=False)
+                except (BrokerLost, QueueClosed, KafkaException) as fault:
+                    logger.warning("a marker was not queued again", extra={"reason": str(fault)})
+                else:
+                    return
             if error is not None:
-                self._figures.count("markers_unknown")
-                logger.warning(
-                    "a marker was not confirmed", extra={"message_id": str(marker.message_id), "reason": error.str()}
-                )
-            if confirmed is not None:
-                confirmed.answer(error)
+                self._unknown(marker, error.str())
+            if answered is not None:
+                answered(error)
+
+        content = encode(marker)
+        try:
+            self._producer.produce(self._topic, content, queue, report, partition=partition, wait=False)
+        except (BrokerLost, KafkaException) as error:
+            why = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            self._unknown(marker, why)
+            raise MarkerUnknown(
+                f"the marker of message {marker.message_id}: {why}; the message is redelivered"
+            ) from error
+
+    def keep_alive(self, queue: bytes, partition: int, marker: Marker, answered: Answered) -> None:
+        """Queue a KeepAlive. `answered` is told the broker's answer, or at once that it was not queued."""
+
+        def report(error: KafkaError | None, _: Message | None) -> None:
+            self._figures.count("keep_alives" if error is None else "keep_alives_unknown")
+            answered(error)
 
         try:
-            self._producer.produce(self._topic, encode(marker), queue, report, partition=partition)
-        except BrokerLost as error:
-            raise MarkerUnknown(f"the {marker.type.name} of message {marker.message_id}: {error}") from error
+            self._producer.produce(self._topic, encode(marker), queue, report, partition=partition, wait=False)
+        except BrokerLost:
+            report(KafkaError(KafkaError._QUEUE_FULL), None)
         except KafkaException as error:
-            raise MarkerUnknown(
-                f"the {marker.type.name} of message {marker.message_id}: {error.args[0].str()}"
-            ) from error
+            report(error.args[0], None)
+
+    def _unknown(self, marker: Marker, why: str) -> None:
+        self._figures.count("markers_unknown")
+        logger.warning("a marker was not confirmed", extra={"message_id": str(marker.message_id), "reason": why})
 
     def confirmation(self) -> "Confirmed":
         """Return what waits for the broker's answer to one marker."""

@@ -145,13 +145,11 @@ class _Buffer(ReceiveBuffer):
         self._look = look
 
     def take(
-        self, most: int, seconds: float | None, taken: Callable[[list[Message]], None] = lambda _: None
+        self, most: int, seconds: float | None, taken: Callable[[list[Message]], list[Message]] = lambda found: found
     ) -> list[Message]:
         self._look()
-        found = super().take(most, seconds)
         # Without the buffer's lock: whoever hands out has the tracker's, and then takes this one.
-        taken(found)
-        return found
+        return taken(super().take(most, seconds))
 
 
 @dataclass(slots=True)
@@ -178,8 +176,9 @@ class _Member:
         self._tracker.leave(self)
         return True
 
-    def received(self, messages: Iterable[Message]) -> None:
+    def received(self, messages: list[Message]) -> list[Message]:
         self._tracker.received(self, messages)
+        return messages
 
     def settle(self, message: Message, settlement: Settlement, *, sync: bool) -> None:  # noqa: ARG002 - it is done
         self._tracker.settle(self, message, settlement)

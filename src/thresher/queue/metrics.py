@@ -30,9 +30,17 @@ _COUNTERS = {
     ),
     "rejected": _family("messages_rejected", MetricKind.COUNTER, "Messages that applications have rejected"),
     "dead": _family("messages_dead", MetricKind.COUNTER, "Messages whose Start was refused: they are dead letters"),
-    "keep_alives": _family("keep_alives", MetricKind.COUNTER, "KeepAlive markers"),
+    "keep_alives": _family("keep_alives", MetricKind.COUNTER, "KeepAlive markers that the broker has confirmed"),
     "markers_unknown": _family(
-        "markers_unknown", MetricKind.COUNTER, "Acks, nacks, rejects and KeepAlives that the broker did not confirm"
+        "markers_unknown", MetricKind.COUNTER, "Acks, nacks and rejects that the broker did not confirm"
+    ),
+    "keep_alives_unknown": _family(
+        "keep_alives_unknown", MetricKind.COUNTER, "KeepAlive markers that the broker did not confirm"
+    ),
+    "expired": _family(
+        "messages_expired",
+        MetricKind.COUNTER,
+        "Messages that waited here without a KeepAlive for the redelivery time-out: they were given back",
     ),
     "hand_offs": _family("hand_offs", MetricKind.COUNTER, "Transactions that started messages"),
     "hand_offs_given_up": _family(

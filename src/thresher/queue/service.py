@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Producer
@@ -40,6 +41,8 @@ _RECORD_BYTES = 1_024
 _LARGEST_BYTES = 1_000_000_000
 # An ack is worth sending as long as the process lives: the tracker waits when the broker was silent.
 _MARKER_MS = 43_200_000
+# Markers are small, and a service has no more of them than messages in progress: nobody waits for room.
+_MOST_MARKERS = 10_000_000
 _PRODUCER = {"linger.ms": 2, "compression.type": "lz4", "log_level": 2}
 _CONSUMER = {
     # New partitions are found within this time.
@@ -171,9 +174,12 @@ class QueueService:
         return self._producer("random", self.config.send_timeout, self.config.max_message_bytes + _RECORD_BYTES)
 
     def _marking_producer(self) -> Producer:
-        return self._producer("murmur2_random", _MARKER_MS, _LARGEST_BYTES)
+        most: dict[str, Any] = {"queue.buffering.max.messages": _MOST_MARKERS}
+        return self._producer("murmur2_random", _MARKER_MS, _LARGEST_BYTES, most)
 
-    def _producer(self, partitioner: str, timeout_ms: int, most_bytes: int) -> Producer:
+    def _producer(
+        self, partitioner: str, timeout_ms: int, most_bytes: int, more: Mapping[str, Any] = MappingProxyType({})
+    ) -> Producer:
         return self._clients.producer(
             {
                 **_PRODUCER,
@@ -184,6 +190,7 @@ class QueueService:
                 "partitioner": partitioner,
                 "message.timeout.ms": timeout_ms,
                 "message.max.bytes": most_bytes,
+                **more,
             }
         )
 

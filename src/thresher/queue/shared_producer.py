@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 # How long a caller waits for room in the client's queue.
-_ROOM_SECONDS = 30.0
+_ROOM_SECONDS, _FULL_SECONDS = 30.0, 0.005
 # Codes that say for certain that the broker does not have the record.
 _REFUSALS = frozenset(
     {Refusal.ROW, Refusal.SIZE, Refusal.TIME, Refusal.TOPIC, Refusal.TOPIC_DENIED, Refusal.CLIENT}
@@ -41,7 +41,7 @@ class SharedProducer:
         self._name, self._make = name, make
         self._lock = threading.Lock()
         self._producer = make()
-        self._closed = False
+        self.closed = self._ended = False
         self._thread = threading.Thread(target=self._serve, name=f"thresher-queue-{name}", daemon=True)
         self._thread.start()
 
@@ -54,29 +54,35 @@ class SharedProducer:
         *,
         partition: int = -1,
         headers: list[tuple[str, Any]] | None = None,
+        wait: bool = True,
     ) -> None:
-        """Queue a record. `report` is called once, by the thread. Raises `KafkaException` where the client refuses."""
+        """Queue a record. `report` is called once, by the thread. Raises `KafkaException` where the client refuses.
+
+        A full queue is waited for; then, or at once without `wait`, it raises `BrokerLost`.
+        """
         deadline: float | None = None
         while True:
-            if self._closed:
+            if self.closed:
                 raise QueueClosed("the service was closed")
             producer = self._producer
             try:
                 producer.produce(topic, value, key, partition, report, None, 0, headers)
             except BufferError:
-                # The queue is full: the thread makes room.
-                deadline = deadline or time.monotonic() + _ROOM_SECONDS
-                if time.monotonic() > deadline:
+                # The thread makes room.
+                deadline = deadline or time.monotonic() + (_ROOM_SECONDS if wait else 0.0)
+                if time.monotonic() >= deadline:
                     raise BrokerLost(
-                        f"the {self._name} producer's queue has been full for {_ROOM_SECONDS:g} s: the broker does not "
-                        "take records"
+                        f"the {self._name} producer's queue is full: the broker takes no records"
                     ) from None
-                time.sleep(0.005)
+                time.sleep(_FULL_SECONDS)
             except KafkaException as error:
                 if not error.args[0].fatal() and error.args[0].code() != KafkaError._FATAL:
                     raise
                 self._replace(producer, error.args[0])
             else:
+                if self._ended:
+                    # It was closed meanwhile, and nobody else reports any more.
+                    _give_up(producer)
                 return
 
     def flush(self, seconds: float) -> bool:
@@ -85,13 +91,12 @@ class SharedProducer:
 
     def close(self, seconds: float) -> None:
         """Send what is queued, and end. Records that are left after so many seconds are reported as unanswered."""
-        if self._closed:
-            return
+        self.closed = True
         if not self.flush(seconds):
-            self._producer.purge()
-            self._producer.flush(1.0)
-        self._closed = True
-        self._thread.join()
+            _give_up(self._producer)
+        self._ended = True
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def partitions(self, topic: str, seconds: float) -> int:
         """Return a topic's number of partitions. Raises `TopicsUnsuitable` where there is none, or `BrokerLost`."""
@@ -104,7 +109,7 @@ class SharedProducer:
         return len(found.partitions)
 
     def _serve(self) -> None:
-        while not self._closed:
+        while not self._ended:
             self._producer.poll(_POLL_SECONDS)
 
     def _replace(self, failed: Producer, error: KafkaError) -> None:
@@ -113,6 +118,10 @@ class SharedProducer:
                 return
             logger.warning("the %s producer is replaced after a fatal error: %s", self._name, error.str())
             self._producer = self._make()
-        # What it still had is reported as unanswered.
-        failed.purge()
-        failed.flush(1.0)
+        _give_up(failed)
+
+
+def _give_up(producer: Producer) -> None:
+    """Have what a producer still has reported as unanswered."""
+    producer.purge()
+    producer.flush(1.0)

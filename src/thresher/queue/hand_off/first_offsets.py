@@ -1,7 +1,7 @@
 """Where a member begins in the partitions that it was given.
 
 1. A partition whose offset the group has: there. If retention has removed that place: at the log's first
-   record, counted.
+   record, which is committed, so that the offsets between are counted once.
 2. A partition without an offset, for the first time: at its first record. That offset is committed, and only then noted
    in the compacted topic `<marker-topic>.queues`. A crash between the two is mended by the next member.
 3. A partition that was noted and has no offset: an error. The group's offsets were lost or have expired, and beginning
@@ -57,8 +57,7 @@ def notes_of(queue: bytes, topic_id: str, contents: Iterable[bytes]) -> frozense
 class Beginning:
     """Where to begin in each partition, what to commit, and what to note after that."""
 
-    positions: Mapping[int, int]
-    # The group's offsets, once `to_commit` is committed.
+    # The group's offsets, once `to_commit` is committed: there it begins.
     offsets: Mapping[int, int]
     to_commit: Mapping[int, int]
     to_note: tuple[int, ...]
@@ -77,13 +76,12 @@ def beginning(
             "none: they were deleted or have expired (offsets.retention.minutes). Set them with kafka-consumer-groups "
             "--reset-offsets: --to-latest skips what was sent meanwhile, --to-earliest repeats what was processed"
         )
-    to_commit = {partition: end.first for partition, end in ends.items() if partition not in committed}
-    offsets = to_commit | {partition: committed[partition].offset for partition in ends if partition in committed}
-    positions = {partition: max(offset, ends[partition].first) for partition, offset in offsets.items()}
+    found = {partition: committed[partition].offset for partition in ends if partition in committed}
+    behind = {partition: end.first - found[partition] for partition, end in ends.items() if partition in found}
+    to_commit = {partition: end.first for partition, end in ends.items() if behind.get(partition, 1) > 0}
     return Beginning(
-        positions=positions,
-        offsets=offsets,
+        offsets=found | to_commit,
         to_commit=to_commit,
         to_note=tuple(sorted(set(ends) - noted)),
-        removed=sum(positions.values()) - sum(offsets.values()),
+        removed=sum(each for each in behind.values() if each > 0),
     )

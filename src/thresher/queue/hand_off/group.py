@@ -108,11 +108,10 @@ class GroupMember:
         """Commit offsets by themselves, without a transaction."""
         offsets = [TopicPartition(self._topic, partition, end) for partition, end in ends.items()]
         try:
-            self._client.commit(offsets=offsets, asynchronous=False)
+            answered = self._client.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
-            why = error.args[0].str()
-            return NoMember(why) if error.args[0].code() in _NO_MEMBER else Uncertain(why)
-        return None
+            return _refused(error.args[0])
+        return next((_refused(each.error) for each in answered or () if each.error is not None), None)
 
     def close(self) -> None:
         """Leave the group."""
@@ -130,7 +129,7 @@ class GroupMember:
         if numbers:
             start = self._begin(numbers, self)
             for number in numbers:
-                self._intake.give(number, start.offsets[number], start.positions[number])
+                self._intake.give(number, start.offsets[number])
             self._figures.count("removed", start.removed)
         self._figures.count("rebalances")
         self._assign()
@@ -203,6 +202,10 @@ class GroupMember:
             self._figures.count("removed", bounds[0] - position)
             self._intake.move(partition, bounds[0])
         self._assign()
+
+
+def _refused(error: KafkaError) -> NoMember | Uncertain:
+    return NoMember(error.str()) if error.code() in _NO_MEMBER else Uncertain(error.str())
 
 
 def headers_read(message: Message) -> Headers:

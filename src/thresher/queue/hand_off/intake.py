@@ -79,9 +79,9 @@ class Intake:
         """The partitions that were given."""
         return frozenset(self._partitions)
 
-    def give(self, partition: int, offset: int, position: int | None = None) -> None:
-        """Take in a partition, the group's offset in it, and where reading begins if that is later."""
-        self._partitions[partition] = _Partition(begin=offset, upto=offset if position is None else position)
+    def give(self, partition: int, offset: int) -> None:
+        """Take in a partition, and the group's offset in it: there reading begins."""
+        self._partitions[partition] = _Partition(begin=offset, upto=offset)
 
     def position(self, partition: int) -> int:
         """Return the offset behind everything that was polled."""

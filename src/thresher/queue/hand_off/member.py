@@ -139,6 +139,7 @@ class MemberThread:
                     logger.exception("the consumer ends by a fault of its own")
                 self._buffer.fail(error)
                 break
+        self._buffer.end()
         self._writing.close()
 
     def _belong(self) -> None:

@@ -78,7 +78,7 @@ class Transactions:
     def commit_first(self, ends: Mapping[int, int], member: GroupMember) -> None:
         """Commit the group's first offsets. Raises `BrokerLost` where that is not certain."""
         for step in (
-            lambda producer: producer.begin(),
+            self._begin,
             lambda producer: self._send_offsets(producer, ends, f"{self._id}:first", member),
             lambda producer: producer.commit(),
         ):
@@ -89,7 +89,7 @@ class Transactions:
         """Do a step of a transaction."""
         match effect:
             case Begin():
-                return self._answer(lambda producer: producer.begin())
+                return self._answer(self._begin)
             case WriteStarts(batch):
                 return self._answer(lambda producer: self._write(producer, batch))
             case Flush():
@@ -108,6 +108,13 @@ class Transactions:
                 self._committed_at = time.monotonic()
                 return answer
         raise AssertionError(f"{effect} is no step of a transaction")
+
+    def _begin(self, producer: TransactionalProducer) -> None:
+        if producer.spent:
+            # As after each hand-off where the broker is far away. Nothing is in doubt: no offsets need be read.
+            self.renew()
+            producer = self._require_producer()
+        producer.begin()
 
     def _write(self, producer: TransactionalProducer, batch: Batch) -> None:
         self.partition = self._markers.partition(self._queue)
@@ -128,11 +135,14 @@ class Transactions:
     def _answer(
         self, call: Callable[[TransactionalProducer], NoMember | Refused | Uncertain | None]
     ) -> NoMember | Refused | Uncertain | None:
-        if self._producer is None:
-            return Uncertain("the producer was given up")
         try:
-            return call(self._producer)
+            return call(self._require_producer())
         except MemberFenced as error:
             return NoMember(str(error))
         except (ProducerProblem, BrokerLost) as error:
             return Uncertain(str(error))
+
+    def _require_producer(self) -> TransactionalProducer:
+        if self._producer is None:
+            raise ProducerProblem("the producer was given up")
+        return self._producer
