@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from bench.measuring.apart import Line
 from bench.queues.place import PATIENCE_SECONDS, QUEUE, WARM_SHARE, Learnt, Place, payloads
-from thresher.queue.producer import Sent
+from thresher.queue.sent import Sent
 
 
 class Heard:

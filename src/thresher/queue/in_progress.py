@@ -119,7 +119,7 @@ class InProgress:
             case Ack():
                 self._figures.count("acked")
                 if entry.received is not None:
-                    RECEIVE_TO_ACK_SECONDS.observe(self._figures, self._monotonic() - entry.received)
+                    self._figures.observe(RECEIVE_TO_ACK_SECONDS, self._monotonic() - entry.received)
             case Nack():
                 self._figures.count("given_back")
             case Reject():

@@ -1,6 +1,7 @@
 """The figures of queues, of one service: counted where things happen, read as metrics."""
 
 import threading
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
@@ -71,6 +72,13 @@ class Figures:
         """Add to a figure."""
         with self._lock:
             self._counts[name] += amount
+
+    def observe(self, scale: Scale, value: float) -> None:
+        """Add a value to a histogram. Called for every message: so both figures behind one lock."""
+        place = scale.figures[bisect_left(scale.bounds, value)]
+        with self._lock:
+            self._counts[place] += 1
+            self._counts[scale.sum_figure] += value
 
     def read(self, topic: str, in_progress: Callable[[], int]) -> Iterator[Reading]:
         """Yield every metric as it is now."""

@@ -1,24 +1,22 @@
 """Sends messages to a queue: records of the message topic whose key is the queue's id, to partitions at random."""
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 
 from thresher.queue.message import MessageId
 from thresher.queue.metrics import SEND_SECONDS, Figures
 from thresher.queue.problem import MessageInvalid, QueueClosed, SendRefused, SendUnknown
+from thresher.queue.sent import Sent, unknown
 from thresher.queue.shared_producer import SharedProducer, is_refusal
 from thresher.queue.wire.record import OWN
 
 GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
-Sent = Future[MessageId]
-# What a record has besides key, payload and headers.
-_OVERHEAD = 64
+# What a header has besides its name and value.
+_HEADER_BYTES = 16
 
 
 class QueueProducer:
@@ -30,7 +28,8 @@ class QueueProducer:
         self._queue, self._topic, self._producer, self._figures = queue, topic, producer, figures
         self._most_bytes, self._seconds = most_bytes, seconds
         self._closed = False
-        self._idle = threading.Condition()
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._in_flight = 0
 
     def send(self, payload: bytes | str, headers: GivenHeaders | None = None) -> MessageId:
@@ -44,7 +43,7 @@ class QueueProducer:
             # The client gives up before that, and says why.
             return sent.result(self._seconds + 5.0)
         except FutureTimeout:
-            raise SendUnknown(_unknown(f"no answer in {self._seconds:g} s")) from None
+            raise SendUnknown(unknown(f"no answer in {self._seconds:g} s")) from None
 
     def send_async(
         self,
@@ -64,34 +63,14 @@ class QueueProducer:
         except UnicodeEncodeError as error:
             raise MessageInvalid(f"text that has no UTF-8 cannot be sent: {error}") from error
         self._require_valid(content, given)
-        sent = Sent()
-        # It cannot be cancelled: the thread that serves all sends sets its result.
-        sent.set_running_or_notify_cancel()
-        if callback is not None:
-            sent.add_done_callback(callback)
-        began = time.monotonic()
-        figures = self._figures
-
-        def report(error: KafkaError | None, record: Message) -> None:
-            if error is None:
-                SEND_SECONDS.observe(figures, time.monotonic() - began)
-                figures.count("produced")
-                sent.set_result(MessageId(record.partition() or 0, record.offset() or 0))
-            elif is_refusal(error):
-                figures.count("send_refused")
-                sent.set_exception(SendRefused(f"the broker refused the message: {error.str()}"))
-            else:
-                figures.count("send_unknown")
-                sent.set_exception(SendUnknown(_unknown(error.str())))
-            self._done()
-
-        with self._idle:
+        sent = Sent(self._answered, callback)
+        with self._lock:
             self._in_flight += 1
         try:
-            self._producer.produce(self._topic, content, self._queue, report, headers=given)
+            self._producer.produce(self._topic, content, self._queue, sent, headers=given)
         except KafkaException as error:
             self._done()
-            figures.count("send_refused")
+            self._figures.count("send_refused")
             raise SendRefused(f"the client refused the message: {error.args[0].str()}") from error
         except BaseException:
             self._done()
@@ -114,8 +93,17 @@ class QueueProducer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _answered(self, error: KafkaError | None, seconds: float) -> None:
+        """Take in the answer for a message that was sent so many seconds ago."""
+        if error is None:
+            self._figures.observe(SEND_SECONDS, seconds)
+            self._figures.count("produced")
+        else:
+            self._figures.count("send_refused" if is_refusal(error) else "send_unknown")
+        self._done()
+
     def _done(self) -> None:
-        with self._idle:
+        with self._lock:
             self._in_flight -= 1
             if self._in_flight == 0:
                 self._idle.notify_all()
@@ -123,11 +111,12 @@ class QueueProducer:
     def _require_valid(self, payload: Any, headers: list[tuple[str, bytes | None]] | None) -> None:
         if not isinstance(payload, bytes):
             raise MessageInvalid(f"a payload is bytes or text, not {type(payload).__name__}")
-        size = len(payload) + len(self._queue) + _OVERHEAD
-        size += sum(len(name.encode()) + len(value or b"") + 16 for name, value in headers or ())
-        if size > self._most_bytes + _OVERHEAD:
+        size = len(payload) + len(self._queue)
+        if headers is not None:
+            size += sum(len(name.encode()) + len(value or b"") + _HEADER_BYTES for name, value in headers)
+        if size > self._most_bytes:
             raise MessageInvalid(
-                f"the message has {size - _OVERHEAD:,} bytes and at most {self._most_bytes:,} are allowed: send less, "
+                f"the message has {size:,} bytes and at most {self._most_bytes:,} are allowed: send less, "
                 "or raise max-message-bytes here and max.message.bytes of the topics ('thresher queue init' judges it)"
             )
 
@@ -146,7 +135,3 @@ def _headers(given: GivenHeaders) -> list[tuple[str, bytes | None]]:
         name.encode()  # raises where the client would
         headers.append((name, value.encode() if isinstance(value, str) else value))
     return headers
-
-
-def _unknown(why: str) -> str:
-    return f"whether the message was sent is unknown: {why}; sending again may put it into the queue twice"

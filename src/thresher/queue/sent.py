@@ -1,0 +1,95 @@
+"""A message that is being sent: a future of its id, and the report that the client calls with the broker's answer.
+
+Programs send hundreds of thousands of them a second and wait for few. So it is one object, and what waiting needs is
+made for those who wait: the condition, and the lists of a future, at their first use.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures._base import FINISHED, RUNNING
+from typing import Any
+
+from confluent_kafka import KafkaError, Message
+
+from thresher.queue.message import MessageId
+from thresher.queue.problem import SendRefused, SendUnknown
+from thresher.queue.shared_producer import is_refusal
+
+logger = logging.getLogger(__name__)
+
+# Of all of them: it is held for a few instructions.
+_lock = threading.Lock()
+
+
+def unknown(why: str) -> str:
+    """Return what to tell of a send whose outcome is not known."""
+    return f"whether the message was sent is unknown: {why}; sending again may put it into the queue twice"
+
+
+class Sent(Future[MessageId]):
+    """The future of one send. It cannot be cancelled: the message is on its way."""
+
+    def __init__(
+        self, answered: Callable[[KafkaError | None, float], None], callback: Callable[["Sent"], None] | None
+    ) -> None:
+        # Not `super().__init__()`, which makes a condition. From here on the attributes are a future's own.
+        self._answered, self._callback = answered, callback
+        self._began = time.monotonic()
+        self._state = RUNNING
+        self._result: MessageId | None = None
+        self._exception: BaseException | None = None
+        self._made: threading.Condition | None = None
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        with _lock:
+            if self._made is None:
+                # A future touches its lists under its condition alone.
+                self._waiters: list[Any] = []
+                self._done_callbacks: list[Any] = []
+                self._made = threading.Condition()
+            return self._made
+
+    def __call__(self, error: KafkaError | None, record: Message) -> None:
+        """Take in the broker's answer. Called once, by the thread that serves all sends."""
+        if error is None:
+            self._finish(MessageId(record.partition() or 0, record.offset() or 0), None)
+        elif is_refusal(error):
+            self._finish(None, SendRefused(f"the broker refused the message: {error.str()}"))
+        else:
+            self._finish(None, SendUnknown(unknown(error.str())))
+        self._answered(error, time.monotonic() - self._began)
+        if self._callback is not None:
+            try:
+                self._callback(self)
+            except Exception:
+                logger.exception("the callback of a send failed")
+
+    def _finish(self, result: MessageId | None, exception: BaseException | None) -> None:
+        with _lock:
+            if self._made is None:
+                self._result, self._exception = result, exception
+                # Last: whoever sees it may take the result.
+                self._state = FINISHED
+                return
+        if exception is None:
+            super().set_result(result)  # type: ignore[arg-type]
+        else:
+            super().set_exception(exception)
+
+    def done(self) -> bool:
+        """Return whether the broker has answered."""
+        return self._state == FINISHED
+
+    def result(self, timeout: float | None = None) -> MessageId:
+        """Return the message's id; wait for it. Raises `SendRefused` or `SendUnknown`."""
+        if self._state == FINISHED and self._result is not None:
+            return self._result
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error, or None where the message was sent; wait for it."""
+        return self._exception if self._state == FINISHED else super().exception(timeout)

@@ -1,0 +1,123 @@
+"""A send's future: as any other, although it makes what waiting needs only for those who wait."""
+
+import asyncio
+import threading
+from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from thresher.queue.message import MessageId
+from thresher.queue.problem import SendRefused, SendUnknown
+from thresher.queue.sent import Sent
+
+
+class Record:
+    """What the client reports of a record that the broker has."""
+
+    def partition(self) -> int:
+        return 3
+
+    def offset(self) -> int:
+        return 7
+
+
+RECORD = cast("Message", Record())
+SENT = MessageId(3, 7)
+TOO_LARGE, TIMED_OUT = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), KafkaError(KafkaError._MSG_TIMED_OUT)
+
+
+def new(callback: Any = None) -> Sent:
+    return Sent(lambda *_: None, callback)
+
+
+def test_the_answer_is_the_result() -> None:
+    sent = new()
+    assert not sent.done()
+    sent(None, RECORD)
+    assert sent.done()
+    assert (sent.result(0), sent.exception(0)) == (SENT, None)
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waited for", "not waited for"])
+@pytest.mark.parametrize(("error", "kind"), [(TOO_LARGE, SendRefused), (TIMED_OUT, SendUnknown)])
+def test_an_error_is_raised(error: KafkaError, kind: type[Exception], waits: bool) -> None:
+    sent = new()
+    if waits:
+        sent.add_done_callback(lambda _: None)
+    sent(error, RECORD)
+    with pytest.raises(kind):
+        sent.result(0)
+    assert isinstance(sent.exception(0), kind)
+
+
+def test_a_result_that_does_not_come_is_not_waited_for_any_longer() -> None:
+    with pytest.raises(TimeoutError):
+        new().result(0.01)
+
+
+def test_it_cannot_be_cancelled() -> None:
+    sent = new()
+    assert not sent.cancel()
+    sent(None, RECORD)
+    assert sent.result(0) == SENT
+
+
+def test_whoever_waits_is_told() -> None:
+    # Many times, because the answer may come at any moment of the waiting's beginning.
+    for _ in range(500):
+        sent = new()
+        found: list[MessageId] = []
+        waiting = threading.Thread(target=lambda sent=sent, found=found: found.append(sent.result(30)))
+        waiting.start()
+        sent(None, RECORD)
+        waiting.join(30)
+        assert found == [SENT]
+
+
+def test_callbacks_are_called_once_whenever_they_come() -> None:
+    called: list[str] = []
+    sent = new(lambda _: called.append("given with the send"))
+    sent.add_done_callback(lambda _: called.append("before"))
+    sent(None, RECORD)
+    sent.add_done_callback(lambda _: called.append("after"))
+    assert sorted(called) == ["after", "before", "given with the send"]
+
+
+def test_a_callback_finds_the_result() -> None:
+    found: list[object] = []
+    new(lambda sent: found.append(sent.result(0)))(None, RECORD)
+    assert found == [SENT]
+
+
+def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    answered: list[object] = []
+
+    def fail(_: Sent) -> None:
+        raise ValueError("broken")
+
+    Sent(lambda error, _: answered.append(error), fail)(None, RECORD)
+    assert answered == [None]
+    assert "the callback of a send failed" in caplog.text
+
+
+def test_the_tools_for_futures_take_it() -> None:
+    first, second = new(), new()
+    timer = threading.Timer(0.01, lambda: first(None, RECORD))
+    timer.start()
+    done, left = wait([first, second], 30, FIRST_COMPLETED)
+    assert (done, left) == ({first}, {second})
+    second(None, RECORD)
+    both: list[Future[MessageId]] = [first, second]
+    assert set(as_completed(both, 30)) == {first, second}
+    timer.join()
+
+
+def test_asyncio_takes_it() -> None:
+    async def go() -> MessageId:
+        sent = new()
+        threading.Timer(0.01, lambda: sent(None, RECORD)).start()
+        return await asyncio.wait_for(asyncio.wrap_future(sent), 30)
+
+    assert asyncio.run(go()) == SENT
