@@ -314,6 +314,19 @@ def test_a_poison_row_is_found_while_rows_keep_arriving_before_and_behind_it() -
     assert fates(run.seen)[1] is Kind.REJECTED
 
 
+def test_poison_rows_of_batches_that_are_read_in_turns_are_each_found() -> None:
+    # Reads do not always begin with the same rows: each batch's rejection must not make the other's forgotten.
+    run = Run().refuses(2, 12)
+    batches = [[row(id_, key=None) for id_ in range(first, first + 6)] for first in (1, 11)]
+    for _ in range(10):
+        for batch in batches:
+            found = fates(run.seen)
+            if left := [each for each in batch if each.id not in found]:
+                run.carry(*left)
+    dead = {2: Kind.REJECTED, 12: Kind.REJECTED}
+    assert fates(run.seen) == {**dict.fromkeys([*range(1, 7), *range(11, 17)], Sent), **dead}
+
+
 def test_a_row_alone_among_filtered_ones_is_known_to_be_the_poison() -> None:
     done = Run().flushes([REFUSED]).work_off(row(1, plan=FILTERED), row(2), row(3, plan=FILTERED))
     assert fates(done) == {1: Filtered, 2: Kind.REJECTED, 3: Filtered}

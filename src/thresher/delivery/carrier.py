@@ -40,6 +40,7 @@ from thresher.delivery.fate import DEAD_KINDS, Dead, Kind, dead
 from thresher.delivery.problem import Halted
 from thresher.delivery.progress import ProgressBook, ProgressRecord
 from thresher.delivery.row import Record, Row, RowList, Rows
+from thresher.delivery.suspects import Suspects
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.topic_status import Available, Surveyed, TopicStatus, Unavailable
 
@@ -98,8 +99,8 @@ class Carrier:
     denied: dict[str, tuple[float, _Missing]] = field(default_factory=dict)
     # Rows that were found out to be poison and have not been settled as dead yet.
     condemned: dict[tuple[int, int], Dead] = field(default_factory=dict)
-    # Rows of the transaction that was rejected last: one of them is poison. And how many were rejected on the way.
-    suspects: set[tuple[int, int]] = field(default_factory=set)
+    # Rows of transactions that were rejected. And how many were rejected on the way.
+    suspects: Suspects = field(default_factory=Suspects)
     rejections: int = 0
 
     def recover(self) -> Steps:
@@ -176,18 +177,13 @@ class Carrier:
         return None
 
     def _cut(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return what one transaction may carry, and the rest: suspects go by themselves, half of them at most."""
+        """Return what one transaction may carry, and the rest: suspects go by themselves, half of a group at most."""
         fit = self.progress.fitting(rows)
         if self.suspects:
-            count, suspect = 0, None
-            for place, row in enumerate(rows[:fit]):
-                if not isinstance(row.plan, Record):
-                    continue
-                among = (row.id, row.create_time) in self.suspects
-                if suspect not in {None, among} or (among and 2 * count >= len(self.suspects)):
-                    fit = place
-                    break
-                suspect, count = among, count + 1
+            places = [(place, row) for place, row in enumerate(rows[:fit]) if isinstance(row.plan, Record)]
+            count = self.suspects.fitting((row.id, row.create_time) for _, row in places)
+            if count < len(places):
+                fit = places[count][0]
         return rows[:fit], rows[fit:]
 
     def _judged(self, rows: Rows) -> Rows:
@@ -309,16 +305,16 @@ class Carrier:
                 row = rows[place]
                 fate = dead(kind, why, self.rejections)
                 self.condemned[row.id, row.create_time] = self._condemned(row, fate)
-                self.suspects.discard((row.id, row.create_time))
+                self.suspects.clear((row.id, row.create_time))
         elif telling:
-            self.suspects = {(rows[place].id, rows[place].create_time) for place in sent}
+            self.suspects.accuse((rows[place].id, rows[place].create_time) for place in sent)
         yield DiscardReadAhead()
 
     def _delivered(self, rows: Rows) -> Steps:
         """Forget what these rows have disproved."""
         if self.suspects or self.condemned:
             for row in rows:
-                self.suspects.discard((row.id, row.create_time))
+                self.suspects.clear((row.id, row.create_time))
                 self.condemned.pop((row.id, row.create_time), None)
         if self.denied:
             for topic in rows.topics & set(self.denied):
