@@ -65,7 +65,7 @@ class Place:
 
     def committed(self, timeout_seconds: float = 60.0) -> dict[int, GroupOffset]:
         """Return the group's offsets."""
-        return group_offsets(self.admin.client, self.group, self.topic, [0], timeout_seconds=timeout_seconds)
+        return group_offsets(self.direct, self.group, self.topic, [0], timeout_seconds=timeout_seconds)
 
     def offset(self) -> int | None:
         """Return the group's offset."""

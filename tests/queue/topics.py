@@ -79,7 +79,7 @@ class QueueTopics:
         facts = self.admin.topic(self.config.message_topic)
         assert facts is not None
         found = group_offsets(
-            self.admin.client, group_of(queue), self.config.message_topic, range(facts.partitions), timeout_seconds=60
+            self.eyes, group_of(queue), self.config.message_topic, range(facts.partitions), timeout_seconds=60
         )
         return {partition: each.offset for partition, each in found.items()}
 

@@ -5,12 +5,12 @@ committed before. Each offset carries the text that its writer stored with it.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from thresher.kafka.problem import BrokerLost, broker_problem
 
@@ -22,6 +22,8 @@ _PASSING = frozenset(
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError._TIMED_OUT,
+        KafkaError._WAIT_COORD,
     }
 )
 
@@ -42,43 +44,57 @@ class GroupOffset:
 
 
 def group_offsets(
-    client: AdminClient, group: str, topic: str, partitions: Iterable[int], *, timeout_seconds: float = 15.0
+    config: Mapping[str, Any], group: str, topic: str, partitions: Iterable[int], *, timeout_seconds: float = 15.0
 ) -> dict[int, GroupOffset]:
     """Return what a group has committed; a partition without an offset is absent. Raises `BrokerLost`/`BrokerRefused`.
 
     An open transaction with offsets of the group is waited for, and ends in `BrokerLost` if it stays open.
     """
     deadline = time.monotonic() + timeout_seconds
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition) for partition in partitions])
+    places = [TopicPartition(topic, partition) for partition in partitions]
     what = f"the offsets of the group {group} in {topic} are unknown"
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise BrokerLost(f"{what}: no stable answer in {timeout_seconds:g} s")
-        try:
-            answers = client.list_consumer_group_offsets([asked], require_stable=True, request_timeout=left)
-            found = answers[group].result().topic_partitions
-            errors = [place.error for place in found if place.error is not None]
-        except KafkaException as error:
-            found, errors = [], [error.args[0]]
-        if not errors:
-            return {
-                place.partition: GroupOffset(
-                    topic=topic, partition=place.partition, offset=place.offset, metadata=place.metadata or ""
-                )
-                for place in found
-                if place.offset >= 0
-            }
-        for each in errors:
-            if each.code() not in _PASSING:
-                raise broker_problem(what, each)
-        time.sleep(_RETRY_SECONDS)
+    # Not the admin client, whose question ends the process if the coordinator is not ready (librdkafka 2.16).
+    with _no_member(config, group) as client:
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                found = client.committed(places, left)
+                errors = [place.error for place in found if place.error is not None]
+            except KafkaException as error:
+                found, errors = [], [error.args[0]]
+            if not errors:
+                return {
+                    place.partition: GroupOffset(
+                        topic=topic, partition=place.partition, offset=place.offset, metadata=place.metadata or ""
+                    )
+                    for place in found
+                    if place.offset >= 0
+                }
+            for each in errors:
+                if each.code() not in _PASSING:
+                    raise broker_problem(what, each)
+            time.sleep(_RETRY_SECONDS)
+    raise BrokerLost(f"{what}: no stable answer in {timeout_seconds:g} s")
 
 
 def group_metadata(config: Mapping[str, Any], group: str) -> object:
     """Return the metadata by which a producer that is no member sends the group's offsets. Nothing is asked."""
-    consumer = Consumer({"log_level": 0, **config, "group.id": group, "enable.auto.commit": False})
+    with _no_member(config, group) as client:
+        return client.consumer_group_metadata()
+
+
+@contextmanager
+def _no_member(config: Mapping[str, Any], group: str) -> Iterator[Consumer]:
+    """Make a client that knows a group and does not join it. By its isolation it is told what was committed."""
+    client = Consumer(
+        {
+            "log_level": 0,
+            **config,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
     try:
-        return consumer.consumer_group_metadata()
+        yield client
     finally:
-        consumer.close()
+        client.close()

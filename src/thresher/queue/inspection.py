@@ -172,7 +172,7 @@ def peek(config: QueueConfig, queue: bytes, most: int, *, last: bool, handed_off
     admin, partitions = reached(config, [topic])
     numbers = range(partitions[topic])
     ends = partition_ends(admin.client, topic, numbers)
-    offsets = group_offsets(admin.client, group_of(queue), topic, numbers)
+    offsets = group_offsets(config.clients, group_of(queue), topic, numbers)
     found: list[Peeked] = []
     with closing(_reader(config)) as reader:
         for partition, end in ends.items():
@@ -196,7 +196,7 @@ def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
     found = []
     for queue in sorted(wanted or members.keys() | in_progress.keys()):
         messages = ends[config.message_topic]
-        offsets = group_offsets(admin.client, group_of(queue), config.message_topic, messages)
+        offsets = group_offsets(config.clients, group_of(queue), config.message_topic, messages)
         # Groups of queues on other topics have the same prefix.
         if offsets or queue in wanted or in_progress[queue]:
             found.append(

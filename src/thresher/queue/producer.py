@@ -97,7 +97,6 @@ class QueueProducer:
         """Take in the answer for a message that was sent so many seconds ago."""
         if error is None:
             self._figures.observe(SEND_SECONDS, seconds)
-            self._figures.count("produced")
         else:
             self._figures.count("send_refused" if is_refusal(error) else "send_unknown")
         self._done()

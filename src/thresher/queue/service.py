@@ -9,7 +9,6 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Producer
@@ -43,6 +42,8 @@ _LARGEST_BYTES = 1_000_000_000
 _MARKER_MS = 43_200_000
 # Markers are small, and a service has no more of them than messages in progress: nobody waits for room.
 _MOST_MARKERS = 10_000_000
+# Who sends more waits for room: a hundred thousand futures in flight cost more time than they save.
+_MOST_SENDS = 20_000
 _PRODUCER = {"linger.ms": 2, "compression.type": "lz4", "log_level": 2}
 _CONSUMER = {
     # New partitions are found within this time.
@@ -171,26 +172,25 @@ class QueueService:
         return self._clients.transactional(transactional_id, properties, _TIMEOUTS)
 
     def _sending_producer(self) -> Producer:
-        return self._producer("random", self.config.send_timeout, self.config.max_message_bytes + _RECORD_BYTES)
+        most: dict[str, Any] = {"queue.buffering.max.messages": _MOST_SENDS, **self.config.producer}
+        return self._producer("random", self.config.send_timeout, self.config.max_message_bytes + _RECORD_BYTES, most)
 
     def _marking_producer(self) -> Producer:
         most: dict[str, Any] = {"queue.buffering.max.messages": _MOST_MARKERS}
         return self._producer("murmur2_random", _MARKER_MS, _LARGEST_BYTES, most)
 
-    def _producer(
-        self, partitioner: str, timeout_ms: int, most_bytes: int, more: Mapping[str, Any] = MappingProxyType({})
-    ) -> Producer:
+    def _producer(self, partitioner: str, timeout_ms: int, most_bytes: int, more: Mapping[str, Any]) -> Producer:
         return self._clients.producer(
             {
                 **_PRODUCER,
                 **self.config.clients,
                 **self.config.producer,
+                **more,
                 "enable.idempotence": True,
                 "acks": "all",
                 "partitioner": partitioner,
                 "message.timeout.ms": timeout_ms,
                 "message.max.bytes": most_bytes,
-                **more,
             }
         )
 

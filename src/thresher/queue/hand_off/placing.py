@@ -60,7 +60,7 @@ class Placing:
     def committed(self, partitions: Iterable[int]) -> dict[int, GroupOffset]:
         """Return the group's offsets. An open transaction with offsets of the group is waited for."""
         return group_offsets(
-            self._admin.client, self._group, self._config.message_topic, partitions, timeout_seconds=_ANSWER_SECONDS
+            self._config.clients, self._group, self._config.message_topic, partitions, timeout_seconds=_ANSWER_SECONDS
         )
 
     def _read_notes(self, partitions: list[int]) -> None:
