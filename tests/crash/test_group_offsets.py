@@ -15,17 +15,16 @@ RESTARTS = 3
 ASKS = """
 import signal, sys
 from thresher.core.errors import ThresherError
-from thresher.kafka.admin import Admin
 from thresher.kafka.group_offsets import group_offsets
 
 stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
-client = Admin(sys.argv[1]).client
+config = {"bootstrap.servers": sys.argv[1]}
 print("ready", flush=True)
 while not stopped:
     for number in range(20):
         try:
-            group_offsets(client, f"group-{number}", "topic", [0], timeout_seconds=1)
+            group_offsets(config, f"group-{number}", "topic", [0], timeout_seconds=1)
         except ThresherError:
             pass
 """
