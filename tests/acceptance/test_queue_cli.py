@@ -1,7 +1,6 @@
 """`thresher queue`: topics made and judged, messages sent, received and looked at, from a shell."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -212,17 +211,3 @@ def test_what_cannot_work_is_said_in_one_message(tmp_path: Path) -> None:
         assert part in answer.stderr.decode()
     assert answer.stdout == b""
     assert b"hunter2" not in answer.stderr
-
-
-def test_without_the_extra_it_says_which() -> None:
-    program = (
-        "import sys\nsys.modules['google.protobuf'] = None\nsys.argv = ['thresher', *sys.argv[1:]]\n"
-        "from thresher.cli.app import main\nmain()\n"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", program, "queue", "init"],
-        capture_output=True, text=True, timeout=60, check=False, env=environment(PYTHONPATH=os.pathsep.join(sys.path)),
-    )  # fmt: skip
-    assert answer.returncode == 2
-    assert "google.protobuf is not installed: " in answer.stderr
-    assert "'thresher[queue]' for queues" in answer.stderr

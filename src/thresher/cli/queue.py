@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.form_command import add_form_command
-from thresher.cli.options import AsJson
-from thresher.cli.output import emit_json, hide, note, out, table
+from thresher.cli.output import AsJson, emit_json, hide, note, out, table
 from thresher.core.errors import InvalidInput, ThresherError, shorten
 from thresher.core.secrets import mask_logs
 from thresher.observe.logs import configure_logging
