@@ -53,15 +53,19 @@ def form() -> "type[QueueConfig]":
 
 def init(
     config: ConfigFile = None,
-    partitions: Annotated[int, typer.Option(help="Partitions of the message topic, if it is made.", min=1)] = 4,
-    marker_partitions: Annotated[int, typer.Option(help="Partitions of the marker topic, if it is made.", min=1)] = 4,
+    partitions: Annotated[
+        int | None, typer.Option(help="Partitions of the message topic at least; 4 if it is made.", min=1)
+    ] = None,
+    marker_partitions: Annotated[
+        int | None, typer.Option(help="Partitions of the marker topic at least; 4 if it is made.", min=1)
+    ] = None,
     *,
     flags: Mapping[str, Any],
     as_json: AsJson = False,
 ) -> None:
     """Make the topics of the queues that are missing, and judge those that are there. None is changed.
 
-    Exit code 4 if a topic would lose messages: its problems say what to set.
+    Exit code 4 if a topic could lose messages, or has fewer partitions than asked for: its problems say what to do.
     """
     # Only here, as in every command: the other commands work without the packages of queues.
     from thresher.queue.topics import init_topics  # noqa: PLC0415
