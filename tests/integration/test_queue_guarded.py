@@ -1,7 +1,9 @@
 """Queues on a broker that asks who comes: refused credentials end a consumer, and a silent broker is waited for."""
 
+import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.faults.guarded import LOGIN, Guard
 from tests.faults.proxied import PROXIED
+from tests.in_process import thresher
 from tests.queue.topics import QueueTopics
 from thresher.devstack.broker import CLIENTS
 from thresher.devstack.stack import Stack
@@ -80,6 +83,31 @@ def test_a_broker_that_is_not_there_yet_is_waited_for(stack: Stack, topics: Queu
             message = consumer.receive(PATIENCE_SECONDS)
             assert message is not None
             message.ack(sync=True)
+
+
+def test_a_group_that_may_not_be_read_hides_no_other(
+    keys: dict[str, Any], topics: QueueTopics, queue: str, tmp_path: Path
+) -> None:
+    # Not granted to the account: it may not use the group.
+    hidden = f"hidden-{queue}"
+    with QueueService(topics.config) as service:
+        for each in (queue, hidden):
+            service.queue(each).producer().send(b"hello")
+            consumer = service.queue(each).consumer()
+            assert consumer.receive(PATIENCE_SECONDS) is not None
+    (tmp_path / "queues.yaml").write_text(json.dumps(keys))
+    command = ["queue", "stats", "-c", str(tmp_path / "queues.yaml")]
+    for named in ([], [queue, hidden]):
+        answer = thresher([*command, *named, "--json"])
+        assert answer.returncode == 4
+        shown = {each["queue"]: each for each in json.loads(answer.stdout)["queues"]}
+        assert (shown[queue]["members"], shown[queue]["in_progress"], shown[queue]["problem"]) == (0, 1, None)
+        assert shown[queue]["lag_records"] is not None
+        assert (shown[hidden]["members"], shown[hidden]["lag_records"], shown[hidden]["in_progress"]) == (None, None, 1)
+        assert "mend the credentials, or grant the permission" in shown[hidden]["problem"]
+    told = thresher(command)
+    assert told.returncode == 4
+    assert f"kafka-mq-{hidden}" in told.stdout.decode() + told.stderr.decode()
 
 
 def test_credentials_accepted_since_are_not_refused(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:

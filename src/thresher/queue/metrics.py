@@ -32,8 +32,11 @@ _COUNTERS = {
     "rejected": _family("messages_rejected", MetricKind.COUNTER, "Messages that applications have rejected"),
     "dead": _family("messages_dead", MetricKind.COUNTER, "Messages whose Start was refused: they are dead letters"),
     "keep_alives": _family("keep_alives", MetricKind.COUNTER, "KeepAlive markers"),
+    "keep_alives_dropped": _family(
+        "keep_alives_dropped", MetricKind.COUNTER, "KeepAlives that were not confirmed: the next one may be"
+    ),
     "markers_unknown": _family(
-        "markers_unknown", MetricKind.COUNTER, "Acks, nacks, rejects and KeepAlives that the broker did not confirm"
+        "markers_unknown", MetricKind.COUNTER, "Acks, nacks and rejects that the broker did not confirm"
     ),
     "hand_offs": _family("hand_offs", MetricKind.COUNTER, "Transactions that started messages"),
     "hand_offs_given_up": _family(
