@@ -27,7 +27,7 @@ from thresher.testing.proxy import Api, Drop, KafkaProxy
 # Only how long a failing test waits.
 PATIENCE_SECONDS = 60.0
 # A consumer that is closed ends its poll first.
-QUICK = {"consumer-next-message-timeout": 50}
+QUICK: dict[str, Any] = {"consumer-next-message-timeout": 50}
 
 
 class Shell:
