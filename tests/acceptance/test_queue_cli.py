@@ -1,18 +1,21 @@
 """`thresher queue`: topics made and judged, messages sent, received and looked at, from a shell."""
 
+import contextlib
 import json
-import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faults.proxied import PROXIED
+from tests.in_process import thresher
 from tests.processes import environment
 from tests.queue.topics import QueueTopics
 from thresher.devstack.stack import Stack
@@ -23,6 +26,8 @@ from thresher.testing.proxy import Api, Drop, KafkaProxy
 
 # Only how long a failing test waits.
 PATIENCE_SECONDS = 60.0
+# A consumer that is closed ends its poll first.
+QUICK: dict[str, Any] = {"consumer-next-message-timeout": 50}
 
 
 class Shell:
@@ -37,16 +42,25 @@ class Shell:
     def of(cls, topics: QueueTopics, directory: Path) -> "Shell":
         return cls(directory, topics.config.model_dump(by_alias=True, exclude_unset=True, mode="json"))
 
-    def arguments(self, command: str, *arguments: str | bytes) -> list[str | bytes]:
-        return [sys.executable, "-m", "thresher", "queue", command, "-c", str(self._file), *arguments]
+    def words(self, command: str, *arguments: str | bytes) -> list[str | bytes]:
+        return ["queue", command, "-c", str(self._file), *arguments]
+
+    @contextlib.contextmanager
+    def started(self, command: str, *arguments: str | bytes) -> Iterator["subprocess.Popen[bytes]"]:
+        """Run a command in a process of its own, which is ended at the latest here."""
+        with subprocess.Popen(
+            [sys.executable, "-m", "thresher", *self.words(command, *arguments)],
+            env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def __call__(
         self, command: str, *arguments: str | bytes, given: bytes = b"", code: int = 0
     ) -> "subprocess.CompletedProcess[bytes]":
-        answer = subprocess.run(
-            self.arguments(command, *arguments),
-            input=given, capture_output=True, timeout=150, check=False, env=environment(),
-        )  # fmt: skip
+        answer = thresher(self.words(command, *arguments), given)
         assert answer.returncode == code, answer.stdout + answer.stderr
         assert b"Traceback" not in answer.stderr, answer.stderr
         return answer
@@ -61,13 +75,13 @@ class Shell:
 def keys(stack: Stack) -> dict[str, Any]:
     name = uuid.uuid4().hex[:12]
     return {
-        "bootstrap-servers": stack.kafka.bootstrap, "message-topic": f"{name}-m", "marker-topic": f"{name}-t",
+        "bootstrap-servers": stack.kafka.bootstrap, "message-topic": f"{name}-m", "marker-topic": f"{name}-t", **QUICK,
     }  # fmt: skip
 
 
 @pytest.fixture
 def topics(stack: Stack) -> QueueTopics:
-    return QueueTopics(stack.kafka.bootstrap)
+    return QueueTopics(stack.kafka.bootstrap, **QUICK)
 
 
 @pytest.fixture
@@ -110,8 +124,15 @@ def test_a_users_day(stack: Stack, tmp_path: Path) -> None:
 
     (found,) = shell.lines("stats", "jobs", b"\xfe/%")
     assert found["queues"] == [
-        {"queue": "jobs", "members": 0, "lag_records": 4, "in_progress": 0, "oldest_started_at": None},
-        {"queue_base64": "/i8l", "members": 0, "lag_records": 6, "in_progress": 0, "oldest_started_at": None},
+        {"queue": "jobs", "members": 0, "lag_records": 4, "in_progress": 0, "oldest_started_at": None, "problem": None},
+        {
+            "queue_base64": "/i8l",
+            "members": 0,
+            "lag_records": 6,
+            "in_progress": 0,
+            "oldest_started_at": None,
+            "problem": None,
+        },
     ]
     assert [(topic["partitions"], topic["records"]) for topic in found["topics"]][::3] == [(1, 6), (1, 0)]
     assert shell("receive", "jobs", "--max", "3").stdout == b"a\n\nb\n"
@@ -144,35 +165,58 @@ def test_what_is_not_acked_is_given_back(shell: Shell, topics: QueueTopics) -> N
 
 def test_a_signal_ends_receiving_and_keeps_its_acks(shell: Shell, topics: QueueTopics) -> None:
     send(topics, "jobs", 5)
-    receiving = subprocess.Popen(
-        shell.arguments("receive", "jobs", "--max", "1000", "--timeout", "100"),
-        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
+    with shell.started("receive", "jobs", "--max", "1000", "--timeout", "100") as receiving:
         assert receiving.stdout is not None
         printed = [receiving.stdout.readline() for _ in range(5)]
         receiving.send_signal(signal.SIGTERM)
         rest, errors = receiving.communicate(timeout=PATIENCE_SECONDS)
-    finally:
-        receiving.kill()
-        receiving.wait()
-    assert (receiving.returncode, rest, errors) == (0, b"", b"")
+        assert (receiving.returncode, rest, errors) == (0, b"", b"")
     assert sorted(printed) == [b"%d\n" % number for number in range(5)]
     assert len(topics.ended(b"jobs")) == 5
 
 
+def test_what_nobody_reads_is_not_acked(shell: Shell, topics: QueueTopics) -> None:
+    send(topics, "jobs", 3)
+    with shell.started("receive", "jobs", "--max", "1000", "--timeout", "100") as receiving:
+        # Nothing is printed yet: a consumer has a group to join.
+        assert receiving.stdout is not None
+        receiving.stdout.close()
+        assert receiving.wait(PATIENCE_SECONDS) == 1
+        assert receiving.stderr is not None
+        assert b"Traceback" not in receiving.stderr.read()
+    markers = [each.marker.type for each in topics.markers(b"jobs")]
+    assert markers.count(MarkerType.START) >= 1
+    assert markers.count(MarkerType.KEEPALIVE) == markers.count(MarkerType.START), "all are given back"
+    assert markers.count(MarkerType.END) == 0
+
+
+def test_an_id_is_printed_when_the_broker_has_the_message(shell: Shell, topics: QueueTopics) -> None:
+    with shell.started("send", "jobs", "--lines") as sending:
+        assert sending.stdin is not None
+        assert sending.stdout is not None
+        for count in (1, 2):
+            sending.stdin.write(b"line\n")
+            sending.stdin.flush()
+            # Standard input stays open.
+            assert select.select([sending.stdout], [], [], PATIENCE_SECONDS)[0]
+            assert re.fullmatch(rb"\d+-\d+\n", sending.stdout.readline())
+            assert sum(topics.ends().values()) == count
+        rest, errors = sending.communicate(timeout=PATIENCE_SECONDS)
+        assert (sending.returncode, rest, errors) == (0, b"", b"")
+
+
 def test_lines_are_sent_up_to_the_one_that_fails(shell: Shell, topics: QueueTopics) -> None:
-    given = b"".join(b"%d\n" % number for number in range(20_000))
+    given = b"".join(b"%d\n" % number for number in range(12_000))
     ids = shell("send", "jobs", "--lines", given=given).stdout.split()
-    assert len(set(ids)) == 20_000
-    assert sum(topics.ends().values()) == 20_000
+    assert len(set(ids)) == 12_000
+    assert sum(topics.ends().values()) == 12_000
     broken = shell(
         "send", "jobs", "--lines", "--max-message-bytes", "1000", given=b"a\n" + b"x" * 2_000 + b"\nc\n", code=2
     )
     assert len(broken.stdout.split()) == 1
     assert b"line 2: the message has 2,004 bytes" in broken.stderr
     assert b"1 messages were sent" in broken.stderr
-    assert sum(topics.ends().values()) == 20_001
+    assert sum(topics.ends().values()) == 12_001
 
 
 def test_a_send_without_answer_is_unknown(stack: Stack, tmp_path: Path) -> None:
@@ -181,7 +225,7 @@ def test_a_send_without_answer_is_unknown(stack: Stack, tmp_path: Path) -> None:
         topics = QueueTopics(proxy.address, direct=stack.kafka.bootstrap)
         shell = Shell.of(topics, tmp_path)
         proxy.on_answer(Api.PRODUCE, Drop())
-        unknown = shell("send", "jobs", "hello", "--send-timeout", "3000", code=1)
+        unknown = shell("send", "jobs", "hello", "--send-timeout", "1500", code=1)
     assert unknown.stdout == b""
     assert b"whether the message was sent is unknown" in unknown.stderr
     assert b"sending again may put it into the queue twice" in unknown.stderr
@@ -198,7 +242,7 @@ def test_topics_that_would_lose_messages_are_told(stack: Stack, tmp_path: Path) 
         (True, 4), (False, 1), (True, 4), (True, 4),
     ]  # fmt: skip
     assert [why.partition(" ")[0] for why in markers["problems"]] == [
-        "max.message.bytes", "message.timestamp.type", "retention.bytes",
+        "max.message.bytes", "retention.bytes", "message.timestamp.type",
     ]  # fmt: skip
 
 
@@ -212,17 +256,3 @@ def test_what_cannot_work_is_said_in_one_message(tmp_path: Path) -> None:
         assert part in answer.stderr.decode()
     assert answer.stdout == b""
     assert b"hunter2" not in answer.stderr
-
-
-def test_without_the_extra_it_says_which() -> None:
-    program = (
-        "import sys\nsys.modules['google.protobuf'] = None\nsys.argv = ['thresher', *sys.argv[1:]]\n"
-        "from thresher.cli.app import main\nmain()\n"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", program, "queue", "init"],
-        capture_output=True, text=True, timeout=60, check=False, env=environment(PYTHONPATH=os.pathsep.join(sys.path)),
-    )  # fmt: skip
-    assert answer.returncode == 2
-    assert "google.protobuf is not installed: " in answer.stderr
-    assert "'thresher[queue]' for queues" in answer.stderr

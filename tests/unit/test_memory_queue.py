@@ -10,6 +10,8 @@ import pytest
 from tests.processes import eventually
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import InvalidInput
+from thresher.observe.histogram import Histogram
+from thresher.observe.prometheus import scrape
 from thresher.queue import Message, MessageId, Queue, QueueClosed, QueueConfig, QueueConsumer
 from thresher.queue.memory import DeadLetter, MemoryQueueService
 from thresher.queue.running import back_off
@@ -218,3 +220,43 @@ def test_a_closed_service_has_no_thread_and_keeps_dead_letters(clock: Clock) -> 
     assert [letter.reason for letter in service.dead_letters("orders")] == ["bad"]
     with pytest.raises(QueueClosed):
         queue.consumer()
+
+
+def test_metrics_count_what_happens(service: MemoryQueueService, queue: Queue, clock: Clock) -> None:
+    send(queue, *(b"%d" % number for number in range(7)))
+    consumer = queue.consumer()
+    done, again, never, *_left = consumer.receive_batch(6, 0)
+    clock.now += 2.0
+    done.ack()
+    again.nack(5)
+    never.reject("no good")
+    now = {each.family.name.removeprefix("thresher_queue_"): each.value for each in service.metrics()}
+    assert (now["messages_produced"], now["messages_consumed"], now["messages_in_progress"]) == (7, 6, 4)
+    assert (now["messages_acked"], now["messages_given_back"], now["messages_rejected"]) == (1, 1, 1)
+    taken = now["receive_to_ack_seconds"]
+    assert isinstance(taken, Histogram)
+    assert (taken.count, taken.sum) == (1, 2.0)
+    page = scrape(service.families(), service.metrics()).content
+    assert isinstance(page, bytes)
+    assert 'thresher_queue_messages_acked_total{topic="messages"} 1.0' in page.decode()
+    consumer.close()
+    now = {each.family.name.removeprefix("thresher_queue_"): each.value for each in service.metrics()}
+    assert (now["messages_in_progress"], now["messages_given_back"]) == (0, 5)
+
+
+def test_a_message_taken_while_its_consumer_closes_counts_as_delivered(queue: Queue) -> None:
+    send(queue, b"x")
+    consumer = queue.consumer()
+    received = consumer._in_progress.received
+    closing = threading.Thread(target=consumer.close)
+
+    def received_late(messages: list[Message]) -> None:
+        closing.start()
+        closing.join(0.3)
+        received(messages)
+
+    consumer._in_progress.received = received_late  # type: ignore[assignment, method-assign]
+    assert receive(consumer).delivery_count == 1
+    closing.join(SOON_SECONDS)
+    with queue.consumer() as other:
+        assert receive(other).delivery_count == 2

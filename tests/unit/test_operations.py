@@ -15,6 +15,7 @@ import yaml
 from thresher.core import errors as problem
 from thresher.core.errors import ThresherError
 from thresher.observe.metric import Family, MetricKind
+from thresher.queue.metrics import FAMILIES as OF_QUEUES
 from thresher.relay.report.metrics import FAMILIES
 from thresher.spark.policy import Policy
 
@@ -97,6 +98,13 @@ def test_the_page_lists_every_metric_and_no_other() -> None:
     listed = re.findall(r"^\| `(thresher_\w+)` \| (\w+) \| ?([\w, ]*)\| (.*) \|$", OPERATIONS, re.MULTILINE)
     assert sorted(tuple(part.strip() for part in row) for row in listed) == sorted(
         (family.name, str(family.kind), ", ".join(family.labels[1:]), family.help) for family in FAMILIES
+    )
+
+
+def test_the_page_lists_every_metric_of_queues_and_no_other() -> None:
+    listed = re.findall(r"^\| `(thresher_queue_\w+)` \| .+ \|.*\|$", OPERATIONS, re.MULTILINE)
+    assert sorted(listed) == sorted(
+        f"{family.name}_total" if family.kind is MetricKind.COUNTER else family.name for family in OF_QUEUES
     )
 
 

@@ -4,15 +4,17 @@ Exit codes: 0 done, 1 it did not work, 2 what was asked for cannot work, 3 super
 has to act before it can work, 130 interrupted.
 """
 
+import importlib
 import sys
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
-import psycopg
 import typer
 
 from thresher import __version__
-from thresher.cli import adopt, config, dead, pump, queue, run, schema, spark, stack, status, verify
+from thresher.cli import config, queue, run, spark, stack, status
 from thresher.cli.form_command import add_form_command
+from thresher.cli.lazy_command import add_lazy_command, only_command
 from thresher.cli.output import complain, emit_text
 from thresher.core.errors import ThresherError
 
@@ -23,17 +25,31 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(schema.app, name="schema")
-app.add_typer(stack.app, name="stack")
-app.add_typer(spark.app, name="spark")
-app.add_typer(dead.app, name="dead")
-app.add_typer(config.app, name="config")
-app.add_typer(queue.app, name="queue")
+# The commands whose modules import the driver of the database, and their line in the list of commands.
+LAZY = {
+    "adopt": "Let a relay go on with this database and whatever progress topic it finds.",
+    "pump": "Fill the outbox with records. Ctrl-C stops after the current transactions.",
+    "verify": "Check that a load arrived: nothing lost, invented, repeated or out of order. To be run after the load "
+    "has ended.",
+    "schema": "Print, create or check the outbox table.",
+    "dead": "Look at rows that could not be sent; put them back, or drop them.",
+}
+
+
+def load(name: str) -> typer.Typer:
+    """Import a command's module, and return the command."""
+    module = importlib.import_module(f"thresher.cli.{name}")
+    return module.app if hasattr(module, "app") else only_command(name, getattr(module, name))
+
+
 add_form_command(app, "run", run.run, run.form)
 app.command()(status.status)
-app.command()(adopt.adopt)
-app.command()(pump.pump)
-app.command()(verify.verify)
+for _name, _help in LAZY.items():
+    add_lazy_command(app, _name, _help, partial(load, _name))
+app.add_typer(stack.app, name="stack")
+app.add_typer(spark.app, name="spark")
+app.add_typer(config.app, name="config")
+app.add_typer(queue.app, name="queue")
 
 
 @app.command()
@@ -70,19 +86,27 @@ def main() -> None:
     except ThresherError as error:
         complain(str(error))
         sys.exit(error.exit_code)
-    except psycopg.Error as error:
+    except _errors_of_database() as error:
         complain(f"the database refused: {error.diag.message_primary or str(error).strip()}")
         sys.exit(1)
     except (OSError, UnicodeError) as error:
         complain(str(error))
         sys.exit(1)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("thresher"):
+    except ImportError as error:
+        if (error.name or "").startswith("thresher"):
             raise
+        # A package that lacks a library of the system names no module.
+        what = f"{error.name} is not installed" if error.name else str(error).splitlines()[0]
         complain(
-            f"{error.name} is not installed: pip install 'thresher[relay]' for the relay and its commands, "
-            "'thresher[queue]' for queues, 'thresher[stack]' for local servers"
+            f"{what}: pip install 'thresher[relay]' for the relay and its commands, 'thresher[queue]' for queues, "
+            "'thresher[stack]' for local servers"
         )
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _errors_of_database() -> Any:
+    """Return the driver's errors, if a command has imported it."""
+    driver = sys.modules.get("psycopg")
+    return () if driver is None else driver.Error

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thresher.cli.options import AsJson
-from thresher.cli.output import emit_json, emit_text, note
+from thresher.cli.output import AsJson, emit_json, emit_text, note
 
 if TYPE_CHECKING:
     from thresher.harvest.configuration import Configuration

@@ -7,7 +7,6 @@ import psycopg
 import typer
 
 from thresher.cli.options import (
-    AsJson,
     DataSource,
     OutboxTable,
     SchemaName,
@@ -16,7 +15,7 @@ from thresher.cli.options import (
     resolve_dsn,
     table_name,
 )
-from thresher.cli.output import emit_json, emit_text, note, out, table
+from thresher.cli.output import AsJson, emit_json, emit_text, note, out, table
 from thresher.core.errors import InvalidInput
 from thresher.db.outbox_store import DeadRow, DeadRows
 from thresher.db.postgres.dead_rows import PostgresDeadRows

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+
+from thresher.cli.lazy_command import add_lazy_command, only_command
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -25,17 +26,9 @@ def add_form_command(
     In the help, the form's flags stand behind the function's own options, and before those that are keyword-only.
     """
 
-    class FormCommand(TyperCommand):
-        """Stands for the command in the list of commands, and makes it when it is called."""
-
-        def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-            inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            inner.command(name)(_with_flags(function, form()))
-            return typer.main.get_command(inner).make_context(info_name, args, parent, **extra)
-
-    @app.command(name, cls=FormCommand, help=inspect.getdoc(function))
-    def _() -> None:
-        raise AssertionError("the context is that of the command with flags")
+    add_lazy_command(
+        app, name, inspect.getdoc(function), lambda: only_command(name, _with_flags(function, form()))
+    )  # fmt: skip
 
 
 def _with_flags(function: Callable[..., None], form: "type[BaseModel]") -> Callable[..., None]:

@@ -31,7 +31,6 @@ SchemaName = Annotated[
     typer.Option("--schema", envvar="THRESHER_SCHEMA", help="Its schema; without one, the search_path decides."),
 ]
 TableShape = Annotated[Shape, typer.Option("--shape", envvar="THRESHER_SHAPE", help="Our own table, or goharvest's.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")]
 
 
 class DatabaseUnreachable(ThresherError):  # noqa: N818

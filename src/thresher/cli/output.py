@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from thresher.devstack.jars import Progress as FetchProgress
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")]
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from thresher.cli.options import (
-    AsJson,
     DataSource,
     OutboxTable,
     SchemaName,
@@ -18,7 +17,7 @@ from thresher.cli.options import (
     resolve_dsn,
     table_name,
 )
-from thresher.cli.output import emit_json, note, out, working
+from thresher.cli.output import AsJson, emit_json, note, out, working
 from thresher.outbox import SchemaRefused, Shape, check_schema
 from thresher.testing.history import HistoryWriter
 from thresher.testing.pump import Fleet, Plan, Tally

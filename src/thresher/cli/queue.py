@@ -1,35 +1,30 @@
 """`thresher queue`: message queues on Kafka, from a shell: make their topics, send, receive, and look.
 
-What is received is acked only after it was printed. No command starts a message that it does not print, so a look with
-`receive` takes nothing away from other consumers beyond what it shows.
+No command starts a message that it does not print, so a look with `receive` takes nothing away from other consumers
+beyond what it shows.
 """
 
-import contextlib
 import os
-import signal
 import sys
-import threading
-import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from thresher.cli.form_command import add_form_command
-from thresher.cli.options import AsJson
-from thresher.cli.output import emit_json, hide, note, out, table
-from thresher.core.errors import InvalidInput, ThresherError, shorten
+from thresher.cli.output import AsJson, emit_json, hide, note, out, table
+from thresher.cli.queue_receiving import receive_messages, stopped_by_signals
+from thresher.cli.queue_sending import send_lines
+from thresher.core.errors import InvalidInput, shorten
 from thresher.core.secrets import mask_logs
 from thresher.observe.logs import configure_logging
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from thresher.queue import Message, MessageId, QueueConfig, QueueConsumer, QueueProducer, QueueService
+    from thresher.queue import Message, MessageId, QueueConfig
 
 app = typer.Typer(help="Make the topics of message queues on Kafka; send, receive and look.", no_args_is_help=True)
 
@@ -38,11 +33,6 @@ ConfigFile = Annotated[
 ]
 QueueId = Annotated[str, typer.Argument(metavar="QUEUE", help="Id of the queue.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object for each message, on its line.")]
-
-# Lines whose sends are not confirmed yet; how often progress is told; how often a signal is looked for.
-_IN_FLIGHT, _TELL_SECONDS, _LOOK_SECONDS = 10_000, 5.0, 0.2
-_BATCH = 100
-_UNKNOWN_MARKERS = "thresher_queue_markers_unknown"
 
 
 def form() -> "type[QueueConfig]":
@@ -54,15 +44,19 @@ def form() -> "type[QueueConfig]":
 
 def init(
     config: ConfigFile = None,
-    partitions: Annotated[int, typer.Option(help="Partitions of the message topic, if it is made.", min=1)] = 4,
-    marker_partitions: Annotated[int, typer.Option(help="Partitions of the marker topic, if it is made.", min=1)] = 4,
+    partitions: Annotated[
+        int | None, typer.Option(help="Partitions of the message topic at least; 4 if it is made.", min=1)
+    ] = None,
+    marker_partitions: Annotated[
+        int | None, typer.Option(help="Partitions of the marker topic at least; 4 if it is made.", min=1)
+    ] = None,
     *,
     flags: Mapping[str, Any],
     as_json: AsJson = False,
 ) -> None:
     """Make the topics of the queues that are missing, and judge those that are there. None is changed.
 
-    Exit code 4 if a topic would lose messages: its problems say what to set.
+    Exit code 4 if a topic could lose messages, or has fewer partitions than asked for: its problems say what to do.
     """
     # Only here, as in every command: the other commands work without the packages of queues.
     from thresher.queue.topics import init_topics  # noqa: PLC0415
@@ -97,7 +91,7 @@ def send(
     flags: Mapping[str, Any],
     as_json: JsonLines = False,
 ) -> None:
-    """Send a message, or one for each line, and print the ids once the broker has them.
+    """Send a message, or one for each line, and print each id once the broker has the message.
 
     Standard input is sent as it is, with a line end at its end. With --lines, reading stops at the first message that
     fails, and the messages before it are waited for. Exit codes: 1 a message was refused, or whether it was sent is
@@ -115,7 +109,7 @@ def send(
     reached(loaded, [loaded.message_topic])
     with QueueService(loaded) as service, service.queue(id_).producer() as producer:
         if lines:
-            _send_lines(producer, sys.stdin.buffer, headers, as_json)
+            send_lines(producer, sys.stdin.buffer, headers, partial(_print_id, as_json=as_json))
         else:
             content = sys.stdin.buffer.read() if payload in {None, "-"} else os.fsencode(str(payload))
             _print_id(producer.send(content, headers), as_json)
@@ -135,7 +129,11 @@ def receive(
     flags: Mapping[str, Any],
     as_json: JsonLines = False,
 ) -> None:
-    """Receive messages, print each payload and a line end, and ack the messages once they are printed.
+    """Receive messages, print each payload and a line end, and ack what was printed.
+
+    A message is acked after it was printed and flushed. The acks of the last --max-in-progress of --max messages are
+    sent at the end, when the command has left the group, so that it starts no message that it does not print: if it is
+    killed before, those are redelivered, though they were printed.
 
     It ends after --max messages, after --timeout without one, or by SIGINT or SIGTERM. --json has every byte: a payload
     that is no text is in payload_base64. Exit codes: 0 a message came, or a signal ended it; 1 none came in time, or it
@@ -148,24 +146,19 @@ def receive(
     problems: list[str] = []
     id_ = _queue_id(queue, problems)
     loaded = _loaded(config, flags, problems)
-    # What is acked makes room for another message: near the end, no room is made.
     at_once = most if no_ack else min(most, loaded.max_in_progress)
     loaded = loaded.model_copy(update={"max_in_progress": at_once})
     reached(loaded, [loaded.message_topic, loaded.marker_topic, loaded.queues_topic, loaded.dead_topic])
-    with _stopped_by_signals() as stopped, QueueService(loaded) as service:
-        received, held = 0, []
-        with service.queue(id_).consumer() as consumer:
-            try:
-                for message in _messages(consumer, most, timeout, stopped):
-                    _print_message(message, as_json)
-                    received += 1
-                    if received > most - at_once:
-                        held.append(message)
-                    else:
-                        message.ack()
-            finally:
-                # What was printed is settled, whatever ended it.
-                _settle(service, consumer, held, no_ack)
+    with stopped_by_signals() as stopped, QueueService(loaded) as service:
+        received = receive_messages(
+            service,
+            id_,
+            partial(_print_message, as_json=as_json),
+            most=most,
+            timeout=timeout,
+            ack=not no_ack,
+            stopped=stopped,
+        )
     if not received and not stopped.is_set():
         note(f"nothing came in {timeout:g} s")
         raise typer.Exit(1)
@@ -226,7 +219,7 @@ def stats(
 
     The lag is counted in records of the message topic, of all queues, that the queue's consumers have yet to pass. In
     progress are messages with a Start and no End, among the markers that the topic keeps: it is read to its end, which
-    may take a while.
+    may take a while. Exit code 4 if the group of a queue may not be read: the others are shown all the same.
     """
     from thresher.queue.inspection import as_json_text, time_of  # noqa: PLC0415
     from thresher.queue.inspection import stats as read  # noqa: PLC0415
@@ -234,6 +227,7 @@ def stats(
     problems: list[str] = []
     ids = [_queue_id(queue, problems) for queue in queues or ()]
     found = read(_loaded(config, flags, problems), ids)
+    unread = [each.problem for each in found.queues if each.problem is not None]
     if as_json:
         emit_json(
             {
@@ -247,13 +241,14 @@ def stats(
                         "oldest_started_at": None
                         if each.oldest_started_ms is None
                         else time_of(each.oldest_started_ms).isoformat(),
+                        "problem": each.problem,
                     }
                     for each in found.queues
                 ],
                 "malformed_markers": found.malformed_markers,
             }
         )
-        return
+        raise typer.Exit(4 if unread else 0)
     now = datetime.now(UTC)
     table(
         "Queues",
@@ -261,8 +256,8 @@ def stats(
         [
             [
                 _text(each.queue),
-                str(each.members),
-                f"{each.lag_records:,}",
+                "unknown" if each.members is None else str(each.members),
+                "unknown" if each.lag_records is None else f"{each.lag_records:,}",
                 f"{each.in_progress:,}",
                 ""
                 if each.oldest_started_ms is None
@@ -278,6 +273,9 @@ def stats(
     )
     if found.malformed_markers:
         out.print(f"{found.malformed_markers:,} records of the marker topic are no markers")
+    for problem in unread:
+        note(problem)
+    raise typer.Exit(4 if unread else 0)
 
 
 for _command in (init, send, receive, peek, stats):
@@ -317,98 +315,6 @@ def _headers(given: Iterable[str], problems: list[str]) -> list[tuple[str, bytes
     if any(not (name and sign) for name, sign, _ in pairs):
         problems.append("--header: name=value is needed")
     return [(name, os.fsencode(value)) for name, _, value in pairs]
-
-
-def _send_lines(
-    producer: "QueueProducer", lines: Iterable[bytes], headers: Sequence[tuple[str, bytes]], as_json: bool
-) -> None:
-    """Send a message for each line, and print their ids in the order of the lines. Raises the first error."""
-    waiting: deque[tuple[int, Future[MessageId]]] = deque()
-    failed: list[tuple[int, ThresherError]] = []
-    sent, told = 0, time.monotonic()
-
-    def confirm(most_waiting: int) -> None:
-        nonlocal sent, told
-        while waiting and (len(waiting) > most_waiting or waiting[0][1].done()):
-            number, future = waiting.popleft()
-            try:
-                _print_id(future.result(), as_json)
-                sent += 1
-            except ThresherError as error:
-                failed.append((number, error))
-        if time.monotonic() - told > _TELL_SECONDS:
-            told = time.monotonic()
-            note(f"{sent:,} messages sent")
-
-    for number, line in enumerate(lines, 1):
-        try:
-            waiting.append((number, producer.send_async(line.removesuffix(b"\n"), headers)))
-        except ThresherError as error:
-            failed.append((number, error))
-        confirm(_IN_FLIGHT)
-        if failed:
-            break
-    confirm(0)
-    if failed:
-        for number, problem in failed[1:_BATCH]:
-            note(f"line {number}: {problem}")
-        number, first = failed[0]
-        also = f", {len(failed) - 1:,} more failed" if len(failed) > 1 else ""
-        raise type(first)(f"line {number}: {first}; {sent:,} messages were sent{also}") from first
-
-
-def _messages(consumer: "QueueConsumer", most: int, timeout: float, stopped: threading.Event) -> "Iterator[Message]":
-    """Yield messages until there were enough, none came for a while, or a signal; then what was started till then."""
-    count, heard = 0, time.monotonic()
-    while count < most and not stopped.is_set():
-        batch = consumer.receive_batch(min(_BATCH, most - count), _LOOK_SECONDS)
-        yield from batch
-        count += len(batch)
-        if batch:
-            heard = time.monotonic()
-        elif time.monotonic() - heard >= timeout:
-            break
-    consumer.leave()
-    if count < most:
-        yield from consumer.receive_batch(most - count, 0.0)
-
-
-def _settle(service: "QueueService", consumer: "QueueConsumer", held: "list[Message]", no_ack: bool) -> None:
-    """Ack messages or give them back, and wait for the broker. Raises `MarkerUnknown`."""
-    from thresher.queue import MarkerUnknown  # noqa: PLC0415
-
-    consumer.leave()
-    for message in held:
-        if no_ack:
-            message.nack()
-        else:
-            message.ack()
-    answered = consumer.flush()
-    unknown = next(each.value for each in service.metrics() if each.family.name == _UNKNOWN_MARKERS)
-    if not answered or unknown:
-        raise MarkerUnknown("the broker has not confirmed every ack: some of what was printed may be redelivered")
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield what the first SIGINT or SIGTERM sets. The second one does what it did before."""
-    stopped = threading.Event()
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
-
-    def stop(*_: object) -> None:
-        stopped.set()
-        restore()
-
-    for kind in before:
-        signal.signal(kind, stop)
-    try:
-        yield stopped
-    finally:
-        restore()
 
 
 def _print_id(message_id: "MessageId", as_json: bool) -> None:

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from thresher.cli.options import (
-    AsJson,
     DataSource,
     OutboxTable,
     SchemaName,
@@ -14,7 +13,7 @@ from thresher.cli.options import (
     resolve_dsn,
     table_name,
 )
-from thresher.cli.output import complain, emit_json, emit_text, out
+from thresher.cli.output import AsJson, complain, emit_json, emit_text, out
 from thresher.outbox import Shape, check_schema, create_schema, ddl
 from thresher.relay.names import companions
 

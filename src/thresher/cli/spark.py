@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli.options import AsJson
-from thresher.cli.output import emit_json, err, note
+from thresher.cli.output import AsJson, emit_json, err, note
 
 app = typer.Typer(help="Run pipelines on a Spark cluster.", no_args_is_help=True)
 

@@ -8,11 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import psycopg
 import typer
 
-from thresher.cli.options import AsJson
-from thresher.cli.output import emit_json, emit_text, err, fetching, note, out
+from thresher.cli.output import AsJson, emit_json, emit_text, err, fetching, note, out
 from thresher.devstack.kept import Endpoints, KeptStack, Spec
 from thresher.devstack.problem import StackProblem
 
@@ -103,6 +101,9 @@ def _last_lines(path: Path, lines: int) -> tuple[list[str], int]:
 
 
 def _show(stack: KeptStack, endpoints: Endpoints, *, as_json: bool) -> None:
+    # Only here: the other commands work without the driver.
+    import psycopg  # noqa: PLC0415
+
     answering = {
         "postgres": _answers(psycopg.conninfo.conninfo_to_dict(endpoints.dsn)),
         "kafka": all(_answers(_address(each)) for each in endpoints.bootstrap.split(",")),

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from thresher.cli.options import AsJson
-from thresher.cli.output import emit_json, note, out, table
+from thresher.cli.output import AsJson, emit_json, note, out, table
 from thresher.core.errors import InvalidInput, ThresherError
 
 

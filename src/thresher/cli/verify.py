@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from thresher.cli.options import (
-    AsJson,
     OutboxTable,
     SchemaName,
     TableShape,
@@ -18,7 +17,7 @@ from thresher.cli.options import (
     named_dsn,
     table_name,
 )
-from thresher.cli.output import emit_json, emit_text, note, table
+from thresher.cli.output import AsJson, emit_json, emit_text, note, table
 from thresher.config.property_pairs import properties
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName

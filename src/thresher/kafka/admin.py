@@ -97,6 +97,9 @@ class Admin:
             if met:
                 raise KafkaException(met[-1]) from error
             raise
+        # What the client met before is over: the next greeting must not take it for an answer.
+        self.client.poll(0)
+        self._errors.clear()
 
     def cluster(self, timeout_seconds: float = _REQUEST_SECONDS) -> Cluster:
         """Return the cluster as one of its brokers knows it."""

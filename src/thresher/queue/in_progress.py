@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError
 
 from thresher.queue.markers import Markers
 from thresher.queue.message import Ack, Message, MessageId, Nack, Reject, Settlement
-from thresher.queue.metrics import RECEIVE_TO_ACK_SECONDS, Figures
+from thresher.queue.metrics import Figures
 from thresher.queue.problem import AlreadySettled, MarkerUnknown, QueueClosed
 from thresher.queue.wire.marker import Marker, MarkerType
 from thresher.queue.wire.record import Record
@@ -115,15 +115,7 @@ class InProgress:
             # Where this raises too: kept alive for ever, the message would come to nobody.
             del self._entries[message.id]
             self._markers.settle(self._queue, entry.partition, _marker(message.id, settlement), answered)
-        match settlement:
-            case Ack():
-                self._figures.count("acked")
-                if entry.received is not None:
-                    self._figures.observe(RECEIVE_TO_ACK_SECONDS, self._monotonic() - entry.received)
-            case Nack():
-                self._figures.count("given_back")
-            case Reject():
-                self._figures.count("rejected")
+        self._figures.settled(settlement, None if entry.received is None else self._monotonic() - entry.received)
         if confirmed is not None:
             confirmed.wait()
 

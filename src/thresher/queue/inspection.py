@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.group_offsets import GroupOffset, group_offsets
 from thresher.kafka.partition_ends import PartitionEnds, partition_ends
-from thresher.kafka.problem import BrokerLost, broker_problem
+from thresher.kafka.problem import BrokerLost, BrokerRefused, broker_problem
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.group import headers_read
@@ -61,13 +62,17 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """A queue. `lag_records` are the topic's records, of all queues, that its group has not passed."""
+    """A queue. `lag_records` are the topic's records, of all queues, that its group has not passed.
+
+    Where the broker refuses to tell of the group, `problem` says why, and what the group has is None.
+    """
 
     queue: bytes
-    members: int
-    lag_records: int
+    members: int | None
+    lag_records: int | None
     in_progress: int
     oldest_started_ms: int | None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,23 +196,29 @@ def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
     ends = {name: partition_ends(admin.client, name, range(partitions[name])) for name in names}
     started, malformed = _started(config, ends[config.marker_topic])
     members = _members(admin)
-    in_progress = started.counts()
+    in_progress, messages = started.counts(), ends[config.message_topic]
     wanted = set(queues)
     found = []
     for queue in sorted(wanted or members.keys() | in_progress.keys()):
-        messages = ends[config.message_topic]
-        offsets = group_offsets(config.clients, group_of(queue), config.message_topic, messages)
-        # Groups of queues on other topics have the same prefix.
-        if offsets or queue in wanted or in_progress[queue]:
-            found.append(
-                QueueStats(
-                    queue=queue,
-                    members=members.get(queue, 0),
-                    lag_records=lag(messages, offsets),
-                    in_progress=in_progress[queue],
-                    oldest_started_ms=started.oldest_ms(queue),
-                )
+        count, behind, problem = members.get(queue, 0), None, None
+        try:
+            offsets = group_offsets(config.clients, group_of(queue), config.message_topic, messages)
+            # Groups of queues on other topics have the same prefix.
+            if not offsets and queue not in wanted and not in_progress[queue]:
+                continue
+            behind = lag(messages, offsets)
+        except BrokerRefused as error:
+            count, problem = None, str(error)
+        found.append(
+            QueueStats(
+                queue=queue,
+                members=count,
+                lag_records=behind,
+                in_progress=in_progress[queue],
+                oldest_started_ms=started.oldest_ms(queue),
+                problem=problem,
             )
+        )
     return Stats(
         topics=tuple(
             TopicStats(
@@ -235,17 +246,28 @@ def _started(config: QueueConfig, ends: Mapping[int, PartitionEnds]) -> tuple[St
     return started, malformed
 
 
-def _members(admin: Admin) -> dict[bytes, int]:
-    """Return the queues that have a consumer group, with the number of its members."""
+def _members(admin: Admin) -> dict[bytes, int | None]:
+    """Return the queues that have a consumer group, with the number of its members; None where that is refused."""
     try:
         listed = admin.client.list_consumer_groups(request_timeout=_ANSWER_SECONDS).result()
+        if listed.errors:
+            raise listed.errors[0]
         groups = {each.group_id: queue for each in listed.valid if (queue := queue_of(each.group_id)) is not None}
         if not groups:
             return {}
         described = admin.client.describe_consumer_groups(list(groups), request_timeout=_ANSWER_SECONDS)
-        return {groups[group]: len(answer.result().members) for group, answer in described.items()}
+        return {groups[group]: _member_count(answer) for group, answer in described.items()}
     except KafkaException as error:
         raise broker_problem("the consumer groups are unknown", error.args[0]) from error
+
+
+def _member_count(answer: Future[Any]) -> int | None:
+    try:
+        return len(answer.result().members)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+            raise
+        return None
 
 
 def _next(end: PartitionEnds, offset: GroupOffset | None) -> int:

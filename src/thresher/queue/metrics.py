@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from thresher.observe.histogram import Histogram, Scale
 from thresher.observe.metric import Family, MetricKind, Reading
 from thresher.observe.tally import Number
+from thresher.queue.message import Ack, Nack, Reject, Settlement
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
 SEND_SECONDS = Scale("send_seconds", _SECONDS)
@@ -79,6 +80,18 @@ class Figures:
         with self._lock:
             self._counts[place] += 1
             self._counts[scale.sum_figure] += value
+
+    def settled(self, settlement: Settlement, seconds: float | None) -> None:
+        """Count the end of a message's progress, so many seconds after it was received; None: it was not."""
+        match settlement:
+            case Ack():
+                self.count("acked")
+                if seconds is not None:
+                    self.observe(RECEIVE_TO_ACK_SECONDS, seconds)
+            case Nack():
+                self.count("given_back")
+            case Reject():
+                self.count("rejected")
 
     def read(self, topic: str, in_progress: Callable[[], int]) -> Iterator[Reading]:
         """Yield every metric as it is now."""

@@ -4,17 +4,15 @@
 elsewhere.
 """
 
-import contextlib
 import secrets
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from confluent_kafka import Producer
 
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
-from thresher.observe.metric import Family, Reading
+from thresher.queue.base_service import BaseQueueService
 from thresher.queue.buffer import ReceiveBuffer
 from thresher.queue.clients import Clients, KafkaClients
 from thresher.queue.configuration import HandOff, QueueConfig, configured
@@ -26,10 +24,7 @@ from thresher.queue.hand_off.two_steps import TwoSteps
 from thresher.queue.in_progress import InProgress
 from thresher.queue.keep_alive import KeepAlive
 from thresher.queue.markers import Markers
-from thresher.queue.metrics import FAMILIES, Figures
-from thresher.queue.problem import QueueClosed
-from thresher.queue.producer import QueueProducer
-from thresher.queue.queue import Queue, group_of, queue_id
+from thresher.queue.queue import group_of
 from thresher.queue.shared_producer import SharedProducer
 
 # No transaction is open for longer: it would hide the markers behind it, of all queues.
@@ -54,111 +49,51 @@ _CONSUMER = {
 }
 
 
-class QueueService:
+class QueueService(BaseQueueService):
     """The queues of one pair of topics. Safe from any thread; a context manager."""
 
     def __init__(self, config: QueueConfig | Mapping[str, Any], *, clients: Clients | None = None) -> None:
         """`clients` makes the Kafka clients. Raises `ConfigurationInvalid`; no server is asked."""
-        self.config = configured(config)
+        super().__init__(configured(config))
         self._clients: Clients = clients or KafkaClients()
-        self._figures = Figures()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._sending: SharedProducer | None = None
-        self._marking: SharedProducer | None = None
+        self._sends: SharedProducer | None = None
+        self._marks: SharedProducer | None = None
         self._markers: Markers | None = None
         self._keep_alive = KeepAlive(self.config.redelivery_seconds)
-        self._consumers: list[QueueConsumer] = []
-        self._progress: list[InProgress] = []
 
-    def queue(self, given: str | bytes) -> Queue:
-        """Return a queue by its id, text or bytes. It needs not be made, and costs nothing until it is used."""
-        return Queue(queue_id(given), self)
+    def _sending(self) -> SharedProducer:
+        if self._sends is None:
+            self._sends = SharedProducer("sending", self._sending_producer)
+        return self._sends
 
-    get_or_create_queue = queue
-
-    def families(self) -> tuple[Family, ...]:
-        """Return the metrics there are."""
-        return FAMILIES
-
-    def metrics(self) -> Iterator[Reading]:
-        """Yield the metrics as they are now. `thresher.observe.prometheus` shows them to Prometheus."""
-        return self._figures.read(self.config.message_topic, lambda: sum(map(len, self._progress)))
-
-    def make_producer(self, queue: bytes) -> QueueProducer:
-        """Return a producer for a queue."""
-        with self._lock:
-            self._require_open()
-            if self._sending is None:
-                self._sending = SharedProducer("sending", self._sending_producer)
-        return QueueProducer(
-            queue,
-            self.config.message_topic,
-            self._sending,
-            self._figures,
-            most_bytes=self.config.max_message_bytes,
-            seconds=self.config.send_timeout / 1000,
-        )
-
-    def make_consumer(self, queue: bytes) -> QueueConsumer:
-        """Return a consumer of a queue."""
-        with self._lock:
-            self._require_open()
-            if self._marking is None or self._markers is None:
-                self._marking = SharedProducer("marking", self._marking_producer)
-                self._markers = Markers(
-                    self._marking,
-                    self.config.marker_topic,
-                    self._figures,
-                    confirm_seconds=self.config.send_timeout / 1000 + 5.0,
-                )
-            marking, markers = self._marking, self._markers
-            progress = InProgress(queue, markers, self._figures, redelivery_seconds=self.config.redelivery_seconds)
-            buffer = ReceiveBuffer()
-            member = MemberThread(
-                queue,
-                self.config,
-                partial(self._consumer, queue),
-                self._writing(queue, markers, marking),
-                Placing(queue, group_of(queue), self.config, marking),
-                buffer,
-                progress,
+    def _consumer(self, queue: bytes) -> QueueConsumer:
+        if self._marks is None or self._markers is None:
+            self._marks = SharedProducer("marking", self._marking_producer)
+            self._markers = Markers(
+                self._marks,
+                self.config.marker_topic,
                 self._figures,
+                confirm_seconds=self.config.send_timeout / 1000 + 5.0,
             )
-            consumer = QueueConsumer(buffer, progress, member, markers, self._keep_alive, forget=self._forget)
-            self._consumers.append(consumer)
-            self._progress.append(progress)
-        return consumer
+        progress = InProgress(queue, self._markers, self._figures, redelivery_seconds=self.config.redelivery_seconds)
+        buffer = ReceiveBuffer()
+        member = MemberThread(
+            queue,
+            self.config,
+            partial(self._group_client, queue),
+            self._writing(queue, self._markers, self._marks),
+            Placing(queue, group_of(queue), self.config, self._marks),
+            buffer,
+            progress,
+            self._figures,
+        )
+        return QueueConsumer(buffer, progress, member, self._markers, self._keep_alive, forget=self._forget)
 
-    def close(self) -> None:
-        """Close every consumer, send what producers have queued, and end."""
-        with self._lock:
-            self._closed = True
-            consumers = list(self._consumers)
-        for consumer in consumers:
-            # All at once: each takes as long as its poll.
-            consumer.leave(0.0)
-        for consumer in consumers:
-            consumer.close()
+    def _end(self) -> None:
         self._keep_alive.close()
-        for producer in (self._sending, self._marking):
+        for producer in (self._sends, self._marks):
             if producer is not None:
                 producer.close(self.config.send_timeout / 1000)
-
-    def __enter__(self) -> "QueueService":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise QueueClosed("the service was closed")
-
-    def _forget(self, consumer: QueueConsumer) -> None:
-        with self._lock, contextlib.suppress(ValueError):
-            place = self._consumers.index(consumer)
-            del self._consumers[place], self._progress[place]
 
     def _writing(self, queue: bytes, markers: Markers, marking: SharedProducer) -> Writing:
         if self.config.handoff is HandOff.AT_LEAST_ONCE:
@@ -194,7 +129,7 @@ class QueueService:
             }
         )
 
-    def _consumer(self, queue: bytes) -> Any:
+    def _group_client(self, queue: bytes) -> Any:
         return self._clients.consumer(
             {
                 **_CONSUMER,

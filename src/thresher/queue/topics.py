@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
 
-from thresher.kafka.admin import Admin
+from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.problem import broker_problem
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.problem import TopicsUnsuitable
@@ -23,10 +23,16 @@ from thresher.queue.problem import TopicsUnsuitable
 _RECORD_BYTES, _START_BYTES = 1_024, 16_384
 # How long brokers may take to learn of a topic.
 _KNOWN_SECONDS, _LOOK_SECONDS = 10.0, 0.1
+# Of messages and of markers, where nobody asks for others.
+_PARTITIONS = 4
 # Twice the longest delay and the longest extension of a message.
 _DAY_MS = 86_400_000
 _WEEK_MS = 7 * _DAY_MS
 _DEAD_MS = 4 * _WEEK_MS
+
+# Topics' settings by name; and a topic, what would happen to it, by which setting, and what that should be.
+Configs = Mapping[str, Mapping[str, str]]
+Problem = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,14 @@ class QueueTopic:
     """A topic, as it should be."""
 
     name: str
+    partitions: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTopic:
+    """A topic, as it is: with the defaults that are in effect."""
+
     partitions: int
     config: Mapping[str, str]
 
@@ -48,8 +62,9 @@ class Judged:
     problems: tuple[str, ...] = ()
 
 
-def topics_of(config: QueueConfig, *, partitions: int, marker_partitions: int) -> tuple[QueueTopic, ...]:
-    """Return the topics of a configuration."""
+def topics_of(config: QueueConfig, *, partitions: int | None, marker_partitions: int | None) -> tuple[QueueTopic, ...]:
+    """Return the topics of a configuration, with so many partitions, or as many as is usual."""
+    partitions, marker_partitions = partitions or _PARTITIONS, marker_partitions or _PARTITIONS
     message_bytes = config.max_message_bytes + _RECORD_BYTES
     larger = str(message_bytes + _START_BYTES)
     by_time = {"cleanup.policy": "delete", "retention.bytes": "-1"}
@@ -78,77 +93,106 @@ def topics_of(config: QueueConfig, *, partitions: int, marker_partitions: int) -
     )
 
 
-def problems_of(config: QueueConfig, found: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with topics, by the configuration that each has: its name, and what to do."""
-    messages, markers = found[config.message_topic], found[config.marker_topic]
-    largest, wanted = int(messages["max.message.bytes"]), config.max_message_bytes + _RECORD_BYTES
+def problems_of(
+    config: QueueConfig, found: Mapping[str, FoundTopic], asked: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    """Yield what could lose messages: a topic's name, and what to do. `asked` are partitions that were asked for."""
+    for name, count in asked.items():
+        if (there := found[name].partitions) < count:
+            yield name, f"it has {there} partitions, and {count} were asked for: add partitions, or ask for {there}"
+    configs = {name: topic.config for name, topic in found.items()}
+    for name, why, setting, wanted in (
+        *_size_problems(config, configs),
+        *_retention_problems(config, configs),
+        *_trust_problems(config, configs),
+    ):
+        yield name, f"{setting} is {configs[name][setting]}: {why}; set it to {wanted}"
+
+
+def _size_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
+    """Yield the topics that would refuse a message, its Start or its dead letter."""
+    setting = "max.message.bytes"
+    largest = int(found[config.message_topic][setting])
+    wanted = config.max_message_bytes + _RECORD_BYTES
     if largest < wanted:
-        yield (
-            config.message_topic,
-            (
-                f"max.message.bytes is {largest:,}: messages of max-message-bytes, {config.max_message_bytes:,}, would "
-                f"be refused; set it to {wanted:,} or more, or lower max-message-bytes"
-            ),
-        )
+        why = f"messages of max-message-bytes, {config.max_message_bytes}, would be refused"
+        yield config.message_topic, why, setting, f"{wanted} or more, or lower max-message-bytes"
     for name, content in ((config.marker_topic, "a Start"), (config.dead_topic, "a dead letter")):
-        if int(found[name]["max.message.bytes"]) < largest + _START_BYTES:
-            yield (
-                name,
-                (
-                    f"max.message.bytes is {int(found[name]['max.message.bytes']):,}: {content} holds a message and "
-                    f"more; set it to {largest + _START_BYTES:,} or more"
-                ),
-            )
-    if markers["message.timestamp.type"] != "LogAppendTime":
-        yield config.marker_topic, "message.timestamp.type is not LogAppendTime: the tracker's clock is the broker's"
-    for name in (config.message_topic, config.marker_topic):
+        if int(found[name][setting]) < largest + _START_BYTES:
+            yield name, f"{content} holds a message and more", setting, f"{largest + _START_BYTES} or more"
+
+
+def _retention_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
+    """Yield the topics that would remove a record before its time."""
+    for name in (config.message_topic, config.marker_topic, config.dead_topic):
         if "compact" in found[name]["cleanup.policy"]:
-            yield name, "cleanup.policy has 'compact': records of one queue have one key, and all but one would go"
+            why = "records of one queue have one key, and all but one would go"
+            yield name, why, "cleanup.policy", "delete"
         if int(found[name]["retention.bytes"]) >= 0:
-            yield name, "retention.bytes is set: a burst would remove what is in progress; keep records by time alone"
-    kept, least = int(markers["retention.ms"]), _DAY_MS
-    if 0 <= kept < least:
-        yield (
-            config.marker_topic,
-            (
-                f"retention.ms is {kept:,}: Starts would go before their messages are redelivered; set it to "
-                f"{least:,} or more"
-            ),
-        )
+            yield name, "a burst would remove records before their time", "retention.bytes", "-1"
     if found[config.queues_topic]["cleanup.policy"] != "compact":
-        yield config.queues_topic, "cleanup.policy is not 'compact': what it notes would expire"
+        yield config.queues_topic, "what it notes would expire", "cleanup.policy", "compact"
+    kept = {name: int(each["retention.ms"]) for name, each in found.items()}
+    for name, why in (
+        (config.message_topic, "messages that wait for a day would go unread"),
+        (config.marker_topic, "Starts would go before their messages are redelivered"),
+    ):
+        if 0 <= kept[name] < _DAY_MS:
+            yield name, why, "retention.ms", f"{_DAY_MS} or more"
+    messages, dead = kept[config.message_topic], kept[config.dead_topic]
+    if dead >= 0 and (messages < 0 or dead < messages):
+        wanted = "-1" if messages < 0 else f"{messages} or more"
+        yield config.dead_topic, "dead letters would go before messages do", "retention.ms", wanted
 
 
-def init_topics(config: QueueConfig, *, partitions: int, marker_partitions: int) -> list[Judged]:
+def _trust_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
+    """Yield the topics whose clock, or whose leader, cannot be trusted."""
+    if found[config.marker_topic]["message.timestamp.type"] != "LogAppendTime":
+        yield config.marker_topic, "the tracker's clock is the broker's", "message.timestamp.type", "LogAppendTime"
+    for name, each in found.items():
+        if each["unclean.leader.election.enable"] == "true":
+            why = "a broker that lags behind may lead, and the records that it lacks are lost"
+            yield name, why, "unclean.leader.election.enable", "false"
+
+
+def init_topics(
+    config: QueueConfig, *, partitions: int | None = None, marker_partitions: int | None = None
+) -> list[Judged]:
     """Make the topics that are missing, and judge all of them. Raises `BrokerLost` or `BrokerRefused`."""
     admin = Admin.of(config.clients)
     wanted = topics_of(config, partitions=partitions, marker_partitions=marker_partitions)
     try:
         admin.greet()
         made = {topic.name for topic in wanted if _made(admin, topic)}
-        await_topics(admin, [topic.name for topic in wanted])
-        facts = {topic.name: admin.topic(topic.name) for topic in wanted}
-        found = {topic.name: _config_of(admin, topic.name) for topic in wanted}
+        found = {
+            name: FoundTopic(partitions=facts.partitions, config=_config_of(admin, name))
+            for name, facts in await_topics(admin, [topic.name for topic in wanted]).items()
+        }
     except KafkaException as error:
         raise broker_problem("the topics of the queues cannot be made", error.args[0]) from error
-    problems = list(problems_of(config, found))
+    asked = {config.message_topic: partitions, config.marker_topic: marker_partitions}
+    problems = list(problems_of(config, found, {name: count for name, count in asked.items() if count is not None}))
     return [
         Judged(
             name=topic.name,
             made=topic.name in made,
-            partitions=fact.partitions if (fact := facts[topic.name]) is not None else 0,
+            partitions=found[topic.name].partitions,
             problems=tuple(why for name, why in problems if name == topic.name),
         )
         for topic in wanted
     ]
 
 
-def await_topics(admin: Admin, names: Collection[str]) -> None:
+def await_topics(admin: Admin, names: Collection[str]) -> dict[str, TopicFacts]:
     """Wait until the brokers know the topics. Raises `TopicsUnsuitable` if they do not, or `KafkaException`."""
     deadline = time.monotonic() + _KNOWN_SECONDS
-    while missing := [name for name in names if admin.topic(name) is None]:
+    while True:
+        found = {name: facts for name in names if (facts := admin.topic(name)) is not None}
+        if len(found) == len(names):
+            return found
         if time.monotonic() > deadline:
-            raise TopicsUnsuitable(f"there is no topic {', '.join(missing)}: make it with 'thresher queue init'")
+            missing = ", ".join(name for name in names if name not in found)
+            raise TopicsUnsuitable(f"there is no topic {missing}: make it with 'thresher queue init'")
         time.sleep(_LOOK_SECONDS)
 
 

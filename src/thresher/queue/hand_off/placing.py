@@ -33,14 +33,18 @@ class Placing:
         self._topic_id = ""
 
     def require_topics(self) -> None:
-        """Raise `TopicsUnsuitable` where one is missing: the client would wait for it without a word."""
+        """Require that the broker takes the credentials and has the topics: the clients would wait without a word.
+
+        Raises `BrokerRefused` or `TopicsUnsuitable`, or `BrokerLost` where another try may succeed.
+        """
         config = self._config
         try:
+            self._admin.greet()
             await_topics(
                 self._admin, [config.message_topic, config.marker_topic, config.queues_topic, config.dead_topic]
             )
         except KafkaException as error:
-            raise broker_problem("the topics of the queues are unknown", error.args[0]) from error
+            raise broker_problem(f"{config.bootstrap_servers} cannot be used", error.args[0]) from error
 
     def begin(self, partitions: list[int], commit: CommitFirst) -> Beginning:
         """Return where to begin in these partitions.

@@ -1,0 +1,98 @@
+"""Sends lines as messages, and prints each id, in the order of the lines, once the broker has confirmed it.
+
+1. One thread reads lines and sends them; another waits for the broker, and prints. So an id does not wait for the next
+   line, and at most 10,000 messages are unconfirmed.
+2. The first message that fails, or a reader of the ids that went away, ends the reading. What was sent before is waited
+   for.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from thresher.cli.output import note
+from thresher.core.errors import ThresherError
+
+if TYPE_CHECKING:
+    from thresher.queue import MessageId, QueueProducer
+
+# Lines whose sends are not confirmed yet; how often progress is told; how many failures are.
+_IN_FLIGHT, _TELL_SECONDS, _TELL_FAILURES = 10_000, 5.0, 100
+
+
+def send_lines(
+    producer: "QueueProducer",
+    lines: Iterable[bytes],
+    headers: Sequence[tuple[str, bytes]],
+    print_id: "Callable[[MessageId], None]",
+) -> None:
+    """Send a message for each line, and print their ids. Raises the first error, with the number of its line."""
+    confirming = _Confirming(print_id)
+    try:
+        for number, line in enumerate(lines, 1):
+            try:
+                sent = producer.send_async(line.removesuffix(b"\n"), headers)
+            except ThresherError as error:
+                confirming.failed.append((number, error))
+                break
+            confirming.take(number, sent)
+            if confirming.failed or confirming.unprinted is not None:
+                break
+    finally:
+        confirming.close()
+    if confirming.unprinted is not None:
+        raise confirming.unprinted
+    if confirming.failed:
+        _raise_first(sorted(confirming.failed, key=lambda each: each[0]), confirming.sent)
+
+
+class _Confirming:
+    """The thread that waits for the broker. `failed` has the numbers of lines, and why."""
+
+    def __init__(self, print_id: "Callable[[MessageId], None]") -> None:
+        self._print_id = print_id
+        self._waiting: queue.Queue[tuple[int, Future[MessageId]] | None] = queue.Queue(_IN_FLIGHT)
+        self.sent = 0
+        self.failed: list[tuple[int, ThresherError]] = []
+        self.unprinted: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="thresher-queue-ids", daemon=True)
+        self._thread.start()
+
+    def take(self, number: int, sent: "Future[MessageId]") -> None:
+        """Take in the send of a line; wait while too many are unconfirmed."""
+        self._waiting.put((number, sent))
+
+    def close(self) -> None:
+        """Wait for all that was sent."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        told = time.monotonic()
+        while (taken := self._waiting.get()) is not None:
+            number, sent = taken
+            try:
+                message_id = sent.result()
+            except ThresherError as error:
+                self.failed.append((number, error))
+                continue
+            self.sent += 1
+            if self.unprinted is None:
+                try:
+                    self._print_id(message_id)
+                except OSError as error:
+                    self.unprinted = error
+            if time.monotonic() - told > _TELL_SECONDS:
+                told = time.monotonic()
+                note(f"{self.sent:,} messages sent")
+
+
+def _raise_first(failed: list[tuple[int, ThresherError]], sent: int) -> None:
+    for number, problem in failed[1:_TELL_FAILURES]:
+        note(f"line {number}: {problem}")
+    number, first = failed[0]
+    also = f", {len(failed) - 1:,} more failed" if len(failed) > 1 else ""
+    raise type(first)(f"line {number}: {first}; {sent:,} messages were sent{also}") from first

@@ -1,0 +1,95 @@
+"""What `thresher queue init` says of topics: whatever could lose a message is a problem, with what to set."""
+
+from typing import Any
+
+import pytest
+
+from thresher.queue.configuration import QueueConfig, configured
+from thresher.queue.topics import FoundTopic, problems_of, topics_of
+
+CONFIG: QueueConfig = configured({"bootstrap-servers": "kafka:9092", "message-topic": "m", "marker-topic": "t"})
+# As a broker of Kafka 4 has it where a topic says nothing.
+DEFAULTS = {
+    "cleanup.policy": "delete",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "unclean.leader.election.enable": "false",
+}
+
+
+def problems(*changes: tuple[str, str, str], partitions: int = 2, asked: int | None = None) -> list[tuple[str, str]]:
+    """What is wrong with topics that were made as they should be, and changed since."""
+    found = {
+        each.name: {**DEFAULTS, **each.config} for each in topics_of(CONFIG, partitions=None, marker_partitions=None)
+    }
+    for topic, name, value in changes:
+        found[topic][name] = value
+    return list(
+        problems_of(
+            CONFIG,
+            {topic: FoundTopic(partitions=partitions, config=config) for topic, config in found.items()},
+            {} if asked is None else {CONFIG.message_topic: asked},
+        )
+    )
+
+
+def test_topics_made_by_init_have_no_problem() -> None:
+    assert problems() == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "name", "value", "remedy"),
+    [
+        ("m", "cleanup.policy", "compact", "set it to delete"),
+        ("t", "cleanup.policy", "compact,delete", "set it to delete"),
+        ("m.dead", "cleanup.policy", "compact", "set it to delete"),
+        ("t.queues", "cleanup.policy", "delete", "set it to compact"),
+        ("t.queues", "cleanup.policy", "compact,delete", "set it to compact"),
+        ("m", "retention.bytes", "1000000000", "set it to -1"),
+        ("t", "retention.bytes", "0", "set it to -1"),
+        ("m.dead", "retention.bytes", "1000000000", "set it to -1"),
+        ("m", "retention.ms", "3600000", "set it to 86400000 or more"),
+        ("t", "retention.ms", "86399999", "set it to 86400000 or more"),
+        ("m.dead", "retention.ms", "604799999", "set it to 604800000 or more"),
+        ("t", "message.timestamp.type", "CreateTime", "set it to LogAppendTime"),
+        ("m", "max.message.bytes", "1000", "set it to 1049600 or more"),
+        ("t", "max.message.bytes", "1049600", "set it to 1065984 or more"),
+        ("m.dead", "max.message.bytes", "1049600", "set it to 1065984 or more"),
+        *(
+            (topic, "unclean.leader.election.enable", "true", "set it to false")
+            for topic in ("m", "t", "t.queues", "m.dead")
+        ),
+    ],
+)  # fmt: skip
+def test_what_could_lose_a_message_is_a_problem(topic: str, name: str, value: str, remedy: str) -> None:
+    ((told, why),) = [each for each in problems((topic, name, value)) if each[0] == topic]
+    assert told == topic
+    assert why.startswith(f"{name} is {value}: ")
+    assert remedy in why
+
+
+def test_dead_letters_outlive_messages_that_are_kept_for_ever() -> None:
+    assert problems(("m.dead", "retention.ms", "-1")) == []
+    assert problems(("m", "retention.ms", "-1"), ("m.dead", "retention.ms", "-1")) == []
+    ((topic, why),) = problems(("m", "retention.ms", "-1"))
+    assert topic == "m.dead"
+    assert "set it to -1" in why
+
+
+def test_fewer_partitions_than_asked_for_are_a_problem() -> None:
+    ((topic, why),) = problems(partitions=2, asked=3)
+    assert (topic, why) == ("m", "it has 2 partitions, and 3 were asked for: add partitions, or ask for 2")
+    assert problems(partitions=2, asked=2) == problems(partitions=2, asked=1) == problems(partitions=2) == []
+
+
+def test_a_message_topic_without_its_configuration_is_judged_by_what_the_broker_says() -> None:
+    bare: dict[str, Any] = {
+        name: FoundTopic(partitions=1, config=DEFAULTS) for name in ("m", "t", "t.queues", "m.dead")
+    }
+    told = {(topic, why.split()[0]) for topic, why in problems_of(CONFIG, bare, {})}
+    assert told == {
+        ("m", "max.message.bytes"), ("t", "max.message.bytes"), ("m.dead", "max.message.bytes"),
+        ("t", "message.timestamp.type"), ("t.queues", "cleanup.policy"),
+    }  # fmt: skip
