@@ -1,0 +1,85 @@
+"""The buffer of a consumer: whoever waits for messages is told of messages, of errors, and of the end."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+
+from thresher.queue.buffer import ReceiveBuffer
+from thresher.queue.problem import OffsetsLost, QueueClosed
+
+# Only how long a failing test waits.
+PATIENCE_SECONDS = 10.0
+MESSAGES: list[Any] = ["one", "two", "three"]
+
+
+class Waiting(ReceiveBuffer):
+    """Tells when a `take` has begun to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: Future[None] = Future()
+        wait = self._changed.wait
+
+        def told(seconds: float | None = None) -> bool:
+            if not self.waits.done():
+                self.waits.set_result(None)
+            # A waiter that nobody wakes ends the test, and not never.
+            return wait(PATIENCE_SECONDS if seconds is None else seconds) or self._give_up()
+
+        self._changed.wait = told  # type: ignore[method-assign,assignment]
+
+    def _give_up(self) -> bool:
+        raise AssertionError("nobody woke the one who waits")
+
+
+@pytest.fixture
+def buffer() -> Waiting:
+    return Waiting()
+
+
+def taken(buffer: Waiting, pool: ThreadPoolExecutor) -> "Future[list[Any]]":
+    """Begin to take, and return once it waits."""
+    found = pool.submit(buffer.take, 2, None)
+    buffer.waits.result(PATIENCE_SECONDS)
+    return cast("Future[list[Any]]", found)
+
+
+def test_a_close_ends_a_take_that_waits(buffer: Waiting) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = taken(buffer, pool)
+        buffer.close()
+        with pytest.raises(QueueClosed):
+            waiting.result(2 * PATIENCE_SECONDS)
+
+
+def test_an_error_ends_a_take_that_waits(buffer: Waiting) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = taken(buffer, pool)
+        buffer.fail(OffsetsLost("gone"))
+        with pytest.raises(OffsetsLost):
+            waiting.result(2 * PATIENCE_SECONDS)
+
+
+def test_messages_end_a_take_that_waits(buffer: Waiting) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = taken(buffer, pool)
+        buffer.put(MESSAGES)
+        assert waiting.result(2 * PATIENCE_SECONDS) == MESSAGES[:2]
+    assert len(buffer) == 1
+
+
+def test_what_was_started_before_an_error_is_delivered(buffer: Waiting) -> None:
+    buffer.put(MESSAGES)
+    buffer.fail(OffsetsLost("gone"))
+    assert buffer.take(5, 0.0) == MESSAGES
+    with pytest.raises(OffsetsLost):
+        buffer.take(5, 0.0)
+
+
+def test_a_closed_buffer_gives_nothing_out(buffer: Waiting) -> None:
+    buffer.put(MESSAGES)
+    buffer.close()
+    with pytest.raises(QueueClosed):
+        buffer.take(5, 0.0)
+    assert len(buffer) == 3
