@@ -40,6 +40,11 @@ class Consuming:
         self.processes.append(process)
         return process
 
+    def is_ready(self, number: int) -> bool:
+        """Return whether a program heeds signals: until then, they end Python itself."""
+        notes = self._directory / f"notes-{number}"
+        return notes.exists() and notes.read_text().startswith("ready\n")
+
     def received(self) -> list[MessageId]:
         found = []
         for notes in sorted(self._directory.glob("notes-*")):
@@ -72,8 +77,9 @@ class Consuming:
         return self.topics.offsets(QUEUE) == self.topics.ends() and self.topics.is_stable()
 
     def end(self) -> None:
-        for process in self.processes:
+        for number, process in enumerate(self.processes):
             if process.poll() is None:
+                eventually(lambda started=number: self.is_ready(started), PATIENCE_SECONDS, self.said)  # type: ignore[misc]
                 process.send_signal(signal.SIGTERM)
         for process in self.processes:
             eventually(lambda ended=process: ended.poll() is not None, PATIENCE_SECONDS, self.said)  # type: ignore[misc]
@@ -139,11 +145,12 @@ def test_consumers_that_come_and_go_share_the_messages(consuming: Consuming) -> 
     for _ in range(3):
         consuming.start()
         sent |= consuming.send(100)
-    eventually(lambda: len(consuming.received()) > 20, PATIENCE_SECONDS, consuming.said)
+    eventually(lambda: len(consuming.received()) > 20 and consuming.is_ready(0), PATIENCE_SECONDS, consuming.said)
     first.send_signal(signal.SIGTERM)
     sent |= consuming.send(100)
     eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
-    eventually(lambda: first.poll() == 0, PATIENCE_SECONDS, consuming.said)
+    eventually(lambda: first.poll() is not None, PATIENCE_SECONDS, consuming.said)
+    assert first.returncode == 0, consuming.said()
     consuming.end()
     assert consuming.topics.verdict(QUEUE, sent) == [], consuming.said()
     received = consuming.received()

@@ -6,10 +6,11 @@ import uuid
 from collections import Counter
 from typing import Any
 
+from confluent_kafka import Consumer, TopicPartition
+
 from tests.queue.verdict import Held, Placed, judge_markers
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail, TailUnread
-from thresher.kafka.group_offsets import group_offsets
 from thresher.kafka.partition_ends import partition_ends
 from thresher.queue.configuration import QueueConfig, configured
 from thresher.queue.queue import group_of
@@ -75,17 +76,20 @@ class QueueTopics:
         return {each.marker.message_id for each in self.markers(queue) if each.marker.type is MarkerType.END}
 
     def offsets(self, queue: bytes, timeout_seconds: float = 60.0) -> dict[int, int]:
-        """Return the group's offsets."""
+        """Return the group's offsets. An open transaction with some of them is waited for. Raises `KafkaException`."""
         facts = self.admin.topic(self.config.message_topic)
         assert facts is not None
-        found = group_offsets(
-            self.admin.client,
-            group_of(queue),
-            self.config.message_topic,
-            range(facts.partitions),
-            timeout_seconds=timeout_seconds,
+        # It joins no group. An administrator's client dies, with its process, where the coordinator is another.
+        client = Consumer(
+            {**self.eyes, "group.id": group_of(queue), "isolation.level": "read_committed", "log_level": 0}
         )
-        return {partition: each.offset for partition, each in found.items()}
+        places = [TopicPartition(self.config.message_topic, each) for each in range(facts.partitions)]
+        try:
+            return {
+                each.partition: each.offset for each in client.committed(places, timeout_seconds) if each.offset >= 0
+            }
+        finally:
+            client.close()
 
     def ends(self) -> dict[int, int]:
         """Return the end of each partition of the messages."""
