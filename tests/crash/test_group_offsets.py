@@ -1,0 +1,59 @@
+"""A process that asks for a group's offsets outlives the restart of its broker."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.processes import environment
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+
+RESTARTS = 3
+ASKS = """
+import signal, sys
+from thresher.core.errors import ThresherError
+from thresher.kafka.admin import Admin
+from thresher.kafka.group_offsets import group_offsets
+
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+client = Admin(sys.argv[1]).client
+print("ready", flush=True)
+while not stopped:
+    for number in range(20):
+        try:
+            group_offsets(client, f"group-{number}", "topic", [0], timeout_seconds=1)
+        except ThresherError:
+            pass
+"""
+
+
+@pytest.fixture
+def own_stack() -> Iterator[Stack]:
+    with Stack() as running:
+        yield running
+
+
+def test_asking_for_offsets_survives_a_coordinator_that_is_not_ready(own_stack: Stack) -> None:
+    Admin(own_stack.kafka.bootstrap).create_topic("topic")
+    (number,) = own_stack.kafka.nodes
+    asking = subprocess.Popen(
+        [sys.executable, "-c", ASKS, own_stack.kafka.bootstrap], stdout=subprocess.PIPE, env=environment()
+    )
+    try:
+        assert asking.stdout is not None
+        assert asking.stdout.readline() == b"ready\n"
+        for _ in range(RESTARTS):
+            # Long enough to know who the coordinator is.
+            time.sleep(3)
+            own_stack.kafka.nodes[number].kill()
+            own_stack.kafka.start_node(number)
+        time.sleep(3)
+        asking.terminate()
+        assert asking.wait(60) == 0, f"the process ended with {asking.returncode}"
+    finally:
+        asking.kill()
+        asking.wait(60)
