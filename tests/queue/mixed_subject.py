@@ -140,9 +140,9 @@ class MixedQueues(MixedSubject):
 
     def _stand(self) -> tuple[int, int]:
         """Return how many records wait for all groups, and how many were passed."""
-        ends = sum(self._topics.ends().values()) * len(QUEUES)
         passed = sum(sum(self._topics.offsets(each.encode(), _ANSWER_SECONDS).values()) for each in QUEUES)
-        return ends - passed, passed
+        # Later than the offsets, so that none of them is past an end.
+        return sum(self._topics.ends().values()) * len(QUEUES) - passed, passed
 
     def circumstances(self) -> str:
         try:
@@ -186,6 +186,7 @@ class MixedQueues(MixedSubject):
             "sent": len(sent),
             "unknown": len(sent) - len(confirmed) - len(refused),
             "refused": len(refused),
+            "sent_again": len(self._messages) - len(set(self._messages.values())),
             "started": starts,
             "received": len(self._noted["received"]),
             "ended": ends,

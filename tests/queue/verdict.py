@@ -3,7 +3,8 @@
 1. Lost: a message that was confirmed and is not in the log; one that the group's offset has passed without a Start or a
    dead letter; an ack that was confirmed and has no End.
 2. Doubled: a message with several Starts or dead letters; one that was delivered twice; one that was sent once and is
-   in the log twice.
+   in the log twice, unless a send timed out. librdkafka then begins a new epoch of the producer, and sends what was in
+   flight again, also what the broker had.
 3. Phantom: a Start, a dead letter or a delivery of what is not in the log; a message that was refused and is there.
 4. Premature: a delivery whose Start is not committed; a Start behind the group's offset.
 5. Misplaced: a marker that is not in the partition of its Start, or before it, or behind the one that settled the
@@ -112,10 +113,9 @@ def _sends(held: Held, told: Told) -> Iterator[tuple[str, str]]:
     for identity, place in told.confirmed.items():
         if held.messages.get(place) != identity:
             yield "lost", f"{identity} was confirmed at {place}, which holds {held.messages.get(place)}"
-    counted = Counter(held.messages.values())
-    for identity, count in counted.items():
-        if count > 1:
-            yield "doubled", f"{identity} was sent once, and is in the log {count} times"
+    for identity, found in _by_identity(held).items():
+        if len(found) > 1 and not told.unknown:
+            yield "doubled", f"{identity} was sent once, and is in the log at {', '.join(map(str, found))}"
         if identity in told.refused:
             yield "phantom", f"{identity} was refused, and is in the log"
         elif identity not in told.confirmed and identity not in told.unknown:
@@ -124,21 +124,33 @@ def _sends(held: Held, told: Told) -> Iterator[tuple[str, str]]:
 
 def _passed(held: Held, started: Counter[MessageId]) -> Iterator[tuple[str, str]]:
     dead = Counter(held.dead)
-    for place, identity in held.messages.items():
-        count = started[place] + dead[identity]
-        passed = held.offsets.get(place.partition, 0) > place.offset
-        if count > 1:
-            yield "doubled", f"{identity} at {place} has {started[place]} Starts and {dead[identity]} dead letters"
-        elif count == 0 and passed:
-            yield "lost", f"{identity} at {place} was passed without a Start"
-        elif count == 0:
-            yield "waiting", f"{identity} at {place} waits"
-        elif not passed:
-            yield "premature", f"{identity} at {place} was started, and the group's offset is before it"
-    known = set(held.messages.values())
+    for identity, places in _by_identity(held).items():
+        for place in places:
+            passed = held.offsets.get(place.partition, 0) > place.offset
+            if started[place] > 1:
+                yield "doubled", f"{identity} at {place} has {started[place]} Starts"
+            elif started[place] and not passed:
+                yield "premature", f"{identity} at {place} was started, and the group's offset is before it"
+            elif not started[place] and passed and dead[identity]:
+                # Dead letters are known by their messages alone, of which the log may have several.
+                dead[identity] -= 1
+            elif not started[place]:
+                yield (
+                    ("lost", f"{identity} at {place} was passed without a Start")
+                    if passed
+                    else ("waiting", f"{identity} at {place} waits")
+                )
+        if dead.pop(identity, 0):
+            yield "doubled", f"{identity} has more dead letters than messages without a Start"
     for identity in dead:
-        if identity not in known:
-            yield "phantom", f"{identity} is a dead letter, and not in the log"
+        yield "phantom", f"{identity} is a dead letter, and not in the log"
+
+
+def _by_identity(held: Held) -> dict[str, list[MessageId]]:
+    found: dict[str, list[MessageId]] = {}
+    for place, identity in held.messages.items():
+        found.setdefault(identity, []).append(place)
+    return found
 
 
 def _places(held: Held, starts: Mapping[MessageId, Placed], redelivery_ms: int) -> Iterator[tuple[str, str]]:

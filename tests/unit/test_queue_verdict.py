@@ -58,6 +58,17 @@ def test_a_promise_that_was_kept_is_called_good() -> None:
     assert verdict(HELD, TOLD).ok
 
 
+def test_a_message_in_the_log_twice_is_borne_where_a_send_timed_out() -> None:
+    again = MessageId(0, 4)
+    held = replace(
+        HELD,
+        messages={**HELD.messages, again: "q/1"},
+        markers=(*HELD.markers, start(again, "q/1", (0, 1))),
+        offsets={0: 5},
+    )
+    assert verdict(held, TOLD).examples == {}
+
+
 def test_a_large_message_is_known_by_its_identity() -> None:
     assert identity_of(payload_of("q/7", 1000)) == "q/7"
 
@@ -102,7 +113,10 @@ def _also(*placed: Placed) -> Change:
         pytest.param("doubled", _told(lambda told: {"received": (*told.received, (ONE, "q/1"))}), id="delivered twice"),
         pytest.param(
             "doubled",
-            _held(lambda held: {"messages": {**held.messages, MessageId(1, 0): "q/4"}}),
+            lambda held, told: (
+                replace(held, messages={**held.messages, MessageId(1, 0): "q/1"}),
+                replace(told, unknown=frozenset(), confirmed={**told.confirmed, "q/4": LATE}),
+            ),
             id="in the log twice",
         ),
         pytest.param(
