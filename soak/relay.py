@@ -31,6 +31,10 @@ RATES = {
     (Delivery.AT_LEAST_ONCE, 1): 200.0,
     (Delivery.AT_LEAST_ONCE, 3): 100.0,
 }
+FIGURES = (
+    "committed", "rolled_back", "unknown", "read", "repeated", "dead", "filtered", "lost", "phantom", "duplicated",
+    "reordered",
+)  # fmt: skip
 # What a run is left alone for in its end: faults that last are healed by then.
 CALM_SECONDS = 10.0
 
@@ -63,11 +67,11 @@ def mixed(options: argparse.Namespace) -> int:
     with scene as run:
         try:
             run.run(faults, seconds)
-            verdict, tally = run.verdict(everything=options.delivery is Delivery.AT_LEAST_ONCE)
+            verdict = run.verdict(everything=options.delivery is Delivery.AT_LEAST_ONCE)
         finally:
             if options.log is not None:
                 options.log.write_bytes(run.log.read_bytes())
-        outline = run.outline
+        outline, tally = run.outline, relay.end_load()
     for fault, lines in verdict.examples.items():
         print(f"{fault}:", *lines, sep="\n  ")
     print(*outline.wrong, verdict.line(), sep="\n")
@@ -80,7 +84,7 @@ def mixed(options: argparse.Namespace) -> int:
         "delivery": options.delivery,
         "rows": tally.committed,
         "seconds": round(time.monotonic() - began, 1),
-        **outline.summary(verdict),
+        **outline.summary({name: getattr(verdict, name) for name in FIGURES}),
     }
     print(json.dumps(told))
     return 0 if good else 1

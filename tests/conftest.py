@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.faults.proxied import proxied, proxy  # noqa: F401 - fixtures
 from tests.processes import eventually, marked
 from tests.servers import kafka_options
 from thresher.devstack.shared import running_stack

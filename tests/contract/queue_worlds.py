@@ -8,11 +8,13 @@ from typing import Any, Protocol
 
 from tests.processes import eventually
 from tests.queue.topics import QueueTopics
-from thresher.queue import Message, MessageId, Queue, QueueService
+from thresher.queue import Message, MessageId, Queue, QueueConsumer, QueueService
 from thresher.queue.memory import MemoryQueueService
 from thresher.queue.wire.marker import Marker, MarkerType
 
 SOON_SECONDS = 30.0
+# A machine may stall for so long between two calls.
+STALL_SECONDS = 60.0
 
 Service = QueueService | MemoryQueueService
 
@@ -117,7 +119,7 @@ class KafkaWorld:
         kept, end = self._behind_start(queue, sent, 2)
         assert kept.type is MarkerType.KEEPALIVE
         # It counts from the moment of the marker, which is a little later than that of the call.
-        assert 0 <= seconds * 1000 - kept.redeliver_after_ms <= 1000
+        assert 0 <= seconds * 1000 - kept.redeliver_after_ms <= STALL_SECONDS * 1000
         assert end.type is MarkerType.END
 
     def _behind_start(self, queue: Queue, sent: MessageId, count: int = 1) -> list[Marker]:
@@ -136,3 +138,18 @@ class KafkaWorld:
         assert (start.type, start.key) == (MarkerType.START, queue.id)
         assert (start.delivery_count, start.origin_id) == (1, sent)
         return behind
+
+
+def send(queue: Queue, *payloads: bytes) -> list[MessageId]:
+    with queue.producer() as producer:
+        return [sent.result(SOON_SECONDS) for sent in [producer.send_async(payload) for payload in payloads]]
+
+
+def receive(consumer: QueueConsumer, count: int = 1) -> list[Message]:
+    """Receive so many messages, and no more."""
+    messages: list[Message] = []
+    while len(messages) < count:
+        batch = consumer.receive_batch(count - len(messages), SOON_SECONDS)
+        assert batch, f"{len(messages)} of {count} messages came"
+        messages += batch
+    return messages

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.faults.proxied import PROXIED, proxied_broker
 from tests.processes import eventually
 from tests.queue.topics import QueueTopics
-from thresher.devstack import ports
 from thresher.devstack.stack import Stack
 from thresher.queue import MessageId, QueueClosed, QueueService
 from thresher.testing.proxy import Action, Api, Cut, Delay, Drop, Hold, KafkaProxy, Rule
@@ -22,20 +20,6 @@ QUEUE = b"jobs"
 # Seen: 12 s after a broker that was silent for 30 s.
 PATIENCE_SECONDS = 90.0
 QUICK = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
-
-
-@pytest.fixture(scope="module")
-def proxied() -> Iterator[tuple[Stack, int]]:
-    port = ports.free_port()
-    with Stack(kafka=proxied_broker(port)) as running:
-        yield running, port
-
-
-@pytest.fixture
-def proxy(proxied: tuple[Stack, int]) -> Iterator[KafkaProxy]:
-    stack, port = proxied
-    with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=port) as listening:
-        yield listening
 
 
 @pytest.fixture

@@ -40,6 +40,11 @@ class Consuming:
         self.processes.append(process)
         return process
 
+    def is_ready(self, number: int) -> bool:
+        """Return whether a program heeds signals: until then, they end Python itself."""
+        notes = self._directory / f"notes-{number}"
+        return notes.exists() and notes.read_text().startswith("ready\n")
+
     def received(self) -> list[MessageId]:
         found = []
         for notes in sorted(self._directory.glob("notes-*")):
@@ -50,9 +55,14 @@ class Consuming:
         return found
 
     def said(self) -> str:
-        logs = "\n".join(log.read_text(errors="replace")[-2000:] for log in sorted(self._directory.glob("log-*")))
-        stands = (self.topics.offsets(QUEUE), self.topics.ends(), self.topics.is_stable(), len(self.received()))
-        return f"offsets, ends, stable, received: {stands}\n{logs}"
+        """Return what each program said and noted, and how the group and the markers stand."""
+        lines = [self.topics.told(QUEUE), f"received: {len(self.received())}, {len(set(self.received()))} of them once"]
+        for number, process in enumerate(self.processes):
+            notes, log = self._directory / f"notes-{number}", self._directory / f"log-{number}"
+            last = notes.read_text().splitlines()[-3:] if notes.exists() else []
+            lines.append(f"program {number}, exit code {process.poll()}, its last notes {last}:")
+            lines.append(log.read_text(errors="replace")[-4000:])
+        return "\n".join(lines)
 
     def send(self, count: int, size: int = 10) -> set[MessageId]:
         with QueueService(self.topics.config) as service:
@@ -67,11 +77,12 @@ class Consuming:
         return self.topics.offsets(QUEUE) == self.topics.ends() and self.topics.is_stable()
 
     def end(self) -> None:
-        for process in self.processes:
+        for number, process in enumerate(self.processes):
             if process.poll() is None:
+                eventually(lambda started=number: self.is_ready(started), PATIENCE_SECONDS, self.said)  # type: ignore[misc]
                 process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            process.wait(60)
+            eventually(lambda ended=process: ended.poll() is not None, PATIENCE_SECONDS, self.said)  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -99,9 +110,9 @@ def test_a_killed_consumer_loses_nothing_and_starts_nothing_twice(consuming: Con
     eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
     eventually(lambda: set(consuming.received()) >= sent - left, PATIENCE_SECONDS, consuming.said)
     consuming.end()
-    assert consuming.topics.verdict(QUEUE, sent) == []
+    assert consuming.topics.verdict(QUEUE, sent) == [], consuming.said()
     received = consuming.received()
-    assert len(received) == len(set(received))
+    assert len(received) == len(set(received)), consuming.said()
     missing = sent - set(received)
     assert missing <= left
     if point == "committed":
@@ -122,9 +133,9 @@ def test_a_consumer_stopped_past_its_session_starts_nothing_twice(consuming: Con
     # Started messages stay their consumer's, also of one that was stopped for long.
     eventually(lambda: set(consuming.received()) == sent | more, PATIENCE_SECONDS, consuming.said)
     consuming.end()
-    assert consuming.topics.verdict(QUEUE, sent | more) == []
+    assert consuming.topics.verdict(QUEUE, sent | more) == [], consuming.said()
     received = consuming.received()
-    assert len(received) == len(set(received))
+    assert len(received) == len(set(received)), consuming.said()
     assert _unfinished(consuming) == set()
 
 
@@ -134,17 +145,19 @@ def test_consumers_that_come_and_go_share_the_messages(consuming: Consuming) -> 
     for _ in range(3):
         consuming.start()
         sent |= consuming.send(100)
-    eventually(lambda: len(consuming.received()) > 20, PATIENCE_SECONDS, consuming.said)
+    eventually(lambda: len(consuming.received()) > 20 and consuming.is_ready(0), PATIENCE_SECONDS, consuming.said)
     first.send_signal(signal.SIGTERM)
     sent |= consuming.send(100)
     eventually(consuming.all_passed, PATIENCE_SECONDS, consuming.said)
-    eventually(lambda: first.poll() == 0, PATIENCE_SECONDS, consuming.said)
+    eventually(lambda: first.poll() is not None, PATIENCE_SECONDS, consuming.said)
+    assert first.returncode == 0, consuming.said()
     consuming.end()
-    assert consuming.topics.verdict(QUEUE, sent) == []
+    assert consuming.topics.verdict(QUEUE, sent) == [], consuming.said()
     received = consuming.received()
-    assert len(received) == len(set(received))
+    assert len(received) == len(set(received)), consuming.said()
     # Who left has given back what it had not received: the tracker's to redeliver.
-    assert sent - set(received) <= _unfinished(consuming)
+    missing = sent - set(received) - _unfinished(consuming)
+    assert not missing, f"neither received nor given back: {sorted(missing)}\n{consuming.said()}"
 
 
 def _unfinished(consuming: Consuming) -> set[MessageId]:

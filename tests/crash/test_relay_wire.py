@@ -5,19 +5,16 @@ that have to wait for them do it side by side.
 """
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.proxied import PROXIED, proxied_broker
 from tests.faults.wire import QUICK, Storm, Wire
 from tests.processes import eventually
 from tests.relay.load import Load
 from tests.relay.relaying import Place, Relaying
-from thresher.devstack import ports
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.settings import Delivery
@@ -30,20 +27,6 @@ QUICK_GAP = 20
 MET_SECONDS = 150.0
 _numbers = itertools.count(1)
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def proxied() -> Iterator[tuple[Stack, int]]:
-    port = ports.free_port()
-    with Stack(kafka=proxied_broker(port)) as running:
-        yield running, port
-
-
-@pytest.fixture
-def proxy(proxied: tuple[Stack, int]) -> Iterator[KafkaProxy]:
-    stack, port = proxied
-    with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=port) as listening:
-        yield listening
 
 
 @pytest.fixture

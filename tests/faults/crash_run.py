@@ -10,13 +10,16 @@ import json
 import os
 import random
 import signal
+import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from tests.faults import crash_hook
 from tests.faults.crash_hook import COMMIT_SENT
-from tests.faults.scene import END_SECONDS, S, Scene
+from tests.faults.scene import END_SECONDS, Scene
+from tests.faults.subject import CrashSubject
 from tests.processes import descendants, eventually, is_java
 from thresher.delivery.crash_points import CrashPoint
 from thresher.testing.checker import Verdict
@@ -77,11 +80,15 @@ class Report:
         return [f"{seam:20} {counted[seam]:4} hits   {', '.join(sorted(victims[seam]))}" for seam in SEAMS]
 
 
-class CrashRun(Scene[S]):
+C = TypeVar("C", bound=CrashSubject)
+
+
+class CrashRun(Scene[C]):
     """A scene whose program is killed and started again. A context manager."""
 
-    def __init__(self, subject: S, *, nodes: int = 1) -> None:
+    def __init__(self, subject: C, *, nodes: int = 1) -> None:
         super().__init__(subject, nodes=nodes)
+        self.orders = self.directory / "orders"
         self.report = Report()
         self.exits: list[int] = []
         self._number = 0
@@ -89,9 +96,17 @@ class CrashRun(Scene[S]):
         self._commits: dict[tuple[int, int], int] = {}
 
     def __enter__(self) -> Self:
+        self.orders.mkdir()
         super().__enter__()
         self.proxies[1].on_request(Api.END_TXN, self._note_commit)
         return self
+
+    def start(
+        self, *, hook: str | None = crash_hook.HOOK, variables: Mapping[str, str] | None = None, **settings: Any
+    ) -> "subprocess.Popen[bytes]":
+        """Start a program whose workers stop at crash points."""
+        told = crash_hook.variables(self.orders, self.subject.left)
+        return super().start(variables={**told, **(variables or {})}, hook=hook, **settings)
 
     # Rounds
 

@@ -25,6 +25,15 @@ _APIS = {
     "fetch": Api.FETCH,
     "list-offsets": Api.LIST_OFFSETS,
 }
+# Of members of a consumer group, and of those who send its offsets.
+_GROUP_APIS = {
+    "add-offsets": Api.ADD_OFFSETS_TO_TXN,
+    "send-offsets": Api.TXN_OFFSET_COMMIT,
+    "fetch-offsets": 9,
+    "join-group": 11,
+    "heartbeat": 12,
+    "sync-group": 14,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +50,9 @@ class Fault:
         return f"{self.at:7.1f} s  {self.kind}{': ' if told else ''}{told}"
 
 
-def api_of(name: str) -> Api:
+def api_of(name: str) -> int:
     """Return the API that a schedule names."""
-    return _APIS[name]
+    return {**_APIS, **_GROUP_APIS}[name]
 
 
 Parameters = Callable[[random.Random], dict[str, Any]]
@@ -61,26 +70,30 @@ def nothing(_: random.Random) -> dict[str, Any]:
     return {}
 
 
-def _pause(draw: random.Random) -> dict[str, Any]:
+def pausing(draw: random.Random) -> dict[str, Any]:
+    """Draw for how many seconds a process is stopped."""
     # Beyond every time-out now and then: silence 3 s, deafness 10 s, a transaction 15 s.
     return {"seconds": round(draw.choice([draw.uniform(0.2, 3), draw.uniform(3, 12), draw.uniform(12, 22)]), 1)}
 
 
-def _one(draw: random.Random) -> dict[str, Any]:
-    # Of those that are there when it comes to it.
+def one(draw: random.Random) -> dict[str, Any]:
+    """Draw one of those that are there when it comes to it."""
     return {"which": draw.randrange(60)}
 
 
-def _wire(draw: random.Random) -> dict[str, Any]:
-    verdict = draw.choice(["cut", "drop", "delay", "delay", "hold"])
-    most = {"delay": 9.5, "hold": 20.0}.get(verdict, 0.0)
-    return {
-        "api": draw.choice(["end-txn", "end-txn", "produce", "produce", *_APIS]),
-        "side": draw.choice(["request", "answer"]),
-        "verdict": verdict,
-        "seconds": round(draw.uniform(0.1, most), 1) if most else 0.0,
-        "times": draw.choice([1, 1, 1, 2, 4]),
-    }
+def _wire(*apis: str) -> Parameters:
+    def drawn(draw: random.Random) -> dict[str, Any]:
+        verdict = draw.choice(["cut", "drop", "delay", "delay", "hold"])
+        most = {"delay": 9.5, "hold": 20.0}.get(verdict, 0.0)
+        return {
+            "api": draw.choice(["end-txn", "end-txn", "produce", "produce", *apis]),
+            "side": draw.choice(["request", "answer"]),
+            "verdict": verdict,
+            "seconds": round(draw.uniform(0.1, most), 1) if most else 0.0,
+            "times": draw.choice([1, 1, 1, 2, 4]),
+        }
+
+    return drawn
 
 
 def rows(draw: random.Random) -> dict[str, Any]:
@@ -105,14 +118,14 @@ def _half(draw: random.Random) -> dict[str, Any]:
     }
 
 
-_KINDS: Kinds = {
-    "kill-worker": (3, _one),
+_SPARK_KINDS: Kinds = {
+    "kill-worker": (3, one),
     "kill-daemon": (1, nothing),
     "kill-driver": (1, nothing),
     "kill-jvm": (1, nothing),
-    "pause-worker": (3, lambda draw: {**_one(draw), **_pause(draw)}),
-    "pause-driver": (1, _pause),
-    "pause-jvm": (1, _pause),
+    "pause-worker": (3, lambda draw: {**one(draw), **pausing(draw)}),
+    "pause-driver": (1, pausing),
+    "pause-jvm": (1, pausing),
     "clock": (3, _clock),
 }
 # Of a database with a table that the program reads.
@@ -129,7 +142,7 @@ _NODE_KINDS: Kinds = {
     "broker-kill": (1, lasting(0, 4)),
     "broker-stop": (1, lasting(0, 4)),
     "broker-pause": (1, lasting(0.5, 12)),
-    "wire": (10, _wire),
+    "wire": (10, _wire(*_APIS)),
     "wire-cut-all": (1, nothing),
     "wire-pause": (1, lasting(0.5, 12)),
 }
@@ -141,20 +154,25 @@ _CLUSTER_KINDS: Kinds = {
 }
 
 
-def kinds(nodes: int = 1, own: Kinds | None = None, layout: Parameters = shards) -> Kinds:
-    """Return every kind there is on so many nodes, the subject's own included.
+def spark_kinds(layout: Parameters = shards) -> Kinds:
+    """Return what happens to a program on Spark, and to its clock.
 
     `layout` draws the settings under which a newcomer or a restarted program runs.
     """
-    of_nodes = _NODE_KINDS if nodes == 1 else {**_NODE_KINDS, **_CLUSTER_KINDS}
-    found = {
-        **_KINDS,
-        "newcomer": (2, lambda draw: {**layout(draw), "older": draw.choice(["lives", "stopped"]), **_pause(draw)}),
+    return {
+        **_SPARK_KINDS,
+        "newcomer": (2, lambda draw: {**layout(draw), "older": draw.choice(["lives", "stopped"]), **pausing(draw)}),
         "restart": (1, lambda draw: {**layout(draw), "how": draw.choice(["term", "kill"])}),
-        **(own or {}),
-        **{kind: (times, _on_a_node(nodes, drawn)) for kind, (times, drawn) in of_nodes.items()},
     }
-    return found if nodes == 1 else {**found, "leaders-return": (3, nothing)}
+
+
+def broker_kinds(nodes: int = 1, *, groups: bool = False) -> Kinds:
+    """Return what happens to so many brokers and their wires; `groups`: the programs are in consumer groups."""
+    found = dict(_NODE_KINDS if nodes == 1 else {**_NODE_KINDS, **_CLUSTER_KINDS})
+    if groups:
+        found["wire"] = (10, _wire(*_APIS, *_GROUP_APIS))
+    on_nodes = {kind: (times, _on_a_node(nodes, drawn)) for kind, (times, drawn) in found.items()}
+    return on_nodes if nodes == 1 else {**on_nodes, "leaders-return": (3, nothing)}
 
 
 def _on_a_node(nodes: int, parameters: Parameters) -> Parameters:

@@ -51,7 +51,7 @@ class Guard:
     """
 
     def __init__(self, bootstrap: str, *, patience_seconds: float = 30.0) -> None:
-        self._client = AdminClient({"bootstrap.servers": bootstrap})
+        self._client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._patience = patience_seconds
 
     def admit(self, prefix: str) -> None:

@@ -15,26 +15,23 @@ from tests.faults.fault_schedule import Fault
 from tests.faults.mix.agenda import DOWN, Agenda
 from tests.faults.mix.brokers import Brokers
 from tests.faults.mix.clock import Clock
+from tests.faults.mix.crew import Stage
 from tests.faults.mix.movement import Movement
 from tests.faults.mix.outline import Outline
-from tests.faults.mix.programs import Programs
 from tests.faults.mix.wires import Wires
 from tests.faults.scene import Scene
-from tests.faults.subject import MixedSubject
-from tests.processes import eventually
-from thresher.testing.checker import Verdict
-from thresher.testing.pump import Tally
+from tests.faults.subject import Judgement, MixedSubject
 
-# So long without a row that moves, and no further fault comes; so long, and something is wrong.
+# So long without movement, and no further fault comes; so long, and something is wrong.
 STILL_SECONDS, STUCK_SECONDS = 15.0, 180.0
 TOLD_SECONDS = 10.0
-# So long workers are given to write their stacks.
+# So long processes are given to write their stacks.
 STACKS_SECONDS = 2.0
-PARTS: tuple[type, ...] = (Programs, Brokers, Wires, Clock)
+PARTS: tuple[type, ...] = (Brokers, Wires, Clock)
 
 
 class MixedRun(Scene[MixedSubject]):
-    """A scene whose program is never left alone. A context manager."""
+    """A scene whose programs are never left alone. A context manager."""
 
     def __init__(
         self, subject: MixedSubject, *, nodes: int = 1, tell: Callable[[str], None] = lambda _line: None
@@ -43,8 +40,8 @@ class MixedRun(Scene[MixedSubject]):
         self.outline = Outline()
         self._tell = tell
         self._agenda = Agenda(tell)
-        self._programs = Programs(
-            self._start_program, subject.layout, agenda=self._agenda, outline=self.outline, said=self.said
+        self._crew = subject.crew(
+            Stage(start=self._start_program, agenda=self._agenda, outline=self.outline, said=self.said)
         )
 
     def __enter__(self) -> Self:
@@ -53,11 +50,11 @@ class MixedRun(Scene[MixedSubject]):
             agenda = self._agenda
             self._brokers = Brokers(self.stack.kafka, agenda=agenda)
             self._parts: tuple[object, ...] = (
-                self._programs,
+                self._crew,
                 self._brokers,
                 Wires(self.proxies, agenda=agenda),
                 Clock(self.clock, agenda=agenda),
-                *self.subject.parts(agenda, self._programs),
+                *self.subject.parts(agenda, self._crew),
             )
         except BaseException:
             self.__exit__()
@@ -65,40 +62,40 @@ class MixedRun(Scene[MixedSubject]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._programs.close()
+        self._crew.close()
         self.process = None
         super().__exit__()
 
     def _start_program(self, layout: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
-        return self.start(hook=drift.HOOK, **layout)
+        return self.start(**layout)
 
     # The course of it
 
     def run(self, faults: Iterable[Fault], seconds: float) -> None:
-        """Do the faults when they are due, keep a program running, and end after so many seconds, healed.
+        """Do the faults when they are due, keep programs running, and end after so many seconds, healed.
 
-        Where rows have not moved for long, the schedule's clock stands until they do: a program that is only ever
-        broken while it starts shows nothing. If they do not within a bound, although no fault comes, that is wrong.
+        Where nothing has moved for long, the schedule's clock stands until something does: a program that is only ever
+        broken while it starts shows nothing. If nothing does within a bound, although no fault comes, that is wrong.
         """
         self._agenda.begin()
-        self._programs.begin()
+        self._crew.begin()
         coming = list(faults)
         clock = told = last = 0.0
         movement = Movement()
         while (now := self._agenda.now) < seconds:
             self._agenda.do_due(now)
             self._look_after()
-            movement.look(now, self.subject.counted)
+            movement.look(now, self.subject.look)
             clock += 0.0 if movement.still(now) > STILL_SECONDS else now - last
             last = now
             while coming and coming[0].at <= clock:
                 self._do(coming.pop(0))
             if movement.still(now) > STUCK_SECONDS:
-                self.outline.wrong.append(f"at {now:.1f} s no row had moved for {STUCK_SECONDS:g} s: {self._stuck()}")
+                self.outline.wrong.append(f"at {now:.1f} s nothing had moved for {STUCK_SECONDS:g} s: {self._stuck()}")
                 movement = Movement(moved=now)
             if now - told >= TOLD_SECONDS:
                 told = now
-                self._agenda.tell(f"{movement.waiting} rows wait, {len(self._programs.alive())} programs")
+                self._agenda.tell(f"{movement.waiting} wait, {len(self._crew.alive())} programs")
             time.sleep(0.1)
         self.outline.unreached = len(coming)
         self._heal()
@@ -115,51 +112,38 @@ class MixedRun(Scene[MixedSubject]):
         (self.outline.missed if done is False else self.outline.faults).update([fault.kind])
 
     def _look_after(self) -> None:
-        self._programs.look_after()
+        self._crew.look_after()
         self._brokers.look_after()
 
     def _heal(self) -> None:
         self._agenda.heal()
-        if not self.stack.postgres.server.running:
-            self.stack.postgres.start()
+        self.subject.heal()
         self._look_after()
         self._brokers.heal()
 
     # The end of it
 
-    def verdict(self, seconds: float = STUCK_SECONDS, *, everything: bool = False) -> tuple[Verdict, Tally]:
-        """End the load, let everything arrive, for as long as rows move within a bound; stop the program, and judge."""
-        tally = self.subject.end_load()
+    def verdict(self, seconds: float = STUCK_SECONDS, *, everything: bool = False) -> Judgement:
+        """End the load, let everything arrive, for as long as it moves within a bound; stop the programs, and judge."""
+        self.subject.end_load()
         self._drain(seconds)
-        self._stop_program()
+        self._crew.stop()
         verdict = self.subject.verdict(everything=everything)
         self.outline.wrong += self.subject.wrong()
-        return verdict, tally
+        return verdict
 
     def _drain(self, seconds: float) -> None:
         movement = Movement(moved=self._agenda.now)
         while not self.subject.drained():
             self._look_after()
-            movement.look(self._agenda.now, self.subject.counted)
+            movement.look(self._agenda.now, self.subject.look)
             still = movement.still(self._agenda.now)
-            assert still < seconds, f"{movement.waiting} rows are left, and none moves: {self._stuck()}"
+            assert still < seconds, f"{movement.waiting} are left, and none moves: {self._stuck()}"
             time.sleep(0.1)
 
     def _stuck(self) -> str:
-        """Return all that may tell why nothing moves: the end of the log has the stacks of every worker."""
-        for started in self._programs.alive():
-            for worker in started.workers():
-                os.kill(worker, drift.STACKS_SIGNAL)
+        """Return all that may tell why nothing moves: the end of the log has the stacks of every process."""
+        for process in self._crew.followers():
+            os.kill(process, drift.STACKS_SIGNAL)
         time.sleep(STACKS_SECONDS)
         return f"{self.subject.circumstances()}\n{self.said(16_000)}"
-
-    def _stop_program(self) -> None:
-        older = self._programs.older
-        eventually(
-            lambda: not any(each in self._programs.alive() for each in older), 60, lambda: "older programs go on"
-        )
-        self._look_after()
-        current = self._programs.current
-        current.process.terminate()
-        if (code := current.process.wait(60)) != 0:
-            self.outline.wrong.append(f"stopped in good order, the program ended with {code}")

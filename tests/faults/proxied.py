@@ -3,8 +3,11 @@
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
+import pytest
+
 from thresher.devstack import ports
 from thresher.devstack.broker import Kafka, KafkaOptions, Listener
+from thresher.devstack.stack import Stack
 from thresher.testing.proxy import KafkaProxy
 
 PROXIED = "PROXIED"
@@ -27,3 +30,19 @@ def proxies_of(kafka: Kafka, ways: Sequence[int]) -> Iterator[dict[int, KafkaPro
             node: proxies.enter_context(KafkaProxy(f"{ports.HOST}:{kafka.port(PROXIED, node)}", port=way))
             for node, way in zip(kafka.nodes, ways, strict=True)
         }
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[tuple[Stack, int]]:
+    """A stack of the file's own, whose broker has a way in through a proxy at that port."""
+    port = ports.free_port()
+    with Stack(kafka=proxied_broker(port)) as running:
+        yield running, port
+
+
+@pytest.fixture
+def proxy(proxied: tuple[Stack, int]) -> Iterator[KafkaProxy]:
+    """The proxy in front of the broker of `proxied`."""
+    stack, port = proxied
+    with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=port) as listening:
+        yield listening

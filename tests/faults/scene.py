@@ -4,9 +4,10 @@ import contextlib
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from typing import Any, Generic, Self, TypeVar
 
-from tests.faults import crash_hook, drift
+from tests.faults import drift
 from tests.faults.proxied import proxies_of
 from tests.faults.subject import Subject
 from tests.processes import open_directory
@@ -29,7 +30,6 @@ class Scene(Generic[S]):
         self.directory = open_directory()
         self.log = self.directory / "program.log"
         self.clock = self.directory / "clock"
-        self.orders = self.directory / "orders"
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -39,7 +39,6 @@ class Scene(Generic[S]):
             self.stack = stack.enter_context(Stack(kafka=self.subject.broker(*ways)))
             self.proxies = stack.enter_context(proxies_of(self.stack.kafka, ways))
             bootstrap = ",".join(proxy.address for proxy in self.proxies.values())
-            self.orders.mkdir()
             self.subject.prepare(self.stack, bootstrap, self.directory)
             self.subject.begin_load()
             stack.callback(self.subject.end_load)
@@ -50,11 +49,10 @@ class Scene(Generic[S]):
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def start(self, *, hook: str | None = crash_hook.HOOK, **settings: Any) -> "subprocess.Popen[bytes]":
+    def start(self, *, variables: Mapping[str, str] | None = None, **settings: Any) -> "subprocess.Popen[bytes]":
         """Start a program; the one before it, if it lives, is left alone."""
-        variables = {**crash_hook.variables(self.orders, self.subject.left), drift.VARIABLE: str(self.clock)}
-        program = self.subject.program(hook=hook, **settings).changed(variables=variables)
-        self.process = program.start(self.log)
+        environment = {**(variables or {}), drift.VARIABLE: str(self.clock)}
+        self.process = self.subject.program(**settings).changed(variables=environment).start(self.log)
         return self.process
 
     def stop(self) -> int | None:

@@ -2,15 +2,12 @@
 
 import itertools
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.processes import eventually
-from thresher.devstack import ports
-from thresher.devstack.broker import KafkaOptions, Listener
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail
@@ -93,24 +90,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def place(stack: Stack, topic_prefix: str, patient: None) -> Place:
     return Place(stack, f"{topic_prefix}offsets")
-
-
-@pytest.fixture(scope="module")
-def proxied() -> Iterator[tuple[Stack, int]]:
-    port = ports.free_port()
-    options = KafkaOptions(
-        listeners=(Listener(name=PROXIED, advertised_ports=(port,)),),
-        properties={"auto.create.topics.enable": "false"},
-    )
-    with Stack(kafka=options) as running:
-        yield running, port
-
-
-@pytest.fixture
-def proxy(proxied: tuple[Stack, int]) -> Iterator[KafkaProxy]:
-    stack, port = proxied
-    with KafkaProxy(stack.kafka.bootstrap_of(PROXIED), port=port) as listening:
-        yield listening
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import itertools
 import time
 import uuid
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
+from tests.queue.verdict import Held, Placed, judge_markers
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail, TailUnread
 from thresher.kafka.group_offsets import group_offsets
@@ -14,16 +14,7 @@ from thresher.kafka.partition_ends import partition_ends
 from thresher.queue.configuration import QueueConfig, configured
 from thresher.queue.queue import group_of
 from thresher.queue.topics import init_topics
-from thresher.queue.wire.marker import Marker, MarkerType, MessageId, decode
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A marker, where it lies."""
-
-    partition: int
-    offset: int
-    marker: Marker
+from thresher.queue.wire.marker import MarkerType, MessageId, decode
 
 
 class QueueTopics:
@@ -44,22 +35,31 @@ class QueueTopics:
 
     def markers(self, queue: bytes | None = None) -> list[Placed]:
         """Return the committed markers, of one queue or of all, in the order of each partition."""
-        found = []
-        facts = self.admin.topic(self.config.marker_topic)
-        assert facts is not None
-        for partition in range(facts.partitions):
-            found += self._markers_in(partition)
+        found = [
+            Placed(partition, offset, decode(content))
+            for partition, offset, content in self.contents(self.config.marker_topic)
+        ]
         if queue is None:
             return found
         ours = {each.marker.message_id for each in found if each.marker.key == queue}
         return [each for each in found if each.marker.message_id in ours]
 
-    def _markers_in(self, partition: int) -> list[Placed]:
-        """Return a partition's markers. Of one that was just added, the broker's answers may differ at first."""
+    def contents(self, topic: str) -> list[tuple[int, int, bytes]]:
+        """Return the committed records of a topic: partition, offset and value, in the order of each partition."""
+        facts = self.admin.topic(topic)
+        assert facts is not None
+        return [
+            (partition, offset, content)
+            for partition in range(facts.partitions)
+            for offset, content in self._contents_of(topic, partition)
+        ]
+
+    def _contents_of(self, topic: str, partition: int) -> list[tuple[int, bytes]]:
+        """Return a partition's records. Of one that was just added, the broker's answers may differ at first."""
         for tries in itertools.count(1):
             try:
-                with CommittedTail(self.config.marker_topic, partition, self.eyes, fenced=False) as tail:
-                    return [Placed(partition, tail.offset, decode(content)) for content in tail.whole()]
+                with CommittedTail(topic, partition, self.eyes, fenced=False) as tail:
+                    return [(tail.offset, content) for content in tail.whole()]
             except TailUnread:
                 if tries == 20:
                     raise
@@ -74,12 +74,16 @@ class QueueTopics:
         """Return the messages of a queue that were acked."""
         return {each.marker.message_id for each in self.markers(queue) if each.marker.type is MarkerType.END}
 
-    def offsets(self, queue: bytes) -> dict[int, int]:
-        """Return the group's offsets."""
+    def offsets(self, queue: bytes, timeout_seconds: float = 60.0) -> dict[int, int]:
+        """Return the group's offsets. An open transaction with some of them is waited for."""
         facts = self.admin.topic(self.config.message_topic)
         assert facts is not None
         found = group_offsets(
-            self.eyes, group_of(queue), self.config.message_topic, range(facts.partitions), timeout_seconds=60
+            self.eyes,
+            group_of(queue),
+            self.config.message_topic,
+            range(facts.partitions),
+            timeout_seconds=timeout_seconds,
         )
         return {partition: each.offset for partition, each in found.items()}
 
@@ -97,23 +101,23 @@ class QueueTopics:
         ends = partition_ends(self.admin.client, self.config.marker_topic, range(facts.partitions))
         return all(end.stable == end.high for end in ends.values())
 
+    def told(self, queue: bytes) -> str:
+        """Return how a queue stands, for a failure's message."""
+        (group,) = self.admin.client.describe_consumer_groups([group_of(queue)], request_timeout=30).values()
+        found = group.result()
+        members = [
+            (member.member_id, [place.partition for place in member.assignment.topic_partitions])
+            for member in found.members
+        ]
+        kinds = Counter(each.marker.type.name for each in self.markers(queue))
+        return (
+            f"offsets {self.offsets(queue)}, ends {self.ends()}, markers {dict(kinds)}, no open transaction: "
+            f"{self.is_stable()}, group {found.state.name}, members {members}"
+        )
+
     def verdict(self, queue: bytes, sent: set[MessageId]) -> list[str]:
         """Return what contradicts the promise: none committed without a Start, none started twice."""
-        wrong = []
-        started, offsets = self.started(queue), self.offsets(queue)
-        wrong += [f"{each} was started {count} times" for each, count in started.items() if count > 1]
-        wrong += [f"{each} was started and never sent" for each in started if each not in sent]
-        for each in sorted(sent - set(started)):
-            if offsets.get(each.partition, 0) > each.offset:
-                wrong.append(f"{each} was passed without a Start")
-        for each in started:
-            if offsets.get(each.partition, 0) <= each.offset:
-                wrong.append(f"{each} was started, and the group's offset is before it")
-        starts = {p.marker.message_id: p for p in self.markers(queue) if p.marker.type is MarkerType.START}
-        for placed in self.markers(queue):
-            start = starts[placed.marker.message_id]
-            if placed.partition != start.partition:
-                wrong.append(f"{placed} is not in the partition of its Start")
-            elif placed.offset < start.offset:
-                wrong.append(f"{placed} is before its Start")
-        return wrong
+        messages = {place: str(place) for place in sent}
+        held = Held(messages=messages, markers=self.markers(queue), offsets=self.offsets(queue))
+        found = judge_markers(held, redelivery_ms=self.config.redelivery_timeout)
+        return [line for fault, line in found if fault != "waiting"]

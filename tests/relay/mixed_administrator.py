@@ -11,7 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.faults.guarded import Guard
 from tests.faults.mix.agenda import Agenda
-from tests.faults.mix.programs import REFUSED, Programs
+from tests.faults.mix.crew import Crew
+from tests.faults.mix.programs import REFUSED
 from tests.relay.mixed_rows import LARGE_BYTES, OTHER, WIDE, Extra, Rows
 from tests.relay.subject import NAME, TOPIC
 from thresher.devstack import ports
@@ -26,8 +27,8 @@ _PATIENCE_SECONDS, _TOLD_SECONDS = 5.0, 2.0
 class Administrator:
     """One who may do everything."""
 
-    def __init__(self, kafka: Kafka, rows: Rows, programs: Programs, *, agenda: Agenda) -> None:
-        self._kafka, self._rows, self._programs, self._agenda = kafka, rows, programs, agenda
+    def __init__(self, kafka: Kafka, rows: Rows, crew: Crew, *, agenda: Agenda) -> None:
+        self._kafka, self._rows, self._crew, self._agenda = kafka, rows, crew, agenda
         self._guard = Guard(kafka.bootstrap, patience_seconds=_PATIENCE_SECONDS)
         self._admin = Admin(kafka.bootstrap)
         self._numbers = itertools.count()
@@ -61,7 +62,7 @@ class Administrator:
         self._rows.stash(Extra(topic=OTHER, key=f"key-{number}") for number in range(5))
 
     def producer_denied(self, seconds: float) -> None:
-        self._programs.excuse(REFUSED)
+        self._crew.excuse(REFUSED)
         self._agenda.later(seconds, "allow", lambda: self._guard.allow_producers(f"{NAME}-"))
         self._guard.deny_producers(f"{NAME}-")
 

@@ -5,10 +5,13 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.faults.fault_schedule import TABLE_KINDS, Kinds, kinds, lasting, nothing, rows
+from tests.faults import drift
+from tests.faults.fault_schedule import TABLE_KINDS, Kinds, broker_kinds, lasting, nothing, rows, spark_kinds
 from tests.faults.guarded import LOGIN, guarded
 from tests.faults.mix.agenda import Agenda
+from tests.faults.mix.crew import Crew, Stage
 from tests.faults.mix.database import Database
+from tests.faults.mix.movement import Leaving, Look
 from tests.faults.mix.programs import Programs
 from tests.faults.program import Program
 from tests.faults.subject import MixedSubject
@@ -21,8 +24,10 @@ from thresher.testing.checker import Verdict, check
 from thresher.testing.history import Outcome
 from thresher.testing.reading import read_topics
 
+# Settings of the program that a newcomer or a restart may change, as they are at first.
+LAYOUT: Mapping[str, Any] = {"shards": 4, "transforms": True}
 TRANSFORM = "tests.relay.transforms:choosy"
-PARTS: tuple[type, ...] = (Rows, Database, Administrator)
+PARTS: tuple[type, ...] = (Programs, Rows, Database, Administrator)
 _KINDS: Kinds = {
     **TABLE_KINDS,
     "raise-partitions": (1, nothing),
@@ -40,7 +45,7 @@ _KINDS: Kinds = {
 
 def relay_kinds(nodes: int = 1) -> Kinds:
     """Return every kind of fault that a relay meets on so many nodes."""
-    return kinds(nodes, _KINDS, _layout)
+    return {**spark_kinds(_layout), **_KINDS, **broker_kinds(nodes)}
 
 
 def _layout(draw: random.Random) -> dict[str, Any]:
@@ -50,7 +55,6 @@ def _layout(draw: random.Random) -> dict[str, Any]:
 class MixedRelay(RelaySubject, MixedSubject):
     """A relay that comes in by a login, with rows of its own beside the load."""
 
-    layout: Mapping[str, Any] = {"shards": 4, "transforms": True}
     # A relay that is stopped here is taken for dead, as everywhere.
     policy: Mapping[str, float] = {}
 
@@ -59,22 +63,29 @@ class MixedRelay(RelaySubject, MixedSubject):
         return guarded(*ways, properties={"auto.leader.rebalance.enable": "false"})
 
     def program(self, *, transforms: bool = True, **settings: Any) -> Program:
-        return super().program(transforms=[TRANSFORM] if transforms else [], kafka=LOGIN, **settings)
+        return super().program(transforms=[TRANSFORM] if transforms else [], kafka=LOGIN, hook=drift.HOOK, **settings)
 
-    def parts(self, agenda: Agenda, programs: Programs) -> Sequence[object]:
+    def crew(self, stage: Stage) -> Programs:
+        return Programs(stage, LAYOUT)
+
+    def parts(self, agenda: Agenda, crew: Crew) -> Sequence[object]:
         server, kafka = self.stack.postgres, self.stack.kafka
         self._database = Database(server, self.dsn, table=TABLE.table, writers=_writers, agenda=agenda)
+        self._leaving = Leaving(self._database.counted)
         own_keys = self.delivery is Delivery.AT_LEAST_ONCE
         self._rows = Rows(self._database.connect, self.history, own_keys=own_keys, agenda=agenda)
-        self._administrator = Administrator(kafka, self._rows, programs, agenda=agenda)
+        self._administrator = Administrator(kafka, self._rows, crew, agenda=agenda)
         self._administrator.prepare()
         return self._rows, self._database, self._administrator
 
-    def counted(self, last: int) -> tuple[int, int, int] | None:
-        return self._database.counted(last)
+    def look(self) -> Look | None:
+        return self._leaving.look()
 
     def circumstances(self) -> str:
         return self._database.circumstances()
+
+    def heal(self) -> None:
+        self._database.start()
 
     def verdict(self, *, everything: bool) -> Verdict:
         held = self.held()

@@ -8,7 +8,7 @@ import psycopg
 
 from tests.faults.crash_run import PATIENT
 from tests.faults.program import Program
-from tests.faults.subject import Subject
+from tests.faults.subject import CrashSubject
 from tests.relay.load import Load, judged
 from tests.relay.relay_program import LEFT, relay_program
 from thresher.db import TableName
@@ -26,7 +26,7 @@ TOPIC = f"{NAME}.orders"
 TABLE = TableName(table="outbox")
 
 
-class RelaySubject(Subject):
+class RelaySubject(CrashSubject):
     """A relay with four shards under a load of a few writers. `delivery` is that of relays started from now on."""
 
     name = NAME

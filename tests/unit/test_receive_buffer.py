@@ -1,43 +1,108 @@
-"""What a `receive` gets, and when it ends."""
+"""The buffer of a consumer: whoever waits for messages is told of messages, of errors, and of the end."""
 
-import threading
 import traceback
-from typing import cast
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 
 from thresher.queue.buffer import ReceiveBuffer
-from thresher.queue.message import Message
 from thresher.queue.problem import OffsetsLost, QueueClosed
 
-ONE, TWO = cast("Message", "one"), cast("Message", "two")
+# Only how long a failing test waits.
+PATIENCE_SECONDS = 10.0
+MESSAGES: list[Any] = ["one", "two", "three"]
 
 
-def test_what_was_put_before_the_end_is_taken_and_then_nothing_is_waited_for() -> None:
-    buffer = ReceiveBuffer()
-    buffer.put([ONE])
+class Waiting(ReceiveBuffer):
+    """Tells when a `take` has begun to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: Future[None] = Future()
+        wait = self._changed.wait
+
+        def told(seconds: float | None = None) -> bool:
+            if not self.waits.done():
+                self.waits.set_result(None)
+            # A waiter that nobody wakes ends the test, and not never.
+            return wait(PATIENCE_SECONDS if seconds is None else seconds) or self._give_up()
+
+        self._changed.wait = told  # type: ignore[method-assign,assignment]
+
+    def _give_up(self) -> bool:
+        raise AssertionError("nobody woke the one who waits")
+
+
+@pytest.fixture
+def buffer() -> Waiting:
+    return Waiting()
+
+
+def taken(buffer: Waiting, pool: ThreadPoolExecutor) -> "Future[list[Any]]":
+    """Begin to take, and return once it waits."""
+    found = pool.submit(buffer.take, 2, None)
+    buffer.waits.result(PATIENCE_SECONDS)
+    return cast("Future[list[Any]]", found)
+
+
+def test_a_close_ends_a_take_that_waits(buffer: Waiting) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = taken(buffer, pool)
+        buffer.close()
+        with pytest.raises(QueueClosed):
+            waiting.result(2 * PATIENCE_SECONDS)
+
+
+def test_an_error_ends_a_take_that_waits(buffer: Waiting) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = taken(buffer, pool)
+        buffer.fail(OffsetsLost("gone"))
+        with pytest.raises(OffsetsLost):
+            waiting.result(2 * PATIENCE_SECONDS)
+
+
+def test_messages_end_a_take_that_waits(buffer: Waiting) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = taken(buffer, pool)
+        buffer.put(MESSAGES)
+        assert waiting.result(2 * PATIENCE_SECONDS) == MESSAGES[:2]
+    assert len(buffer) == 1
+
+
+def test_what_was_started_before_an_error_is_delivered(buffer: Waiting) -> None:
+    buffer.put(MESSAGES)
+    buffer.fail(OffsetsLost("gone"))
+    assert buffer.take(5, 0.0) == MESSAGES
+    with pytest.raises(OffsetsLost):
+        buffer.take(5, 0.0)
+
+
+def test_a_closed_buffer_gives_nothing_out(buffer: Waiting) -> None:
+    buffer.put(MESSAGES)
+    buffer.close()
+    with pytest.raises(QueueClosed):
+        buffer.take(5, 0.0)
+    assert len(buffer) == 3
+
+
+def test_what_was_put_before_the_end_is_taken_and_then_nothing_is_waited_for(buffer: Waiting) -> None:
+    buffer.put(MESSAGES[:1])
     buffer.end()
-    assert buffer.take(1, None) == [ONE]
+    assert buffer.take(1, None) == MESSAGES[:1]
     with pytest.raises(QueueClosed, match="left its group"):
         buffer.take(1, None)
 
 
-def test_the_end_wakes_whoever_waits() -> None:
-    buffer = ReceiveBuffer()
-    ended = threading.Event()
-
-    def take() -> None:
-        with pytest.raises(QueueClosed):
-            buffer.take(1, None)
-        ended.set()
-
-    threading.Thread(target=take, daemon=True).start()
-    buffer.end()
-    assert ended.wait(30)
+def test_the_end_ends_a_take_that_waits(buffer: Waiting) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = taken(buffer, pool)
+        buffer.end()
+        with pytest.raises(QueueClosed, match="left its group"):
+            waiting.result(2 * PATIENCE_SECONDS)
 
 
-def test_an_error_that_every_take_raises_does_not_grow() -> None:
-    buffer = ReceiveBuffer()
+def test_an_error_that_every_take_raises_does_not_grow(buffer: Waiting) -> None:
     buffer.fail(OffsetsLost("gone"))
     buffer.end()
     lengths = set()
@@ -48,9 +113,8 @@ def test_an_error_that_every_take_raises_does_not_grow() -> None:
     assert len(lengths) == 1
 
 
-def test_messages_that_may_not_be_had_any_more_are_passed_over() -> None:
-    buffer = ReceiveBuffer()
-    buffer.put([ONE, TWO])
-    assert buffer.take(1, None, lambda found: [each for each in found if each is not ONE]) == [TWO]
-    buffer.put([ONE])
-    assert buffer.take(1, 0.01, lambda _: []) == []
+def test_messages_that_may_not_be_had_any_more_are_passed_over(buffer: Waiting) -> None:
+    buffer.put(MESSAGES[:2])
+    assert buffer.take(1, None, lambda found: [each for each in found if each is MESSAGES[1]]) == MESSAGES[1:2]
+    buffer.put(MESSAGES[:1])
+    assert buffer.take(1, 0.0, lambda _: []) == []

@@ -1,6 +1,7 @@
 """Every record has one report, whatever becomes of the client; a marker that settles a message is not lost with it."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -8,6 +9,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from tests.processes import eventually
 from thresher.kafka.problem import BrokerLost
 from thresher.queue.markers import Markers
 from thresher.queue.metrics import Figures
@@ -27,6 +29,7 @@ class Client:
     records: list[tuple[bytes, Callable[..., None]]] = field(default_factory=list)
     purged: list[Callable[..., None]] = field(default_factory=list)
     refusing: Exception | None = None
+    given_up: bool = False
     # Called within `produce`, before it returns.
     meanwhile: Callable[[], None] = field(default=lambda: None)
 
@@ -44,6 +47,7 @@ class Client:
         purged, self.purged = self.purged, []
         for report in purged:
             report(KafkaError(KafkaError._PURGE_QUEUE), None)
+        self.given_up = self.given_up or bool(purged)
         return len(self.records)
 
     def poll(self, _seconds: float) -> int:
@@ -71,9 +75,11 @@ class Scene:
         return cast("Producer", self.clients[-1])
 
     def replace(self) -> None:
-        """Have the client meet a fatal error, and another record be queued."""
-        self.clients[-1].refusing = KafkaException(FATAL)
+        """Have the client meet a fatal error, another record be queued, and what it had be reported."""
+        failed = self.clients[-1]
+        failed.refusing = KafkaException(FATAL)
         self.producer.produce("t", b"other", b"k", lambda *_: None)
+        eventually(lambda: failed.given_up, 30)
 
     def values(self) -> list[bytes]:
         """What the last client has."""
@@ -152,16 +158,40 @@ def test_a_record_that_is_queued_while_the_producer_is_closed_is_reported(scene:
 
 
 def test_a_report_may_close_the_producer(scene: Scene) -> None:
-    closed = threading.Event()
+    """By the thread that serves reports: it must not wait for other reports within one."""
+    client = scene.clients[0]
+    within: list[bool] = []
+    flushed: list[bool] = []
 
     def polled(_seconds: float) -> int:
-        # By the thread that serves reports.
+        within.append(True)
         scene.producer.close(0.01)
-        closed.set()
+        within.pop()
         return 0
 
-    scene.clients[0].poll = polled  # type: ignore[method-assign]
-    assert closed.wait(30)
+    flush = client.flush
+
+    def flushes(seconds: float) -> int:
+        flushed.append(bool(within))
+        return flush(seconds)
+
+    client.flush = flushes  # type: ignore[method-assign]
+    client.poll = polled  # type: ignore[method-assign]
+    eventually(lambda: not scene.producer._thread.is_alive(), 30)
+    assert flushed
+    assert not any(flushed)
+
+
+def test_a_client_is_replaced_after_a_record_that_timed_out_and_once_for_all_of_them(scene: Scene) -> None:
+    queued_at = time.monotonic()
+    reported: list[Any] = []
+    scene.producer.produce("t", b"in flight", b"k", lambda error, _: reported.append(error))
+    for _ in range(3):
+        scene.producer.distrust(queued_at)
+    eventually(lambda: reported, 30)
+    assert len(scene.clients) == 2
+    assert reported[0] is not None, "it is not sent again: the broker may have it"
+    assert scene.values() == []
 
 
 def test_a_close_that_was_broken_off_is_done_by_the_next(scene: Scene) -> None:

@@ -1,6 +1,7 @@
 """Sends messages to a queue: records of the message topic whose key is the queue's id, to partitions at random."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -93,12 +94,14 @@ class QueueProducer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answered(self, error: KafkaError | None, seconds: float) -> None:
-        """Take in the answer for a message that was sent so many seconds ago."""
+    def _answered(self, error: KafkaError | None, sent_at: float) -> None:
+        """Take in the answer for a message that was sent then."""
         if error is None:
-            self._figures.observe(SEND_SECONDS, seconds)
+            self._figures.observe(SEND_SECONDS, time.monotonic() - sent_at)
         else:
             self._figures.count("send_refused" if is_refusal(error) else "send_unknown")
+            if error.code() == KafkaError._MSG_TIMED_OUT:
+                self._producer.distrust(sent_at)
         self._done()
 
     def _done(self) -> None:

@@ -61,7 +61,7 @@ class Sent(Future[MessageId]):
             self._finish(None, SendRefused(f"the broker refused the message: {error.str()}"))
         else:
             self._finish(None, SendUnknown(unknown(error.str())))
-        self._answered(error, time.monotonic() - self._began)
+        self._answered(error, self._began)
         if self._callback is not None:
             try:
                 self._callback(self)

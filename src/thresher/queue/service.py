@@ -107,7 +107,12 @@ class QueueService(BaseQueueService):
         return self._clients.transactional(transactional_id, properties, _TIMEOUTS)
 
     def _sending_producer(self) -> Producer:
-        most: dict[str, Any] = {"queue.buffering.max.messages": _MOST_SENDS, **self.config.producer}
+        most: dict[str, Any] = {
+            "queue.buffering.max.messages": _MOST_SENDS,
+            # A client that lost its connection after a time-out is replaced before it can send again.
+            "reconnect.backoff.ms": 500,
+            **self.config.producer,
+        }
         return self._producer("random", self.config.send_timeout, self.config.max_message_bytes + _RECORD_BYTES, most)
 
     def _marking_producer(self) -> Producer:

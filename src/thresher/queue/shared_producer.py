@@ -1,12 +1,14 @@
 """One idempotent producer for all queues of a service, with a thread that serves its delivery reports.
 
 Every record has a report: the broker has it, refuses it, or did not answer in time. After a fatal error of the client
-the producer is replaced; the records that it still had are reported as unanswered.
+the producer is replaced; the records that it still had are reported as unanswered. So it is after a record that timed
+out: the client would begin a new epoch and send what was in flight again, also what the broker has already.
 """
 
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -40,8 +42,12 @@ class SharedProducer:
     def __init__(self, name: str, make: Callable[[], Producer]) -> None:
         self._name, self._make = name, make
         self._lock = threading.Lock()
-        self._producer = make()
+        self._producer, self._made_at = make(), time.monotonic()
         self.closed = self._ended = False
+        # Clients that were replaced, whose records are still to be reported; and how long a close may take that a
+        # report asked for. Both are left to the thread: within a report, no call of the client's may serve others.
+        self._replaced: deque[Producer] = deque()
+        self._closing: float | None = None
         self._thread = threading.Thread(target=self._serve, name=f"thresher-queue-{name}", daemon=True)
         self._thread.start()
 
@@ -78,7 +84,7 @@ class SharedProducer:
             except KafkaException as error:
                 if not error.args[0].fatal() and error.args[0].code() != KafkaError._FATAL:
                     raise
-                self._replace(producer, error.args[0])
+                self._replace(producer, error.args[0].str())
             else:
                 if self._ended:
                     # It was closed meanwhile, and nobody else reports any more.
@@ -92,11 +98,17 @@ class SharedProducer:
     def close(self, seconds: float) -> None:
         """Send what is queued, and end. Records that are left after so many seconds are reported as unanswered."""
         self.closed = True
-        if not self.flush(seconds):
-            _give_up(self._producer)
-        self._ended = True
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        if threading.current_thread() is self._thread:
+            self._closing = seconds
+            return
+        self._finish(seconds)
+        self._thread.join()
+        self._give_up_replaced()
+
+    def distrust(self, queued_at: float) -> None:
+        """Replace the client that a record was queued with at this time, because the record timed out."""
+        if self._made_at <= queued_at:
+            self._replace(self._producer, "a record timed out")
 
     def partitions(self, topic: str, seconds: float) -> int:
         """Return a topic's number of partitions. Raises `TopicsUnsuitable` where there is none, or `BrokerLost`."""
@@ -111,14 +123,26 @@ class SharedProducer:
     def _serve(self) -> None:
         while not self._ended:
             self._producer.poll(_POLL_SECONDS)
+            self._give_up_replaced()
+            if self._closing is not None:
+                self._finish(self._closing)
 
-    def _replace(self, failed: Producer, error: KafkaError) -> None:
+    def _finish(self, seconds: float) -> None:
+        if not self.flush(seconds):
+            _give_up(self._producer)
+        self._ended = True
+
+    def _give_up_replaced(self) -> None:
+        while self._replaced:
+            _give_up(self._replaced.popleft())
+
+    def _replace(self, failed: Producer, why: str) -> None:
         with self._lock:
-            if self._producer is not failed:
+            if self._producer is not failed or self.closed:
                 return
-            logger.warning("the %s producer is replaced after a fatal error: %s", self._name, error.str())
-            self._producer = self._make()
-        _give_up(failed)
+            logger.warning("the %s producer is replaced: %s", self._name, why)
+            self._producer, self._made_at = self._make(), time.monotonic()
+            self._replaced.append(failed)
 
 
 def _give_up(producer: Producer) -> None:

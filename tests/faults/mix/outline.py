@@ -5,13 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from thresher.testing.checker import Verdict
-
-_FIGURES = (
-    "committed", "rolled_back", "unknown", "read", "repeated", "dead", "filtered", "lost", "phantom", "duplicated",
-    "reordered",
-)  # fmt: skip
-
 
 @dataclass
 class Outline:
@@ -23,13 +16,13 @@ class Outline:
     unreached: int = 0
     wrong: list[str] = field(default_factory=list)
 
-    def summary(self, verdict: Verdict) -> Mapping[str, Any]:
-        """Return the figures of a run."""
+    def summary(self, figures: Mapping[str, int]) -> Mapping[str, Any]:
+        """Return what a run did, with the figures of its verdict."""
         return {
             "faults": dict(sorted(self.faults.items())),
             "missed": dict(sorted(self.missed.items())),
             "unreached": self.unreached,
             "exits": {str(code): count for code, count in sorted(self.exits.items())},
-            "verdict": {name: getattr(verdict, name) for name in _FIGURES},
+            "verdict": dict(figures),
             "wrong": self.wrong,
         }

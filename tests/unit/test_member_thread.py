@@ -1,0 +1,100 @@
+"""The thread of a consumer starts no more than there is room for, and serves its group meanwhile."""
+
+from typing import Any, cast
+
+from thresher.queue.buffer import ReceiveBuffer
+from thresher.queue.configuration import configured
+from thresher.queue.hand_off.intake import Batch, Intake
+from thresher.queue.hand_off.member import _BATCH_BYTES, _FULL_SECONDS, MemberThread
+from thresher.queue.hand_off.protocol import Outcome, Steps
+from thresher.queue.metrics import Figures
+from thresher.queue.wire.marker import MessageId
+from thresher.queue.wire.record import record_of
+
+MOST_IN_PROGRESS = 3
+
+
+class Recording:
+    """A member of a group, and a writer, that keep what they were asked for."""
+
+    partition = 0
+    epoch = 0
+    polled_at = 0.0
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.started: list[int] = []
+        self.sizes: list[int] = []
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+    def poll(self, _: float) -> None:
+        self.calls.append("poll")
+
+    def steps(self, batch: Batch) -> Steps:
+        self.started += [record.message_id.offset for record in batch.records]
+        self.sizes.append(sum(record.size for record in batch.records))
+        yield from ()
+        return Outcome.DELIVERED
+
+
+class Scene:
+    """A member thread that is not started, with ten records that were polled, and so many messages in progress."""
+
+    def __init__(self, in_progress: int) -> None:
+        keys = {"bootstrap-servers": "localhost:1", "message-topic": "m", "marker-topic": "k"}
+        config = configured({**keys, "max-in-progress": MOST_IN_PROGRESS})
+        self.recording, unused = Recording(), cast("Any", None)
+        self.thread = MemberThread(
+            b"q",
+            config,
+            unused,
+            cast("Any", self.recording),
+            unused,
+            ReceiveBuffer(),
+            cast("Any", range(in_progress)),
+            Figures(),
+        )
+        self.intake = Intake(most_skipped=100, most_bytes=_BATCH_BYTES)
+        self.fill(b"")
+
+    def fill(self, payload: bytes) -> None:
+        self.intake.forget()
+        self.intake.give(0, 0)
+        for offset in range(10):
+            self.intake.add(record_of(MessageId(0, offset), payload, (), 1))
+
+    def turn(self) -> None:
+        self.thread._turn(cast("Any", self.recording), self.intake)
+
+
+def test_no_more_messages_are_started_than_may_be_in_progress() -> None:
+    for in_progress in range(MOST_IN_PROGRESS + 1):
+        scene = Scene(in_progress)
+        scene.turn()
+        assert scene.recording.started == list(range(MOST_IN_PROGRESS - in_progress))
+
+
+def test_a_batch_has_8_mb_at_most() -> None:
+    scene = Scene(0)
+    scene.fill(bytes(3_000_000))
+    scene.turn()
+    assert scene.recording.sizes == [6_000_000]
+
+
+def test_a_full_consumer_pauses_and_polls() -> None:
+    scene = Scene(MOST_IN_PROGRESS)
+    scene.thread._full_since = -_FULL_SECONDS
+    scene.turn()
+    assert scene.recording.calls == ["pause", "poll"]
+
+
+def test_a_consumer_with_room_fetches_again() -> None:
+    scene = Scene(0)
+    scene.intake.cut(9)
+    scene.turn()
+    assert scene.recording.calls == ["resume", "poll"]

@@ -1,0 +1,114 @@
+"""A send has one of three ends: the broker has the message, refuses it, or nobody knows."""
+
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError
+
+from thresher.kafka.problem import BrokerLost
+from thresher.queue.metrics import Figures
+from thresher.queue.problem import MessageInvalid, SendRefused, SendUnknown
+from thresher.queue.producer import QueueProducer
+from thresher.queue.shared_producer import Report, SharedProducer
+
+MOST_BYTES = 1_000
+REFUSALS = [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.INVALID_RECORD]
+UNKNOWNS = [
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TIMED_OUT,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError.UNKNOWN,
+]
+
+
+class Sent:
+    """A record where the broker has put it."""
+
+    def partition(self) -> int:
+        return 2
+
+    def offset(self) -> int:
+        return 7
+
+
+class Recorded:
+    """Takes records, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+        self.error: Exception | None = None
+        self.distrusted = 0
+
+    def distrust(self, _queued_at: float) -> None:
+        self.distrusted += 1
+
+    def produce(self, _topic: str, _value: bytes, _key: bytes, report: Report, **_: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        self.reports.append(report)
+
+    def answer(self, code: int | None = None) -> None:
+        self.reports.pop()(None if code is None else KafkaError(code), cast("Any", Sent()))
+
+
+@pytest.fixture
+def client() -> Recorded:
+    return Recorded()
+
+
+@pytest.fixture
+def producer(client: Recorded) -> QueueProducer:
+    return QueueProducer(b"q", "t", cast("SharedProducer", client), Figures(), most_bytes=MOST_BYTES, seconds=1.0)
+
+
+def test_a_confirmed_message_has_the_place_of_its_record(producer: QueueProducer, client: Recorded) -> None:
+    sent = producer.send_async(b"x")
+    assert not sent.done()
+    client.answer()
+    assert sent.result(0) == (2, 7)
+
+
+@pytest.mark.parametrize("code", UNKNOWNS)
+def test_a_send_that_was_not_answered_is_unknown(producer: QueueProducer, client: Recorded, code: int) -> None:
+    sent = producer.send_async(b"x")
+    client.answer(code)
+    assert isinstance(sent.exception(0), SendUnknown)
+
+
+def test_only_a_record_that_timed_out_costs_the_client_its_trust(producer: QueueProducer, client: Recorded) -> None:
+    for code in (None, KafkaError._PURGE_INFLIGHT, KafkaError.MSG_SIZE_TOO_LARGE):
+        producer.send_async(b"x")
+        client.answer(code)
+    assert client.distrusted == 0
+    producer.send_async(b"x")
+    client.answer(KafkaError._MSG_TIMED_OUT)
+    assert client.distrusted == 1
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_a_send_that_was_refused_says_so(producer: QueueProducer, client: Recorded, code: int) -> None:
+    sent = producer.send_async(b"x")
+    client.answer(code)
+    assert isinstance(sent.exception(0), SendRefused)
+
+
+def test_a_message_above_the_limit_never_reaches_the_client(producer: QueueProducer, client: Recorded) -> None:
+    for payload, headers in ((bytes(MOST_BYTES), None), (b"", {"name": bytes(MOST_BYTES)})):
+        with pytest.raises(MessageInvalid, match="max-message-bytes"):
+            producer.send_async(payload, headers)
+    assert client.reports == []
+    # The queue's id counts too.
+    producer.send_async(bytes(MOST_BYTES - 1))
+    assert len(client.reports) == 1
+
+
+def test_a_send_that_the_client_does_not_take_leaves_nothing_to_wait_for(
+    producer: QueueProducer, client: Recorded
+) -> None:
+    client.error = BrokerLost("its queue is full")
+    with pytest.raises(BrokerLost):
+        producer.send_async(b"x")
+    assert producer.flush(0)
