@@ -55,4 +55,4 @@ def test_asking_for_offsets_survives_a_coordinator_that_is_not_ready(own_stack: 
         assert asking.wait(60) == 0, f"the process ended with {asking.returncode}"
     finally:
         asking.kill()
-        asking.wait(60)
+        asking.communicate(timeout=60)

@@ -175,7 +175,7 @@ def test_a_report_may_close_the_producer(scene: Scene) -> None:
         flushed.append(bool(within))
         return flush(seconds)
 
-    client.flush = flushes  # type: ignore[method-assign]
+    client.flush = flushes  # type: ignore[method-assign,assignment]
     client.poll = polled  # type: ignore[method-assign]
     eventually(lambda: not scene.producer._thread.is_alive(), 30)
     assert flushed
