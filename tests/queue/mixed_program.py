@@ -19,6 +19,7 @@ from typing import Any
 from tests.faults.drift import STACKS_SIGNAL
 from tests.queue.program import Dying
 from tests.queue.verdict import identity_of
+from thresher.observe.logs import LogFormat, configure_logging
 from thresher.queue import MarkerUnknown, Message, QueueConsumer, QueueService
 
 THREADS = 3
@@ -85,6 +86,7 @@ class Working:
 
 def main(given: Mapping[str, Any]) -> int:
     faulthandler.register(STACKS_SIGNAL)
+    configure_logging(LogFormat.JSON, level="warning")
     working = Working(given)
     signal.signal(signal.SIGTERM, lambda *_: working.stop.set())
     with QueueService(given["keys"], clients=working.clients) as service:

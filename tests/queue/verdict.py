@@ -11,6 +11,7 @@
 6. Waiting: a message without a Start that no offset has passed.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +23,13 @@ _EXAMPLES = 5
 
 
 def payload_of(identity: str, size: int = 0) -> bytes:
-    """Return what a message with this identity is sent with."""
-    return identity.encode().ljust(size, b".")
+    """Return what a message with this identity is sent with. What fills it cannot be compressed."""
+    return identity.encode() + (b"." + os.urandom(size) if size else b"")
 
 
 def identity_of(payload: bytes) -> str:
     """Return the identity of a message."""
-    return payload.decode(errors="replace").rstrip(".")
+    return payload.partition(b".")[0].decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
