@@ -68,8 +68,7 @@ async def test_a_round_trip_on_kafka(stack: Stack) -> None:
     before = set(threading.enumerate())
     async with aio.QueueService(topics.config) as service:
         await _round_trip(service)
-    ours = [each for each in set(threading.enumerate()) - before if each.name.startswith("thresher")]
-    assert ours == []
+    await until(lambda: not [each for each in set(threading.enumerate()) - before if each.name.startswith("thresher")])
 
 
 @coroutine
@@ -81,7 +80,7 @@ async def test_receives_that_wait_have_no_threads() -> None:
         for number in range(300):
             await producer.send(b"%d" % number)
         messages = await asyncio.gather(*waiting)
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
     payloads = [message.payload for message in messages if message is not None]
     assert sorted(payloads) == sorted(b"%d" % number for number in range(300))
 

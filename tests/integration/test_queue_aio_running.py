@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -242,6 +243,26 @@ async def test_a_second_signal_cancels_handlers_and_gives_back() -> None:
             again = another.receive(0)
     assert again is not None
     assert again.delivery_count == 2
+
+
+@coroutine
+async def test_a_handler_that_ignores_its_cancellation_is_not_waited_for() -> None:
+    finish = asyncio.Event()
+
+    async def handle(message: aio.Message) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        while not finish.is_set():
+            with suppress(asyncio.CancelledError):
+                await finish.wait()
+
+    async with consuming() as (memory, producer, consumer):
+        await producer.send(b"x")
+        with pytest.raises(SystemExit):
+            await consumer.run(handle)
+        with memory.queue("orders").consumer() as another:
+            assert another.receive(0) is not None
+        finish.set()
 
 
 @coroutine

@@ -20,6 +20,7 @@ class QueueConsumer:
     """Receives from one queue, beside any number of others. An asynchronous context manager and iterator."""
 
     def __init__(self, consumer: blocking_consumer.QueueConsumer, forget: Callable[["QueueConsumer"], None]) -> None:
+        # The same one, for threads.
         self.blocking = consumer
         self._forget = forget
         self._loop = asyncio.get_running_loop()

@@ -33,6 +33,7 @@ class QueueProducer:
         room: asyncio.Semaphore,
         forget: Callable[["QueueProducer"], None],
     ) -> None:
+        # The same one, for threads.
         self.blocking = producer
         self._room, self._forget = room, forget
         self._sending: set[asyncio.Task[MessageId]] = set()
