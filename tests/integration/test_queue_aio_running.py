@@ -248,6 +248,7 @@ async def test_a_second_signal_cancels_handlers_and_gives_back() -> None:
 @coroutine
 async def test_a_handler_that_ignores_its_cancellation_is_not_waited_for() -> None:
     finish = asyncio.Event()
+    asyncio.get_running_loop().call_later(SOON_SECONDS, finish.set)
 
     async def handle(message: aio.Message) -> None:
         signal.raise_signal(signal.SIGTERM)
