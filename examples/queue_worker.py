@@ -5,8 +5,8 @@
     THRESHER_BOOTSTRAP_SERVERS=HOST:PORT THRESHER_MESSAGE_TOPIC=messages THRESHER_MARKER_TOPIC=markers \
         python examples/queue_worker.py orders
 
-A message is acked when the handler returns. When it raises, the message comes again, later each time. SIGTERM lets the
-handlers finish.
+A message is acked when the handler returns. When it raises, the message comes again, later each time. The first SIGTERM
+or SIGINT lets the handlers finish. The second does not wait for them: their messages are given back at once.
 """
 
 import logging

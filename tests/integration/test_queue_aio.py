@@ -2,60 +2,24 @@
 
 import asyncio
 import random
-import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import wraps
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.queue.event_loop import SOON_SECONDS, consuming, coroutine, turns, until
 from tests.queue.topics import QueueTopics
-from thresher.core.errors import ThresherError
 from thresher.devstack.stack import Stack
 from thresher.queue import AlreadySettled, MessageId, MessageInvalid, OffsetsLost, QueueClosed, aio
 from thresher.queue import Message as BlockingMessage
+from thresher.queue.aio.producer import room_for_sends
 from thresher.queue.memory import MemoryQueueService
 from thresher.queue.message import Settlement
-
-SOON_SECONDS = 30.0
-
-
-def coroutine(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a test in an event loop of its own."""
-
-    @wraps(test)
-    def run(**fixtures: Any) -> None:
-        async def bounded() -> None:
-            await asyncio.wait_for(test(**fixtures), 2 * SOON_SECONDS)
-
-        asyncio.run(bounded())
-
-    return run
-
-
-@asynccontextmanager
-async def consuming(**keys: Any) -> AsyncIterator[tuple[MemoryQueueService, aio.QueueProducer, aio.QueueConsumer]]:
-    with MemoryQueueService(keys) as memory:
-        async with aio.QueueService(memory) as service:
-            queue = service.queue("orders")
-            async with queue.producer() as producer, queue.consumer() as consumer:
-                yield memory, producer, consumer
-
-
-async def turns(count: int) -> None:
-    """Let the loop turn so many times."""
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SOON_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 async def _round_trip(service: aio.QueueService) -> None:
@@ -104,9 +68,7 @@ async def test_a_round_trip_on_kafka(stack: Stack) -> None:
     before = set(threading.enumerate())
     async with aio.QueueService(topics.config) as service:
         await _round_trip(service)
-    # Those of the loop's own pool stay.
-    ours = [each for each in set(threading.enumerate()) - before if each.name.startswith("thresher")]
-    assert ours == []
+    await until(lambda: not [each for each in set(threading.enumerate()) - before if each.name.startswith("thresher")])
 
 
 @coroutine
@@ -262,7 +224,7 @@ async def test_messages_that_come_together_end_several_receives() -> None:
         waiting = [asyncio.create_task(consumer.receive()) for _ in range(3)]
         await turns(3)
         # As a hand-off on Kafka does.
-        consumer._consumer._buffer.put([delivery(offset, Blocking()) for offset in range(3)])
+        consumer.blocking._buffer.put([delivery(offset, Blocking()) for offset in range(3)])
         messages = await asyncio.gather(*waiting)
     assert {message.id.offset for message in messages if message is not None} == {0, 1, 2}
 
@@ -279,6 +241,23 @@ async def test_a_synchronous_ack_waits_and_the_loop_goes_on() -> None:
     progress.answer.set()
     await acked
     await until(lambda: len(progress.settled) == 2)
+
+
+@coroutine
+async def test_synchronous_acks_do_not_wait_for_each_other() -> None:
+    together = threading.Barrier(60)
+
+    class Together(Blocking):
+        def settle(self, _: BlockingMessage, settlement: Settlement, *, sync: bool) -> None:
+            together.wait(SOON_SECONDS)
+            super().settle(_, settlement, sync=sync)
+
+    progress = Together()
+    progress.answer.set()
+    messages = [aio.Message(delivery(offset, progress)) for offset in range(60)]
+    settle = (aio.Message.ack, partial(aio.Message.nack, delay=1), partial(aio.Message.reject, reason="x"))
+    await asyncio.gather(*(settle[number % 3](message, sync=True) for number, message in enumerate(messages)))
+    assert len(progress.settled) == 60
 
 
 @coroutine
@@ -304,6 +283,48 @@ async def test_more_sends_than_there_is_room_for_wait_their_turn() -> None:
 
 
 @coroutine
+async def test_a_cancelled_send_takes_room_until_it_is_answered_for() -> None:
+    answers: list[Future[MessageId]] = []
+
+    class Silent:
+        """A client that has queued what it was given."""
+
+        def send_async(self, *_: object) -> Future[MessageId]:
+            answers.append(Future())
+            return answers[-1]
+
+    silent: Any = Silent()
+    producer = aio.QueueProducer(silent, asyncio.Semaphore(1), lambda _: None)
+    for _ in range(2):
+        sending = producer.send_async(b"x")
+        await turns(3)
+        sending.cancel()
+        await asyncio.wait((sending,))
+    waiting = producer.send_async(b"y")
+    await turns(3)
+    assert len(answers) == 1
+    answers[0].set_result(MessageId(0, 1))
+    await until(lambda: len(answers) == 2)
+    answers[1].set_result(MessageId(0, 2))
+    assert await waiting == MessageId(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("keys", "room"),
+    [
+        ({}, 512),
+        ({"max_message_bytes": 1_000}, 10_000),
+        ({"max_message_bytes": 1_000, "kafka": {"queue.buffering.max.messages": "500"}}, 250),
+        ({"max_message_bytes": 1_000, "producer": {"queue.buffering.max.messages": 0}}, 10_000),
+        ({"max_message_bytes": 1_000, "producer": {"queue.buffering.max.kbytes": 100}}, 51),
+        ({"max_message_bytes": 100_000_000, "producer": {"queue.buffering.max.kbytes": 100}}, 1),
+    ],
+)
+def test_sends_take_half_of_what_the_client_can_queue(keys: dict[str, Any], room: int) -> None:
+    assert room_for_sends(MemoryQueueService(keys).config) == room
+
+
+@coroutine
 async def test_a_cancelled_send_harms_no_other() -> None:
     async with consuming() as (_, producer, _):
         sending = producer.send_async(b"x")
@@ -326,124 +347,118 @@ async def test_a_service_that_was_given_stays_open() -> None:
             assert blocking.receive(0) is not None
 
 
-# Running
+# Closing
 
 
-@coroutine
-async def test_run_acks_on_return_and_gives_back_on_an_exception() -> None:
-    handled: list[bytes] = []
-
-    async def handle(message: aio.Message) -> None:
-        handled.append(message.payload)
-        if message.payload == b"own":
-            await message.reject("by the handler")
-        if message.payload == b"bad":
-            raise RuntimeError("as the test wants it")
-        if message.payload == b"cancelled":
-            # Something that it waits for, not the handler.
-            raise asyncio.CancelledError
-
-    async with consuming() as (memory, producer, consumer):
-        for payload in (b"good", b"bad", b"own", b"cancelled", b"last"):
-            await producer.send(payload)
-        running = asyncio.create_task(consumer.run(handle))
-        await until(lambda: len(handled) == 5 and consumer.in_progress == 0)
-        await consumer.close()
-        await running
-        assert [letter.reason for letter in memory.dead_letters("orders")] == ["by the handler"]
-        async with aio.QueueService(memory).queue("orders").consumer() as another:
-            # By a real clock: the back-off is a second.
-            again = [await another.receive(SOON_SECONDS), await another.receive(SOON_SECONDS)]
-    assert {(each.payload, each.delivery_count) for each in again if each is not None} == {
-        (b"bad", 2),
-        (b"cancelled", 2),
-    }
-
-
-@coroutine
-async def test_run_awaits_handlers_at_the_same_time() -> None:
-    met: list[bytes] = []
-    together = asyncio.Event()
-
-    async def handle(message: aio.Message) -> None:
-        met.append(message.payload)
-        if len(met) == 4:
-            together.set()
-        await together.wait()
-
-    async with consuming() as (_, producer, consumer):
-        running = asyncio.create_task(consumer.run(handle, concurrency=4))
-        for number in range(4):
-            await producer.send(b"%d" % number)
-        await until(lambda: together.is_set() and consumer.in_progress == 0)
-        await consumer.close()
-        await running
-        with pytest.raises(ValueError, match="concurrency"):
-            await consumer.run(handle, concurrency=0)
-
-
-@coroutine
-async def test_run_ends_by_sigterm_when_its_handlers_have_returned() -> None:
-    handling, finish = asyncio.Event(), asyncio.Event()
-
-    async def handle(message: aio.Message) -> None:
-        handling.set()
-        await finish.wait()
-
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+@asynccontextmanager
+async def busy_pool() -> AsyncIterator[None]:
+    """Have the application's own work fill the loop's pool."""
+    done = threading.Event()
+    pool = ThreadPoolExecutor(1)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(pool)
+    working = loop.run_in_executor(None, done.wait)
     try:
-        async with consuming() as (memory, producer, consumer):
-            await producer.send(b"x")
-            # One of them has a message, the other two wait.
-            running = asyncio.create_task(consumer.run(handle, concurrency=3))
-            await handling.wait()
-            signal.raise_signal(signal.SIGTERM)
-            await turns(5)
-            assert not running.done()
-            finish.set()
-            await running
-            with memory.queue("orders").consumer() as another:
-                assert another.receive(0) is None
-        signal.raise_signal(signal.SIGTERM)
-        assert heard == [signal.SIGTERM]
+        yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        done.set()
+        await working
 
 
 @coroutine
-async def test_a_cancelled_run_gives_back_what_it_has() -> None:
-    handling = asyncio.Event()
+async def test_no_call_waits_for_the_applications_own_threads() -> None:
+    with MemoryQueueService() as memory:
+        async with busy_pool(), aio.QueueService(memory) as service:
+            producer, consumer = service.queue("orders").producer(), service.queue("orders").consumer()
+            await producer.send(b"x")
+            message = await consumer.receive()
+            assert message is not None
+            await message.ack(sync=True)
+            assert await consumer.flush()
+            await consumer.leave()
+            await consumer.close()
+            await producer.close()
 
-    async def handle(message: aio.Message) -> None:
-        handling.set()
-        await asyncio.Event().wait()
 
-    async with consuming() as (memory, producer, consumer):
-        await producer.send(b"x")
-        running = asyncio.create_task(consumer.run(handle, concurrency=2))
-        await handling.wait()
-        running.cancel()
+class Held:
+    """A call that goes on when it is told to, before it does what it did."""
+
+    def __init__(self, call: Callable[[], None], error: Exception | None = None) -> None:
+        self._call, self._error = call, error
+        self.begun, self.go_on, self.done = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        assert self.go_on.wait(SOON_SECONDS)
+        self._call()
+        self.done.set()
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize("closed", ["service", "consumer", "producer"])
+@coroutine
+async def test_a_cancelled_close_closes_nonetheless(closed: str) -> None:
+    memory = MemoryQueueService()
+    service = aio.QueueService(memory)
+    # As one that was made from a configuration.
+    service._owned = True
+    queue = service.queue("orders")
+    producer, consumer = queue.producer(), queue.consumer()
+    first: Any = producer.blocking if closed == "producer" else consumer.blocking
+    first.close = held = Held(first.close)
+    made: dict[str, Any] = {"service": service, "consumer": consumer, "producer": producer}
+    closing = asyncio.create_task(made[closed].close())
+    await until(held.begun.is_set)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    held.go_on.set()
+    await until(held.done.is_set)
+    if closed == "service":
+        await until(lambda: memory._closed and producer.blocking._closed)
+    else:
+        await service.close()
+
+
+@coroutine
+async def test_a_close_cancelled_while_sends_wait_closes_nonetheless() -> None:
+    memory = MemoryQueueService()
+    service = aio.QueueService(memory)
+    service._owned = True
+    producer = service.queue("orders").producer()
+    unanswered: Future[MessageId] = Future()
+    producer.blocking.send_async = lambda *_: unanswered  # type: ignore[method-assign,assignment]
+    sending = producer.send_async(b"x")
+    for closing in (asyncio.create_task(producer.close()), asyncio.create_task(service.close())):
+        await turns(3)
+        closing.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await running
-        with memory.queue("orders").consumer() as another:
-            again = another.receive(0)
-    assert again is not None
-    assert again.delivery_count == 2
+            await closing
+    await until(lambda: producer.blocking._closed and memory._closed)
+    unanswered.set_result(MessageId(0, 0))
+    await sending
 
 
 @coroutine
-async def test_the_error_that_ends_a_consumer_ends_its_run() -> None:
-    error: ThresherError = OffsetsLost("the group has no offsets")
-    done: list[bytes] = []
-
-    async def handle(message: aio.Message) -> None:
-        consumer._consumer._buffer.fail(error)
-        await turns(20)
-        done.append(message.payload)
-
-    async with consuming() as (_, producer, consumer):
-        await producer.send(b"x")
-        with pytest.raises(OffsetsLost):
-            await consumer.run(handle, concurrency=3)
-    assert done == [b"x"]
+async def test_a_close_that_fails_leaves_nothing_else_open(caplog: pytest.LogCaptureFixture) -> None:
+    memory = MemoryQueueService()
+    service = aio.QueueService(memory)
+    service._owned = True
+    consumers = [service.queue("orders").consumer() for _ in range(3)]
+    failing: Any = consumers[1].blocking
+    failing.close = held = Held(failing.close, OffsetsLost("as the test wants it"))
+    held.go_on.set()
+    with pytest.raises(OffsetsLost):
+        await service.close()
+    assert all(consumer.blocking._buffer.closed for consumer in consumers)
+    assert memory._closed
+    # What nobody waits for any more is logged.
+    held.go_on.clear()
+    held.begun.clear()
+    closing = asyncio.create_task(consumers[1].close())
+    await until(held.begun.is_set)
+    closing.cancel()
+    await asyncio.wait((closing,))
+    held.go_on.set()
+    await until(lambda: "nobody waits for" in caplog.text)

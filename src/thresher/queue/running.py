@@ -1,19 +1,21 @@
 """Runs a handler over the messages of a consumer, in several threads.
 
 A message is acked when the handler returns, and nacked with a back-off when it raises; one that the handler has settled
-itself is left alone. On SIGTERM or SIGINT no further message is taken, and the handlers that run are waited for.
+itself is left alone. On SIGTERM or SIGINT no further message is taken, and the handlers that run are waited for. The
+second signal waits for no handler: `run` ends by `SystemExit`, and closing gives back the messages that handlers have.
 """
 
 import logging
-import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from thresher.core.errors import ThresherError
-from thresher.queue.message import Message
+from thresher.queue.message import Message, MessageId
 from thresher.queue.problem import AlreadySettled, QueueClosed
+from thresher.queue.signals import stopped_by_signals
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +33,26 @@ class Receiving(Protocol):
         """Return the next message, or None."""
 
 
+class Delivery(Protocol):
+    """A message, of threads or of asyncio."""
+
+    id: MessageId
+    delivery_count: int
+
+
 def back_off(delivery_count: int) -> float:
     """Return after how many seconds a message that failed is redelivered: doubled with each delivery."""
     return float(min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2 ** min(delivery_count - 1, 20)))
+
+
+def delay_after_failure(message: Delivery) -> float:
+    """Log the exception of a handler, where it is caught; return after how many seconds its message is redelivered."""
+    delay = back_off(message.delivery_count)
+    logger.exception(
+        "a handler failed: its message is redelivered",
+        extra={"message_id": str(message.id), "delivery_count": message.delivery_count, "delay": delay},
+    )
+    return delay
 
 
 @contextmanager
@@ -50,19 +69,19 @@ def settling() -> Iterator[None]:
         logger.warning("a message could not be settled", extra={"reason": str(error)})
 
 
-@contextmanager
-def stopping_by_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """Have `stop` called on SIGTERM and SIGINT meanwhile."""
-    if threading.current_thread() is not threading.main_thread():
-        # Only the main thread may handle signals: elsewhere, the owner of the consumer calls `close`.
-        yield
-        return
-    before = {kind: signal.signal(kind, lambda *_: stop()) for kind in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
+def require_concurrency(given: int) -> None:
+    """Raise `ValueError` unless there can be so many handlers at a time."""
+    if given < 1:
+        raise ValueError(f"concurrency is 1 or more, not {given}")
+
+
+def end_of_run(errors: list[BaseException], status: int | None) -> None:
+    """Raise the error that ended a run, or `SystemExit` where its handlers were abandoned, with this exit status."""
+    if errors:
+        raise errors[0]
+    if status is not None:
+        logger.warning("a second signal came: handlers are not waited for, and their messages are given back")
+        raise SystemExit(status)
 
 
 class Running:
@@ -72,66 +91,75 @@ class Running:
         self, consumer: Receiving, handler: Handler, concurrency: int, *, leave: Callable[[], None] = lambda: None
     ) -> None:
         """`leave` is called once no further message is taken: other consumers get what is left."""
-        if concurrency < 1:
-            raise ValueError(f"concurrency is 1 or more, not {concurrency}")
+        require_concurrency(concurrency)
         self._consumer, self._handler = consumer, handler
         self._leave = leave
-        self._stop = threading.Event()
+        self._stopping = False
+        # The exit status, once handlers are not waited for.
+        self._status: int | None = None
+        # How many threads have ended, one by one, or 0 to look at the above. A signal handler may put.
+        self._ended: SimpleQueue[int] = SimpleQueue()
         self._errors: list[BaseException] = []
+        # Daemons: the interpreter waits for none of them either.
         self._threads = [
             threading.Thread(target=self._work, name=f"thresher-queue-handler-{number}", daemon=True)
             for number in range(concurrency)
         ]
 
     def run(self) -> None:
-        """Handle messages until a signal or `stop`. Raises the error that ended the consumer, if one did."""
-        with stopping_by_signals(self.stop):
+        """Handle messages until a signal or `stop`.
+
+        Raises the error that ended the consumer, what a handler exits with, or `SystemExit` after a second signal.
+        """
+        with stopped_by_signals(self):
             for thread in self._threads:
                 thread.start()
-            # Waits with a time-out, so that the interpreter handles signals.
-            left = False
-            while any(thread.is_alive() for thread in self._threads):
-                for thread in self._threads:
-                    thread.join(_LOOK_SECONDS)
-                if self._stop.is_set() and not left:
+            working, left = len(self._threads), False
+            while working and self._status is None:
+                with suppress(Empty):
+                    # With a time-out: a signal that another thread got is handled here.
+                    working -= self._ended.get(timeout=_LOOK_SECONDS)
+                if self._stopping and not left:
                     left = True
                     self._leave()
-        if self._errors:
-            raise self._errors[0]
+        end_of_run(self._errors, self._status)
 
     def stop(self) -> None:
         """Take no further message."""
-        self._stop.set()
+        self._stopping = True
+        self._ended.put(0)
+
+    def abandon(self, status: int) -> None:
+        """Wait for no handler: `run` ends by `SystemExit`, with this status."""
+        self._status = status
+        self.stop()
 
     def _work(self) -> None:
-        while not self._stop.is_set():
-            try:
-                message = self._consumer.receive(_LOOK_SECONDS)
-            except QueueClosed:
-                return
-            except BaseException as error:  # noqa: BLE001 - `run` raises it
-                self._errors.append(error)
-                self._stop.set()
-                return
-            if message is not None:
-                self._handle(message)
+        try:
+            while not self._stopping:
+                if (message := self._consumer.receive(_LOOK_SECONDS)) is not None:
+                    self._handle(message)
+        except QueueClosed:
+            pass
+        except BaseException as error:  # noqa: BLE001 - `run` raises it
+            self._fail(error)
+        finally:
+            self._ended.put(1)
 
     def _handle(self, message: Message) -> None:
         try:
             self._handler(message)
-        except Exception:
-            delay = back_off(message.delivery_count)
-            logger.exception(
-                "a handler failed: its message is redelivered",
-                extra={"message_id": str(message.id), "delivery_count": message.delivery_count, "delay": delay},
-            )
+        except Exception:  # noqa: BLE001 - it is logged
+            delay = delay_after_failure(message)
             with settling():
                 message.nack(delay)
         except BaseException as error:  # noqa: BLE001 - `run` raises it: a handler that exits ends the program
-            with settling():
-                message.nack()
-            self._errors.append(error)
-            self._stop.set()
+            # Closing gives the message back: a nack could bring it to another of these threads.
+            self._fail(error)
         else:
             with settling():
                 message.ack()
+
+    def _fail(self, error: BaseException) -> None:
+        self._errors.append(error)
+        self.stop()

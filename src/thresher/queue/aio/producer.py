@@ -1,0 +1,96 @@
+"""Sends messages to a queue, from coroutines."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from thresher.queue import producer as blocking_producer
+from thresher.queue.aio.blocking_call import begin, result_of
+from thresher.queue.configuration import QueueConfig
+from thresher.queue.message import MessageId
+from thresher.queue.problem import QueueClosed
+from thresher.queue.producer import GivenHeaders
+
+_MOST_SENDS = 10_000
+# librdkafka's own limits of what a client has queued. There is no limit of the number where 0 is given.
+_QUEUED_MESSAGES, _QUEUED_KILOBYTES = 100_000, 1_048_576
+
+
+def room_for_sends(config: QueueConfig) -> int:
+    """Return how many sends may be in flight: half of what the client can queue, so that none waits for room there."""
+    client: dict[str, Any] = {**config.clients, **config.producer}
+    messages = int(client.get("queue.buffering.max.messages", _QUEUED_MESSAGES)) or _QUEUED_MESSAGES
+    kilobytes = int(client.get("queue.buffering.max.kbytes", _QUEUED_KILOBYTES))
+    return max(1, min(_MOST_SENDS, messages // 2, kilobytes * 512 // config.max_message_bytes))
+
+
+class QueueProducer:
+    """Sends to one queue. An asynchronous context manager."""
+
+    def __init__(
+        self,
+        producer: blocking_producer.QueueProducer,
+        room: asyncio.Semaphore,
+        forget: Callable[["QueueProducer"], None],
+    ) -> None:
+        # The same one, for threads.
+        self.blocking = producer
+        self._room, self._forget = room, forget
+        self._sending: set[asyncio.Task[MessageId]] = set()
+        self._closed = False
+
+    async def send(self, payload: bytes | str, headers: GivenHeaders | None = None) -> MessageId:
+        """Send a message, and return its id once every replica has it.
+
+        Raises `MessageInvalid` or `SendRefused` where it is not in the queue, and `SendUnknown` where that is
+        not known.
+        """
+        return await self.send_async(payload, headers)
+
+    def send_async(self, payload: bytes | str, headers: GivenHeaders | None = None) -> asyncio.Future[MessageId]:
+        """Send a message without waiting; return a future of its id. Every error of `send` is the future's."""
+        if self._closed:
+            raise QueueClosed("the producer was closed")
+        sending = asyncio.get_running_loop().create_task(self._send(payload, headers))
+        # The loop itself does not keep its tasks.
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+        return sending
+
+    async def flush(self, timeout: float | None = None) -> bool:
+        """Wait until every message was answered for, and return whether that is so. Errors are the futures'."""
+        if not self._sending:
+            return True
+        _, left = await asyncio.wait(tuple(self._sending), timeout=timeout)
+        return not left
+
+    async def close(self) -> None:
+        """Wait for what was sent, and take no more."""
+        try:
+            await self.finish()
+        finally:
+            closing = begin(self.blocking.close, outlives_loop=True)
+        await result_of(closing)
+        self._forget(self)
+
+    async def finish(self) -> None:
+        """Take no more, and wait for what was sent. The client answers for it, in `send-timeout` at the latest."""
+        self._closed = True
+        await self.flush()
+
+    async def __aenter__(self) -> "QueueProducer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _send(self, payload: bytes | str, headers: GivenHeaders | None) -> MessageId:
+        await self._room.acquire()
+        try:
+            sent = asyncio.wrap_future(self.blocking.send_async(payload, headers))
+        except BaseException:
+            self._room.release()
+            raise
+        # A send that is cancelled stays in the client's queue until it is answered for.
+        sent.add_done_callback(lambda _: self._room.release())
+        return await asyncio.shield(sent)

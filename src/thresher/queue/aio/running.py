@@ -1,0 +1,145 @@
+"""Runs a handler over the messages of a consumer, in several coroutines: as `thresher.queue.running` in threads.
+
+`thresher.queue.signals` says what signals do. Handlers that are not waited for are cancelled.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+from thresher.queue.aio.message import Message
+from thresher.queue.problem import QueueClosed
+from thresher.queue.running import delay_after_failure, end_of_run, require_concurrency, settling
+from thresher.queue.signals import stopped_by_signals
+
+# How long a handler that was cancelled may take to end, where it is not waited for.
+_ABANDON_SECONDS = 1.0
+
+Handler = Callable[[Message], Awaitable[object]]
+
+
+class Receiving(Protocol):
+    """Where messages come from."""
+
+    async def receive(self) -> Message | None:
+        """Return the next message, or None. Cancelled, it has taken none."""
+
+
+class Running:
+    """The coroutines of one `run`."""
+
+    def __init__(self, consumer: Receiving, handler: Handler, concurrency: int, *, leave: Callable[[], None]) -> None:
+        """`leave` is called once no further message is taken: other consumers get what is left. It must be quick."""
+        require_concurrency(concurrency)
+        self._consumer, self._handler, self._concurrency, self._leave = consumer, handler, concurrency, leave
+        self._loop = asyncio.get_running_loop()
+        self._working: set[asyncio.Task[None]] = set()
+        # Those that have no message: they may be cancelled.
+        self._idle: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._over = asyncio.Event()
+        # The exit status, once handlers are not waited for.
+        self._status: int | None = None
+        self._errors: list[BaseException] = []
+
+    async def run(self) -> None:
+        """Handle messages until a signal or `close`.
+
+        Raises the error that ended the consumer, what a handler exits with, or `SystemExit` after a second signal.
+        Cancelled, it cancels its handlers and waits for them.
+        """
+        with stopped_by_signals(self):
+            self._working = {self._loop.create_task(self._work()) for _ in range(self._concurrency)}
+            for task in self._working:
+                task.add_done_callback(self._ended)
+            try:
+                await self._over.wait()
+            except asyncio.CancelledError:
+                self._cancel()
+                await self._over.wait()
+                raise
+        end_of_run(self._errors, self._status)
+
+    def stop(self) -> None:
+        """Take no further message. From any thread, also in a signal handler."""
+        self._soon(self._stop)
+
+    def abandon(self, status: int) -> None:
+        """Wait for no handler: `run` ends by `SystemExit`, with this status. As `stop`, from any thread."""
+        self._status = status
+        self._soon(self._cancel)
+        # A handler may go on though it was cancelled.
+        self._soon(lambda: self._loop.call_later(_ABANDON_SECONDS, self._over.set))
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        # A loop that is closed has nobody who waits.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._leave()
+        for task in self._idle:
+            task.cancel()
+
+    def _cancel(self) -> None:
+        self._stop()
+        for task in self._working - self._idle:
+            task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._working.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+        if not self._working:
+            self._over.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self._errors.append(error)
+        self._stop()
+
+    async def _work(self) -> None:
+        while not self._stopping:
+            try:
+                message = await self._next()
+            except QueueClosed:
+                return
+            except Exception as error:  # noqa: BLE001 - `run` raises it
+                self._fail(error)
+                return
+            if message is not None:
+                await self._handle(message)
+
+    async def _next(self) -> Message | None:
+        task = _this_task()
+        self._idle.add(task)
+        try:
+            return await self._consumer.receive()
+        finally:
+            self._idle.discard(task)
+
+    async def _handle(self, message: Message) -> None:
+        try:
+            await self._handler(message)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _this_task().cancelling():
+                # The run ends, not something that the handler waited for: closing gives the message back.
+                raise
+            delay = delay_after_failure(message)
+            with settling():
+                await message.nack(delay)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # `run` raises it, once the other handlers have returned: here it would end the event loop.
+            # Closing gives the message back.
+            self._fail(error)
+        else:
+            with settling():
+                await message.ack()
+
+
+def _this_task() -> "asyncio.Task[None]":
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - this is a coroutine
+    return task

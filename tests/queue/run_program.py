@@ -1,0 +1,75 @@
+"""A program whose handlers never return, over a queue in memory.
+
+It is told where handlers run, `threads` or `asyncio`, and how they hang. It says "handling" for each message that a
+handler has. When signals end its run, it says "given back" for each message that is redelivered, with its count.
+"""
+
+import asyncio
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from thresher.queue import aio
+from thresher.queue.memory import MemoryQueueService
+
+PATIENCE_SECONDS = 60.0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def wait(_: Any) -> None:
+    say("handling")
+    threading.Event().wait()
+
+
+async def wait_in_loop(_: Any) -> None:
+    say("handling")
+    await asyncio.Event().wait()
+
+
+async def ignore_cancellation(_: Any) -> None:
+    say("handling")
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+
+async def block_loop(_: Any) -> None:
+    say("handling")
+    while True:
+        time.sleep(PATIENCE_SECONDS)
+
+
+HANDLERS = {"wait": wait_in_loop, "ignore": ignore_cancellation, "block": block_loop}
+
+
+async def run_in_loop(memory: MemoryQueueService, hang: str) -> None:
+    async with aio.QueueService(memory) as service:
+        await service.queue("jobs").consumer().run(HANDLERS[hang], concurrency=2)
+
+
+def main(where: str, hang: str) -> None:
+    with MemoryQueueService() as memory:
+        queue = memory.queue("jobs")
+        with queue.producer() as producer:
+            sent = [producer.send(payload) for payload in (b"1", b"2")]
+        try:
+            if where == "threads":
+                queue.consumer().run(wait, concurrency=2)
+            else:
+                asyncio.run(run_in_loop(memory, hang))
+        except SystemExit:
+            with queue.consumer() as another:
+                for _ in sent:
+                    message = another.receive(PATIENCE_SECONDS)
+                    say(f"given back {message and message.delivery_count}")
+            raise
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
