@@ -26,6 +26,9 @@ def thresher(arguments: Sequence[str | bytes], given: bytes = b"") -> "subproces
         patch.object(sys, "stdout", io.TextIOWrapper(out, encoding="utf-8", write_through=True)),
         patch.object(sys, "stderr", io.TextIOWrapper(err, encoding="utf-8", write_through=True)),
         patch.dict(os.environ, environment()),
+        # The consoles have read theirs already.
+        patch.object(output.out, "_width", 200),
+        patch.object(output.err, "_width", 200),
         # What the command sets for its process.
         patch.object(sys, "excepthook", sys.excepthook),
         patch.object(threading, "excepthook", threading.excepthook),
