@@ -440,25 +440,34 @@ async def test_a_close_cancelled_while_sends_wait_closes_nonetheless() -> None:
     await sending
 
 
+@pytest.mark.parametrize("owned", [True, False])
 @coroutine
-async def test_a_close_that_fails_leaves_nothing_else_open(caplog: pytest.LogCaptureFixture) -> None:
-    memory = MemoryQueueService()
-    service = aio.QueueService(memory)
-    service._owned = True
-    consumers = [service.queue("orders").consumer() for _ in range(3)]
-    failing: Any = consumers[1].blocking
-    failing.close = held = Held(failing.close, OffsetsLost("as the test wants it"))
-    held.go_on.set()
-    with pytest.raises(OffsetsLost):
-        await service.close()
-    assert all(consumer.blocking._buffer.closed for consumer in consumers)
-    assert memory._closed
-    # What nobody waits for any more is logged.
-    held.go_on.clear()
-    held.begun.clear()
-    closing = asyncio.create_task(consumers[1].close())
-    await until(held.begun.is_set)
-    closing.cancel()
-    await asyncio.wait((closing,))
-    held.go_on.set()
-    await until(lambda: "nobody waits for" in caplog.text)
+async def test_a_close_that_fails_leaves_nothing_else_open(owned: bool) -> None:
+    with MemoryQueueService() as memory:
+        service = aio.QueueService(memory)
+        service._owned = owned
+        producer = service.queue("orders").producer()
+        consumers = [service.queue("orders").consumer() for _ in range(3)]
+        for consumer in consumers:
+            failing: Any = consumer.blocking
+            failing.close = held = Held(failing.close, OffsetsLost("as the test wants it"))
+            held.go_on.set()
+        with pytest.raises(OffsetsLost):
+            await service.close()
+        assert all(consumer.blocking._buffer.closed for consumer in consumers)
+        assert producer.blocking._closed
+        assert memory._closed is owned
+
+
+@coroutine
+async def test_a_call_that_fails_when_nobody_waits_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with consuming() as (_, _, consumer):
+        failing: Any = consumer.blocking
+        sound, failing.close = failing.close, Held(failing.close, OffsetsLost("as the test wants it"))
+        closing = asyncio.create_task(consumer.close())
+        await until(failing.close.begun.is_set)
+        closing.cancel()
+        await asyncio.wait((closing,))
+        failing.close.go_on.set()
+        await until(lambda: "nobody waits for" in caplog.text)
+        failing.close = sound
