@@ -61,7 +61,6 @@ def main() -> int:
         "minutes": options.minutes,
         "seconds": round(time.monotonic() - began, 1),
         **outline.summary(queues.figures()),
-        "faulty": verdict.line(),
     }
     print(json.dumps(told))
     return 0 if good else 1

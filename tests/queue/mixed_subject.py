@@ -165,11 +165,12 @@ class MixedQueues(MixedSubject):
         }
         self._dead = [identity_of(content) for _, _, content in self._topics.contents(config.dead_topic)]
         self._noted = self._read_notes()
-        return QueueVerdict.of(
+        self._verdict = QueueVerdict.of(
             fault
             for queue in QUEUES
             for fault in judge(self._held(queue), self._told(queue), redelivery_ms=config.redelivery_timeout)
         )
+        return self._verdict
 
     def wrong(self) -> list[str]:
         strays = [each for each in self._markers if each.marker.message_id not in self._messages]
@@ -178,7 +179,7 @@ class MixedQueues(MixedSubject):
         return [f"nobody's marker: {each}" for each in strays[:5]]
 
     def figures(self) -> dict[str, int]:
-        """Return how much there was of everything."""
+        """Return how much there was of everything, and of each fault."""
         ends = sum(each.marker.type is MarkerType.END for each in self._markers)
         starts = sum(each.marker.type is MarkerType.START for each in self._markers)
         sent, confirmed, refused = self._load.sent, self._load.confirmed, self._load.refused
@@ -192,6 +193,7 @@ class MixedQueues(MixedSubject):
             "ended": ends,
             "others_markers": len(self._markers) - starts - ends,
             "dead": len(self._dead),
+            **self._verdict.counts,
         }
 
     def _held(self, queue: str) -> Held:
