@@ -55,6 +55,8 @@ def receive_messages(
 
 def _messages(consumer: "QueueConsumer", most: int, timeout: float, stopped: threading.Event) -> "Iterator[Message]":
     """Yield messages until there were enough, none came for a while, or a signal; then what was started till then."""
+    from thresher.queue import QueueClosed  # noqa: PLC0415
+
     count, heard = 0, time.monotonic()
     while count < most and not stopped.is_set():
         batch = consumer.receive_batch(min(_BATCH, most - count), _LOOK_SECONDS)
@@ -65,8 +67,12 @@ def _messages(consumer: "QueueConsumer", most: int, timeout: float, stopped: thr
         elif time.monotonic() - heard >= timeout:
             break
     consumer.leave()
-    if count < most:
-        yield from consumer.receive_batch(most - count, 0.0)
+    with contextlib.suppress(QueueClosed):
+        # It has left, and nothing more was started.
+        while count < most:
+            batch = consumer.receive_batch(most - count, 0.0)
+            yield from batch
+            count += len(batch)
 
 
 def _settle(service: "QueueService", consumer: "QueueConsumer", held: "list[Message]", *, ack: bool) -> None:

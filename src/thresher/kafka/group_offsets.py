@@ -13,8 +13,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from thresher.kafka.problem import BrokerLost, broker_problem
+from thresher.kafka.refusal import Refusal, refusal_of
 
-_RETRY_SECONDS = 0.05
+_ASK_SECONDS, _RETRY_SECONDS = 2.0, 0.05
 # The coordinator is starting or moving, or a transaction with offsets of the group is still open.
 _PASSING = frozenset(
     {
@@ -57,10 +58,13 @@ def group_offsets(
     with _no_member(config, group) as client:
         while (left := deadline - time.monotonic()) > 0:
             try:
-                found = client.committed(places, left)
+                found = client.committed(places, min(left, _ASK_SECONDS))
                 errors = [place.error for place in found if place.error is not None]
             except KafkaException as error:
-                found, errors = [], [error.args[0]]
+                # A group that we may not use has no coordinator for us; why, the client tells by a poll.
+                told = client.poll(0)
+                why = None if told is None else told.error()
+                found, errors = [], [error.args[0] if why is None or refusal_of(why) is Refusal.MOMENT else why]
             if not errors:
                 return {
                     place.partition: GroupOffset(
