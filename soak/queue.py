@@ -7,17 +7,12 @@ broker is killed, restarted and paused; the wire is cut and delayed, and loses r
 added; Starts are refused. The seed gives the schedule: the same one again.
 """
 
-# ruff: noqa: E402
-import sys
-from pathlib import Path
-
-# Python puts this file's folder first, where `queue` is this file and not the standard library's.
-sys.path[:] = [place for place in sys.path if place != str(Path(__file__).parent)]
-
 import argparse
 import json
 import signal
+import sys
 import time
+from pathlib import Path
 
 from tests.faults import fault_schedule
 from tests.faults.mixed_run import MixedRun

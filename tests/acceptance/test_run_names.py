@@ -1,0 +1,18 @@
+"""Every bench and every soak starts: none is hidden by the name of another, and none hides a module of Python's."""
+
+import subprocess
+
+import pytest
+
+from tests.processes import ROOT, environment
+
+PROGRAMS = [(kind, file.stem) for kind in ("bench", "soak") for file in sorted((ROOT / kind).glob("*.py"))]
+
+
+@pytest.mark.parametrize(("kind", "name"), PROGRAMS)
+def test_a_program_tells_its_options(kind: str, name: str) -> None:
+    answer = subprocess.run(
+        [str(ROOT / "run"), kind, name, "--help"], capture_output=True, timeout=150, check=False, env=environment()
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith(f"usage: {name}.py".encode())
