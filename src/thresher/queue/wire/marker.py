@@ -44,7 +44,8 @@ class MarkerType(IntEnum):
     KEEPALIVE = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen, nor is a record: one is made for each message and each ack, and freezing it takes longer than the rest.
+@dataclass(slots=True, kw_only=True)
 class Marker:
     """One marker. What its type does not carry has the default."""
 

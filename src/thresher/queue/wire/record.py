@@ -16,7 +16,7 @@ DEAD_REASON = f"{PREFIX}dead-reason"
 OWN = frozenset({DELIVERY_COUNT, ORIGIN_ID, ENQUEUED_AT, DEAD_REASON})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Record:
     """A message in the message topic. `headers` are the application's."""
 
