@@ -161,6 +161,7 @@ def test_a_keep_alive_that_fails_stops_no_other(scene: Scene) -> None:
     scene.markers.failing = {MessageId(0, 1)}
     assert [marker.message_id.offset for marker in scene.after(30.0)] == [2, 3]
     scene.markers.failing.clear()
+    assert [marker.message_id.offset for marker in scene.after(1.0)] == [1]
     assert len(scene.after(30.0)) == 3
 
 
@@ -208,15 +209,38 @@ def test_a_keep_alive_that_was_confirmed_keeps_a_message_deliverable(scene: Scen
     assert scene.in_progress.received([message]) == [message]
 
 
-@pytest.mark.parametrize("error", [None, FULL], ids=["late", "refused"])
-def test_a_keep_alive_that_was_not_confirmed_keeps_nothing(scene: Scene, error: KafkaError | None) -> None:
+def test_a_keep_alive_that_was_refused_keeps_nothing(scene: Scene) -> None:
     scene.markers.silent = True
     (message,) = scene.start(1, received=False)
     scene.after(30.0)
-    if error is not None:
-        scene.markers.answer(error)
+    scene.markers.answer(FULL)
     scene.now = 61.0
     assert scene.in_progress.received([message]) == []
+
+
+def test_a_keep_alive_that_was_confirmed_too_late_keeps_nothing(scene: Scene) -> None:
+    scene.markers.silent = True
+    (message,) = scene.start(1, received=False)
+    scene.after(30.0)
+    scene.now = 61.0
+    scene.markers.answer(None)
+    assert scene.in_progress.received([message]) == []
+
+
+def test_a_message_that_expired_while_the_process_was_stopped_is_not_brought_back(scene: Scene) -> None:
+    (message,) = scene.start(1, received=False)
+    (marker,) = scene.after(200.0)
+    assert marker.undelivered, "given back, and not kept alive"
+    assert scene.in_progress.received([message]) == []
+    assert scene.count("messages_expired") == 1
+
+
+def test_a_keep_alive_that_failed_is_sent_again_at_the_next_look(scene: Scene) -> None:
+    scene.markers.silent = True
+    scene.start(1)
+    scene.after(30.0)
+    scene.markers.answer(FULL)
+    assert len(scene.after(1.0)) == 1
 
 
 def test_a_message_that_was_given_back_is_not_delivered(scene: Scene) -> None:

@@ -42,7 +42,7 @@ class Recorded:
         self.error: Exception | None = None
         self.distrusted = 0
 
-    def distrust(self, _queued_at: float) -> None:
+    def distrust(self) -> None:
         self.distrusted += 1
 
     def produce(self, _topic: str, _value: bytes, _key: bytes, report: Report, **_: Any) -> None:

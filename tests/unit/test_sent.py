@@ -97,7 +97,7 @@ def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
     def fail(_: Sent) -> None:
         raise ValueError("broken")
 
-    Sent(lambda error, _: answered.append(error), fail)(None, RECORD)
+    Sent(lambda _, error, __: answered.append(error), fail)(None, RECORD)
     assert answered == [None]
     assert "the callback of a send failed" in caplog.text
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,46 +18,55 @@ from thresher.queue.shared_producer import SharedProducer
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId
 
 FATAL = KafkaError(KafkaError._FATAL, "out of order", True)
+PURGED, TIMED_OUT = KafkaError(KafkaError._PURGE_QUEUE), KafkaError(KafkaError._MSG_TIMED_OUT)
 END = Marker(type=MarkerType.END, message_id=MessageId(0, 1))
 ALIVE = Marker(type=MarkerType.KEEPALIVE, message_id=MessageId(0, 1), redeliver_after_ms=60_000)
+Report = Callable[[KafkaError | None, Any], None]
+SOON_SECONDS = 30.0
 
 
 @dataclass
 class Client:
-    """A producer that keeps what it is given until somebody tells what became of it."""
+    """A producer that keeps what it is given until somebody tells what became of it; `poll` reports that."""
 
-    records: list[tuple[bytes, Callable[..., None]]] = field(default_factory=list)
-    purged: list[Callable[..., None]] = field(default_factory=list)
+    records: list[tuple[bytes, Report]] = field(default_factory=list)
+    reports: list[tuple[Report, KafkaError | None]] = field(default_factory=list)
     refusing: Exception | None = None
-    given_up: bool = False
-    # Called within `produce`, before it returns.
+    # Called within `produce`, before the record is queued.
     meanwhile: Callable[[], None] = field(default=lambda: None)
+    polling: bool = False
 
-    def produce(self, _topic: str, value: bytes, _key: bytes, _partition: int, report: Any, *_: Any) -> None:
+    def __len__(self) -> int:
+        return len(self.records) + len(self.reports)
+
+    def produce(self, _topic: str, value: bytes, _key: bytes, _partition: int, report: Report, *_: Any) -> None:
         if self.refusing is not None:
             raise self.refusing
         self.meanwhile()
         self.records.append((value, report))
 
-    def purge(self) -> None:
-        self.purged += [report for _, report in self.records]
-        self.records.clear()
+    def answer(self, error: KafkaError | None = None) -> None:
+        """Have all that it was given reported by the next poll."""
+        records, self.records = self.records, []
+        self.reports += [(report, error) for _, report in records]
 
-    def flush(self, _seconds: float) -> int:
-        purged, self.purged = self.purged, []
-        for report in purged:
-            report(KafkaError(KafkaError._PURGE_QUEUE), None)
-        self.given_up = self.given_up or bool(purged)
-        return len(self.records)
+    def purge(self) -> None:
+        self.answer(PURGED)
 
     def poll(self, _seconds: float) -> int:
-        threading.Event().wait(0.001)
+        assert not self.polling, "the client ends the process where its calls are nested"
+        self.polling = True
+        try:
+            while self.reports:
+                report, error = self.reports.pop(0)
+                report(error, None)
+        finally:
+            self.polling = False
+        time.sleep(0.0005)
         return 0
 
-    def answer(self, error: KafkaError | None = None) -> None:
-        records, self.records = self.records, []
-        for _, report in records:
-            report(error, None)
+    def flush(self, _seconds: float) -> int:
+        raise AssertionError("only the thread serves reports")
 
 
 class Scene:
@@ -68,31 +77,38 @@ class Scene:
         self.producer = SharedProducer("marking", self._make)
         self.figures = Figures()
         self.markers = Markers(self.producer, "markers", self.figures, confirm_seconds=1.0)
-        self.answers: list[KafkaError | None] = []
+        # The codes: a client's error cannot be compared with None.
+        self.answers: list[int | None] = []
 
     def _make(self) -> Producer:
         self.clients.append(Client())
         return cast("Producer", self.clients[-1])
 
     def replace(self) -> None:
-        """Have the client meet a fatal error, another record be queued, and what it had be reported."""
-        failed = self.clients[-1]
-        failed.refusing = KafkaException(FATAL)
-        self.producer.produce("t", b"other", b"k", lambda *_: None)
-        eventually(lambda: failed.given_up, 30)
+        """Have the client meet a fatal error, and another record be queued."""
+        self.clients[-1].refusing = KafkaException(FATAL)
+        self.produce(b"other")
+
+    def produce(self, value: bytes) -> None:
+        self.producer.produce("t", value, b"k", lambda error, _: self.note(error))
+
+    def note(self, error: KafkaError | None) -> None:
+        self.answers.append(None if error is None else error.code())
 
     def values(self) -> list[bytes]:
         """What the last client has."""
         return [value for value, _ in self.clients[-1].records]
 
+    def answered(self, count: int = 1) -> list[int | None]:
+        eventually(lambda: len(self.answers) >= count, SOON_SECONDS)
+        return self.answers
+
 
 @pytest.fixture
-def scene() -> Any:
+def scene() -> Iterator[Scene]:
     made = Scene()
     yield made
-    for client in made.clients:
-        client.answer()
-    made.producer.close(0.1)
+    made.producer.close(0.0)
 
 
 def test_a_full_queue_is_not_waited_for_unless_that_is_asked(scene: Scene) -> None:
@@ -109,98 +125,172 @@ def test_an_ack_that_finds_a_full_queue_is_told_so(scene: Scene) -> None:
 
 def test_a_keep_alive_that_finds_a_full_queue_is_answered(scene: Scene) -> None:
     scene.clients[0].refusing = BufferError()
-    scene.markers.keep_alive(b"q", 0, ALIVE, scene.answers.append)
-    (error,) = scene.answers
-    assert error is not None
+    scene.markers.keep_alive(b"q", 0, ALIVE, scene.note)
+    assert scene.answers != [None]
+
+
+# Clients that are replaced
 
 
 def test_an_end_that_a_failed_producer_still_had_is_queued_again(scene: Scene) -> None:
-    scene.markers.settle(b"q", 0, END, scene.answers.append)
+    scene.markers.settle(b"q", 0, END, scene.note)
     (end,) = scene.values()
     scene.replace()
     assert len(scene.clients) == 2
-    assert end in scene.values()
+    eventually(lambda: end in scene.values(), SOON_SECONDS)
     assert scene.answers == [], "not yet"
     scene.clients[1].answer()
-    assert scene.answers == [None]
+    assert scene.answered(2) == [None, None]
+
+
+def test_an_end_is_queued_again_while_the_producer_is_closed(scene: Scene) -> None:
+    scene.markers.settle(b"q", 0, END, scene.note)
+    scene.clients[0].refusing = KafkaException(FATAL)
+    scene.produce(b"other")
+    closing = threading.Thread(target=lambda: scene.producer.close(SOON_SECONDS))
+    closing.start()
+    eventually(lambda: len(scene.values()) == 2, SOON_SECONDS)
+    scene.clients[1].answer()
+    closing.join(SOON_SECONDS)
+    assert scene.answers == [None, None]
 
 
 def test_a_keep_alive_that_a_failed_producer_still_had_is_not(scene: Scene) -> None:
     # An End may be queued already, and nothing follows an End.
-    scene.markers.keep_alive(b"q", 0, ALIVE, scene.answers.append)
+    scene.markers.keep_alive(b"q", 0, ALIVE, scene.note)
     scene.replace()
+    assert scene.answered() != [None]
     assert scene.values() == [b"other"]
-    (error,) = scene.answers
-    assert error is not None
 
 
 def test_an_end_that_was_refused_is_not_queued_again(scene: Scene) -> None:
-    scene.markers.settle(b"q", 0, END, scene.answers.append)
-    scene.clients[0].answer(KafkaError(KafkaError._MSG_TIMED_OUT))
+    scene.markers.settle(b"q", 0, END, scene.note)
+    scene.clients[0].answer(TIMED_OUT)
+    assert scene.answered() == [TIMED_OUT.code()]
     assert scene.values() == []
-    assert len(scene.answers) == 1
+
+
+def test_a_record_that_timed_out_replaces_its_client_once(scene: Scene) -> None:
+    def timed_out(error: KafkaError | None, _: object) -> None:
+        scene.note(error)
+        scene.producer.distrust()
+
+    for _ in range(3):
+        scene.producer.produce("t", b"v", b"k", timed_out)
+    first = scene.clients[0]
+    _, report = first.records.pop(0)
+    first.reports.append((report, TIMED_OUT))
+    assert scene.answered(3) == [TIMED_OUT.code(), PURGED.code(), PURGED.code()]
+    assert len(scene.clients) == 2
+    assert scene.values() == [], "what was in flight is not sent again: the broker may have it"
+
+
+def test_a_record_that_a_replaced_client_took_is_reported(scene: Scene) -> None:
+    first = scene.clients[0]
+
+    def replaced() -> None:
+        first.meanwhile = lambda: None
+        scene.producer._replace(cast("Producer", first), "test")
+        eventually(lambda: not scene.producer._replaced, SOON_SECONDS)
+
+    first.meanwhile = replaced
+    scene.produce(b"late")
+    assert scene.answered() == [PURGED.code()]
+
+
+def test_a_client_that_cannot_be_made_keeps_the_old_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Producer:
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "no such file"))
+
+    monkeypatch.setattr(scene.producer, "_make", broken)
+    scene.producer.distrust()
+    scene.produce(b"v")
+    scene.clients[0].answer()
+    assert scene.answered() == [None]
+
+
+# Flushing
+
+
+def test_a_flush_waits_for_the_records_of_a_replaced_client_too(scene: Scene) -> None:
+    scene.produce(b"early")
+    first = scene.clients[0]
+    kept = list(first.records)
+    first.records.clear()
+    scene.replace()
+    first.records += kept
+    scene.producer._replaced.append(cast("Producer", first))
+    scene.clients[1].answer()
+    assert not scene.producer.flush(0.05)
+    first.answer()
+    assert scene.producer.flush(SOON_SECONDS)
+
+
+def test_a_flush_that_is_done_has_called_every_report(scene: Scene) -> None:
+    done: list[bool] = []
+
+    def slow(*_: object) -> None:
+        time.sleep(0.05)
+        done.append(True)
+
+    for _ in range(5):
+        scene.producer.produce("t", b"v", b"k", slow)
+        scene.clients[0].answer()
+        assert scene.producer.flush(SOON_SECONDS)
+        assert done.pop()
+
+
+def test_a_report_that_flushes_waits_for_nobody(scene: Scene) -> None:
+    flushed: list[bool] = []
+    scene.producer.produce("t", b"v", b"k", lambda *_: flushed.append(scene.producer.flush(SOON_SECONDS)))
+    scene.clients[0].answer()
+    eventually(lambda: flushed, SOON_SECONDS)
+
+
+@pytest.mark.parametrize("raised", [ValueError, SystemExit, KeyboardInterrupt])
+def test_a_report_that_raises_ends_no_other(scene: Scene, raised: type[BaseException]) -> None:
+    def fail(*_: object) -> None:
+        raise raised
+
+    scene.producer.produce("t", b"v", b"k", fail)
+    scene.clients[0].answer()
+    eventually(lambda: not len(scene.clients[0]), SOON_SECONDS)
+    scene.produce(b"next")
+    scene.clients[0].answer()
+    assert scene.answered() == [None]
+
+
+# Closing
 
 
 def test_what_a_closed_producer_still_had_is_reported_and_not_queued_again(scene: Scene) -> None:
-    scene.markers.settle(b"q", 0, END, scene.answers.append)
+    scene.markers.settle(b"q", 0, END, scene.note)
     scene.producer.close(0.01)
-    (error,) = scene.answers
-    assert error is not None
+    assert scene.answers == [PURGED.code()]
     with pytest.raises(QueueClosed):
         scene.producer.produce("t", b"v", b"k", lambda *_: None)
 
 
 def test_a_record_that_is_queued_while_the_producer_is_closed_is_reported(scene: Scene) -> None:
-    scene.clients[0].meanwhile = lambda: scene.producer.close(0.01)
-    reported: list[object] = []
-    scene.producer.produce("t", b"v", b"k", lambda *_: reported.append(_))
-    assert len(reported) == 1
+    scene.clients[0].meanwhile = lambda: scene.producer.close(0.0)
+    scene.produce(b"v")
+    assert scene.answers == [PURGED.code()]
 
 
-def test_a_report_may_close_the_producer(scene: Scene) -> None:
-    """By the thread that serves reports: it must not wait for other reports within one."""
-    client = scene.clients[0]
-    within: list[bool] = []
-    flushed: list[bool] = []
-
-    def polled(_seconds: float) -> int:
-        within.append(True)
-        scene.producer.close(0.01)
-        within.pop()
-        return 0
-
-    flush = client.flush
-
-    def flushes(seconds: float) -> int:
-        flushed.append(bool(within))
-        return flush(seconds)
-
-    client.flush = flushes  # type: ignore[method-assign,assignment]
-    client.poll = polled  # type: ignore[method-assign]
-    eventually(lambda: not scene.producer._thread.is_alive(), 30)
-    assert flushed
-    assert not any(flushed)
+def test_a_report_may_close_the_producer_and_so_may_others_meanwhile(scene: Scene) -> None:
+    scene.producer.produce("t", b"v", b"k", lambda *_: scene.producer.close(SOON_SECONDS))
+    scene.clients[0].answer()
+    scene.producer.close(SOON_SECONDS)
+    assert not scene.producer._thread.is_alive()
 
 
-def test_a_client_is_replaced_after_a_record_that_timed_out_and_once_for_all_of_them(scene: Scene) -> None:
-    queued_at = time.monotonic()
-    reported: list[Any] = []
-    scene.producer.produce("t", b"in flight", b"k", lambda error, _: reported.append(error))
-    for _ in range(3):
-        scene.producer.distrust(queued_at)
-    eventually(lambda: reported, 30)
-    assert len(scene.clients) == 2
-    assert reported[0] is not None, "it is not sent again: the broker may have it"
-    assert scene.values() == []
-
-
-def test_a_close_that_was_broken_off_is_done_by_the_next(scene: Scene) -> None:
-    def broken_off(_seconds: float) -> int:
+def test_a_close_that_was_broken_off_is_done_by_the_next(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_off() -> None:
         raise KeyboardInterrupt
 
-    flush, scene.clients[0].flush = scene.clients[0].flush, broken_off  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        scene.producer.close(0.01)
-    scene.clients[0].flush = flush  # type: ignore[method-assign]
+    with monkeypatch.context() as patched:
+        patched.setattr(scene.producer._thread, "join", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            scene.producer.close(0.01)
     scene.producer.close(0.01)
     assert not scene.producer._thread.is_alive()

@@ -97,9 +97,7 @@ class InProgress:
                 if entry is None:
                     continue
                 if entry.alive_until < now:
-                    del self._entries[message.id]
-                    self._return(message.id, entry)
-                    self._figures.count("expired")
+                    self._expire(message.id, entry)
                     continue
                 entry.received = now
                 found.append(message)
@@ -134,7 +132,12 @@ class InProgress:
         for message_id in due:
             # The lock for each of them: an ack does not wait for all.
             with self._lock:
-                if (entry := self._entries.get(message_id)) is not None:
+                entry = self._entries.get(message_id)
+                if entry is None:
+                    continue
+                if entry.received is None and entry.alive_until < now:
+                    self._expire(message_id, entry)
+                else:
                     entry.due = now + self._redelivery_seconds / 2
                     self._keep_alive(message_id, entry)
 
@@ -160,14 +163,23 @@ class InProgress:
         marker = Marker(type=MarkerType.KEEPALIVE, message_id=message_id, redeliver_after_ms=int(left * 1000))
 
         def answered(error: KafkaError | None) -> None:
-            if error is None:
+            # One that came too late brings nothing back: the message may be redelivered already.
+            if error is None and self._monotonic() <= entry.alive_until:
                 entry.alive_until = max(entry.alive_until, now + left)
             if entry.unanswered is marker:
+                if error is not None:
+                    entry.due = now
                 entry.unanswered = None
 
         entry.unanswered = marker
         # One that is not queued is answered too: the next one may get through; without any, the message is redelivered.
         self._markers.keep_alive(self._queue, entry.partition, marker, answered)
+
+    def _expire(self, message_id: MessageId, entry: _Entry) -> None:
+        """Give back a message that waited here for too long."""
+        del self._entries[message_id]
+        self._return(message_id, entry)
+        self._figures.count("expired")
 
     def _return(self, message_id: MessageId, entry: _Entry) -> None:
         """Have a message redelivered at once."""

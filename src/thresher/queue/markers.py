@@ -59,10 +59,12 @@ class Markers:
         """
 
         def report(error: KafkaError | None, _: Message) -> None:
-            if error is not None and error.code() in _PURGED and not self._producer.closed:
-                # Nothing follows it, so it may be queued again behind whatever was.
+            if error is not None and error.code() in _PURGED:
+                # Its client was replaced. Nothing follows it, so it may be queued again behind whatever was.
                 try:
-                    self._producer.produce(self._topic, content, queue, report, partition=partition, wait=False)
+                    self._producer.produce(
+                        self._topic, content, queue, report, partition=partition, wait=False, again=True
+                    )
                 except (BrokerLost, QueueClosed, KafkaException) as fault:
                     logger.warning("a marker was not queued again", extra={"reason": str(fault)})
                 else:

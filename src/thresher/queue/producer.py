@@ -29,9 +29,10 @@ class QueueProducer:
         self._queue, self._topic, self._producer, self._figures = queue, topic, producer, figures
         self._most_bytes, self._seconds = most_bytes, seconds
         self._closed = False
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
-        self._in_flight = 0
+        # Changed without a lock, which senders and reports would fight for: each change is one step of the interpreter.
+        self._in_flight: set[Sent] = set()
+        self._idle = threading.Condition()
+        self._flushes = 0
 
     def send(self, payload: bytes | str, headers: GivenHeaders | None = None) -> MessageId:
         """Send a message, and return its id once every in-sync replica has it.
@@ -65,23 +66,29 @@ class QueueProducer:
             raise MessageInvalid(f"text that has no UTF-8 cannot be sent: {error}") from error
         self._require_valid(content, given)
         sent = Sent(self._answered, callback)
-        with self._lock:
-            self._in_flight += 1
+        self._in_flight.add(sent)
         try:
             self._producer.produce(self._topic, content, self._queue, sent, headers=given)
         except KafkaException as error:
-            self._done()
+            self._done(sent)
             self._figures.count("send_refused")
             raise SendRefused(f"the client refused the message: {error.args[0].str()}") from error
         except BaseException:
-            self._done()
+            self._done(sent)
             raise
         return sent
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until every message was answered for, and return whether that is so. Errors are the futures'."""
+        """Wait until every message was answered for, and return whether that is so. Errors are the futures'.
+
+        A callback must not call it: it would wait for itself.
+        """
         with self._idle:
-            return self._idle.wait_for(lambda: self._in_flight == 0, timeout)
+            self._flushes += 1
+            try:
+                return self._idle.wait_for(lambda: not self._in_flight, timeout)
+            finally:
+                self._flushes -= 1
 
     def close(self) -> None:
         """Wait for what was sent, and take no more."""
@@ -94,20 +101,21 @@ class QueueProducer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answered(self, error: KafkaError | None, sent_at: float) -> None:
+    def _answered(self, sent: Sent, error: KafkaError | None, sent_at: float) -> None:
         """Take in the answer for a message that was sent then."""
         if error is None:
             self._figures.observe(SEND_SECONDS, time.monotonic() - sent_at)
         else:
             self._figures.count("send_refused" if is_refusal(error) else "send_unknown")
             if error.code() == KafkaError._MSG_TIMED_OUT:
-                self._producer.distrust(sent_at)
-        self._done()
+                self._producer.distrust()
+        self._done(sent)
 
-    def _done(self) -> None:
-        with self._lock:
-            self._in_flight -= 1
-            if self._in_flight == 0:
+    def _done(self, sent: Sent) -> None:
+        self._in_flight.discard(sent)
+        # Whoever begins to wait looks once more.
+        if self._flushes and not self._in_flight:
+            with self._idle:
                 self._idle.notify_all()
 
     def _require_valid(self, payload: Any, headers: list[tuple[str, bytes | None]] | None) -> None:

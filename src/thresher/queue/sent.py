@@ -33,7 +33,7 @@ class Sent(Future[MessageId]):
     """The future of one send. It cannot be cancelled: the message is on its way."""
 
     def __init__(
-        self, answered: Callable[[KafkaError | None, float], None], callback: Callable[["Sent"], None] | None
+        self, answered: Callable[["Sent", KafkaError | None, float], None], callback: Callable[["Sent"], None] | None
     ) -> None:
         # Not `super().__init__()`, which makes a condition. From here on the attributes are a future's own.
         self._answered, self._callback = answered, callback
@@ -55,18 +55,20 @@ class Sent(Future[MessageId]):
 
     def __call__(self, error: KafkaError | None, record: Message) -> None:
         """Take in the broker's answer. Called once, by the thread that serves all sends."""
-        if error is None:
-            self._finish(MessageId(record.partition() or 0, record.offset() or 0), None)
-        elif is_refusal(error):
-            self._finish(None, SendRefused(f"the broker refused the message: {error.str()}"))
-        else:
-            self._finish(None, SendUnknown(unknown(error.str())))
-        self._answered(error, self._began)
-        if self._callback is not None:
-            try:
+        try:
+            if error is None:
+                self._finish(MessageId(record.partition() or 0, record.offset() or 0), None)
+            elif is_refusal(error):
+                self._finish(None, SendRefused(f"the broker refused the message: {error.str()}"))
+            else:
+                self._finish(None, SendUnknown(unknown(error.str())))
+            if self._callback is not None:
                 self._callback(self)
-            except Exception:
-                logger.exception("the callback of a send failed")
+        except Exception:
+            logger.exception("the callback of a send failed")
+        finally:
+            # Last: whoever waits for all messages may end the program.
+            self._answered(self, error, self._began)
 
     def _finish(self, result: MessageId | None, exception: BaseException | None) -> None:
         with _lock:

@@ -109,9 +109,9 @@ class QueueService(BaseQueueService):
     def _sending_producer(self) -> Producer:
         most: dict[str, Any] = {
             "queue.buffering.max.messages": _MOST_SENDS,
+            **self.config.producer,
             # A client that lost its connection after a time-out is replaced before it can send again.
             "reconnect.backoff.ms": 500,
-            **self.config.producer,
         }
         return self._producer("random", self.config.send_timeout, self.config.max_message_bytes + _RECORD_BYTES, most)
 

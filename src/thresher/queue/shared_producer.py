@@ -1,5 +1,8 @@
 """One idempotent producer for all queues of a service, with a thread that serves its delivery reports.
 
+Only that thread polls the client: a report may call anything here, and the client's calls are never nested, which would
+end the process.
+
 Every record has a report: the broker has it, refuses it, or did not answer in time. After a fatal error of the client
 the producer is replaced; the records that it still had are reported as unanswered. So it is after a record that timed
 out: the client would begin a new epoch and send what was in flight again, also what the broker has already.
@@ -8,7 +11,6 @@ out: the client would begin a new epoch and send what was in flight again, also 
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,7 @@ from thresher.queue.problem import QueueClosed, TopicsUnsuitable
 
 logger = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.1
+_POLL_SECONDS, _END_SECONDS = 0.02, 1.0
 # How long a caller waits for room in the client's queue.
 _ROOM_SECONDS, _FULL_SECONDS = 30.0, 0.005
 # Codes that say for certain that the broker does not have the record.
@@ -42,11 +44,12 @@ class SharedProducer:
     def __init__(self, name: str, make: Callable[[], Producer]) -> None:
         self._name, self._make = name, make
         self._lock = threading.Lock()
-        self._producer, self._made_at = make(), time.monotonic()
+        self._producer = make()
+        # The client whose reports are being served; and those that were replaced and have not reported everything.
+        self._polled = self._producer
+        self._replaced: list[Producer] = []
+        self._waiters: list[threading.Event] = []
         self.closed = self._ended = False
-        # Clients that were replaced, whose records are still to be reported; and how long a close may take that a
-        # report asked for. Both are left to the thread: within a report, no call of the client's may serve others.
-        self._replaced: deque[Producer] = deque()
         self._closing: float | None = None
         self._thread = threading.Thread(target=self._serve, name=f"thresher-queue-{name}", daemon=True)
         self._thread.start()
@@ -61,14 +64,16 @@ class SharedProducer:
         partition: int = -1,
         headers: list[tuple[str, Any]] | None = None,
         wait: bool = True,
+        again: bool = False,
     ) -> None:
         """Queue a record. `report` is called once, by the thread. Raises `KafkaException` where the client refuses.
 
-        A full queue is waited for; then, or at once without `wait`, it raises `BrokerLost`.
+        A full queue is waited for; then, or at once without `wait`, it raises `BrokerLost`. `again`: the record was
+        queued before, and is taken while the producer is closed.
         """
         deadline: float | None = None
         while True:
-            if self.closed:
+            if self._ended or (self.closed and not again):
                 raise QueueClosed("the service was closed")
             producer = self._producer
             try:
@@ -86,29 +91,36 @@ class SharedProducer:
                     raise
                 self._replace(producer, error.args[0].str())
             else:
-                if self._ended:
-                    # It was closed meanwhile, and nobody else reports any more.
-                    _give_up(producer)
+                if producer is not self._producer or self._ended:
+                    # It was replaced or closed meanwhile: perhaps nobody serves it any more.
+                    self._give_up(producer)
                 return
 
     def flush(self, seconds: float) -> bool:
-        """Wait until every record was reported, and return whether that is so."""
-        return bool(self._producer.flush(seconds) == 0)
+        """Wait until every record was reported, and return whether that is so. A report cannot wait for others."""
+        if threading.current_thread() is self._thread:
+            return self._all_reported()
+        reported = threading.Event()
+        self._waiters.append(reported)
+        try:
+            return self._ended or reported.wait(seconds)
+        finally:
+            self._waiters.remove(reported)
 
     def close(self, seconds: float) -> None:
         """Send what is queued, and end. Records that are left after so many seconds are reported as unanswered."""
         self.closed = True
-        if threading.current_thread() is self._thread:
-            self._closing = seconds
-            return
-        self._finish(seconds)
-        self._thread.join()
-        self._give_up_replaced()
+        self._closing = time.monotonic() + seconds
+        # A report that closes cannot wait for the others.
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
-    def distrust(self, queued_at: float) -> None:
-        """Replace the client that a record was queued with at this time, because the record timed out."""
-        if self._made_at <= queued_at:
-            self._replace(self._producer, "a record timed out")
+    def distrust(self) -> None:
+        """Replace the client: the record that is being reported timed out."""
+        try:
+            self._replace(self._polled, "a record timed out")
+        except KafkaException:
+            logger.exception("the %s producer could not be replaced", self._name)
 
     def partitions(self, topic: str, seconds: float) -> int:
         """Return a topic's number of partitions. Raises `TopicsUnsuitable` where there is none, or `BrokerLost`."""
@@ -121,31 +133,52 @@ class SharedProducer:
         return len(found.partitions)
 
     def _serve(self) -> None:
-        while not self._ended:
-            self._producer.poll(_POLL_SECONDS)
-            self._give_up_replaced()
-            if self._closing is not None:
-                self._finish(self._closing)
-
-    def _finish(self, seconds: float) -> None:
-        if not self.flush(seconds):
-            _give_up(self._producer)
+        while not self._is_over():
+            self._poll(self._producer, _POLL_SECONDS)
+            for replaced in tuple(self._replaced):
+                self._poll(replaced, 0.0)
+                if len(replaced) == 0:
+                    self._replaced.remove(replaced)
+            if self._all_reported():
+                for waiter in tuple(self._waiters):
+                    waiter.set()
+        # Whoever has seen that it has not ended has queued before this.
         self._ended = True
+        self._producer.purge()
+        deadline = time.monotonic() + _END_SECONDS
+        while not self._all_reported() and time.monotonic() < deadline:
+            for each in (self._producer, *self._replaced):
+                self._poll(each, 0.0)
+            time.sleep(0.001)
+        for waiter in tuple(self._waiters):
+            waiter.set()
 
-    def _give_up_replaced(self) -> None:
-        while self._replaced:
-            _give_up(self._replaced.popleft())
+    def _is_over(self) -> bool:
+        return self._closing is not None and (self._all_reported() or time.monotonic() > self._closing)
+
+    def _all_reported(self) -> bool:
+        return not any(len(each) for each in (*self._replaced, self._producer))
+
+    def _poll(self, producer: Producer, seconds: float) -> None:
+        self._polled = producer
+        try:
+            producer.poll(seconds)
+        except BaseException:
+            # A function of the application's raised what is no error, as SystemExit: the others are still served.
+            logger.exception("a delivery report of the %s producer failed", self._name)
 
     def _replace(self, failed: Producer, why: str) -> None:
         with self._lock:
-            if self._producer is not failed or self.closed:
+            if self._producer is not failed or self._ended:
                 return
             logger.warning("the %s producer is replaced: %s", self._name, why)
-            self._producer, self._made_at = self._make(), time.monotonic()
-            self._replaced.append(failed)
+            self._producer = self._make()
+        self._give_up(failed)
 
-
-def _give_up(producer: Producer) -> None:
-    """Have what a producer still has reported as unanswered."""
-    producer.purge()
-    producer.flush(1.0)
+    def _give_up(self, producer: Producer) -> None:
+        """Have what a client still has reported as unanswered, at once: it must not send that again."""
+        producer.purge()
+        if not self._ended:
+            self._replaced.append(producer)
+        elif threading.current_thread() is not self._thread:
+            producer.poll(_POLL_SECONDS)
