@@ -146,4 +146,5 @@ class MixedRun(Scene[MixedSubject]):
         for process in self._crew.followers():
             os.kill(process, drift.STACKS_SIGNAL)
         time.sleep(STACKS_SECONDS)
-        return f"{self.subject.circumstances()}\n{self.said(16_000)}"
+        brokers = "\n".join(f"broker {node}: {each.tail(40)}" for node, each in self.stack.kafka.nodes.items())
+        return f"{self.subject.circumstances()}\n{brokers}\n{self.said(16_000)}"
