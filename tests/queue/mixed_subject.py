@@ -10,12 +10,14 @@ from tests.faults.mix.agenda import DOWN, Agenda
 from tests.faults.mix.crew import Crew, Stage
 from tests.faults.mix.movement import Look
 from tests.faults.program import Program
+from tests.faults.proxied import proxied_broker
 from tests.faults.subject import MixedSubject
 from tests.processes import eventually
 from tests.queue.load import QueueLoad
 from tests.queue.mixed_consumers import Consumers, dying
 from tests.queue.topics import QueueTopics
 from tests.queue.verdict import Held, QueueVerdict, Told, identity_of, judge
+from thresher.devstack.broker import KafkaOptions
 from thresher.devstack.stack import Stack
 from thresher.queue.wire.marker import MarkerType, MessageId
 
@@ -88,6 +90,11 @@ class MixedQueues(MixedSubject):
     def __init__(self, *, rate: float) -> None:
         self._rate = rate
         self._passed = 0
+
+    def broker(self, *ways: int) -> KafkaOptions:
+        # A broker that was stopped for longer than its own controller bears is removed, and the groups that it
+        # coordinated are answered by nobody until it is started anew (seen with Kafka 4.2.1).
+        return proxied_broker(*ways, properties={"broker.session.timeout.ms": "60000"})
 
     def prepare(self, stack: Stack, bootstrap: str, directory: Path) -> None:
         self._directory = directory
