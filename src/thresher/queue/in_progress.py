@@ -66,19 +66,7 @@ class InProgress:
 
     def started(self, records: Sequence[Record], partition: int, at: float) -> list[Message]:
         """Take in records whose Starts are committed since `at`, in that partition, and return their messages."""
-        messages = [
-            Message(
-                queue=self._queue,
-                payload=record.payload,
-                headers=record.headers,
-                message_id=record.message_id,
-                origin_id=record.origin_id,
-                delivery_count=record.delivery_count,
-                enqueued_at_ms=record.enqueued_at_ms,
-                progress=self,
-            )
-            for record in records
-        ]
+        messages = [Message.of(record, self._queue, self) for record in records]
         due, alive_until = at + self._redelivery_seconds / 2, at + self._redelivery_seconds
         with self._lock:
             for record in records:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from thresher.core.errors import InvalidInput
 from thresher.queue.wire.marker import Headers, MessageId
+from thresher.queue.wire.record import Record
 
 __all__ = ["Ack", "Headers", "Message", "MessageId", "Nack", "Progress", "Reject", "Settlement"]
 
@@ -71,6 +72,20 @@ class Message:
         self.delivery_count = delivery_count
         self.enqueued_at_ms = enqueued_at_ms
         self._progress = progress
+
+    @classmethod
+    def of(cls, record: Record, queue: bytes, progress: Progress) -> "Message":
+        """Return the message that a record is, in that queue; `progress` is told what becomes of it."""
+        return cls(
+            queue=queue,
+            payload=record.payload,
+            headers=record.headers,
+            message_id=record.message_id,
+            origin_id=record.origin_id,
+            delivery_count=record.delivery_count,
+            enqueued_at_ms=record.enqueued_at_ms,
+            progress=progress,
+        )
 
     def __repr__(self) -> str:
         return f"<Message {self.id} of {self.queue!r}, delivery {self.delivery_count}, {len(self.payload)} bytes>"

@@ -206,7 +206,7 @@ class MemoryTracker:
             record = state.waiting.popleft()
             share.entries[record.message_id] = Started(record)
             share.started += 1
-            share.buffer.put([_message(record, share)])
+            share.buffer.put([Message.of(record, share.queue, share.progress)])
 
     def _has_room(self, share: Share) -> bool:
         return (
@@ -216,19 +216,6 @@ class MemoryTracker:
 
 def _counted(record: Record) -> Record:
     return replace(record, delivery_count=record.delivery_count + 1)
-
-
-def _message(record: Record, share: Share) -> Message:
-    return Message(
-        queue=share.queue,
-        payload=record.payload,
-        headers=record.headers,
-        message_id=record.message_id,
-        origin_id=record.origin_id,
-        delivery_count=record.delivery_count,
-        enqueued_at_ms=record.enqueued_at_ms,
-        progress=share.progress,
-    )
 
 
 def _dead_letter(queue: bytes, record: Record, reason: str) -> DeadLetter:
