@@ -16,9 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.faults import fault_schedule
+from soak.mixing.command import soak
 from tests.faults.crash_run import SEAMS, CrashRun, schedule
-from tests.faults.mixed_run import MixedRun
 from tests.relay.mixed_subject import MixedRelay, relay_kinds
 from tests.relay.subject import RelaySubject
 from thresher.relay.settings import Delivery
@@ -35,8 +34,6 @@ FIGURES = (
     "committed", "rolled_back", "unknown", "read", "repeated", "dead", "filtered", "lost", "phantom", "duplicated",
     "reordered",
 )  # fmt: skip
-# What a run is left alone for in its end: faults that last are healed by then.
-CALM_SECONDS = 10.0
 
 
 def main() -> int:
@@ -57,37 +54,22 @@ def main() -> int:
 
 
 def mixed(options: argparse.Namespace) -> int:
-    seconds = options.minutes * 60
-    faults = list(fault_schedule.schedule(options.seed, seconds - CALM_SECONDS, relay_kinds(options.nodes)))
-    print(f"seed {options.seed}: {len(faults)} faults in {options.minutes:g} minutes")
-    print("\n".join(fault.line() for fault in faults), "\n", flush=True)
-    began = time.monotonic()
     relay = MixedRelay(rate=RATES[options.delivery, options.nodes], delivery=options.delivery)
-    scene = MixedRun(relay, nodes=options.nodes, tell=lambda line: print(line, flush=True))
-    with scene as run:
-        try:
-            run.run(faults, seconds)
-            verdict = run.verdict(everything=options.delivery is Delivery.AT_LEAST_ONCE)
-        finally:
-            if options.log is not None:
-                options.log.write_bytes(run.log.read_bytes())
-        outline, tally = run.outline, relay.end_load()
-    for fault, lines in verdict.examples.items():
-        print(f"{fault}:", *lines, sep="\n  ")
-    print(*outline.wrong, verdict.line(), sep="\n")
-    good = verdict.ok and not outline.wrong
-    told = {
-        "ok": good,
-        "seed": options.seed,
-        "minutes": options.minutes,
-        "nodes": options.nodes,
-        "delivery": options.delivery,
-        "rows": tally.committed,
-        "seconds": round(time.monotonic() - began, 1),
-        **outline.summary({name: getattr(verdict, name) for name in FIGURES}),
-    }
-    print(json.dumps(told))
-    return 0 if good else 1
+    return soak(
+        relay,
+        relay_kinds(options.nodes),
+        lambda verdict: {name: getattr(verdict, name) for name in FIGURES},
+        minutes=options.minutes,
+        seed=options.seed,
+        log=options.log,
+        nodes=options.nodes,
+        everything=options.delivery is Delivery.AT_LEAST_ONCE,
+        more=lambda: {
+            "nodes": options.nodes,
+            "delivery": options.delivery,
+            "rows": relay.end_load().committed,
+        },
+    )
 
 
 def seams(options: argparse.Namespace) -> int:

@@ -1,0 +1,1 @@
+"""What random soaks share."""
