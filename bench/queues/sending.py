@@ -41,9 +41,10 @@ def through_service(place: Place, messages: int, line: Line) -> None:
     """Call `send_async` for each message, with a callback, then `flush`."""
     heard = Heard()
     with place.service() as service, service.queue(QUEUE).producer() as producer:
+        send_async, sent = producer.send_async, heard.sent
 
         def send(payload: bytes) -> None:
-            producer.send_async(payload, callback=heard.sent)
+            send_async(payload, callback=sent)
 
         measure(send, lambda: producer.flush(PATIENCE_SECONDS), heard, messages, line)
 

@@ -29,6 +29,14 @@ class Waiting(ReceiveBuffer):
             return wait(PATIENCE_SECONDS if seconds is None else seconds) or self._give_up()
 
         self._changed.wait = told  # type: ignore[method-assign,assignment]
+        self.waits_for_room: Future[None] = Future()
+        clear = self._room.clear
+
+        def cleared() -> None:
+            clear()
+            self.waits_for_room.set_result(None)
+
+        self._room.clear = cleared  # type: ignore[method-assign]
 
     def _give_up(self) -> bool:
         raise AssertionError("nobody woke the one who waits")
@@ -118,3 +126,23 @@ def test_messages_that_may_not_be_had_any_more_are_passed_over(buffer: Waiting) 
     assert buffer.take(1, None, lambda found: [each for each in found if each is MESSAGES[1]]) == MESSAGES[1:2]
     buffer.put(MESSAGES[:1])
     assert buffer.take(1, 0.0, lambda _: []) == []
+
+
+@pytest.mark.parametrize("ends", ["a take makes room", "it is closed"])
+def test_the_thread_that_waits_for_room_is_told(buffer: Waiting, ends: str) -> None:
+    buffer.put(MESSAGES)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(buffer.await_room, 1, PATIENCE_SECONDS)
+        buffer.waits_for_room.result(PATIENCE_SECONDS)
+        if ends == "it is closed":
+            buffer.close()
+        else:
+            buffer.take(1, 0.0)
+            assert not buffer._room.is_set()
+            buffer.take(1, 0.0)
+        assert waiting.result(2 * PATIENCE_SECONDS)
+
+
+def test_nobody_waits_for_room_that_is_there(buffer: Waiting) -> None:
+    assert buffer.await_room(0, PATIENCE_SECONDS)
+    assert not buffer.waits_for_room.done()

@@ -28,8 +28,18 @@ SENT = MessageId(3, 7)
 TOO_LARGE, TIMED_OUT = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), KafkaError(KafkaError._MSG_TIMED_OUT)
 
 
+class Sender:
+    """Notes the answers."""
+
+    def __init__(self) -> None:
+        self.errors: list[KafkaError | None] = []
+
+    def answered(self, sent: Sent, error: KafkaError | None, sent_at: float) -> None:  # noqa: ARG002
+        self.errors.append(error)
+
+
 def new(callback: Any = None) -> Sent:
-    return Sent(lambda *_: None, callback)
+    return Sent(Sender(), callback)
 
 
 def test_the_answer_is_the_result() -> None:
@@ -92,13 +102,13 @@ def test_a_callback_finds_the_result() -> None:
 
 
 def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    answered: list[object] = []
+    sender = Sender()
 
     def fail(_: Sent) -> None:
         raise ValueError("broken")
 
-    Sent(lambda _, error, __: answered.append(error), fail)(None, RECORD)
-    assert answered == [None]
+    Sent(sender, fail)(None, RECORD)
+    assert sender.errors == [None]
     assert "the callback of a send failed" in caplog.text
 
 

@@ -12,8 +12,12 @@ from thresher.queue.problem import QueueClosed
 class ReceiveBuffer:
     """Between the thread that starts messages and the application's. Safe from any thread."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
+    def __init__(self, changed: threading.Condition | None = None) -> None:
+        """`changed` is the condition, with its lock, that buffers share."""
+        self._changed = changed or threading.Condition()
+        # For the one thread that starts messages: it waits until there are no more than `enough`.
+        self._room = threading.Event()
+        self._enough = -1
         self._messages: deque[Message] = deque()
         self._error: BaseException | None = None
         self._closed = self._ended = False
@@ -49,8 +53,9 @@ class ReceiveBuffer:
                         return []
                     self._changed.wait(left)
                 found = taken([self._messages.popleft() for _ in range(min(most, len(self._messages)))])
-                # The thread that starts messages waits for room.
-                self._changed.notify_all()
+                if len(self._messages) <= self._enough:
+                    self._enough = -1
+                    self._room.set()
         return found
 
     def _require_open(self) -> None:
@@ -62,10 +67,17 @@ class ReceiveBuffer:
         if self._ended:
             raise QueueClosed("the consumer has left its group")
 
-    def await_room(self, buffered: int, seconds: float) -> None:
-        """Wait until there are no more than so many messages, or the buffer is closed, for so many seconds at most."""
+    def await_room(self, buffered: int, seconds: float) -> bool:
+        """Wait until there are no more than so many messages, or the buffer is closed; return whether that is so.
+
+        It waits for so many seconds at most. For one thread: the one that puts.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or len(self._messages) <= buffered, seconds)
+            if self._closed or len(self._messages) <= buffered:
+                return True
+            self._enough = buffered
+            self._room.clear()
+        return self._room.wait(seconds)
 
     def fail(self, error: BaseException) -> None:
         """Have every `take` raise the error that ended the consumer."""
@@ -86,6 +98,7 @@ class ReceiveBuffer:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+            self._room.set()
         self._tell()
 
     @property

@@ -16,7 +16,7 @@ from thresher.kafka.problem import BrokerLost
 from thresher.queue.metrics import Figures
 from thresher.queue.problem import MarkerUnknown, QueueClosed
 from thresher.queue.shared_producer import SharedProducer
-from thresher.queue.wire.marker import Marker, encode
+from thresher.queue.wire.marker import Marker, MessageId, encode
 
 logger = logging.getLogger(__name__)
 
@@ -57,32 +57,27 @@ class Markers:
 
         `answered` is told the broker's answer. Raises `MarkerUnknown` where the marker cannot be queued.
         """
-
-        def report(error: KafkaError | None, _: Message) -> None:
-            if error is not None and error.code() in _PURGED:
-                # Its client was replaced. Nothing follows it, so it may be queued again behind whatever was.
-                try:
-                    self._producer.produce(
-                        self._topic, content, queue, report, partition=partition, wait=False, again=True
-                    )
-                except (BrokerLost, QueueClosed, KafkaException) as fault:
-                    logger.warning("a marker was not queued again", extra={"reason": str(fault)})
-                else:
-                    return
-            if error is not None:
-                self._unknown(marker, error.str())
-            if answered is not None:
-                answered(error)
-
-        content = encode(marker)
+        settling = _Settling(self, queue, partition, marker.message_id, encode(marker), answered)
         try:
-            self._producer.produce(self._topic, content, queue, report, partition=partition, wait=False)
+            self.queue(settling, again=False)
         except (BrokerLost, KafkaException) as error:
             why = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            self._unknown(marker, why)
+            self.unknown(marker.message_id, why)
             raise MarkerUnknown(
                 f"the marker of message {marker.message_id}: {why}; the message is redelivered"
             ) from error
+
+    def queue(self, settling: "_Settling", *, again: bool) -> None:
+        """Queue a message's last marker; `again`: its client was replaced. Raises what the producer does."""
+        self._producer.produce(
+            self._topic,
+            settling.content,
+            settling.queue,
+            settling,
+            partition=settling.partition,
+            wait=False,
+            again=again,
+        )
 
     def keep_alive(self, queue: bytes, partition: int, marker: Marker, answered: Answered) -> None:
         """Queue a KeepAlive. `answered` is told the broker's answer, or at once that it was not queued."""
@@ -98,9 +93,10 @@ class Markers:
         except KafkaException as error:
             report(error.args[0], None)
 
-    def _unknown(self, marker: Marker, why: str) -> None:
+    def unknown(self, message_id: MessageId, why: str) -> None:
+        """Count a last marker that the broker did not confirm."""
         self._figures.count("markers_unknown")
-        logger.warning("a marker was not confirmed", extra={"message_id": str(marker.message_id), "reason": why})
+        logger.warning("a marker was not confirmed", extra={"message_id": str(message_id), "reason": why})
 
     def confirmation(self) -> "Confirmed":
         """Return what waits for the broker's answer to one marker."""
@@ -109,6 +105,44 @@ class Markers:
     def flush(self, seconds: float) -> bool:
         """Wait for the broker's answers, and return whether all came."""
         return self._producer.flush(seconds)
+
+
+class _Settling:
+    """A message's last marker on its way, and the report that the client calls with the broker's answer.
+
+    One object for each ack: functions within functions would be nine, all of them looked at by the garbage collector.
+    """
+
+    __slots__ = ("_answered", "_markers", "_message_id", "content", "partition", "queue")
+
+    def __init__(
+        self,
+        markers: Markers,
+        queue: bytes,
+        partition: int,
+        message_id: MessageId,
+        content: bytes,
+        answered: Answered | None,
+    ) -> None:
+        self._markers, self._message_id, self._answered = markers, message_id, answered
+        self.queue, self.partition, self.content = queue, partition, content
+
+    def __call__(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            # Nothing follows it, so it may be queued again behind whatever was.
+            if error.code() in _PURGED and self._queued_again():
+                return
+            self._markers.unknown(self._message_id, error.str())
+        if self._answered is not None:
+            self._answered(error)
+
+    def _queued_again(self) -> bool:
+        try:
+            self._markers.queue(self, again=True)
+        except (BrokerLost, QueueClosed, KafkaException) as fault:
+            logger.warning("a marker was not queued again", extra={"reason": str(fault)})
+            return False
+        return True
 
 
 class Confirmed:

@@ -31,6 +31,7 @@ class Reject:
 
 
 Settlement = Ack | Nack | Reject
+_ACK = Ack()
 
 
 class Progress(Protocol):
@@ -100,7 +101,7 @@ class Message:
 
         Raises `AlreadySettled`, or `QueueClosed` after the consumer was closed.
         """
-        self._progress.settle(self, Ack(), sync=sync)
+        self._progress.settle(self, _ACK, sync=sync)
 
     def nack(self, delay: float = 0.0, *, sync: bool = False) -> None:
         """Give the message back: it is redelivered after `delay` seconds, and counts as delivered."""

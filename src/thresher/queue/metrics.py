@@ -85,9 +85,7 @@ class Figures:
         """Count the end of a message's progress, so many seconds after it was received; None: it was not."""
         match settlement:
             case Ack():
-                self.count("acked")
-                if seconds is not None:
-                    self.observe(RECEIVE_TO_ACK_SECONDS, seconds)
+                self.observe(RECEIVE_TO_ACK_SECONDS, seconds or 0.0)
             case Nack():
                 self.count("given_back")
             case Reject():
@@ -99,6 +97,7 @@ class Figures:
             counts = dict(self._counts)
         # Each of them was observed.
         counts["produced"] = Histogram.read(SEND_SECONDS, counts).count
+        counts["acked"] = Histogram.read(RECEIVE_TO_ACK_SECONDS, counts).count
         for name, family in _COUNTERS.items():
             yield Reading(family=family, labels=(topic,), value=float(counts.get(name, 0)))
         yield Reading(family=IN_PROGRESS, labels=(topic,), value=float(in_progress()))

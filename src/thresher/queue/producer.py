@@ -65,7 +65,7 @@ class QueueProducer:
         except UnicodeEncodeError as error:
             raise MessageInvalid(f"text that has no UTF-8 cannot be sent: {error}") from error
         self._require_valid(content, given)
-        sent = Sent(self._answered, callback)
+        sent = Sent(self, callback)
         self._in_flight.add(sent)
         try:
             self._producer.produce(self._topic, content, self._queue, sent, headers=given)
@@ -101,8 +101,8 @@ class QueueProducer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answered(self, sent: Sent, error: KafkaError | None, sent_at: float) -> None:
-        """Take in the answer for a message that was sent then."""
+    def answered(self, sent: Sent, error: KafkaError | None, sent_at: float) -> None:
+        """Take in the answer for a message that was sent then. For the message that is answered for."""
         if error is None:
             self._figures.observe(SEND_SECONDS, time.monotonic() - sent_at)
         else:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, Message
 
@@ -29,19 +29,26 @@ def unknown(why: str) -> str:
     return f"whether the message was sent is unknown: {why}; sending again may put it into the queue twice"
 
 
+class Sender(Protocol):
+    """Whoever sends a message."""
+
+    def answered(self, sent: "Sent", error: KafkaError | None, sent_at: float) -> None:
+        """Take in the answer for a message that was sent then."""
+
+
 class Sent(Future[MessageId]):
     """The future of one send. It cannot be cancelled: the message is on its way."""
 
-    def __init__(
-        self, answered: Callable[["Sent", KafkaError | None, float], None], callback: Callable[["Sent"], None] | None
-    ) -> None:
-        # Not `super().__init__()`, which makes a condition. From here on the attributes are a future's own.
-        self._answered, self._callback = answered, callback
+    # A future's own attributes, with which it begins. The garbage collector looks at each object in flight.
+    _state = RUNNING
+    _result: MessageId | None = None
+    _exception: BaseException | None = None
+    _made: threading.Condition | None = None
+
+    def __init__(self, sender: Sender, callback: Callable[["Sent"], None] | None) -> None:
+        # Not `super().__init__()`, which makes a condition.
+        self._sender, self._callback = sender, callback
         self._began = time.monotonic()
-        self._state = RUNNING
-        self._result: MessageId | None = None
-        self._exception: BaseException | None = None
-        self._made: threading.Condition | None = None
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
@@ -68,7 +75,7 @@ class Sent(Future[MessageId]):
             logger.exception("the callback of a send failed")
         finally:
             # Last: whoever waits for all messages may end the program.
-            self._answered(self, error, self._began)
+            self._sender.answered(self, error, self._began)
 
     def _finish(self, result: MessageId | None, exception: BaseException | None) -> None:
         with _lock:

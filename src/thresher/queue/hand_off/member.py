@@ -188,8 +188,9 @@ class MemberThread:
         self._full_since = self._full_since or now
         if now - self._full_since < _FULL_SECONDS:
             # An ack makes room too, and is not told here: so not for long.
-            self._buffer.await_room(self._pace.low, 0.02)
-            if len(self._buffer) <= self._pace.low:
+            if len(self._buffer) > self._pace.low:
+                self._buffer.await_room(self._pace.low, 0.02)
+            else:
                 self._stop.wait(0.005)
         else:
             member.pause()

@@ -15,8 +15,7 @@ class MemoryBuffer(ReceiveBuffer):
     """
 
     def __init__(self, tracker: MemoryTracker) -> None:
-        super().__init__()
-        self._changed = tracker.changed
+        super().__init__(tracker.changed)
         self._look = tracker.look
 
     def take(
