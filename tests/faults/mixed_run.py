@@ -81,22 +81,24 @@ class MixedRun(Scene[MixedSubject]):
         self._crew.begin()
         coming = list(faults)
         clock = told = last = 0.0
-        movement = Movement()
-        while (now := self._agenda.now) < seconds:
-            self._agenda.do_due(now)
-            self._look_after()
-            movement.look(now, self.subject.look)
-            clock += 0.0 if movement.still(now) > STILL_SECONDS else now - last
-            last = now
-            while coming and coming[0].at <= clock:
-                self._do(coming.pop(0))
-            if movement.still(now) > STUCK_SECONDS:
-                self.outline.wrong.append(f"at {now:.1f} s nothing had moved for {STUCK_SECONDS:g} s: {self._stuck()}")
-                movement = Movement(moved=now)
-            if now - told >= TOLD_SECONDS:
-                told = now
-                self._agenda.tell(f"{movement.waiting} wait, {len(self._crew.alive())} programs")
-            time.sleep(0.1)
+        with Movement() as movement:
+            while (now := self._agenda.now) < seconds:
+                self._agenda.do_due(now)
+                self._look_after()
+                movement.look(now, self.subject.look)
+                clock += 0.0 if movement.still(now) > STILL_SECONDS else now - last
+                last = now
+                while coming and coming[0].at <= clock:
+                    self._do(coming.pop(0))
+                if movement.still(now) > STUCK_SECONDS:
+                    self.outline.wrong.append(
+                        f"at {now:.1f} s nothing had moved for {STUCK_SECONDS:g} s: {self._stuck()}"
+                    )
+                    movement.moved = now
+                if now - told >= TOLD_SECONDS:
+                    told = now
+                    self._agenda.tell(f"{movement.waiting} wait, {len(self._crew.alive())} programs")
+                time.sleep(0.1)
         self.outline.unreached = len(coming)
         self._heal()
 
@@ -133,13 +135,13 @@ class MixedRun(Scene[MixedSubject]):
         return verdict
 
     def _drain(self, seconds: float) -> None:
-        movement = Movement(moved=self._agenda.now)
-        while not self.subject.drained():
-            self._look_after()
-            movement.look(self._agenda.now, self.subject.look)
-            still = movement.still(self._agenda.now)
-            assert still < seconds, f"{movement.waiting} are left, and none moves: {self._stuck()}"
-            time.sleep(0.1)
+        with Movement(moved=self._agenda.now) as movement:
+            while not self.subject.drained():
+                self._look_after()
+                movement.look(self._agenda.now, self.subject.look)
+                still = movement.still(self._agenda.now)
+                assert still < seconds, f"{movement.waiting} are left, and none moves: {self._stuck()}"
+                time.sleep(0.1)
 
     def _stuck(self) -> str:
         """Return all that may tell why nothing moves: the end of the log has the stacks of every process."""

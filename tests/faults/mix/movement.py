@@ -1,7 +1,9 @@
 """Whether the load moves on: rows leave the outbox, or offsets pass messages."""
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Self
 
 _LOOK_SECONDS = 1.0
 # How many rows there are, how many of them up to an id, and the highest id; None if nobody answers.
@@ -33,22 +35,39 @@ class Leaving:
         return Look(waiting, moved)
 
 
-@dataclass
 class Movement:
-    """When something was last seen to move."""
+    """When something was last seen to move. A context manager.
 
-    moved: float = 0.0
-    waiting: int = 0
-    _looked: float = 0.0
+    A thread looks: servers that were paused answer late, and the faults that end the pause must not wait for that.
+    """
+
+    def __init__(self, moved: float = 0.0) -> None:
+        self.moved = moved
+        self.waiting = 0
+        self._looked = 0.0
+        self._pool = ThreadPoolExecutor(1)
+        self._looking: Future[Look | None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
 
     def look(self, now: float, look: Callable[[], Look | None]) -> None:
-        """Look, now and then."""
-        if now - self._looked < _LOOK_SECONDS or (found := look()) is None:
-            return
-        self._looked = now
-        self.waiting = found.waiting
-        if found.moved or not found.waiting:
-            self.moved = now
+        """Look, now and then, and take in what the last look has found."""
+        if self._looking is not None:
+            if not self._looking.done():
+                return
+            found = self._looking.result()
+            self._looking = None
+            if found is not None:
+                self._looked = now
+                self.waiting = found.waiting
+                if found.moved or not found.waiting:
+                    self.moved = now
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looking = self._pool.submit(look)
 
     def still(self, now: float) -> float:
         """For how long nothing has moved."""

@@ -130,9 +130,7 @@ class MemberThread:
                 failures = 0
             except (BrokerLost, ProducerProblem, TailUnread) as error:
                 failures = failures + 1 if time.monotonic() - began < 60 else 1
-                logger.warning(
-                    "the consumer joins its group again", extra={"queue": repr(self._queue), "reason": str(error)}
-                )
+                logger.warning("the consumer joins its group again: %s", error, extra={"queue": repr(self._queue)})
                 self._stop.wait(min(_LONGEST_REST_SECONDS, _REST_SECONDS * 2**failures))
             except BaseException as error:  # the application hears of it by its next `receive`
                 if not isinstance(error, ThresherError):
@@ -228,8 +226,9 @@ class MemberThread:
         answer = self._writing.do(effect, member)
         if answer is not None:
             logger.warning(
-                "a hand-off did not succeed at once",
-                extra={"queue": repr(self._queue), "step": type(effect).__name__, "reason": answer.why},
+                "a hand-off did not succeed at once: %s",
+                answer.why,
+                extra={"queue": repr(self._queue), "step": type(effect).__name__},
             )
         return answer
 
@@ -251,9 +250,7 @@ class MemberThread:
             try:
                 return call()
             except (BrokerLost, ProducerProblem) as error:
-                logger.warning(
-                    "a hand-off waits for the broker", extra={"queue": repr(self._queue), "reason": str(error)}
-                )
+                logger.warning("a hand-off waits for the broker: %s", error, extra={"queue": repr(self._queue)})
                 self._rest(tries, member)
         raise AssertionError("the count has no end")
 
