@@ -93,8 +93,9 @@ class MixedQueues(MixedSubject):
 
     def broker(self, *ways: int) -> KafkaOptions:
         # A broker that was stopped for longer than its own controller bears is removed, and the groups that it
-        # coordinated are answered by nobody until it is started anew (seen with Kafka 4.2.1).
-        return proxied_broker(*ways, properties={"broker.session.timeout.ms": "60000"})
+        # coordinated are answered by nobody until it is started anew (seen with Kafka 4.2.1). So this is longer than
+        # any pause. Not longer: a broker that was killed is not taken back before that.
+        return proxied_broker(*ways, properties={"broker.session.timeout.ms": "20000"})
 
     def prepare(self, stack: Stack, bootstrap: str, directory: Path) -> None:
         self._directory = directory
