@@ -1,8 +1,10 @@
 import contextlib
+import gc
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -413,3 +415,26 @@ def test_the_end_of_the_proxy_ends_what_is_held_and_paused(direct: str) -> None:
     assert proxy.requests[Api.API_VERSIONS] == 2
     for line in lines:
         line.close()
+
+
+def test_a_client_that_connects_while_the_proxy_ends_leaves_nothing_open() -> None:
+    done = threading.Event()
+
+    def knock(port: int) -> None:
+        while not done.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), PATIENCE):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as upstream, ThreadPoolExecutor(2) as pool:
+        for _ in range(12):
+            proxy = KafkaProxy(f"127.0.0.1:{upstream.getsockname()[1]}")
+            with proxy:
+                done.clear()
+                knocking = [pool.submit(knock, proxy.port) for _ in range(2)]
+                while proxy.connections < 20:
+                    time.sleep(0.001)
+            done.set()
+            for each in knocking:
+                each.result()
+    # What was left open warns, and warnings are errors.
+    gc.collect()

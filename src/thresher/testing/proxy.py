@@ -177,17 +177,29 @@ class KafkaProxy:
             loop.close()
 
     async def _serve(self, listener: socket.socket) -> None:
-        server = await asyncio.start_server(self._accept, sock=listener, limit=READ_AHEAD)
+        # Not `start_server`: closed while it accepts a connection, it leaves that connection open.
+        listener.setblocking(False)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(listener, self._accept, listener, loop)
         await self._ending.wait()
-        server.close()
-        # A connection that is just being accepted is one of these tasks too, and only then among the connections.
+        loop.remove_reader(listener)
+        listener.close()
         while len(asyncio.all_tasks()) > 1:
             self._cut_connections()
             await asyncio.sleep(0)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            client, _ = listener.accept()
+        except OSError:  # the client has left already
+            return
         self._accepted += 1
-        connection = Connection(number=self._accepted, ends=[writer])
+        connection = Connection(number=self._accepted)
         self._connections.add(connection)
-        connection.task = asyncio.get_running_loop().create_task(self._traffic.carry(connection, reader, writer))
+        connection.task = loop.create_task(self._carry(connection, client))
         connection.task.add_done_callback(lambda _: self._connections.discard(connection))
+
+    async def _carry(self, connection: Connection, client: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=client, limit=READ_AHEAD)
+        connection.ends.append(writer)
+        await self._traffic.carry(connection, reader, writer)

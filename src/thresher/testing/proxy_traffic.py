@@ -163,17 +163,18 @@ class Connection:
     """A client's connection and the one to the broker that belongs to it."""
 
     number: int
-    ends: list[asyncio.StreamWriter]
+    # The client's, and then the broker's.
+    ends: list[asyncio.StreamWriter] = field(default_factory=list)
     asked: dict[int, tuple[int, int]] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
     # We hung up on the client, and something of it is still to be brought to the broker.
     left: bool = False
 
     def cut(self) -> None:
-        """Close both sides."""
+        """Close both sides. One that is being opened is not there yet."""
         for end in self.ends:
             end.transport.abort()
-        if self.task is not None:
+        if self.task is not None and self.ends:
             self.task.cancel()
 
     def hang_up(self) -> None:
