@@ -27,7 +27,6 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from thresher.testing.proxy_traffic import (
-    READ_AHEAD,
     Action,
     Api,
     Connection,
@@ -196,10 +195,5 @@ class KafkaProxy:
         self._accepted += 1
         connection = Connection(number=self._accepted)
         self._connections.add(connection)
-        connection.task = loop.create_task(self._carry(connection, client))
+        connection.task = loop.create_task(self._traffic.carry(connection, client))
         connection.task.add_done_callback(lambda _: self._connections.discard(connection))
-
-    async def _carry(self, connection: Connection, client: socket.socket) -> None:
-        reader, writer = await asyncio.open_connection(sock=client, limit=READ_AHEAD)
-        connection.ends.append(writer)
-        await self._traffic.carry(connection, reader, writer)

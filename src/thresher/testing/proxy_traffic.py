@@ -6,6 +6,7 @@ Only the proxy's own thread touches any of it while the proxy runs.
 import asyncio
 import contextlib
 import enum
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from thresher.core.errors import ThresherError
 _LOOK_SECONDS = 0.01
 # A broker takes no larger request by default; what claims to be larger is not Kafka's framing.
 _LARGEST_FRAME = 100 * 1024 * 1024
-READ_AHEAD = 1024 * 1024
+_READ_AHEAD = 1024 * 1024
 _UNKNOWN = -1
 
 
@@ -213,14 +214,14 @@ class Traffic:
         self.flowing = asyncio.Event()
         self.flowing.set()
 
-    async def carry(
-        self, connection: Connection, client: asyncio.StreamReader, to_client: asyncio.StreamWriter
-    ) -> None:
+    async def carry(self, connection: Connection, accepted: socket.socket) -> None:
         """Carry a connection from its begin to its end: whichever direction ends first ends both."""
+        client, to_client = await asyncio.open_connection(sock=accepted, limit=_READ_AHEAD)
+        connection.ends.append(to_client)
         pumps: Iterable[asyncio.Task[None]] = ()
         try:
             # A broker that is down refuses its clients: so does the proxy, as well as it can.
-            broker, to_broker = await asyncio.open_connection(*self._upstream, limit=READ_AHEAD)
+            broker, to_broker = await asyncio.open_connection(*self._upstream, limit=_READ_AHEAD)
             connection.ends.append(to_broker)
             for end in connection.ends:
                 # What was let go is with the kernel before the next frame is read: no later end of this takes it back.
