@@ -31,7 +31,7 @@ from bench.measuring.rounds import Figures, in_turns, medians
 from bench.relays.place import PARTITIONS, Place
 from bench.relays.sides import reaper_command
 from thresher.devstack.broker import KafkaOptions
-from thresher.election.neli import session_seconds
+from thresher.election.neli_clients import session_seconds
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.outbox import Message, Outbox, Shape
 

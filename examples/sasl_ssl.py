@@ -28,6 +28,7 @@ def main() -> int:
             spark=loaded.spark,
             policy=loaded.policy,
             metrics_seconds=loaded.metrics_seconds,
+            step_down_seconds=loaded.step_down_seconds,
         )
         with stopped_by_signals(harvest), harvest:
             harvest.wait()

@@ -2,10 +2,13 @@
 
     ./run soak relay [--hits 100] [--seed 5] [--from ROUND]     kills it at every seam, again and again
     ./run soak relay --minutes N [--seed 5] [--nodes 1|3]       faults of every kind, at random, one over the other
+    ./run soak relay --minutes N --backlog 500000               the same with 2,000 keys, a backlog, and bursts
 
+With --minutes, --election neli has two or three relays compete with default time-outs, and their election disturbed.
 Either with --delivery at-least-once: then readers of everything are asked, and may have got a record again, directly
 behind itself within its key. With three nodes, every topic is on all of them, and faults of brokers hit one at a time.
-The seed gives the schedule: the same one again, or, with --from, the rest of one that was broken off.
+A backlog is read by windows, and in each burst some rows commit late. No row is large: a table that has held one is not
+read by windows. The seed gives the schedule: the same one again, or, with --from, the rest of one that was broken off.
 """
 
 import argparse
@@ -18,6 +21,7 @@ from pathlib import Path
 
 from soak.mixing.command import soak
 from tests.faults.crash_run import SEAMS, CrashRun, schedule
+from tests.relay.elected_subject import ElectedRelay, elected_kinds
 from tests.relay.mixed_subject import MixedRelay, relay_kinds
 from tests.relay.subject import RelaySubject
 from thresher.relay.settings import Delivery
@@ -32,7 +36,7 @@ RATES = {
 }
 FIGURES = (
     "committed", "rolled_back", "unknown", "read", "repeated", "dead", "filtered", "lost", "phantom", "duplicated",
-    "reordered",
+    "reordered", "altered",
 )  # fmt: skip
 
 
@@ -41,6 +45,8 @@ def main() -> int:
     parser.add_argument("--hits", type=int, default=100, help="hits per seam")
     parser.add_argument("--minutes", type=float, help="mix faults of every kind for so long")
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 3), help="brokers, with --minutes")
+    parser.add_argument("--backlog", type=int, default=0, help="rows before the first relay starts, with --minutes")
+    parser.add_argument("--election", choices=("none", "neli"), default="none", help="with --minutes")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--log", type=Path, help="keep what the relays said in this file, with --minutes")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the round to begin with")
@@ -48,16 +54,28 @@ def main() -> int:
     options = parser.parse_args()
     if options.minutes is None and options.nodes > 1:
         parser.error("--nodes: seams are of one broker; several need --minutes")
+    if options.minutes is None and options.backlog:
+        parser.error("--backlog: it needs --minutes")
+    if options.minutes is None and options.election != "none":
+        parser.error("--election: it needs --minutes")
     # Broken off from outside, it still leaves nothing behind.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
     return seams(options) if options.minutes is None else mixed(options)
 
 
 def mixed(options: argparse.Namespace) -> int:
-    relay = MixedRelay(rate=RATES[options.delivery, options.nodes], delivery=options.delivery)
+    rate = RATES[options.delivery, options.nodes]
+    elected = options.election == "neli"
+    relay: MixedRelay
+    if elected:
+        relay = ElectedRelay(rate=rate, delivery=options.delivery)
+        kinds = elected_kinds(options.nodes)
+    else:
+        relay = MixedRelay(rate=rate, delivery=options.delivery, backlog=options.backlog)
+        kinds = relay_kinds(options.nodes, backlog=options.backlog > 0)
     return soak(
         relay,
-        relay_kinds(options.nodes),
+        kinds,
         lambda verdict: {name: getattr(verdict, name) for name in FIGURES},
         minutes=options.minutes,
         seed=options.seed,
@@ -67,6 +85,8 @@ def mixed(options: argparse.Namespace) -> int:
         more=lambda: {
             "nodes": options.nodes,
             "delivery": options.delivery,
+            "backlog": options.backlog,
+            "election": options.election,
             "rows": relay.end_load().committed,
         },
     )

@@ -1,7 +1,9 @@
 """What tests ask about processes and places, and how they wait for it."""
 
 import contextlib
+import ctypes
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,7 +23,36 @@ def alive(pid: int) -> bool:
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped the process."""
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+    return state_of(pid) == "T"
+
+
+def state_of(pid: int) -> str:
+    """The letter for what its main thread does: R runs, S waits, T was stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def signal_a_thread(pid: int, kind: signal.Signals) -> None:
+    """Send a signal to another thread of a process than its main one, as the kernel may do with any signal."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    others = sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir() if int(entry.name) != pid)
+    for thread in others:
+        # The threads of Kafka's client block all signals: sent there, one would wait for ever. A thread may have ended.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if not _signals(pid, thread, "SigBlk") >> (kind - 1) & 1 and libc.tgkill(pid, thread, int(kind)) == 0:
+                return
+    raise AssertionError(f"no thread of {pid} takes {kind}")
+
+
+def hears(pid: int, kind: signal.Signals) -> bool:
+    """Whether the process has a handler for a signal."""
+    return bool(_signals(pid, pid, "SigCgt") >> (kind - 1) & 1)
+
+
+def _signals(pid: int, thread: int, field: str) -> int:
+    (line,) = [
+        each for each in Path(f"/proc/{pid}/task/{thread}/status").read_text().splitlines() if each.startswith(field)
+    ]
+    return int(line.split()[1], 16)
 
 
 def parent(pid: int) -> int:

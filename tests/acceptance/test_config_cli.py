@@ -94,6 +94,9 @@ def test_no_log_of_a_relay_in_trouble_shows_a_secret(stack: Stack, tmp_path: Pat
         relay.kill()
         relay.wait()
     assert SECRET not in log.read_text()
+    if log_format == "json":
+        # All of them, also those of Spark, of the client's debugging, and the last.
+        assert [json.loads(line)["level"] for line in log.read_text().splitlines()]
 
 
 def test_a_password_that_is_refused_is_not_shown(stack: Stack, dsn: str, tmp_path: Path) -> None:
@@ -103,11 +106,21 @@ def test_a_password_that_is_refused_is_not_shown(stack: Stack, dsn: str, tmp_pat
         (conninfo.make_conninfo(dsn, password=SECRET), secure(stack), "password authentication failed"),
         (dsn, secure(stack, **{"sasl.password": SECRET}), "uthentication"),
     ):
-        path.write_text(json.dumps({"name": "relay", "data_source": data_source, "kafka": kafka, "status": "off"}))
+        keys = {
+            "name": "relay",
+            "data_source": data_source,
+            "kafka": kafka,
+            "status": "off",
+            "log_format": "json",
+            "grace_seconds": 1,
+        }
+        path.write_text(json.dumps(keys))
         answer = thresher("run", "--verbose", "-c", str(path))
         assert answer.returncode == 4, answer.stderr
-        assert why in answer.stderr
+        assert SECRET not in answer.stderr
         assert "Traceback" not in answer.stderr
+        *_, last = [json.loads(line) for line in answer.stderr.splitlines()]
+        assert (last["level"], why in last["message"]) == ("error", True), last
 
 
 def test_the_pages_program_runs(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.faults.proxied import PROXIED
 from tests.in_process import thresher
-from tests.processes import environment
+from tests.processes import environment, eventually, signal_a_thread, state_of
 from tests.queue.topics import QueueTopics
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
@@ -173,6 +173,19 @@ def test_a_signal_ends_receiving_and_keeps_its_acks(shell: Shell, topics: QueueT
         assert (receiving.returncode, rest, errors) == (0, b"", b"")
     assert sorted(printed) == [b"%d\n" % number for number in range(5)]
     assert len(topics.ended(b"jobs")) == 5
+
+
+def test_a_sender_that_waits_for_lines_is_interrupted(shell: Shell) -> None:
+    with shell.started("send", "jobs", "--lines") as sending:
+        assert sending.stdin is not None
+        assert sending.stdout is not None
+        sending.stdin.write(b"first\n")
+        sending.stdin.flush()
+        assert sending.stdout.readline()
+        eventually(lambda: all(state_of(sending.pid) == "S" for _ in range(5)), PATIENCE_SECONDS)
+        # Whichever thread the kernel chooses.
+        signal_a_thread(sending.pid, signal.SIGINT)
+        assert sending.wait(PATIENCE_SECONDS) == 130
 
 
 def test_what_nobody_reads_is_not_acked(shell: Shell, topics: QueueTopics) -> None:

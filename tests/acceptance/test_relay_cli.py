@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import environment, eventually
+from tests.processes import environment, eventually, signal_a_thread
 from tests.relay.relaying import Place
 from thresher.cli.status import RelayUnreachable, ask
 from thresher.devstack.stack import Stack
@@ -85,10 +85,10 @@ def running(at: Place, directory: Path, **keys: Any) -> Iterator[Running]:
 
 
 def test_an_operators_day(at: Place, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def same(batch):\n    return batch\n")
+    (tmp_path / "mine.py").write_text("def same(batch):\n    print('a word of mine')\n    return batch\n")
     at.stash(*(Message(topic=at.topic, key=f"k{n % 3}", value=str(n)) for n in range(100)))
     at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES ('not a topic', 'k', 'v')")
-    with running(at, tmp_path, transform="mine:same") as relay:
+    with running(at, tmp_path, transform="mine:same", log_format="json") as relay:
         at.read(100, seconds=UP_SECONDS)
         picture = relay.until(
             lambda picture: (
@@ -104,18 +104,21 @@ def test_an_operators_day(at: Place, tmp_path: Path) -> None:
         assert json.loads(thresher("status", "--at", relay.status, "--json").stdout)["name"] == f"{at.prefix}relay"
         dead(at)
         picture = relay.until(lambda picture: picture["dead_rows"] == 0)
-        relay.process.send_signal(signal.SIGTERM)
+        # Whichever thread the kernel chooses.
+        signal_a_thread(relay.process.pid, signal.SIGTERM)
         assert relay.process.wait(UP_SECONDS) == 0
         log = relay.log.read_text()
     assert "Traceback" not in log
+    said = [(line["logger"], line["message"]) for line in map(json.loads, log.splitlines())]
+    assert ("thresher.spark.java", "spark: a word of mine") in said
     assert "101 rows relayed" in log or (disturbed(picture) and "rows relayed" in log)
     nobody = thresher("status", "--at", relay.status)
     assert (nobody.returncode, "no relay answers" in nobody.stderr) == (1, True)
 
 
 def disturbed(picture: dict[str, Any]) -> bool:
-    """Whether a shard had to start over, as where a commit took long: its rows were recovered, not relayed."""
-    return any(shard["restarts"] for shard in picture["shards"])
+    """Whether a shard had to recover, as where a commit took long: its rows were recovered, not relayed."""
+    return any(shard["restarts"] or shard["recovered"] for shard in picture["shards"])
 
 
 def dead(at: Place) -> None:
@@ -146,14 +149,16 @@ def test_a_history_is_verified_end_to_end(at: Place, tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     with running(at, tmp_path) as relay:
         pumped = thresher(
-            "pump", "--records", "2000", "--keys", "20", "--topic", at.topic, "--rollback", "0.2", "--history",
-            str(history), "--ds", at.dsn,
+            "pump", "--records", "2000", "--keys", "20", "--topic", at.topic, "--rollback", "0.2", "--varied",
+            "0.2", "--history", str(history), "--ds", at.dsn,
         )  # fmt: skip
         assert pumped.returncode == 0, pumped.stderr
         asked = ["verify", "--history", str(history), "--bootstrap", at.stack.kafka.bootstrap, "--ds", at.dsn]
         verified = thresher(*asked, "--wait", "120")
         assert verified.returncode == 0, verified.stdout + verified.stderr
-        assert verified.stdout.splitlines()[-1] == "lost 0, phantom 0, duplicated 0, out of order 0"
+        assert verified.stdout.splitlines()[-1] == "lost 0, phantom 0, duplicated 0, out of order 0, altered 0"
+        told = json.loads(thresher(*asked, "--json").stdout)
+        assert (told["ok"], told["objections"], told["longest_silence_seconds"] >= 0) == (True, [], True)
         at.stash(Message(topic=at.topic, key="k", value="not the pump's"))
         # Once it is relayed, and once the broker has written that its transaction is committed.
         eventually(lambda: (found := thresher(*asked)).returncode == 1 and "phantom 1" in found.stdout, UP_SECONDS)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from tests.relay.table_model import DeadEntry, TableModel, Version
 from thresher.db.catalog import Relation
 from thresher.db.control import ControlRow, Incarnation, NewControlRow, require_same
+from thresher.db.lock_holder import LockHolder
 from thresher.db.names import TableName
 from thresher.db.outbox_store import DeadContent, DeadRow, Fates, OutboxBacklog, PendingRow, Wanted
 from thresher.db.problem import DatabaseLost, DatabaseRefused
@@ -69,9 +70,12 @@ class ModelStore:
         self._at.sessions.append(session)
         return session
 
+    def require_sessions(self, application: str) -> None:
+        """Every session of the model is its own."""
+
     def pending_reader(self, application: str, *, since: str) -> "ModelReader":
         require_same(self.session(application).incarnation().since, since)
-        return ModelReader(self._at.tables)
+        return ModelReader(self._at)
 
 
 class ModelProbe:
@@ -88,8 +92,14 @@ class ModelProbe:
 class ModelReader:
     """Reads pending rows of the model, in which no transaction is ever open."""
 
-    def __init__(self, tables: TableModel[StoredMessage]) -> None:
-        self._tables = tables
+    def __init__(self, at: ModelDatabase) -> None:
+        self._at, self._opened_on = at, at.tables
+
+    @property
+    def _tables(self) -> TableModel[StoredMessage]:
+        if self._at.tables is not self._opened_on and self._at.tables.outbox:
+            raise DatabaseLost("the table was replaced")
+        return self._at.tables
 
     def few(self, wanted: Wanted) -> Sequence[PendingRow]:
         return [_pending(*row) for row in self._tables.pending(wanted)]
@@ -109,7 +119,9 @@ class ModelReader:
         rows = sorted(row for row in every if after < row[0] <= upto)
         whole = len(rows) < wanted.rows
         window = _batch(rows[: wanted.rows])
-        return window.append_column("old", pa.array([True] * window.num_rows, pa.bool_())), whole
+        for name, age in (("age", 2), ("horizon_age", 1)):
+            window = window.append_column(name, pa.array([age] * window.num_rows, pa.int32()))
+        return window, whole
 
     def oldest_transaction(self) -> str | None:
         return None if any(entry.fate.blocking for entry in self._tables.dead.values()) else "1"
@@ -167,8 +179,12 @@ class ModelSession:
     def dead_rows(self) -> "ModelDeadRows":
         return ModelDeadRows(self._tables, self._at.ticks)
 
-    def marks(self, relay: str, term: str) -> "ModelMarks":
-        return ModelMarks(self._tables, relay, term)
+    def marks(self, relay: str, term: str, *, table: str | None = None) -> "ModelMarks":
+        return ModelMarks(self, relay, term, table)
+
+    @property
+    def tables(self) -> TableModel[StoredMessage]:
+        return self._tables
 
     def probe(self, buckets: Collection[int]) -> "ModelProbe":
         return ModelProbe(self._tables, buckets)
@@ -181,12 +197,17 @@ class ModelSession:
 
     def incarnation(self) -> Incarnation:
         now = (self._at.now() - _EPOCH).total_seconds()
-        return Incarnation(system_id="model", since=str(id(self._tables)), now=now)
+        identity = str(id(self._tables))
+        return Incarnation(system_id="model", since=identity, now=now, table=identity)
 
     def end_sessions(self, *, starting: str, but: str) -> None:
         for session in self._at.sessions:
             if session is not self and session.application.startswith(starting):
                 session.ended |= not session.application.startswith(but)
+
+    def lock_holders(self, application: str) -> Sequence[LockHolder]:  # noqa: ARG002
+        # Its calls are done one after another: nobody waits.
+        return ()
 
     def backlog(self) -> OutboxBacklog:
         tables = self._tables
@@ -245,14 +266,17 @@ class ModelControl:
 class ModelMarks:
     """Marks of a relay under a term."""
 
-    def __init__(self, tables: TableModel[StoredMessage], relay: str, term: str) -> None:
-        self._tables, self._relay, self._term = tables, relay, term
+    def __init__(self, session: ModelSession, relay: str, term: str, table: str | None) -> None:
+        self._session, self._relay, self._term, self._table = session, relay, term, table
 
     def mark(self, wanted: Wanted, leader: UUID) -> Sequence[PendingRow]:
-        return [_pending(*row) for row in self._tables.mark(wanted, leader, self._relay, self._term)]
+        found = self._session.tables.mark(wanted, leader, self._relay, self._term)
+        if found and self._table not in {None, self._session.incarnation().table}:
+            raise DatabaseLost("the table was replaced")
+        return [_pending(*row) for row in found]
 
     def reset(self, ids: Collection[int], leader: UUID) -> int:
-        return self._tables.reset(ids, leader, self._relay, self._term)
+        return self._session.tables.reset(ids, leader, self._relay, self._term)
 
 
 class ModelDeadRows:

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.election.watching import SOON_SECONDS, Watched, overlaps
+from tests.processes import eventually
 from thresher.devstack.stack import Stack
 from thresher.election.election import competitor
 from thresher.election.leadership import Acquired, Leadership, Refreshed, Revoked
@@ -72,6 +73,8 @@ def test_one_alone_leads_refreshes_its_id_and_is_over_when_stopped(make: Make) -
     acquired = leadership.wait(SOON_SECONDS)
     assert isinstance(acquired, Acquired)
     assert leadership.leader_id == acquired.leader_id
+    # Its election answers.
+    eventually(lambda: leadership.trouble is None, SOON_SECONDS)
 
     another = leadership.refresh()
     assert another is not None

@@ -130,13 +130,18 @@ def test_a_consumer_stopped_past_its_session_starts_nothing_twice(consuming: Con
     sleeper.send_signal(signal.SIGCONT)
     more = consuming.send(20)
     eventually(lambda: consuming.all_passed() and set(consuming.received()) >= more, PATIENCE_SECONDS, consuming.said)
+
+    def left() -> set[MessageId]:
+        """Those of a hand-off in doubt that somebody else was past already: they are the tracker's."""
+        return _unfinished(consuming) if "a hand-off did not succeed at once" in consuming.said() else set()
+
     # Started messages stay their consumer's, also of one that was stopped for long.
-    eventually(lambda: set(consuming.received()) == sent | more, PATIENCE_SECONDS, consuming.said)
+    eventually(lambda: set(consuming.received()) | left() == sent | more, PATIENCE_SECONDS, consuming.said)
     consuming.end()
     assert consuming.topics.verdict(QUEUE, sent | more) == [], consuming.said()
     received = consuming.received()
     assert len(received) == len(set(received)), consuming.said()
-    assert _unfinished(consuming) == set()
+    assert _unfinished(consuming) == (sent | more) - set(received)
 
 
 def test_consumers_that_come_and_go_share_the_messages(consuming: Consuming) -> None:

@@ -26,6 +26,7 @@ from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.relay.names import progress_topic, sessions
 from thresher.relay.protocol.progress import Origin, encode, progress_of
+from thresher.relay.protocol.seal import Seal
 from thresher.relay.settings import Delivery
 from thresher.spark.session.session import Session
 
@@ -189,7 +190,9 @@ def outbox_id(place: Place) -> str:
 
 
 def note(place: Place, record: bytes) -> None:
-    """Put a record where the relay keeps its progress."""
+    """Put a record where the relay keeps its progress, under its seal."""
+    ((secret,),) = place.sql("SELECT secret::text FROM thresher_relay")
+    seal = Seal(secret=secret, topic=progress_topic(place.settings().name), partition=0)
     producer = Producer({"bootstrap.servers": place.stack.kafka.bootstrap})
-    producer.produce(progress_topic(place.settings().name), record, partition=0)
+    producer.produce(seal.topic, record, partition=0, headers=[*seal.headers(b"", record)])
     assert producer.flush(60) == 0

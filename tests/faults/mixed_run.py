@@ -99,6 +99,7 @@ class MixedRun(Scene[MixedSubject]):
                     told = now
                     self._agenda.tell(f"{movement.waiting} wait, {len(self._crew.alive())} programs")
                 time.sleep(0.1)
+            self.outline.stood_still(movement.longest)
         self.outline.unreached = len(coming)
         self._heal()
 
@@ -142,6 +143,7 @@ class MixedRun(Scene[MixedSubject]):
                 still = movement.still(self._agenda.now)
                 assert still < seconds, f"{movement.waiting} are left, and none moves: {self._stuck()}"
                 time.sleep(0.1)
+            self.outline.stood_still(movement.longest)
 
     def _stuck(self) -> str:
         """Return all that may tell why nothing moves: the end of the log has the stacks of every process."""

@@ -26,10 +26,11 @@ from tests.faults.proxied import PROXIED
 from tests.processes import eventually
 from thresher.devstack.broker import CLIENTS
 from thresher.devstack.stack import Stack
-from thresher.election import neli
+from thresher.election import neli_clients
 from thresher.election.leadership import Acquired, Fenced, Revoked
 from thresher.election.lease import Lease
-from thresher.election.neli import Neli, consumer_properties
+from thresher.election.neli import Neli
+from thresher.election.neli_clients import consumer_properties
 from thresher.election.problem import ElectionRefused, LeaderTopicMissing
 from thresher.election.settings import ElectionSettings
 from thresher.election.tenure import LATE
@@ -37,7 +38,7 @@ from thresher.kafka.admin import Admin
 from thresher.testing.proxy import KafkaProxy
 
 # The deadline is short, the session is not: between them, one is cut off and still the owner.
-HASTY = ElectionSettings(heartbeat_timeout_seconds=1.5)
+HASTY = ElectionSettings(heartbeat_timeout_seconds=1.5, grace_seconds=1.0)
 SESSION_LEAST_SECONDS = 12.0
 # A busy machine loses no leadership by it, and it can be waited for.
 STEADY = ElectionSettings(heartbeat_timeout_seconds=8.0)
@@ -102,7 +103,7 @@ def played(stage: Stage) -> Iterator[dict[str, Future[Any]]]:
     """All scenarios, begun together."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(SCENARIOS)) as pool:
         # The least that a broker allows leaves too little between a short deadline and it for a busy machine.
-        patch.setattr(neli, "_LEAST_SESSION_SECONDS", SESSION_LEAST_SECONDS)
+        patch.setattr(neli_clients, "_LEAST_SESSION_SECONDS", SESSION_LEAST_SECONDS)
         yield {name: pool.submit(function, stage) for name, function in SCENARIOS.items()}
 
 
@@ -317,8 +318,9 @@ def test_a_lease_beside_an_outbox_that_is_not_there_is_an_error_to_act_on(stage:
 
 def test_a_database_that_is_not_there_is_an_error_to_act_on_that_shows_no_password(stage: Stage) -> None:
     lease = Lease(
-        dsn=psycopg.conninfo.make_conninfo(stage.dsn, dbname="not_there", password="s3cret"), beside=OUTBOX, name="n"
-    )
+        dsn=psycopg.conninfo.make_conninfo(stage.dsn, dbname="not_there", password="s3cret"),
+        beside=OUTBOX, name="n", grace_seconds=1.0,
+    )  # fmt: skip
     lease.start()
     with pytest.raises(ElectionRefused) as raised:
         lease.wait(SOON_SECONDS)
@@ -371,14 +373,16 @@ def test_a_leader_that_was_cut_off_resumes_under_another_id_if_it_still_owns_and
 
 
 @scenario
-def neli_storm(stage: Stage) -> int:
+def neli_storm(stage: Stage) -> tuple[int, int]:
     over = threading.Event()
+    joined: list[float] = []
 
     def bare() -> None:
         """A member that knows nothing of leadership, and never stays."""
         while not over.is_set():
             member = Consumer(consumer_properties(stage.kafka, "storm", ElectionSettings()))
             member.subscribe(["storm.leader"])
+            joined.append(time.monotonic())
             deadline = time.monotonic() + 0.7
             while time.monotonic() < deadline and not over.is_set():
                 member.consume(1, 0.05)
@@ -397,12 +401,15 @@ def neli_storm(stage: Stage) -> int:
             thread.join()
         eventually(lambda: sum(each.leads for each in watched) == 1, SESSION_SECONDS)
     assert not overlaps(each.claims for each in watched)
-    return sum(isinstance(change, Acquired) for each in watched for change in each.changes)
+    return len(joined), sum(isinstance(change, Acquired) for each in watched for change in each.changes)
 
 
 def test_members_that_join_and_leave_every_second_never_make_two_leaders_and_one_stays(played: Played) -> None:
-    # Seen: one leadership throughout, since what is owned is not moved.
-    assert played["neli_storm"].result() < 10
+    joined, leaderships = played["neli_storm"].result()
+    # Whether the group takes one in before it leaves again, is not asked.
+    assert joined >= 3
+    # Seen: one leadership throughout, since what is owned is not moved. A stall of the machine may cost one.
+    assert 1 <= leaderships <= 3
 
 
 @scenario
@@ -520,12 +527,12 @@ def neli_read_only(stage: Stage) -> None:
         assert len(one.changes) == 1
 
     for group, topic in (("readers", "never-made"), ("others", "read-only")):
-        denied = stage.neli(group, topic=topic, kafka=login)
+        denied = stage.neli(group, topic=topic, kafka=login, settings=HASTY)
         denied.start()
         with pytest.raises((ElectionRefused, LeaderTopicMissing)):
             denied.wait(SESSION_SECONDS)
         denied.stop()
-    denied = stage.neli("readers", topic="read-only", kafka={**login, "sasl.password": "wrong"})
+    denied = stage.neli("readers", topic="read-only", kafka={**login, "sasl.password": "wrong"}, settings=HASTY)
     denied.start()
     with pytest.raises(ElectionRefused) as raised:
         denied.wait(SESSION_SECONDS)

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Consumer
 
 from tests.faults.patient import PRODUCER
 from tests.processes import eventually
@@ -64,12 +65,13 @@ def values(place: Place, count: int) -> list[int]:
 
 def test_a_harvest_leads_relays_tells_its_listeners_and_stops(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     harvest = made(place)
-    listener = Listener(harvest)
 
+    # The first of them: its trouble is its own.
     @harvest.on_event
     def failing(_event: Event) -> None:
         raise RuntimeError("the listener's own trouble")
 
+    listener = Listener(harvest)
     assert (harvest.state, harvest.is_leader, harvest.leader_id) == (State.CREATED, False, None)
     with pytest.raises(HarvestMisused):
         harvest.wait()
@@ -84,7 +86,7 @@ def test_a_harvest_leads_relays_tells_its_listeners_and_stops(place: Place, capl
         assert harvest.is_leader
         listener.until(lambda: any(event.relayed == 100 for event in listener.of(MeterRead)))
         assert harvest.wait(0) is State.RUNNING
-        eventually(lambda: harvest.in_flight_records == 0 and harvest.in_flight_keys == 0, RELAYED_SECONDS)
+        eventually(lambda: harvest.in_flight_records == 0 and harvest.in_flight_keys == (), RELAYED_SECONDS)
     assert harvest.state is State.STOPPED
     assert harvest.wait() is State.STOPPED
     assert harvest.relayed == 100
@@ -111,12 +113,21 @@ def test_a_harvest_that_was_stopped_before_it_began_is_over() -> None:
 
 
 def touching(place: Place) -> list[Any]:
-    """What the relay has open in its database, or has ever made there."""
+    """What the relay has open in its database, but for probes, or has ever made there."""
     open_ = place.sql(
-        "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s",
+        "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s "
+        "AND application_name NOT LIKE %s",
         "thresher%",
+        "thresher-probe/%",
     )
     return [*open_, *place.sql("SELECT 1 WHERE to_regclass('thresher_relay') IS NOT NULL")]
+
+
+def uses(place: Place) -> list[Any]:
+    """How often the outbox was read and written, by whomever, as far as sessions have reported it: at their end."""
+    return place.sql(
+        "SELECT n_tup_ins, n_tup_upd, n_tup_del, seq_scan, idx_scan FROM pg_stat_user_tables WHERE relname = 'outbox'"
+    )
 
 
 def test_a_standby_leaves_the_database_alone_and_leadership_that_ends_ends_the_relay(place: Place) -> None:
@@ -124,9 +135,12 @@ def test_a_standby_leaves_the_database_alone_and_leadership_that_ends_ends_the_r
     harvest = made(place, election=election)
     listener = Listener(harvest)
     stash(place, 0, 10)
+    eventually(lambda: uses(place)[0][0] == 10, RELAYED_SECONDS)
+    before = uses(place)
     with harvest:
         time.sleep(0.5)
         assert touching(place) == []
+        assert uses(place) == before
         election.grant()
         assert values(place, 10) == list(range(10))
         first = harvest.leader_id
@@ -219,16 +233,19 @@ def test_clients_and_logger_can_be_the_callers_own(place: Place) -> None:
 
     logger.addHandler(Keep())
     logger.setLevel(logging.INFO)
-    settings = {
-        "producer_factory": "tests.relay.factories:marked_producer",
-        "connection_factory": "tests.relay.factories:marked_connection",
-    }
+    consumers: list[dict[str, Any]] = []
+
+    def consumer(properties: dict[str, Any]) -> Consumer:
+        consumers.append(properties)
+        return Consumer(properties)
+
+    election = ElectionSettings(kind=ElectionKind.NELI, consumer_factory=consumer)
+    settings = {"producer_factory": "tests.relay.factories:marked_producer"}
     stash(place, 0, 10)
-    with made(place, election=NONE, logger=logger, settings=settings):
+    with made(place, election=election, logger=logger, settings=settings):
         # The caller's producer adds a header.
         assert all(("made-by", b"the caller") in (message.headers() or []) for message in place.read(10))
-        marked = "SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'marked/%'"
-        eventually(lambda: place.sql(marked), RELAYED_SECONDS)
+    assert {each["group.id"] for each in consumers} == {place.settings().name}
     assert any("taken over" in text for text in told)
     assert logging.getLogger("thresher").propagate
 

@@ -123,7 +123,9 @@ def test_a_newer_task_of_the_same_attempt_takes_the_line_and_the_older_one_ends(
             def older_ended() -> bool:
                 # The newcomer says that it is there: nobody is ended for its silence. It may be hung up on by now.
                 with contextlib.suppress(ConnectionBroken):
-                    client.socket.send({"is": "beat", "counts": {}, "gauges": {}, "resident": 1, "dropped": 0})
+                    client.socket.send(
+                        {"is": "beat", "counts": {}, "gauges": {}, "steps": {}, "resident": 1, "dropped": 0}
+                    )
                 return not alive(before.pid or 0)
 
             eventually(older_ended, 60)  # seen: 0.1
@@ -151,7 +153,9 @@ def test_a_task_that_talks_nonsense_loses_its_line_and_harms_nobody(engines: Eng
         with Client(engine) as client:
             client.socket.send(hello(engine))
             assert client.answer() is not None
-            client.socket.send({"is": "beat", "counts": {"rows": None}, "gauges": {}, "resident": 1, "dropped": 0})
+            client.socket.send(
+                {"is": "beat", "counts": {"rows": None}, "gauges": {}, "steps": {}, "resident": 1, "dropped": 0}
+            )
             while client.answer() is not None:
                 pass
         until(engine, lambda shot: shot.shards[0].attempt >= 2 and shot.shards[0].state == "running")

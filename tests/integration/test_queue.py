@@ -135,7 +135,7 @@ def _notes(topics: QueueTopics) -> list[bytes]:
     facts = topics.admin.topic(topics.config.queues_topic)
     assert facts is not None
     for partition in range(facts.partitions):
-        with CommittedTail(topics.config.queues_topic, partition, topics.eyes, fenced=False) as tail:
+        with CommittedTail(topics.config.queues_topic, partition, topics.eyes) as tail:
             found += tail.whole()
     return found
 
@@ -209,7 +209,7 @@ def test_a_message_whose_start_is_refused_is_a_dead_letter(stack: Stack) -> None
         eventually(lambda: figures(service)["messages_dead"] == 1, PATIENCE_SECONDS)
     found: list[bytes] = []
     for partition in range(3):
-        with CommittedTail(topics.config.dead_topic, partition, topics.eyes, fenced=False) as tail:
+        with CommittedTail(topics.config.dead_topic, partition, topics.eyes) as tail:
             found += tail.whole()
     assert [len(each) for each in found] == [64_000]
     assert too_large not in topics.started(b"jobs")

@@ -1,6 +1,5 @@
 """Handlers in threads, and what signals do to programs that run handlers. Handlers of asyncio: `test_queue_aio`."""
 
-import re
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import environment, eventually
+from tests.processes import environment, eventually, hears, signal_a_thread
 from tests.queue.application_signals import hearing
 from thresher.queue import Message, OffsetsLost, Queue, QueueConsumer
 from thresher.queue.memory import MemoryQueueService
@@ -177,12 +176,6 @@ def program(where: str, hang: str) -> Iterator[Any]:
             process.kill()
 
 
-def hears(process: Any, kind: signal.Signals) -> bool:
-    """Whether a handler is installed for a signal."""
-    (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
-    return bool(int(caught, 16) >> (kind - 1) & 1)
-
-
 @pytest.mark.parametrize("where", ["threads", "asyncio"])
 def test_a_second_signal_waits_for_no_handler(where: str) -> None:
     with program(where, "wait") as process:
@@ -195,12 +188,22 @@ def test_a_second_signal_waits_for_no_handler(where: str) -> None:
     assert "handlers are not waited for" in errors
 
 
+@pytest.mark.parametrize("where", ["threads", "asyncio"])
+def test_signals_that_other_threads_get_are_heard(where: str) -> None:
+    with program(where, "wait") as process:
+        signal_a_thread(process.pid, signal.SIGTERM)
+        signal_a_thread(process.pid, signal.SIGINT)
+        out, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode in {128 + signal.SIGTERM, 128 + signal.SIGINT}, errors
+    assert out.splitlines() == ["given back 2"] * 2
+
+
 @pytest.mark.parametrize("hang", ["ignore", "block"])
 def test_a_third_signal_ends_what_cannot_be_cancelled(hang: str) -> None:
     with program("asyncio", hang) as process:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        eventually(lambda: not hears(process, signal.SIGTERM), PATIENCE_SECONDS)
+        eventually(lambda: not hears(process.pid, signal.SIGTERM), PATIENCE_SECONDS)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == -signal.SIGTERM, errors

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.patient import PRODUCER
 from tests.relay.relaying import Place
-from thresher.delivery.carrier import Poison
+from thresher.delivery.rules import Poison
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.spark.session.session import Session
@@ -63,7 +63,8 @@ def test_bad_rows_among_good_ones_are_set_aside_and_all_others_arrive_once_in_or
         rows.insert(draw.randrange(len(rows)), odd)
     insert(at, rows)
     settings: dict[str, Any] = {"producer": {"compression.type": "none"}, "producer_factory": PRODUCER}
-    with at.relaying(**settings, transforms=("tests.relay.transforms:picky",)) as relaying:
+    soon = {"grace_seconds": 1.0}
+    with at.relaying(**settings, transforms=("tests.relay.transforms:picky",), limits=soon) as relaying:
         good = [row for row in rows if row.kind is None]
         relaying.until(lambda: at.pending() == 0, 90)
         assert arrived(at, narrow, long, count=len(good)) == streams(good)

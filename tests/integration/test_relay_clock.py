@@ -78,7 +78,7 @@ def test_rows_whose_time_a_wrong_clock_gave_wait_for_it_and_are_not_set_aside(
     at.stash(Message(topic=at.topic, key="k3", value="own", timestamp=datetime(2400, 1, 1, tzinfo=UTC)))
     at.stash(*(Message(topic=at.topic, key=f"k{n % 7}", value=str(n)) for n in range(40, 50)))
     try:
-        with at.relaying(shards=1, hook="tests.faults.clock:far") as relaying:
+        with at.relaying(shards=1, hook="tests.faults.clock:far", limits={"grace_seconds": 1.0}) as relaying:
             relaying.until(lambda: any("clocks" in (shard.last_error or "") for shard in relaying.shards), 60)
             assert at.dead() == []
             assert at.pending() == 51

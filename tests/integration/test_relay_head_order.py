@@ -16,10 +16,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.relay.reads import ids_of, read
+from tests.relay.reads import count_fetches, ids_of, read
 from tests.relay.relaying import Place, taken_over
 from thresher.cli.dead import replay
-from thresher.db.postgres.arrow_session import ArrowSession
 from thresher.db.postgres.sessions import incarnation
 from thresher.devstack.stack import Stack
 from thresher.outbox.shape import BUCKETS, bucket_of
@@ -150,6 +149,14 @@ class World:
         if self.place.sql("SELECT id FROM outbox_dead LIMIT 1"):
             replay(every=True, ds=self.place.dsn)
 
+    def play(self) -> None:
+        """Go to the end, and see that all is in order."""
+        with contextlib.ExitStack() as open_:
+            for writer in self.writers:
+                open_.enter_context(writer.connection)
+            self.go()
+        self.require_order()
+
     def go(self) -> None:
         """Let things happen, then let everything be sent."""
         doings = {self.write: 3, self.read: 5, self.publish: 4.5, self.go_back: 0.1, self.hold: 0.2, self.replay: 0.6}
@@ -208,14 +215,7 @@ def head(place: Place, shards: int) -> Iterator[PendingRows]:
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many reads there were of which kind."""
-    fetch, kinds = ArrowSession.fetch, Counter[str]()
-
-    def counted(arrow: ArrowSession, query: str, wanted: dict[str, Any], **more: Any) -> Any:
-        kinds["window" if "upto" in wanted else "buckets"] += 1
-        return fetch(arrow, query, wanted, **more)
-
-    monkeypatch.setattr(ArrowSession, "fetch", counted)
-    return kinds
+    return count_fetches(monkeypatch)
 
 
 # With more of them, rows of blocked keys keep reads from going by age at all.
@@ -225,11 +225,7 @@ def test_all_that_was_committed_is_sent_once_and_in_the_order_of_each_key(
     place: Place, head: PendingRows, keys: list[str], seed: int, fetched: Counter[str]
 ) -> None:
     world = World(place, head, keys, seed)
-    with contextlib.ExitStack() as open_:
-        for writer in world.writers:
-            open_.enter_context(writer.connection)
-        world.go()
-    world.require_order()
+    world.play()
     assert len(world.sent) > 5_000
     # Else there was nothing to see.
     assert fetched["window"] > 2

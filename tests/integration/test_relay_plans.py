@@ -9,7 +9,7 @@ import pytest
 
 from thresher.db import TableName, statement
 from thresher.db.postgres.arrow_session import UNSORTED
-from thresher.db.postgres.head_queries import bounded_query, head_query, next_query, window_query
+from thresher.db.postgres.head_queries import bounded_query, head_by_id_query, head_query, next_query, window_query
 from thresher.db.postgres.sessions import connect
 from thresher.outbox import Shape, create_schema
 
@@ -66,16 +66,26 @@ def plan_of(session: psycopg.Connection[Any], query: str, parameters: Any) -> di
     return plan
 
 
-WANTED = {"buckets": BUCKETS, "held": [], "largest": 1_000_000, "bytes": 1_000_000, "rows": 10_000}
+WANTED = {
+    "buckets": BUCKETS,
+    "held": [],
+    "hot_topics": [],
+    "hot_keys": [],
+    "largest": 1_000_000,
+    "bytes": 1_000_000,
+    "rows": 10_000,
+    "outbox": "outbox",
+    "table": None,
+}
 SETTLING = ("relay_settle_delete", "relay_settle_stamp", "relay_left_delete", "relay_left_stamp")
 
 
 def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> None:
     head = head_query(Shape.THRESHER, OUTBOX)
-    bounded = bounded_query(head)
+    bounded, by_id = bounded_query(head), head_by_id_query(Shape.THRESHER, OUTBOX)
     for each in (1, 300, 10_000):
         for in_flight in ([], list(range(10_000))):
-            for query in (head, bounded):
+            for query in (head, bounded, by_id, bounded_query(by_id)):
                 plan = planned(session, query, {**WANTED, "each": each, **claimed(in_flight)})
                 assert plan == {PENDING}, (each, len(in_flight))
     assert planned(session, statement("outbox_probe", OUTBOX).replace("$1", "%s"), [BUCKETS]) == {PENDING}

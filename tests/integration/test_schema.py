@@ -71,6 +71,8 @@ def test_a_table_of_the_other_shape_is_refused(connection: psycopg.Connection[An
         ("ALTER SEQUENCE outbox_id_seq CACHE 10", "sequence public.outbox_id_seq: CACHE 10"),
         ("ALTER SEQUENCE outbox_id_seq CYCLE", "sequence public.outbox_id_seq: CYCLE"),
         ("ALTER SEQUENCE outbox_id_seq INCREMENT -1 MINVALUE -10", "INCREMENT -1"),
+        ("ALTER SEQUENCE outbox_id_seq INCREMENT 2", "INCREMENT 2"),
+        ("ALTER TABLE outbox ALTER dispatched_time SET DEFAULT now()", "makes every new row one that was sent"),
         ("ALTER TABLE outbox SET UNLOGGED", "table: it is UNLOGGED"),
         ("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY", "row level security is on"),
         ("ALTER TABLE outbox DROP CONSTRAINT outbox_pkey", "no primary key"),

@@ -13,14 +13,9 @@ from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail
 from thresher.kafka.group_offsets import GroupOffset, group_metadata, group_offsets
 from thresher.kafka.problem import BrokerLost
+from thresher.kafka.producer_problem import MemberFenced, OffsetsUnknown, ProducerFenced, ProducerProblem
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
-from thresher.kafka.transactional import (
-    MemberFenced,
-    OffsetsUnknown,
-    ProducerFenced,
-    ProducerProblem,
-    TransactionalProducer,
-)
+from thresher.kafka.transactional import TransactionalProducer
 from thresher.testing.proxy import Api, Cut, Drop, Hold, KafkaProxy
 
 PROXIED = "PROXIED"

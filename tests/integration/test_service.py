@@ -21,7 +21,7 @@ from thresher.election.election import competitor
 from thresher.election.problem import ElectionMisused
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.election.unopposed import Unopposed
-from thresher.service.event import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, MeterRead
+from thresher.service.events.event import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, MeterRead
 from thresher.service.problem import ServiceMisused
 from thresher.service.service import Service, State
 from thresher.spark.session.session import Session
@@ -168,7 +168,8 @@ def test_a_standby_leads_when_the_leader_is_killed(
         (standby,) = [each for each in both if each is not leader]
         eventually(lambda: leader.status()["counted"] > 0, COUNTED_SECONDS, logs)
         first = leader.status()["term"]
-        assert standby.page.probe("/readyz") == (200, {"status": "ok", "reason": "standby", "role": "standby"})
+        probed(standby.page, "/readyz", "standby")
+        assert standby.page.samples()["thresher_broker_up", ()] == 1
         assert standby.page.samples()["thresher_leader", ()] == 0
         leader.process.send_signal(signal.SIGKILL)
         eventually(lambda: standby.page.probe("/readyz")[1]["reason"] == "counting", STARTED_SECONDS, logs)

@@ -1,6 +1,7 @@
 """The committed end of a partition, and what may be cut off before it."""
 
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from tests.processes import eventually
 from thresher.devstack.stack import Stack
 from thresher.kafka import committed_tail as module
 from thresher.kafka.admin import Admin
-from thresher.kafka.committed_tail import CommittedTail, TailGone, TailUnread
+from thresher.kafka.committed_tail import CommittedTail, Opener, TailGone, TailRecord, TailUnread, opener
+from thresher.kafka.producer_problem import ProducerProblem
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
-from thresher.kafka.transactional import ProducerProblem, TransactionalProducer
+from thresher.kafka.transactional import TransactionalProducer
 
 # Longer than any stall of a busy machine.
 PATIENT = TransactionTimeouts(
@@ -60,6 +62,10 @@ def commit(producer: TransactionalProducer, topic: str, *values: bytes) -> None:
     producer.commit()
 
 
+def value(record: TailRecord | None) -> bytes | None:
+    return None if record is None else record.value
+
+
 def test_the_last_committed_record_is_found_behind_empty_and_aborted_ones(stack: Stack, topic: str) -> None:
     with CommittedTail(topic, 0, config(stack)) as tail:
         assert tail.last() is None
@@ -75,11 +81,41 @@ def test_the_last_committed_record_is_found_behind_empty_and_aborted_ones(stack:
     bare.flush()
     bare.abort_transaction(60)
     with CommittedTail(topic, 0, config(stack)) as tail:
-        assert tail.last() == b"second"
+        assert value(tail.last()) == b"second"
         assert list(tail.whole()) == [b"first", b"second"]
 
 
-def test_an_open_transaction_is_an_error_where_nobody_can_have_one(
+NOBODYS = Opener(b"nobody's")
+
+
+def commit_opener(producer: TransactionalProducer, topic: str) -> Opener:
+    opened, record = opener(topic, 0)
+    producer.begin()
+    producer.produce([(0, record)])
+    assert producer.flush() == []
+    producer.commit()
+    return opened
+
+
+def test_keys_are_told_also_of_empty_records(stack: Stack, topic: str) -> None:
+    producer = opened(stack, topic, "a")
+    written = ((b"0", b""), (b"1", b"first"), (b"2", b""), (b"3", b"last"), (b"4", b""), (None, b""), (b"5", b""))
+    for key, value in written:
+        producer.begin()
+        producer.produce([(0, (topic, value, key, 0, 0, None))])
+        assert producer.flush() == []
+        producer.commit()
+    with CommittedTail(topic, 0, config(stack)) as tail:
+        assert [(record.key, record.value) for record in next(tail.windows())] == [
+            (key, value) for key, value in written if key or value
+        ]
+        last = tail.last()
+        assert last is not None
+        assert (last.key, last.value) == (b"3", b"last")
+        assert list(tail.whole()) == [b"first", b"last"]
+
+
+def test_an_opener_behind_an_open_transaction_is_not_reached(
     stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(opened(stack, topic, "a"), topic, b"first")
@@ -87,17 +123,70 @@ def test_an_open_transaction_is_an_error_where_nobody_can_have_one(
     other.begin()
     other.produce([(0, (topic, b"open", None, 0, 0, None))])
     other.flush()
-    commit(opened(stack, topic, "c"), topic, b"behind it")
+    mine = opened(stack, topic, "c")
+    commit(mine, topic, b"behind it")
+    fenced = partial(CommittedTail, topic, 0, config(stack), commit_opener=partial(commit_opener, mine, topic))
     with monkeypatch.context() as patience:
         # As long as it waits for the end that does not come.
         patience.setattr(module, "_REQUEST_SECONDS", 2.0)
-        with CommittedTail(topic, 0, config(stack)) as tail, pytest.raises(TailUnread):
+        with fenced() as tail, pytest.raises(TailUnread):
             tail.last()
-    with CommittedTail(topic, 0, config(stack), fenced=False) as tail:
-        assert tail.last() == b"first"
-    other.commit()
     with CommittedTail(topic, 0, config(stack)) as tail:
-        assert tail.last() == b"behind it"
+        assert value(tail.last()) == b"first"
+    other.commit()
+    with fenced() as tail:
+        assert value(tail.last()) == b"behind it"
+
+
+def test_everything_before_the_opener_is_read_and_nothing_behind_it(stack: Stack, topic: str) -> None:
+    producer = opened(stack, topic, "a")
+    commit(producer, topic, b"before the end was sampled")
+
+    def late() -> Opener:
+        # As if the broker that was asked for the end had not known of these.
+        for number in range(30):
+            commit(producer, topic, b"%d" % number)
+        opened = commit_opener(producer, topic)
+        commit(producer, topic, b"behind it")
+        return opened
+
+    with CommittedTail(topic, 0, config(stack), commit_opener=late) as tail:
+        assert value(tail.last()) == b"29"
+        assert list(tail.whole()) == [b"before the end was sampled", *(b"%d" % number for number in range(30))]
+
+
+def test_an_opener_that_never_comes_is_an_error(stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(opened(stack, topic, "a"), topic, b"first")
+    monkeypatch.setattr(module, "_REQUEST_SECONDS", 1.0)
+    with CommittedTail(topic, 0, config(stack), commit_opener=lambda: NOBODYS) as tail, pytest.raises(TailUnread):
+        tail.last()
+
+
+def test_an_end_that_was_sampled_before_the_opener_serves_however_many_follow_it(stack: Stack, topic: str) -> None:
+    producer = opened(stack, topic, "a")
+    commit(producer, topic, b"first")
+    claimed: list[Opener] = []
+    with CommittedTail(topic, 0, config(stack), commit_opener=lambda: claimed[0]) as tail:
+        tail.sample()
+        claimed.append(commit_opener(producer, topic))
+        for _ in range(30):
+            commit_opener(producer, topic)
+        assert value(tail.last()) == b"first"
+
+
+def test_a_record_with_the_openers_key_and_without_its_header_is_passed_over(stack: Stack, topic: str) -> None:
+    producer = opened(stack, topic, "a")
+
+    def claimed() -> Opener:
+        for key, headers in ((b"key", None), (None, None), (b"key", [("seal", b"ours")])):
+            producer.begin()
+            producer.produce([(0, (topic, b"" if key else b"later", key, 0, 0, headers))])
+            assert producer.flush() == []
+            producer.commit()
+        return Opener(b"key", (("seal", b"ours"),))
+
+    with CommittedTail(topic, 0, config(stack), commit_opener=claimed) as tail:
+        assert value(tail.last()) == b"later"
 
 
 def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> None:
@@ -105,8 +194,10 @@ def test_trimming_leaves_the_last_committed_record(stack: Stack, topic: str) -> 
     for number in range(5):
         commit(producer, topic, str(number).encode())
     with CommittedTail(topic, 0, config(stack)) as tail:
-        assert tail.last() == b"4"
-        keep = tail.offset
+        last = tail.last()
+    assert last is not None
+    assert last.value == b"4"
+    keep = last.offset
     time.sleep(0.05)
     moment = int(time.time() * 1000)
     # Newer than the moment, and never committed.
@@ -130,7 +221,7 @@ def test_records_that_were_removed_are_not_taken_for_none(stack: Stack, topic: s
     # It goes on from there, as one that was adopted would.
     commit(opened(stack, topic, "a"), topic, b"next")
     with CommittedTail(topic, 0, config(stack)) as tail:
-        assert tail.last() == b"next"
+        assert value(tail.last()) == b"next"
 
 
 def test_a_record_that_was_refused_stops_the_commit(stack: Stack, topic: str) -> None:

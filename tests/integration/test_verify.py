@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from thresher.testing.pump import Fleet, Plan
 from thresher.testing.reading import ReadingFailed, read_topics, rows_held
 
 HEADER = "pump-id"
-PARTITIONS = 3
+PARTITIONS, VALUE_BYTES = 3, 40
 DEAD = (
     "CREATE TABLE outbox_dead AS SELECT *, now() AS dead_time, 'too large' AS reason FROM outbox"
     " WHERE id = (SELECT max(id) FROM outbox)"
@@ -55,10 +56,32 @@ class Scene:
         return [(bytes(key), bytes(name)) for key, name in self.connection.execute(query)]
 
     def send(self, rows: list[tuple[bytes, bytes]], *, commit: bool = True, **fields: Any) -> None:
+        """Send records as the pump writes them, but for the fields given."""
         self.producer.begin_transaction()
         for key, name in rows:
-            self.producer.produce(self.topic, key=key, value=b"v", headers=[(HEADER, name)], **fields)
+            given = {"key": key, "value": name.ljust(VALUE_BYTES, b"."), "headers": [(HEADER, name)], **fields}
+            self.producer.produce(self.topic, **given)
         self.end(commit=commit)
+
+    def send_stored(self, **changes: Any) -> list[str]:
+        """Send every row with all its columns, but for what is given; return their identities."""
+        query = (
+            "SELECT kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition,"
+            " floor(extract(epoch FROM kafka_timestamp) * 1000)::bigint FROM outbox ORDER BY id"
+        )
+        self.producer.begin_transaction()
+        sent = []
+        for key, value, names, contents, partition, timestamp in self.connection.execute(query):
+            given: dict[str, Any] = {"key": key, "value": value, "headers": list(zip(names, contents, strict=True))}
+            given |= {} if partition is None else {"partition": partition}
+            given |= {} if timestamp is None else {"timestamp": timestamp}
+            given |= {name: change for name, change in changes.items() if name in given}
+            if "headers" in changes:
+                given["headers"] = [(HEADER, contents[0]), *changes["headers"]]
+            self.producer.produce(self.topic, **given)
+            sent.append(contents[0].decode())
+        self.end()
+        return sent
 
     def end(self, *, commit: bool = True) -> None:
         """End the transaction and return when readers know: a broker answers before its markers are written."""
@@ -95,7 +118,14 @@ class Scene:
 
 
 @pytest.fixture
-def scene(stack: Stack, dsn: str, connection: psycopg.Connection[Any], topic_prefix: str, tmp_path: Path) -> Scene:
+def scene(
+    stack: Stack,
+    dsn: str,
+    connection: psycopg.Connection[Any],
+    topic_prefix: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Scene:
     create_schema(connection, TableName(table="outbox"))
     connection.commit()
     topic, history = f"{topic_prefix}load", tmp_path / "history.jsonl"
@@ -105,10 +135,15 @@ def scene(stack: Stack, dsn: str, connection: psycopg.Connection[Any], topic_pre
     eventually(lambda: admin.topics(topic), 60)
     plan = Plan(
         dsn=dsn, records=600, keys=10, run="run", topic=topic, writers=3, rollback_share=0.3, transaction_rows=7,
-        history=history,
+        history=history, value_bytes=VALUE_BYTES, varied=getattr(request, "param", 0.0),
+        started=datetime.now(UTC),
     )  # fmt: skip
     Fleet(plan).run()
     return Scene(bootstrap=stack.kafka.bootstrap, topic=topic, dsn=dsn, connection=connection, history=history)
+
+
+# A share of the rows has no key, more headers, a partition, a timestamp.
+with_varied_rows = pytest.mark.parametrize("scene", [0.2], indirect=True, ids=["varied"])
 
 
 def test_a_load_that_arrived_is_verified_and_aborted_records_are_not_seen(scene: Scene) -> None:
@@ -121,7 +156,7 @@ def test_a_load_that_arrived_is_verified_and_aborted_records_are_not_seen(scene:
     answer = scene.run("--ds", scene.dsn)
     assert answer.exit_code == 0, answer.output
     lines = answer.output.rstrip().splitlines()
-    assert lines[-1] == "lost 0, phantom 0, duplicated 0, out of order 0"
+    assert lines[-1] == "lost 0, phantom 0, duplicated 0, out of order 0, altered 0"
     assert any("records read" in line and str(len(rows)) in line for line in lines)
 
 
@@ -133,7 +168,7 @@ def test_the_verdict_for_scripts(scene: Scene) -> None:
     content = json.loads(answer.stdout)
     committed = sum(len(t.rows) for t in read_history(scene.history) if t.outcome is Outcome.COMMITTED)
     assert content["ok"] is True
-    assert content["verdict"] == "lost 0, phantom 0, duplicated 0, out of order 0"
+    assert content["verdict"] == "lost 0, phantom 0, duplicated 0, out of order 0, altered 0"
     assert (content["committed"], content["read"], content["keys"]) == (committed, committed, 10)
     assert content["committed"] + content["rolled_back"] == 600
 
@@ -147,7 +182,7 @@ def test_what_is_missing_repeated_or_invented_is_said(scene: Scene) -> None:
     scene.clear()
     answer = scene.run("--ds", scene.dsn)
     assert answer.exit_code == 1
-    assert answer.output.rstrip().splitlines()[-1] == "lost 1, phantom 1, duplicated 1, out of order 0"
+    assert answer.output.rstrip().splitlines()[-1] == "lost 1, phantom 1, duplicated 1, out of order 0, altered 0"
     lost, repeated = rows[-1][1].decode(), rows[10][1].decode()
     assert f"  {lost} key {rows[-1][0].decode()!r}, transaction" in answer.output
     assert f"  {repeated} key {rows[10][0].decode()!r} at {scene.topic}[" in answer.output
@@ -161,7 +196,7 @@ def test_a_record_of_a_rolled_back_transaction_is_said(scene: Scene) -> None:
     assert key is not None
     scene.send([(key.encode(), name.encode())])
     verdict = command.judge(read_history(scene.history), scene.sources(dsn=None))
-    assert verdict.line() == "lost 0, phantom 1, duplicated 0, out of order 0"
+    assert verdict.line() == "lost 0, phantom 1, duplicated 0, out of order 0, altered 0"
 
 
 def test_rows_out_of_order_are_said(scene: Scene) -> None:
@@ -170,6 +205,64 @@ def test_rows_out_of_order_are_said(scene: Scene) -> None:
     verdict = scene.judge()
     assert (verdict.lost, verdict.phantom, verdict.duplicated) == (0, 0, 0)
     assert verdict.reordered > 100
+
+
+@with_varied_rows
+def test_varied_rows_that_arrived_as_they_were_are_verified(scene: Scene) -> None:
+    sent = scene.send_stored()
+    scene.clear()
+    answer = scene.run("--ds", scene.dsn, "--json")
+    content = json.loads(answer.stdout)
+    assert (answer.exit_code, content["ok"], content["read"]) == (0, True, len(sent)), content
+    # They were sent after the last was committed: by the clock of this machine, on both sides.
+    assert 0 <= content["longest_silence_seconds"] < 600
+
+
+@with_varied_rows
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("value", b"another"),
+        ("value", None),
+        ("key", b""),
+        ("headers", []),
+        ("partition", 2),
+        ("timestamp", 1_700_000_000_000),
+    ],
+)
+def test_records_that_are_not_what_was_written_are_said(scene: Scene, field: str, value: Any) -> None:
+    scene.send_stored(**{field: value})
+    verdict = scene.judge()
+    assert (verdict.lost, verdict.phantom, verdict.duplicated) == (0, 0, 0)
+    assert verdict.altered
+    assert f"its {field} was" in verdict.examples["altered"][0]
+
+
+def test_a_record_in_another_topic_is_altered(scene: Scene) -> None:
+    rows = scene.rows()
+    other = f"{scene.topic}-other"
+    Admin(scene.bootstrap).create_topic(other, partitions=1)
+    eventually(lambda: Admin(scene.bootstrap).topics(other), 60)
+    scene.send(rows[1:])
+    scene.producer.begin_transaction()
+    key, name = rows[0]
+    scene.producer.produce(other, key=key, value=name.ljust(VALUE_BYTES, b"."), headers=[(HEADER, name)], partition=0)
+    scene.end()
+    scene.clear()
+    answer = scene.run("--topic", scene.topic, "--topic", other)
+    assert answer.exit_code == 1
+    assert f"its topic was {scene.topic}, and is {other}" in answer.output
+    assert answer.output.rstrip().endswith("altered 1")
+    assert scene.run("--topic", scene.topic, "--topic", other, "--transformed").exit_code == 0
+
+
+def test_a_history_without_a_row_is_no_success(scene: Scene) -> None:
+    scene.history.write_text(
+        '{"event":"run","format":"thresher-history","version":2,"run":"r","topic":"' + scene.topic + '","epoch":0}\n'
+    )
+    answer = scene.run()
+    assert answer.exit_code == 1
+    assert "no row was committed: this proves nothing" in answer.output
 
 
 def test_at_least_once_allows_what_directly_follows(scene: Scene) -> None:
@@ -193,7 +286,7 @@ def test_pending_and_dead_rows_are_looked_up_in_the_database(scene: Scene) -> No
     scene.connection.commit()
     verdict = scene.judge()
     assert (verdict.pending, verdict.dead, verdict.ok) == (2, 1, False)
-    assert verdict.line() == "lost 0, phantom 0, duplicated 0, out of order 0"
+    assert verdict.line() == "lost 0, phantom 0, duplicated 0, out of order 0, altered 0"
     answer = scene.run("--ds", scene.dsn)
     assert answer.exit_code == 1
     assert "rows still in the outbox: 2" in answer.output
@@ -201,6 +294,17 @@ def test_pending_and_dead_rows_are_looked_up_in_the_database(scene: Scene) -> No
     assert command.judge(read_history(scene.history), scene.sources(dsn=None)).lost == 3
     scene.send(rows[-3:])
     assert "also among the dead rows" in scene.run("--ds", scene.dsn).output
+
+
+def test_dead_rows_are_no_success_unless_so_many_are_allowed(scene: Scene) -> None:
+    scene.send(scene.rows()[:-1])
+    scene.connection.execute(DEAD)
+    scene.clear()
+    answer = scene.run("--ds", scene.dsn)
+    assert answer.exit_code == 1
+    assert "1 rows are dead, and 0 may be" in answer.output
+    allowed = scene.run("--ds", scene.dsn, "--allow-dead", "1")
+    assert allowed.exit_code == 0, allowed.output
 
 
 def test_it_waits_until_nothing_is_pending_and_nothing_is_missing(scene: Scene) -> None:

@@ -2,12 +2,14 @@
 
 import random
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from thresher.testing.checker import FAULTS, Read, Verdict, check
-from thresher.testing.history import Outcome, Transaction, identity
+from thresher.testing.checker import FAULTS, Verdict, check
+from thresher.testing.history import Content, Outcome, Transaction, identity
+from thresher.testing.record import Read
 
 PARTITIONS = 3
 KEYS = ("a", "b", "c", "d")
@@ -25,7 +27,14 @@ class Case:
 
     def judged(self, reads: list[Read] | None = None, *, repeats_allowed: bool = False) -> Verdict:
         read = self.reads if reads is None else reads
-        return check(self.load, read, dead=self.dead, filtered=self.filtered, repeats_allowed=repeats_allowed)
+        return check(
+            self.load, read, dead=self.dead, filtered=self.filtered, repeats_allowed=repeats_allowed,
+            allowed_dead=len(self.dead),
+        )  # fmt: skip
+
+    @property
+    def committed(self) -> bool:
+        return any(each.outcome is Outcome.COMMITTED for each in self.load)
 
 
 def transactions(draw: random.Random) -> list[Transaction]:
@@ -41,9 +50,11 @@ def transactions(draw: random.Random) -> list[Transaction]:
             row += size
             outcome = draw.choices(list(Outcome), weights=(6, 1, 1))[0]
             ended = None if outcome is Outcome.UNKNOWN and draw.random() < 0.5 else end
+            contents = tuple(Content(topic="t", value=f"{writer}.{number}.{row}") for row, _ in rows)
             load.append(
                 Transaction(
-                    run="r", writer=writer, number=number, begin=begin, end=ended, outcome=outcome, rows=rows
+                    run="r", writer=writer, number=number, begin=begin, end=ended, outcome=outcome, rows=rows,
+                    contents=contents,
                 )
             )  # fmt: skip
     return sorted(load, key=lambda each: each.begin)
@@ -58,21 +69,22 @@ def relayed(load: list[Transaction], away: set[str], draw: random.Random) -> lis
             moments.append((draw.uniform(each.begin, each.end), each))
         elif each.outcome is Outcome.UNKNOWN and draw.random() < 0.5:
             moments.append((draw.uniform(each.begin, each.begin + 200), each))
-    streams: dict[str, list[tuple[str, str | None]]] = {}
+    streams: dict[str, list[tuple[str, str | None, str | None]]] = {}
     for _, each in sorted(moments, key=lambda pair: pair[0]):
-        for number, key in each.rows:
+        for (number, key), content in zip(each.rows, each.contents, strict=True):
             name = identity(each.run, each.writer, number)
             if name not in away:
-                streams.setdefault(name if key is None else f"key {key}", []).append((name, key))
+                streams.setdefault(name if key is None else f"key {key}", []).append((name, key, content.value))
     offsets = [0] * PARTITIONS
     reads = []
     while streams:
         stream = draw.choice(sorted(streams))
-        name, key = streams[stream].pop(0)
+        name, key, value = streams[stream].pop(0)
         if not streams[stream]:
             del streams[stream]
         partition = draw.randrange(PARTITIONS) if key is None else KEYS.index(key) % PARTITIONS
-        reads.append(Read(identity=name, key=key, topic="t", partition=partition, offset=offsets[partition]))
+        offset = offsets[partition]
+        reads.append(Read(identity=name, key=key, topic="t", partition=partition, offset=offset, value=value))
         offsets[partition] += 1
     return reads
 
@@ -121,7 +133,8 @@ def out_of_order(load: list[Transaction], reads: list[Read]) -> int:
 def test_a_correct_relay_has_no_fault(case: Case) -> None:
     for repeats_allowed in (False, True):
         verdict = case.judged(repeats_allowed=repeats_allowed)
-        assert verdict.ok, verdict.examples
+        assert verdict.ok == case.committed, verdict.examples
+        assert found(verdict) == {}
         assert verdict.read == len(case.reads)
 
 
@@ -130,10 +143,12 @@ def test_rows_taken_for_pending_are_no_fault_but_not_the_end(case: Case) -> None
     gone = [each for each in case.reads if case.draw.random() < 0.3]
     kept = [each for each in case.reads if each not in gone]
     pending = {each.identity for each in gone}
-    verdict = check(case.load, kept, dead=case.dead, filtered=case.filtered, pending=pending)
+    verdict = check(
+        case.load, kept, dead=case.dead, filtered=case.filtered, pending=pending, allowed_dead=len(case.dead)
+    )
     assert found(verdict) == {}
     assert verdict.pending == len(pending)
-    assert verdict.ok == (not pending)
+    assert verdict.ok == (not pending and case.committed)
 
 
 @given(case=cases())
@@ -170,6 +185,17 @@ def test_each_planted_duplicate_is_found_and_allowed_only_directly_behind_its_or
     allowed = again.key is None or (not between and partition == again.partition)
     verdict = case.judged(reads, repeats_allowed=True)
     assert (found(verdict), verdict.repeated) == (({}, 1) if allowed else ({"duplicated": 1}, 0))
+
+
+@given(case=cases())
+def test_each_altered_record_is_found(case: Case) -> None:
+    assume(case.reads)
+    changes: list[dict[str, Any]] = [{"value": "x"}, {"value": None}, {"topic": "u"}, {"headers": "h"}, {"key": "x"}]
+    altered = set(case.draw.sample(range(len(case.reads)), case.draw.randint(1, len(case.reads))))
+    reads = [
+        replace(each, **case.draw.choice(changes)) if at in altered else each for at, each in enumerate(case.reads)
+    ]
+    assert found(case.judged(reads)) == {"altered": len(altered)}
 
 
 @given(case=cases())

@@ -54,6 +54,8 @@ async def run_in_loop(memory: MemoryQueueService, hang: str) -> None:
 
 
 def main(where: str, hang: str) -> None:
+    # A thread of the application's own, which may get signals too.
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
     with MemoryQueueService() as memory:
         queue = memory.queue("jobs")
         with queue.producer() as producer:

@@ -58,8 +58,8 @@ class QueueTopics:
         """Return a partition's records. Of one that was just added, the broker's answers may differ at first."""
         for tries in itertools.count(1):
             try:
-                with CommittedTail(topic, partition, self.eyes, fenced=False) as tail:
-                    return [(tail.offset, content) for content in tail.whole()]
+                with CommittedTail(topic, partition, self.eyes) as tail:
+                    return [(record.offset, record.value) for record in tail.records()]
             except TailUnread:
                 if tries == 20:
                     raise

@@ -2,14 +2,7 @@
 
 from typing import Any
 
-import psycopg
 from confluent_kafka import Producer
-
-from thresher.db.postgres.sessions import connect
-
-
-def marked_connection(dsn: str, application: str) -> psycopg.Connection[Any]:
-    return connect(dsn, f"marked/{application}"[:63])
 
 
 class MarkedProducer:

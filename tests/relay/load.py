@@ -3,6 +3,7 @@
 import secrets
 import threading
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -41,7 +42,8 @@ class Load:
         self.history = directory / f"history-{run}.jsonl"
         settings: dict[str, Any] = {
             "records": 10_000_000, "keys": 60, "writers": 2, "transaction_rows": 5, "rollback_share": 0.1,
-            "rate": 200.0, "skew": 0.3, "patience_seconds": 120.0,
+            "rate": 200.0, "skew": 0.3, "varied": 0.1, "started": datetime.now(UTC),
+            "patience_seconds": 120.0,
         }  # fmt: skip
         self._fleet = Fleet(
             Plan(
@@ -76,6 +78,11 @@ class Load:
         """Stop writing. Harmless the second time."""
         self._fleet.stop()
         self._thread.join(_STOP_SECONDS)
+
+    def finish(self, seconds: float) -> None:
+        """Wait until all its records are written."""
+        self._thread.join(seconds)
+        assert self.tally.rows, "nothing was written"
 
     def end(self, seconds: float = 120.0) -> None:
         """Stop writing, and wait until nothing is left in the outbox."""

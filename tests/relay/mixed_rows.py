@@ -17,14 +17,17 @@ import psycopg
 from tests.faults.mix.agenda import Agenda
 from tests.relay.subject import NAME, TOPIC
 from tests.relay.transforms import FAILING, FILTERED
-from thresher.testing.history import IDENTITY_HEADER, HistoryWriter, Outcome, identity
+from thresher.outbox import Message
+from thresher.testing.history import IDENTITY_HEADER, Content, HistoryWriter, Outcome, identity
+from thresher.testing.record import content_of
 
 WIDE, OTHER = f"{NAME}.wide", f"{NAME}.other"
 LARGE_BYTES = 30_000
+_LATE_ROWS = 20
 _RUN = "extra"
-_INSERT = (
-    "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_partition, kafka_timestamp, kafka_header_keys,"
-    " kafka_header_values) VALUES (%s, %s, %s, %s, %s, %s, %s)"
+_COPY = (
+    "COPY outbox (kafka_topic, kafka_key, kafka_value, kafka_partition, kafka_timestamp, kafka_header_keys,"
+    " kafka_header_values) FROM STDIN"
 )
 
 
@@ -41,6 +44,12 @@ class Extra:
     bad: bool = False
     doubtful: bool = False
 
+    def content(self) -> Content:
+        """Return what the history notes of it."""
+        return content_of(
+            Message(topic=self.topic, value=self.value, partition=self.partition, timestamp=self.timestamp)
+        )
+
 
 _BAD = (
     Extra(topic="not a topic", bad=True),
@@ -56,6 +65,7 @@ class Rows:
     """Writes them, and says which of them had to die.
 
     `own_keys`: they share no key with the load. A row that commits late may be read between a record and its repeat.
+    Not `large`: no row is stored out of line.
     """
 
     def __init__(
@@ -64,11 +74,13 @@ class Rows:
         history: Path,
         *,
         own_keys: bool,
+        large: bool,
         agenda: Agenda,
     ) -> None:
         self._connect, self._agenda = connect, agenda
         self._history = HistoryWriter(history, _RUN)
         self._prefix = "extra" if own_keys else "key"
+        self._bad = [extra for extra in _BAD if large or len(extra.value) < LARGE_BYTES]
         self._numbers, self._transactions = itertools.count(), itertools.count()
         self._extras: dict[str, Extra] = {}
 
@@ -105,7 +117,7 @@ class Rows:
     def bad_rows(self, rows: int) -> None:
         for number in range(rows):
             good = Extra(key=self.key(number))
-            self.stash([good, replace(_BAD[number % len(_BAD)], key=good.key), good])
+            self.stash([good, replace(self._bad[number % len(self._bad)], key=good.key), good])
 
     def large_rows(self, rows: int) -> None:
         self.stash(Extra(key=self.key(number), value=os.urandom(LARGE_BYTES), doubtful=True) for number in range(rows))
@@ -117,11 +129,31 @@ class Rows:
             self.stash([good, replace(good, value=(FAILING, FILTERED)[number % 2], doubtful=number % 2 == 0), good])
 
     def long_transaction(self, seconds: float) -> None:
-        """A row that commits late, in a transaction that holds back the database's horizon."""
+        """A row that commits late, in a transaction that holds back the database's horizon; then another of its key."""
         connection = self._connect()
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        finish = self._insert(connection, [Extra(key=f"late-{next(self._numbers)}", topic=OTHER)])
-        self._agenda.later(seconds, "late commit", finish)
+        late = [Extra(key=f"late-{next(self._numbers)}", topic=OTHER)]
+        self._agenda.later(seconds, "late commit", self._insert(connection, late))
+        self._agenda.later(seconds, "its follower", lambda: self.stash(late))
+
+    def burst(self, rows: int, seconds: float) -> None:
+        """Rows that commit late among many others, with followers of their keys behind them.
+
+        1. A transaction inserts the late rows and stays open. 2. Many others commit, at once, and a relay reads past
+        the late ones. 3. These commit, then their followers, then as many others again: a window that goes on has to
+        stop before the followers.
+        """
+        late = [Extra(key=f"late-{next(self._numbers)}") for _ in range(_LATE_ROWS)]
+        commit = self._insert(self._connect(), late)
+        # In this order.
+        self._agenda.later(seconds, "late commit", commit)
+        self._agenda.later(seconds, "followers", lambda: self.stash(late))
+        self._agenda.later(seconds, "rest of the burst", lambda: self._stash_many(rows))
+        self._stash_many(rows)
+
+    def _stash_many(self, rows: int) -> None:
+        # At once: a relay that keeps up with them reads no window.
+        self.stash(Extra(key=self.key(number)) for number in range(rows))
 
     def _insert(self, connection: psycopg.Connection[Any], extras: list[Extra]) -> Callable[[], None]:
         """Insert rows, and return what commits them and notes the outcome."""
@@ -129,7 +161,7 @@ class Rows:
         named = [(next(self._numbers), extra) for extra in extras]
         self._extras.update({identity(_RUN, 0, row): extra for row, extra in named})
         rows = [(row, extra.key) for row, extra in named]
-        self._history.begin(0, number, time.monotonic_ns(), rows)
+        self._history.begin(0, number, time.monotonic_ns(), rows, [extra.content() for _, extra in named])
 
         def note(outcome: Outcome) -> None:
             connection.close()
@@ -145,11 +177,16 @@ class Rows:
                 note(Outcome.COMMITTED)
 
         try:
-            for row, extra in named:
-                key = None if extra.key is None else extra.key.encode()
-                marks = [IDENTITY_HEADER], [identity(_RUN, 0, row).encode()]
-                connection.execute(_INSERT, [extra.topic, key, extra.value, extra.partition, extra.timestamp, *marks])
+            with connection.cursor().copy(_COPY) as copy:
+                for row, extra in named:
+                    copy.write_row(_values(row, extra))
         except psycopg.Error:
             note(Outcome.ROLLED_BACK)
             raise
         return commit
+
+
+def _values(row: int, extra: Extra) -> list[Any]:
+    key = None if extra.key is None else extra.key.encode()
+    marks = [IDENTITY_HEADER], [identity(_RUN, 0, row).encode()]
+    return [extra.topic, key, extra.value, extra.partition, extra.timestamp, *marks]

@@ -1,5 +1,6 @@
 """The relay as the subject of a random soak: a broker with an authorizer, bad rows, and an administrator."""
 
+import functools
 import multiprocessing
 import random
 from collections.abc import Mapping, Sequence
@@ -22,12 +23,16 @@ from thresher.devstack.broker import KafkaOptions
 from thresher.relay.settings import Delivery
 from thresher.testing.checker import Verdict, check
 from thresher.testing.history import Outcome
+from thresher.testing.pump import Tally
 from thresher.testing.reading import read_topics
 
 # Settings of the program that a newcomer or a restart may change, as they are at first.
 LAYOUT: Mapping[str, Any] = {"shards": 4, "transforms": True}
 TRANSFORM = "tests.relay.transforms:choosy"
 PARTS: tuple[type, ...] = (Programs, Rows, Database, Administrator)
+# Batches of more rows than a read for a few has: a backlog of these is read by windows.
+BACKLOG_KEYS, BACKLOG_BATCH_ROWS = 2_000, 500
+_BACKLOG_SECONDS = 600.0
 _KINDS: Kinds = {
     **TABLE_KINDS,
     "raise-partitions": (1, nothing),
@@ -43,9 +48,20 @@ _KINDS: Kinds = {
 }
 
 
-def relay_kinds(nodes: int = 1) -> Kinds:
-    """Return every kind of fault that a relay meets on so many nodes."""
-    return {**spark_kinds(_layout), **_KINDS, **broker_kinds(nodes)}
+# Rows that are stored out of line: a table that has held one is read by buckets until it is vacuumed.
+_LARGE_KINDS = ("large-rows", "limit-lowered")
+
+
+def relay_kinds(nodes: int = 1, *, backlog: bool = False) -> Kinds:
+    """Return every kind of fault that a relay meets on so many nodes.
+
+    With a backlog, rows come in bursts, and no fault keeps windows from being read for good.
+    """
+    kinds = {**spark_kinds(_layout), **_KINDS, **broker_kinds(nodes)}
+    if not backlog:
+        return kinds
+    small = {kind: dealt for kind, dealt in kinds.items() if kind not in _LARGE_KINDS}
+    return {**small, "burst": (3, lambda draw: {"rows": draw.choice([5_000, 20_000]), **lasting(0.1, 2)(draw)})}
 
 
 def _layout(draw: random.Random) -> dict[str, Any]:
@@ -53,10 +69,19 @@ def _layout(draw: random.Random) -> dict[str, Any]:
 
 
 class MixedRelay(RelaySubject, MixedSubject):
-    """A relay that comes in by a login, with rows of its own beside the load."""
+    """A relay that comes in by a login, with rows of its own beside the load.
+
+    `backlog` rows are in the outbox before the first relay starts. Then there are many keys, and rows come in bursts.
+    """
 
     # A relay that is stopped here is taken for dead, as everywhere.
     policy: Mapping[str, float] = {}
+
+    def __init__(self, *, backlog: int = 0, **subject: Any) -> None:
+        super().__init__(**subject)
+        self._backlog = backlog
+        if backlog:
+            self.keys, self.batch_rows = BACKLOG_KEYS, BACKLOG_BATCH_ROWS
 
     def broker(self, *ways: int) -> KafkaOptions:
         # Leaders stay where they went until a fault brings them back.
@@ -64,6 +89,15 @@ class MixedRelay(RelaySubject, MixedSubject):
 
     def program(self, *, transforms: bool = True, **settings: Any) -> Program:
         return super().program(transforms=[TRANSFORM] if transforms else [], kafka=LOGIN, hook=drift.HOOK, **settings)
+
+    def begin_load(self) -> None:
+        if self._backlog:
+            self._begin(records=self._backlog, rate=None, transaction_rows=50).finish(_BACKLOG_SECONDS)
+        super().begin_load()
+
+    def end_load(self) -> Tally:
+        super().end_load()
+        return functools.reduce(Tally.merge, (load.tally for load in self._loads))
 
     def crew(self, stage: Stage) -> Programs:
         return Programs(stage, LAYOUT)
@@ -73,7 +107,9 @@ class MixedRelay(RelaySubject, MixedSubject):
         self._database = Database(server, self.dsn, table=TABLE.table, writers=_writers, agenda=agenda)
         self._leaving = Leaving(self._database.counted)
         own_keys = self.delivery is Delivery.AT_LEAST_ONCE
-        self._rows = Rows(self._database.connect, self.history, own_keys=own_keys, agenda=agenda)
+        self._rows = Rows(
+            self._database.connect, self.history, own_keys=own_keys, large=not self._backlog, agenda=agenda
+        )
         self._administrator = Administrator(kafka, self._rows, crew, agenda=agenda)
         self._administrator.prepare()
         return self._rows, self._database, self._administrator
@@ -100,6 +136,8 @@ class MixedRelay(RelaySubject, MixedSubject):
             pending=held.pending,
             filtered=self._rows.filtered - seen,
             repeats_allowed=everything,
+            # Which of them had to die is judged row by row.
+            allowed_dead=len(dead),
         )
 
     def wrong(self) -> list[str]:

@@ -1,4 +1,7 @@
-"""A relay as a program of its own, with a hook for its workers. Takes its settings as JSON."""
+"""A relay as a program of its own, with a hook for its workers. Takes its settings as JSON.
+
+With an `election`, it is a `Harvest` that competes, with default time-outs; `as_command`, it is `thresher run`.
+"""
 
 import json
 import logging
@@ -33,6 +36,8 @@ def main() -> int:
         producer_factory=given.get("producer_factory"),
     )
     policy = {"back_off_seconds": 0.1, "back_off_most_seconds": 1.0, "healthy_seconds": 5.0, **given.get("policy", {})}
+    if given.get("election"):
+        return compete(settings, given)
     relay = Leading(
         RelayWorkload(settings, policy=Policy(**policy), hook=given.get("hook")),
         spark=SparkOptions(master=given["master"]) if given.get("master") else None,
@@ -45,6 +50,45 @@ def main() -> int:
         return error.exit_code
     for shard in snapshot.shards if snapshot is not None else ():
         logging.info("shard %d: attempt %d, last error: %s", shard.shard, shard.attempt, shard.last_error)
+    return 0
+
+
+def compete(settings: Settings, given: dict[str, Any]) -> int:
+    """Compete as a program does that embeds a relay, or as the command."""
+    if given.get("as_command"):
+        return command(settings, given)
+    # The others start without them.
+    from thresher.election.settings import ElectionKind, ElectionSettings
+    from thresher.harvest.harvest import Harvest
+
+    harvest = Harvest(settings, election=ElectionSettings(kind=ElectionKind(given["election"])), hook=given.get("hook"))
+    try:
+        with stopped_by_signals(harvest), harvest:
+            harvest.wait()
+    except ThresherError as error:
+        logging.getLogger("thresher").critical("ended: %s: %s", type(error).__name__, error)
+        return error.exit_code
+    return 0
+
+
+def command(settings: Settings, given: dict[str, Any]) -> int:
+    """Compete as `thresher run`; its exit code is this program's."""
+    from thresher.cli.app import main as thresher
+
+    flags = {
+        "--name": settings.name, "--ds": settings.dsn, "--delivery": settings.delivery, "--shards": settings.shards,
+        "--batch-rows": settings.limits.batch_rows, "--election": given["election"], "--status": "off",
+    }  # fmt: skip
+    if settings.delivery is Delivery.AT_LEAST_ONCE:
+        del flags["--batch-rows"]
+    words = [str(word) for flag in flags.items() for word in flag]
+    words += [word for each in settings.kafka.items() for word in ("--kafka", "{}={}".format(*each))]
+    words += [word for each in settings.transforms for word in ("--transform", each)]
+    sys.argv = ["thresher", "run", *words]
+    try:
+        thresher()
+    except SystemExit as end:
+        return int(end.code or 0)
     return 0
 
 

@@ -1,10 +1,13 @@
 """Reads pending rows as the prefetch does: what was read is in flight, by id and create time."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from thresher.db.postgres.arrow_session import ArrowSession
 from thresher.delivery.stored_rows import FewRows
 from thresher.relay.reading.prefetch import versions
 from thresher.relay.reading.row_source import ReadRequest, RowSource
@@ -21,6 +24,18 @@ def read(
     generation: int = 0,
 ) -> Read | None:
     return source.read(ReadRequest(rows=rows, bytes=size, in_flight=in_flight or {}, held=held, generation=generation))
+
+
+def count_fetches(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return how many reads there are from now on, of which kind."""
+    fetch, kinds = ArrowSession.fetch, Counter[str]()
+
+    def counted(arrow: ArrowSession, query: str, wanted: dict[str, Any], **more: Any) -> Any:
+        kinds["window" if "upto" in wanted else "head"] += 1
+        return fetch(arrow, query, wanted, **more)
+
+    monkeypatch.setattr(ArrowSession, "fetch", counted)
+    return kinds
 
 
 def ids_of(found: Read) -> list[int]:

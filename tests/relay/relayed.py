@@ -9,6 +9,7 @@ from tests.relay.model import (
     FILTERED_OUT,
     GOOD,
     MALFORMED,
+    MERGED,
     NAMED_POISON,
     NO_PARTITION,
     POISON,
@@ -18,10 +19,12 @@ from tests.relay.model import (
     World,
 )
 from thresher.core.errors import Superseded
-from thresher.delivery.carrier import Poison
+from thresher.delivery.claims import LANES
+from thresher.delivery.rules import Poison
 
 # Four in five can be sent.
-NATURES = [*[GOOD] * 16, NAMED_POISON, POISON, POISON, FILTERED_OUT, MALFORMED, NO_PARTITION, REROUTED, REROUTED]
+NATURES = [*[GOOD] * 16, NAMED_POISON, POISON, POISON, FILTERED_OUT, MALFORMED, NO_PARTITION]
+NATURES += [REROUTED, REROUTED, MERGED, MERGED]
 KEYS = [b"k", b"k", b"k", b"l", None]
 choices = st.integers(0, 20)
 lucks = st.integers(0, 10_000)
@@ -38,9 +41,10 @@ class Relayed(RuleBasedStateMachine):
         progress_bytes=st.sampled_from([900_000, 900_000, 4_096 + 40]),
         disasters=st.booleans(),
         stormy=st.booleans(),
+        merging=st.booleans(),
     )
-    def begin(self, poison: Poison, progress_bytes: int, disasters: bool, stormy: bool) -> None:
-        self.world = World(poison, progress_bytes, stormy=stormy, marking=self.marking)
+    def begin(self, poison: Poison, progress_bytes: int, disasters: bool, stormy: bool, merging: bool) -> None:
+        self.world = World(poison, progress_bytes, stormy=stormy, marking=self.marking, merging=merging)
         self.disasters = disasters
         self.world.launch(self.world.terms[-1])
 
@@ -60,6 +64,9 @@ class Relayed(RuleBasedStateMachine):
     def write(self, rows: list[tuple[str, bytes | None, int]], commits: bool) -> None:
         if self.disasters:
             self.back_up()
+        if not self.world.merging:
+            # Only a transform sends a row elsewhere.
+            rows = [(topic, key, GOOD if nature in {REROUTED, MERGED} else nature) for topic, key, nature in rows]
         topic, key, nature = rows[0]
         self.world.write(topic, key, nature)
         for topic, key, nature in rows[1:]:
@@ -156,7 +163,7 @@ class Relayed(RuleBasedStateMachine):
     def a_dead_clients_mark_is_done_late(self, choice: int) -> None:
         self.world.mark_late(choice)
 
-    @precondition(lambda self: self.world.broker.open is not None and self.world.broker.open.ending)
+    @precondition(lambda self: self.world.broker.late())
     @rule()
     def a_dead_clients_commit_arrives_late(self) -> None:
         self.world.late_commit()
@@ -166,6 +173,14 @@ class Relayed(RuleBasedStateMachine):
     @rule(topic=st.sampled_from("abx"), standing=st.sampled_from(["present", "present", "missing", "denied"]))
     def topic_changes(self, topic: str, standing: str) -> None:
         self.world.broker.topics[topic] = standing
+
+    @rule(lane=st.integers(0, LANES - 1))
+    def a_transaction_cannot_end(self, lane: int) -> None:
+        self.world.broker.fail(lane)
+
+    @rule()
+    def partitions_heal(self) -> None:
+        self.world.broker.heal()
 
     @rule(seconds=st.sampled_from([1, 3, 6]))
     def time_passes(self, seconds: int) -> None:

@@ -95,12 +95,11 @@ class Relaying:
         return found[0]
 
     def errors(self) -> Counter[str]:
-        """Return what attempts have ended with, by kind; not commits that just took long, which any stall makes."""
+        """Return what was met, by kind; not commits that just took long, which any stall makes."""
         found: Counter[str] = Counter()
         for shard in self.shards:
-            stalled = {"errors.commit_unknown"} if "commit: it took" in str(shard.last_error) else set()
             for name, count in shard.counts.items():
-                if name.startswith("errors.") and name not in stalled:
+                if name.startswith("errors.") and name != "errors.commit_unknown":
                     found[name] += int(count)
         return found
 
@@ -151,7 +150,7 @@ class Place:
         return Settings(**values)
 
     def relaying(self, **changes: Any) -> Relaying:
-        options = {name: changes.pop(name) for name in ("hook", "policy", "spark") if name in changes}
+        options = {name: changes.pop(name) for name in ("hook", "policy", "spark", "announce") if name in changes}
         options.setdefault("policy", POLICY)
         return Relaying(self.settings(**changes), **options)
 

@@ -7,6 +7,7 @@ from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Settings
 from thresher.service.health import Role
 from thresher.service.ledger import Ledger
+from thresher.service.servers.reach import Reach
 from thresher.spark.driver.snapshot import Snapshot
 
 __all__ = ["Process", "Samples", "Scraper", "counters", "shown"]
@@ -23,6 +24,10 @@ class Process:
     waiting_for: str | None = None
     trouble: tuple[str, str] | None = None
     ledger: Ledger = field(default_factory=Ledger)
+    reach: Reach = field(default_factory=lambda: Reach(()))
+
+    def __post_init__(self) -> None:
+        self.reach.election = lambda: None
 
     @property
     def workload(self) -> RelayWorkload:

@@ -27,7 +27,10 @@ TABLE = TableName(table="outbox")
 
 
 class RelaySubject(CrashSubject):
-    """A relay with four shards under a load of a few writers. `delivery` is that of relays started from now on."""
+    """A relay with four shards under a load of a few writers. `delivery` is that of relays started from now on.
+
+    `batch_rows` is what a transaction has at most. Up to 200, every read is one for a few rows.
+    """
 
     name = NAME
     shards = 4
@@ -35,6 +38,9 @@ class RelaySubject(CrashSubject):
     table = TABLE
     topic = TOPIC
     policy: Mapping[str, float] = PATIENT
+
+    keys = 50
+    batch_rows = 200
 
     def __init__(self, *, rate: float = 400.0, delivery: Delivery = Delivery.EXACTLY_ONCE) -> None:
         self.delivery = delivery
@@ -49,7 +55,7 @@ class RelaySubject(CrashSubject):
         Admin(stack.kafka.bootstrap).create_topic(TOPIC, partitions=4)
 
     def program(self, **settings: Any) -> Program:
-        given = {"shards": self.shards, "batch_rows": 200, "delivery": self.delivery, "policy": self.policy}
+        given = {"shards": self.shards, "batch_rows": self.batch_rows, "delivery": self.delivery, "policy": self.policy}
         return relay_program(name=NAME, dsn=self.dsn, bootstrap=self._bootstrap, **{**given, **settings})
 
     # The load
@@ -60,11 +66,16 @@ class RelaySubject(CrashSubject):
         return self._loads[-1].history
 
     def begin_load(self) -> None:
+        self._begin(rate=self._rate)
+
+    def _begin(self, **plan: Any) -> Load:
         # What overlaps has no order, and may come between a record and its repeat.
         own_keys = self.delivery is Delivery.AT_LEAST_ONCE
-        load = Load(self, self._directory, keys=50, writers=3, rate=self._rate, skew=0.5, own_keys=own_keys)
+        load = Load(
+            self, self._directory, **{"keys": self.keys, "writers": 3, "skew": 0.5, "own_keys": own_keys, **plan}
+        )
         self._loads.append(load)
-        load.__enter__()
+        return load.__enter__()
 
     def end_load(self) -> Tally:
         self._loads[-1].stop()

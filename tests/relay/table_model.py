@@ -82,6 +82,7 @@ class TableModel(Generic[M]):
         """Return rows that may be sent, in the order of the buckets, each by id; not what this leader has marked."""
         blocked = {_stream(entry.message) for entry in self.dead.values() if entry.fate.blocking}
         left_out = {*wanted.hot_keys, *(stream for stream in blocked if stream[1] is not None)}
+        cut = 2**63
         by_bucket: dict[int, list[tuple[int, int, M]]] = {bucket: [] for bucket in wanted.buckets}
         for id_, (time, message) in sorted(self.outbox.items()):
             if (
@@ -90,10 +91,14 @@ class TableModel(Generic[M]):
                 and wanted.in_flight.get(id_) != time
                 and message.topic not in wanted.held_topics
                 and _stream(message) not in left_out
-                and (wanted.rows_per_bucket is None or len(rows) < wanted.rows_per_bucket)
             ):
-                rows.append((id_, time, message))
+                if wanted.rows_per_bucket is None or len(rows) < wanted.rows_per_bucket:
+                    rows.append((id_, time, message))
+                else:
+                    cut = min(cut, rows[-1][0])
         found = [row for rows in by_bucket.values() for row in rows]
+        if wanted.by_id:
+            found = sorted(row for row in found if row[0] <= cut)
         return list(self._bounded(found[: wanted.rows], wanted.batch_bytes))
 
     def _bounded(self, rows: Sequence[tuple[int, int, M]], most: int) -> Iterator[tuple[int, int, M]]:
@@ -182,7 +187,7 @@ class TableModel(Generic[M]):
         if not others and row.name not in self.control:
             self.control[row.name] = ControlRow(
                 outbox=row.outbox, outbox_id=row.outbox_id, system_id=row.system_id, term=row.term, mode=row.mode,
-                shards=row.shards, progress_topic_id=None, term_time=time,
+                shards=row.shards, progress_topic_id=None, term_time=time, secret=row.outbox_id,
             )  # fmt: skip
         return others
 

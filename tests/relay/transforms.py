@@ -1,5 +1,8 @@
 """Transforms for tests, found by the workers by import path."""
 
+import time
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,6 +35,20 @@ def elsewhere(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index("key"), "key", batch.column("value"))
 
 
+def merged(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Send everything under one key, to the topic whose name is a letter shorter."""
+    topics = pc.utf8_slice_codeunits(batch.column("topic"), 0, -1)
+    keys = pa.array([b"one"] * batch.num_rows, pa.binary())
+    batch = batch.set_column(batch.schema.get_field_index("topic"), "topic", topics)
+    return batch.set_column(batch.schema.get_field_index("key"), "key", keys)
+
+
+def unhurried(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Take a while over each batch."""
+    time.sleep(0.3)
+    return batch
+
+
 def picky(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Fail on some rows."""
     if b"bad" in batch.column("value").to_pylist():
@@ -50,3 +67,17 @@ def choosy(batch: pa.RecordBatch) -> pa.RecordBatch:
 def broken(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Fail on every row."""
     raise RuntimeError("out of order")
+
+
+def out_of_order(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Fail as long as the file is there that a row's value names."""
+    if any(Path(value.decode()).exists() for value in batch.column("value").to_pylist()):
+        raise RuntimeError("out of order")
+    return batch
+
+
+def stuck(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return when the files are gone that rows have for values."""
+    while any(Path(value.decode()).exists() for value in batch.column("value").to_pylist()):
+        time.sleep(0.05)
+    return batch

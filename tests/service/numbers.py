@@ -14,6 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from thresher.core.errors import Superseded
+from thresher.kafka.admin import Admin
 from thresher.kafka.problem import BrokerLost
 from thresher.observe.metric import Family, MetricKind, Reading
 from thresher.service.health import Role
@@ -120,6 +121,13 @@ class NumbersTerm:
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         self.events.append((shard, event, fields))
 
+    def work_waits(self) -> bool:
+        # There is always another number.
+        return True
+
+    def explain(self, shard: int, step: str) -> str | None:
+        return f"step {step} of shard {shard}"
+
     def taken_back(self) -> bool:
         return False
 
@@ -133,13 +141,15 @@ class NumbersReport:
     def __init__(self, topic: str, observed: Observed) -> None:
         self._topic, self._observed = topic, observed
 
-    def status(self, moment: Moment) -> StatusPart:
+    def ask(self) -> None: ...
+
+    def status(self, moment: Moment, _answer: None) -> StatusPart:
         return StatusPart(
             page={"topic": self._topic, "writes": self._observed.role is Role.LEADING},
             shards={each.shard: {"partition": each.shard} for each in moment.shards},
         )
 
-    def readings(self, moment: Moment) -> Iterator[Reading]:
+    def readings(self, moment: Moment, _answer: None) -> Iterator[Reading]:
         for shard, counts in moment.counts.items():
             yield Reading(family=COUNTED, labels=(moment.name, str(shard)), value=counts.get(WORDING.done, 0))
 
@@ -156,6 +166,16 @@ class NumbersWorkload:
     def __init__(self, name: str, kafka: Mapping[str, Any]) -> None:
         self.name, self.kafka = name, dict(kafka)
         self.terms = f"{name}.terms"
+
+    @property
+    def probes(self) -> dict[str, Callable[[], None]]:
+        return {"broker": self._reach_broker}
+
+    def _reach_broker(self) -> None:
+        try:
+            Admin.of({"log_level": 0, **self.kafka}).greet()
+        except KafkaException as error:
+            raise BrokerLost(f"the broker failed: {error}") from error
 
     def check(self, *, local: bool) -> None: ...
 

@@ -1,5 +1,6 @@
 """What one attempt's shell decides by itself: under which mark, by which time, and what it notices while it waits."""
 
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from thresher.relay.settings import Delivery, Mandate, Settings
 from thresher.relay.shard import attempt
 from thresher.relay.shard.attempt import Attempt
 from thresher.relay.shard.steps import read_ahead_of
+from thresher.relay.store import store_of
 from thresher.spark.bell import Bell
 from thresher.spark.worker.shard import Figures, Shard
 
@@ -36,6 +38,7 @@ MANDATE = Mandate(
     term_time=datetime(2026, 1, 1, tzinfo=UTC),
     since="1",
     progress_topic_id="t",
+    secret="s",
 )
 
 
@@ -54,8 +57,8 @@ class Attempts:
 
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempts]:
-    connection = SimpleNamespace(close=lambda: None)
-    monkeypatch.setattr(attempt, "connector_of", lambda _: lambda *_: connection)
+    connection: Any = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(attempt, "store_of", lambda settings: store_of(settings, lambda *_: connection))
     with ExitStack() as resources:
         yield Attempts(resources)
 
@@ -64,6 +67,11 @@ def test_a_task_that_spark_runs_again_marks_with_other_ids(attempts: Attempts) -
     first, again = attempts(), attempts()
     assert first.leader(0) == first.leader(0)
     assert len({each.leader(generation) for each in (first, again) for generation in range(3)}) == 6
+
+
+def test_a_mark_begins_with_half_of_the_leaders_id_and_the_shards_number(attempts: Attempts) -> None:
+    mark = attempts().leader(3)
+    assert (mark.bytes[:8], mark.bytes[8]) == (uuid.UUID(MANDATE.term).bytes[:8], 0)
 
 
 def test_a_failed_settling_is_noticed_without_another_row(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:

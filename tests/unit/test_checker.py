@@ -1,9 +1,11 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from thresher.testing.checker import Read, Verdict, check
-from thresher.testing.history import Outcome, Transaction
+from thresher.testing.checker import Verdict, check
+from thresher.testing.history import Content, Outcome, Transaction
+from thresher.testing.record import Read, headers_digest, value_digest
 
 
 def transaction(
@@ -46,20 +48,24 @@ def judged(reads: list[Read], load: list[Transaction] | None = None, **options: 
 def test_a_good_reading_has_no_fault_and_its_figures() -> None:
     verdict = judged(GOOD)
     assert verdict.ok
-    assert verdict.line() == "lost 0, phantom 0, duplicated 0, out of order 0"
+    assert verdict.line() == "lost 0, phantom 0, duplicated 0, out of order 0, altered 0"
     assert (verdict.committed, verdict.rolled_back, verdict.unknown, verdict.read, verdict.keys) == (5, 0, 0, 5, 2)
     assert (verdict.dead, verdict.filtered, verdict.pending, verdict.repeated) == (0, 0, 0, 0)
     assert verdict.examples == {}
 
 
-def test_an_empty_history_and_an_empty_topic_agree() -> None:
-    assert judged([], []).ok
+@pytest.mark.parametrize("outcome", [None, Outcome.ROLLED_BACK, Outcome.UNKNOWN])
+def test_a_history_without_a_committed_row_proves_nothing(outcome: Outcome | None) -> None:
+    load = [] if outcome is None else [transaction(0, (0, "a"), at=(1, 2), outcome=outcome)]
+    verdict = judged([], load)
+    assert faults(verdict) == (0, 0, 0, 0)
+    assert (verdict.ok, verdict.objections) == (False, ["no row was committed: this proves nothing"])
 
 
 def test_a_committed_row_that_nobody_read_is_lost() -> None:
     verdict = judged(GOOD[:-1])
     assert not verdict.ok
-    assert verdict.line() == "lost 1, phantom 0, duplicated 0, out of order 0"
+    assert verdict.line() == "lost 1, phantom 0, duplicated 0, out of order 0, altered 0"
     assert verdict.examples == {
         "lost": ("r.0.4 key 'b', transaction 2 of writer 0 of run r: committed and never read",)
     }
@@ -67,10 +73,19 @@ def test_a_committed_row_that_nobody_read_is_lost() -> None:
 
 @pytest.mark.parametrize("place", ["dead", "filtered"])
 def test_a_row_that_is_dead_or_filtered_is_not_lost(place: str) -> None:
-    options: dict[str, Any] = {place: {"r.0.4", "somebody else's"}}
+    options: dict[str, Any] = {place: {"r.0.4", "somebody else's"}, "allowed_dead": 1}
     verdict = judged(GOOD[:-1], **options)
     assert verdict.ok
     assert getattr(verdict, place) == 1
+
+
+def test_dead_rows_are_no_success_unless_so_many_are_allowed() -> None:
+    verdict = judged(GOOD[:-1], dead={"r.0.4"})
+    assert faults(verdict) == (0, 0, 0, 0)
+    assert (verdict.ok, verdict.objections) == (False, ["1 rows are dead, and 0 may be"])
+    assert verdict.examples["dead"] == ("r.0.4 key 'b', transaction 2 of writer 0 of run r: set aside as dead",)
+    two = {"r.0.3", "r.0.4"}
+    assert [judged(GOOD[:2] + GOOD[3:-1], dead=two, allowed_dead=most).ok for most in (1, 2)] == [False, True]
 
 
 def test_a_pending_row_is_counted_apart() -> None:
@@ -99,6 +114,12 @@ def test_a_record_of_a_rolled_back_transaction_is_a_phantom() -> None:
     )
 
 
+def test_a_dead_row_of_a_rolled_back_transaction_is_a_phantom() -> None:
+    load = [*LOAD, transaction(3, (5, "a"), at=(70, 80), outcome=Outcome.ROLLED_BACK)]
+    verdict = judged(GOOD, load, dead={"r.0.5"}, allowed_dead=1)
+    assert (verdict.ok, faults(verdict)) == (False, (0, 1, 0, 0))
+
+
 @pytest.mark.parametrize("name", ["r.0.9", "other.0.0", "no identity at all"])
 def test_a_record_that_nobody_recorded_is_a_phantom(name: str) -> None:
     verdict = judged(GOOD + read((name, "a"), start=3))
@@ -112,10 +133,94 @@ def test_a_record_without_an_identity_is_a_phantom() -> None:
     assert verdict.examples["phantom"] == ("'' key none at t[0]@3: it has no identity",)
 
 
-def test_a_record_with_anothers_key_is_a_phantom_and_its_row_is_lost() -> None:
-    verdict = judged(read(*A[:2], ("r.0.3", "b")) + GOOD[3:])
-    assert faults(verdict) == (1, 1, 0, 0)
-    assert "recorded with the key 'a'" in verdict.examples["phantom"][0]
+@pytest.mark.parametrize("key", ["b", "", None])
+def test_a_record_with_another_key_is_altered(key: str | None) -> None:
+    verdict = judged(read(*A[:2], ("r.0.3", key)) + GOOD[3:])
+    assert faults(verdict) == (0, 0, 0, 0)
+    assert (verdict.ok, verdict.altered) == (False, 1)
+    assert verdict.examples["altered"][0].endswith("its key was 'a'")
+    assert judged(read(*A[:2], ("r.0.3", key)) + GOOD[3:], transformed=True).ok
+
+
+def test_a_record_that_has_a_key_of_a_row_without_one_is_altered() -> None:
+    load = [transaction(0, (0, None), at=(10, 20))]
+    assert judged(read(("r.0.0", "")), load).examples["altered"][0].endswith("its key was none")
+
+
+WRITTEN = Content(topic="t", value=value_digest(b"v"), headers=headers_digest([("h", b"1")]), partition=0, timestamp=5)
+SAME = Read(
+    identity="r.0.0", key="a", topic="t", partition=0, offset=0, value=WRITTEN.value, headers=WRITTEN.headers,
+    timestamp=5,
+)  # fmt: skip
+ONE = replace(transaction(0, (0, "a"), at=(10, 20)), contents=(WRITTEN,))
+
+
+def test_a_record_as_it_was_written_is_not_altered() -> None:
+    assert judged([SAME], [ONE]).ok
+    assert judged([replace(SAME, timestamp=9, stamped_by_broker=True)], [ONE]).ok, "the broker's own time"
+    left = replace(ONE, contents=(replace(WRITTEN, partition=None, timestamp=None),))
+    assert judged([replace(SAME, timestamp=9, partition=3)], [left]).ok, "the relay's choice"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("topic", "u"),
+        ("value", value_digest(b"w")),
+        ("value", value_digest(b"")),
+        ("value", None),
+        ("headers", ""),
+        ("headers", headers_digest([("h", None)])),
+        ("partition", 1),
+        ("timestamp", 6),
+        ("timestamp", None),
+    ],
+)
+def test_a_record_that_says_something_else_is_altered(field: str, value: Any) -> None:
+    reads = [replace(SAME, **{field: value})]
+    verdict = judged(reads, [ONE])
+    assert faults(verdict) == (0, 0, 0, 0)
+    assert verdict.altered == 1
+    assert f": its {field} was " in verdict.examples["altered"][0]
+    assert judged(reads, [replace(ONE, contents=())]).ok, "a history without contents"
+    assert judged(reads, [ONE], transformed=True).ok
+
+
+def test_each_altered_record_counts_repeats_too() -> None:
+    verdict = judged([SAME, replace(SAME, offset=1, value=None)], [ONE], repeats_allowed=True)
+    assert (verdict.altered, verdict.repeated, verdict.duplicated) == (1, 1, 0)
+
+
+def test_headers_differ_by_order_name_and_kind_of_nothing() -> None:
+    pairs: list[list[tuple[str, bytes | str | None]]] = [
+        [], [("a", None)], [("a", b"")], [("ab", b"")], [("a", b"b")], [("a", b""), ("a", b"")],
+        [("a", b"1"), ("b", b"2")], [("b", b"2"), ("a", b"1")],
+    ]  # fmt: skip
+    assert len({headers_digest(each) for each in pairs}) == len(pairs)
+    assert headers_digest([("pump-id", b"r.0.0")]) == ""
+    assert headers_digest([("a", "ü")]) == headers_digest([("a", "ü".encode())])
+
+
+def test_a_row_with_its_own_partition_may_be_apart_from_its_key() -> None:
+    contents = tuple(Content(topic="t", value=None, partition=place) for place in (None, 1, None))
+    load = [replace(transaction(0, (0, "a"), (1, "a"), (2, "a"), at=(10, 20)), contents=contents)]
+    reads = read(("r.0.0", "a"), ("r.0.2", "a")) + read(("r.0.1", "a"), partition=1)
+    assert judged(reads, load).ok
+    assert faults(judged(read(("r.0.0", "a")) + read(("r.0.1", "a"), ("r.0.2", "a"), partition=1), load)) == (
+        0,
+        0,
+        0,
+        1,
+    )
+
+
+def test_the_longest_time_without_a_delivery_is_that_of_records() -> None:
+    contents = (Content(topic="t", value=None), Content(topic="t", value=None, timestamp=5))
+    # Committed 2 s after the epoch; the second row has a time of its own, which tells nothing.
+    load = [replace(transaction(0, (0, "a"), (1, "a"), at=(1, 10**9)), contents=contents, epoch=10**9)]
+    reads = [replace(each, timestamp=ms) for each, ms in zip(read(A[0], ("r.0.1", "a")), (5_500, 5), strict=True)]
+    assert judged(reads, load).longest_silence_seconds == 3.5
+    assert judged(GOOD).longest_silence_seconds is None
 
 
 def test_a_row_read_twice_is_a_duplicate_each_further_time() -> None:
@@ -161,7 +266,7 @@ def test_a_row_both_read_and_dead_is_a_duplicate() -> None:
     verdict = judged(GOOD, dead={"r.0.4"})
     assert faults(verdict) == (0, 0, 1, 0)
     assert "also among the dead rows" in verdict.examples["duplicated"][0]
-    assert not judged(GOOD, dead={"r.0.4"}, repeats_allowed=True).ok
+    assert not judged(GOOD, dead={"r.0.4"}, repeats_allowed=True, allowed_dead=1).ok
 
 
 def test_a_row_read_after_one_that_began_when_it_was_committed_is_out_of_order() -> None:

@@ -1,4 +1,4 @@
-"""How long a process that was superseded although it was elected stays away."""
+"""How long a process does not lead after a leadership that failed."""
 
 from thresher.service.cool_down import CoolDown
 
@@ -7,7 +7,7 @@ def test_each_cool_down_is_twice_as_long_up_to_a_minute() -> None:
     cool_down, now, lengths = CoolDown(), 100.0, []
     assert cool_down.over(now)
     for _ in range(8):
-        cool_down = cool_down.superseded(lasted=1.0, now=now)
+        cool_down = cool_down.failed(lasted=1.0, now=now)
         lengths.append(cool_down.until - now)
         assert not cool_down.over(cool_down.until - 0.1)
         now = cool_down.until
@@ -18,5 +18,5 @@ def test_each_cool_down_is_twice_as_long_up_to_a_minute() -> None:
 def test_a_leadership_that_lasted_resets_the_cool_down() -> None:
     cool_down = CoolDown()
     for _ in range(5):
-        cool_down = cool_down.superseded(lasted=1.0, now=0.0)
-    assert cool_down.superseded(lasted=60.1, now=0.0).until == 1.0
+        cool_down = cool_down.failed(lasted=1.0, now=0.0)
+    assert cool_down.failed(lasted=60.1, now=0.0).until == 1.0

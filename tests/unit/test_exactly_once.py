@@ -7,11 +7,13 @@ import pytest
 
 from tests.relay.model import bundled
 from thresher.core.errors import Superseded
-from thresher.delivery.batch import Batch
-from thresher.delivery.carrier import Poison, Rules, ShardIdentity
+from thresher.delivery.batch import Batch, FailingTransform
+from thresher.delivery.carrier import ShardIdentity
 from thresher.delivery.effects import (
+    Abandon,
     AwaitSettled,
     Begin,
+    Blocked,
     CloseAhead,
     Commit,
     Control,
@@ -20,20 +22,29 @@ from thresher.delivery.effects import (
     Fault,
     Flush,
     Hold,
+    Holder,
     Init,
     Lift,
     Produce,
     ReadControl,
+    ReadHolder,
     ReadProgress,
     Recovered,
+    Release,
+    ReportRejected,
     Settle,
     Survey,
     Take,
+    TryLane,
+    WaitForTransform,
+    WriteClaim,
     WriteProgress,
 )
 from thresher.delivery.fate import FILTERED, SENT, Dead, Filtered, Kind, Sent, dead
 from thresher.delivery.problem import ForeignProgress, Halted
 from thresher.delivery.row import Record, Row
+from thresher.delivery.rules import Poison, Rules
+from thresher.delivery.waiting.withheld import MOST_ROWS
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.topic_status import Available, Surveyed, Unavailable
 from thresher.relay.protocol.exactly_once import protocol
@@ -42,6 +53,8 @@ from thresher.relay.protocol.progress import Origin, OutboxProgress, Progress
 ME = ShardIdentity(outbox_id="ours", term="now", shard=2)
 MISSING = Unavailable(refusal=Refusal.TOPIC, why="t is not there")
 REFUSED = Fault(kind=Kind.REJECTED, why="no")
+# What is done before progress is read.
+CLAIMED = [ReadControl, Init, ReadControl, WriteClaim, ReadHolder]
 
 
 def control(term: str = "now", incarnation: str = "1", outbox_id: str = "ours") -> Control:
@@ -67,15 +80,22 @@ class Run:
         self.due: Effect = next(self.steps)
         self.answers: dict[type[Effect], Callable[[Any], Any]] = {
             ReadControl: lambda _: control(),
+            ReadHolder: lambda _: Holder(lane=self.lane, ours=True),
             ReadProgress: lambda _: [self.last],
             Survey: lambda effect: self.surveyed(dict.fromkeys(effect.topics, Available(partitions=3))),
             Produce: lambda _: [],
             Flush: lambda _: [],
             WriteProgress: lambda _: True,
+            AwaitSettled: lambda _: True,
             Commit: lambda _: True,
         }
         self.now = 0.0
         self.last = record(7)
+
+    @property
+    def lane(self) -> int:
+        """The lane that was initialised last."""
+        return next(effect.lane for effect in reversed(self.seen) if isinstance(effect, Init))
 
     def surveyed(self, standings: dict[str, Any]) -> Surveyed:
         return Surveyed(now=self.now, topics=standings)
@@ -95,12 +115,12 @@ class Run:
     def refuses(self, *poison: int) -> "Run":
         """Refuse whatever is flushed with one of these rows, without naming it."""
 
-        def answer(_: Flush) -> list[Fault]:
-            rows = next(effect.rows for effect in reversed(self.seen) if isinstance(effect, Produce))
-            sent = {each.id for each in rows if isinstance(each.plan, Record)}
-            return [REFUSED] if sent & set(poison) else []
+        return self.on(Flush, lambda _: [REFUSED] if self.flushed() & set(poison) else [])
 
-        return self.on(Flush, answer)
+    def flushed(self) -> set[int]:
+        """Return the rows whose records were produced last."""
+        rows = next(effect.rows for effect in reversed(self.seen) if isinstance(effect, Produce))
+        return {each.id for each in rows if isinstance(each.plan, Record)}
 
     def until(self, *kinds: type[Effect]) -> list[Effect]:
         """Go on until one of these is due; return what was done on the way."""
@@ -170,7 +190,7 @@ def blocking(effects: Iterable[Effect]) -> set[int]:
 def test_recovery_fences_then_looks_then_settles_and_only_then_takes() -> None:
     run = Run()
     done = run.until(Take)
-    assert kinds(done) == [ReadControl, Init, ReadControl, ReadProgress, Settle, AwaitSettled, Recovered]
+    assert kinds(done) == [*CLAIMED, ReadProgress, Settle, AwaitSettled, Recovered]
     assert Settle(record(7), recovering=True) in done
     assert ReadProgress(whole=False) in done
 
@@ -278,13 +298,28 @@ def test_stopping_waits_for_what_was_begun() -> None:
         run.step()
 
 
+def test_a_transaction_behind_a_settling_that_hangs_is_abandoned_and_its_rows_are_read_anew() -> None:
+    run = Run().on(AwaitSettled, lambda effect: effect.within_seconds is None)
+    done = run.carry(row(1))
+    given_up = [Survey, Begin, Produce, Flush, WriteProgress, AwaitSettled, Abandon, AwaitSettled]
+    recovery = [*CLAIMED, ReadProgress, Settle, AwaitSettled]
+    assert kinds(done) == [*given_up, *recovery, DiscardReadAhead], "nothing is committed"
+    bounded = [isinstance(each, AwaitSettled) and each.within_seconds is not None for each in done]
+    assert bounded.index(True) == given_up.index(AwaitSettled)
+    assert sum(bounded) == 1, "no transaction is open any more: it waits for as long as it takes"
+    run.on(AwaitSettled, lambda _: True)
+    assert notes(run.carry(row(1)))[0].number == 8, "the number of the abandoned one is used again"
+
+
 # Rejection
 
 
 def test_after_a_rejection_everything_is_as_at_the_start_and_read_anew() -> None:
     done = Run().flushes([REFUSED]).carry(row(1), row(2))
-    recovery = [ReadControl, Init, ReadControl, ReadProgress, Settle, AwaitSettled]
-    assert kinds(done) == [Survey, Begin, Produce, Flush, *recovery, DiscardReadAhead], "nothing is committed"
+    recovery = [*CLAIMED, ReadProgress, Settle, AwaitSettled]
+    begun = [Survey, Begin, Produce, Flush, ReportRejected]
+    assert kinds(done) == [*begun, *recovery, DiscardReadAhead], "nothing is committed"
+    assert done[4] == ReportRejected(frozenset({"t"}), 2, "no")
 
 
 def test_whoever_is_superseded_when_it_starts_over_leaves() -> None:
@@ -293,7 +328,7 @@ def test_whoever_is_superseded_when_it_starts_over_leaves() -> None:
     run.on(ReadControl, lambda _: control(term="later"))
     with pytest.raises(Superseded):
         run.carry(row(1), row(2))
-    assert kinds(run.seen)[-2:] == [Flush, ReadControl]
+    assert kinds(run.seen)[-3:] == [Flush, ReportRejected, ReadControl]
 
 
 def test_a_rejection_that_names_nobody_is_halved_until_one_is_alone() -> None:
@@ -348,9 +383,208 @@ def test_a_sentence_is_not_for_another_row_that_comes_back_under_the_same_id() -
     assert fates(run.carry(row(1)._replace(create_time=11))) == {1: Sent}
 
 
-def test_a_partition_that_is_not_there_sets_the_row_aside() -> None:
-    done = Run().carry(row(1, partition=2), row(2, partition=3))
-    assert fates(done) == {1: Sent, 2: Kind.NO_PARTITION}
+def test_a_row_waits_for_its_partition_with_its_key_alone() -> None:
+    run = Run(grace_seconds=60)
+    rows = [row(1, partition=2), row(2, partition=3), row(3), row(4, key=b"other"), row(5, key=None, partition=3)]
+    done = run.carry(*rows)
+    assert fates(done) == {1: Sent, 4: Sent}
+    (hold,) = [effect for effect in done if isinstance(effect, Hold)]
+    assert (set(hold.topics), set(hold.missing)) == (set(), {"t"})
+    assert (set(hold.streams), dict(hold.rows)) == ({("t", b"k")}, {5: 50})
+    assert kinds(done)[-2:] == [AwaitSettled, DiscardReadAhead], "what went back is not overtaken"
+    run.now = 59.0
+    assert fates(run.carry(*rows[1:3])) == {}
+    run.standing(Available(partitions=4))
+    done = run.work_off(*rows[1:3], rows[4])
+    assert fates(done) == {2: Sent, 3: Sent, 5: Sent}
+    assert Lift("t") in done
+
+
+def test_a_row_whose_partition_does_not_come_is_set_aside_after_the_grace() -> None:
+    run = Run(grace_seconds=60)
+    for run.now in (0.0, 30.0, 59.0):
+        assert fates(run.carry(row(2, partition=3), row(3))) == {}
+    run.now = 60.0
+    done = run.carry(row(2, partition=3), row(3))
+    assert fates(done) == {2: Kind.NO_PARTITION, 3: Sent}
+    assert "for 60 s" in notes(done)[0].fates[0].reason  # type: ignore[union-attr]
+    assert Lift("t") in done
+
+
+def test_a_thousand_waiting_rows_have_their_topic_held() -> None:
+    run = Run(grace_seconds=60)
+    done = run.carry(*(row(id_, key=None, partition=3) for id_ in range(1, 1_002)), row(2_000), row(2_001, topic="u"))
+    assert fates(done) == {2_001: Sent}
+    (hold,) = [effect for effect in done if isinstance(effect, Hold)]
+    assert (set(hold.topics), set(hold.streams), dict(hold.rows)) == ({"t"}, set(), {})
+
+
+def merged(id_: int, partition: int = -1) -> Row:
+    """A row of a topic and key of its own, which is sent with those of others."""
+    return row(id_, topic=f"stored {id_}", plan=Record("t", b"v", b"k", partition, 0, None))
+
+
+def test_rows_with_the_sent_key_of_one_that_waits_join_it() -> None:
+    run = Run(grace_seconds=60, merging=True)
+    done = run.carry(merged(1, partition=3), merged(2), row(3, topic="u"))
+    assert fates(done) == {3: Sent}
+    (hold,) = [effect for effect in done if isinstance(effect, Hold)]
+    assert (set(hold.topics), set(hold.streams)) == (set(), set())
+    assert (dict(hold.rows), dict(hold.behind)) == ({1: 10}, {2: 20})
+    # Another one comes while the two are left out, and joins them.
+    assert fates(run.carry(merged(4))) == {}
+    run.now = 3.0
+    run.standing(Available(partitions=4))
+    # Their time is over, and one alone is read: all are read again, by id.
+    done = run.carry(merged(4))
+    assert (fates(done), Release() in done, kinds(done)[-1]) == ({}, True, DiscardReadAhead)
+    assert fates(run.work_off(merged(1, partition=3), merged(2), merged(4))) == {1: Sent, 2: Sent, 4: Sent}
+
+
+def test_rows_behind_one_that_is_set_aside_are_read_again_at_once() -> None:
+    run = Run(grace_seconds=60, merging=True)
+    for run.now in (0.0, 30.0, 59.0):
+        assert fates(run.carry(merged(1, partition=3), merged(2))) == {}
+    run.now = 60.0
+    # Only the first is read: the other one is left out for longer.
+    done = run.carry(merged(1, partition=3))
+    assert (fates(done), Release() in done) == ({}, True)
+    assert fates(run.carry(merged(1, partition=3), merged(2))) == {1: Kind.NO_PARTITION, 2: Sent}
+
+
+def test_rows_of_a_topic_that_is_back_are_read_again_whatever_the_first_of_them_waits_for() -> None:
+    run = Run(grace_seconds=600, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
+    assert fates(run.carry(merged(1, partition=9), row(2, topic="t", key=b"other"))) == {}
+    run.now = 5.0
+    run.standing(Available(partitions=3))
+    assert Release() in run.carry(merged(1, partition=9))
+    assert fates(run.carry(merged(1, partition=9), row(2, topic="t", key=b"other"))) == {2: Sent}
+
+
+def test_rows_behind_one_that_is_left_out_by_now_are_read_again() -> None:
+    run = Run(grace_seconds=600, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
+    assert fates(run.carry(merged(1), merged(2))) == {}
+    assert Release() in run.carry(merged(1)._replace(plan=FILTERED))
+
+
+def test_where_no_more_rows_can_be_left_out_the_shard_rests() -> None:
+    run = Run(grace_seconds=60, merging=True).standing(Unavailable(refusal=Refusal.TOPIC, why="it is not there"))
+    (hold,) = [effect for effect in run.carry(*map(merged, range(1, MOST_ROWS))) if isinstance(effect, Hold)]
+    assert (len(hold.rows), len(hold.behind), hold.resting) == (1, MOST_ROWS - 2, False)
+    more = range(10 * MOST_ROWS, 10 * MOST_ROWS + 3)
+    (hold,) = [effect for effect in run.carry(*map(merged, more)) if isinstance(effect, Hold)]
+    assert (len(hold.rows), len(hold.behind), hold.resting) == (1, 0, True)
+    assert hold.why.startswith("it is not there; so many rows wait")
+
+
+def test_rows_whose_partition_has_come_go_together() -> None:
+    run = Run(grace_seconds=60)
+    rows = [row(id_, key=None, partition=3) for id_ in range(1, 6)]
+    assert fates(run.carry(*rows)) == {}
+    run.standing(Available(partitions=4))
+    done = run.carry(*rows)
+    assert fates(done) == dict.fromkeys(range(1, 6), Sent)
+    assert kinds(done).count(Begin) == 1
+    assert Lift("t") in done
+
+
+def test_a_topic_that_does_not_answer_is_tried_again_only_when_the_lane_that_it_blocked_has_ended() -> None:
+    silent = Fault(kind=None, why="no answer from u/0", topic="u")
+    run = Run().flushes([silent])
+    run.on(Init, lambda effect: Blocked("u does not answer") if effect.lane == 0 else None)
+    run.on(TryLane, lambda _: False)
+    assert fates(run.carry(row(1, topic="u"), row(2))) == {}
+    # It goes on with another lane, and the topic is left alone.
+    assert fates(run.work_off(row(1, topic="u"), row(2))) == {2: Sent}
+    assert run.lane == 1
+    tries = 0
+    for run.now in range(600):
+        done = run.carry(row(1, topic="u"), row(3))
+        assert fates(done) == {3: Sent}
+        tries += done.count(TryLane(0))
+        # No transaction waits for it, and nobody is fenced who has taken over since.
+        assert kinds(done).count(CloseAhead) == done.count(TryLane(0))
+    assert 3 <= tries <= 15
+    run.on(TryLane, lambda _: True)
+    run.now = 5_000.0
+    assert fates(run.carry(row(1, topic="u"), row(4))) == {1: Sent, 4: Sent}
+    assert not [effect for effect in run.carry(row(5, topic="u")) if isinstance(effect, TryLane)]
+
+
+TOO_EARLY = Fault(kind=Kind.REJECTED, why="its time is ahead", passing=True)
+
+
+def timed(id_: int, key: bytes = b"k") -> Row:
+    """A row with a time of its own."""
+    return row(id_, key=key, plan=Record("t", b"v", key, -1, 5, None))
+
+
+def test_a_row_whose_own_time_is_refused_is_tried_again_until_the_grace_is_over() -> None:
+    run = Run(grace_seconds=60).on(Flush, lambda _: [TOO_EARLY] if 1 in run.flushed() else [])
+    rows = [timed(1), row(2), row(3, key=b"other")]
+    done = run.work_off(*rows)
+    assert fates(done) == {3: Sent}, "its key waits with it"
+    tries = kinds(run.seen).count(Init)
+    run.now = 5.0
+    assert fates(run.carry(*rows[:2])) == {}
+    assert kinds(run.seen).count(Init) == tries, "not at once again"
+    for run.now in (20.0, 40.0, 55.0):
+        assert fates(run.carry(*rows[:2])) == {}
+    run.now = 70.0
+    assert fates(run.work_off(*rows[:2])) == {1: Kind.REJECTED, 2: Sent}
+    assert Lift("t") in run.seen
+
+
+def test_a_row_whose_own_time_is_taken_later_is_sent_before_its_followers() -> None:
+    run = Run(grace_seconds=60).on(Flush, lambda _: [TOO_EARLY] if run.now < 10 and 1 in run.flushed() else [])
+    run.work_off(timed(1), row(2))
+    run.now = 20.0
+    assert list(fates(run.work_off(timed(1), row(2)))) == [1, 2]
+
+
+@pytest.mark.parametrize("merging", [False, True])
+def test_many_rows_whose_own_time_is_refused_keep_nobody_else_waiting(merging: bool) -> None:
+    late = set(range(1, 13))
+    rows = [timed(id_, key=b"%d" % id_) for id_ in sorted(late)]
+    run = Run(grace_seconds=60, merging=merging)
+
+    def answer(_: Flush) -> list[Fault]:
+        """Name the rows, and what is wrong only where there is one, as a client does."""
+        produced = next(effect for effect in reversed(run.seen) if isinstance(effect, Produce)).rows
+        sent = [place for place, _ in produced.records()]
+        places = [place for place in sent if produced[place].id in late]
+        if len(sent) == 1:
+            return [TOO_EARLY] if places else []
+        return [Fault(kind=Kind.REJECTED, why="not valid", place=place, doubtful=True) for place in places]
+
+    run.on(Flush, answer)
+    done = run.work_off(*rows, *(row(id_, key=b"good") for id_ in range(100, 1_100)))
+    assert fates(done) == dict.fromkeys(range(100, 1_100), Sent)
+    assert kinds(run.seen).count(ReportRejected) == 1 + len(late)
+    before = kinds(run.seen).count(ReportRejected)
+    for run.now in range(1, 60):
+        news = row(2_000 + int(run.now), key=b"good")
+        while news.id not in fates(run.seen):
+            run.carry(news, *rows)
+    assert 5 <= kinds(run.seen).count(ReportRejected) - before <= 20
+    run.now = 61.0
+    before = kinds(run.seen).count(ReportRejected)
+    assert fates(run.work_off(*rows)) == dict.fromkeys(late, Kind.REJECTED)
+    assert kinds(run.seen).count(ReportRejected) == before, "no last try of each"
+
+
+def test_silence_of_a_topic_holds_it_and_condemns_nothing() -> None:
+    silent = Fault(kind=None, why="partition 0 of t does not answer", topic="t")
+    run = Run(grace_seconds=1).flushes([silent])
+    run.carry(row(1), row(2, topic="u"))
+    for run.now in (1.0, 4.0):
+        done = run.carry(row(1), row(2, topic="u"))
+        assert fates(done) == {2: Sent}
+        assert Hold(frozenset({"t"}), silent.why, missing=frozenset({"t"})) in done
+    run.now = 6.0
+    done = run.carry(row(1))
+    assert fates(done) == {1: Sent}
+    assert Lift("t") in done
 
 
 # Topics
@@ -504,7 +738,7 @@ def test_dead_letter_lets_followers_go_on() -> None:
 
 @pytest.mark.parametrize("poison", [row(2, plan=dead(Kind.MALFORMED, "bad")), row(2, partition=9)])
 def test_halt_opens_nothing(poison: Row) -> None:
-    run = Run(poison=Poison.HALT)
+    run = Run(poison=Poison.HALT, grace_seconds=0)
     with pytest.raises(Halted, match="row 2"):
         run.carry(row(1), poison)
     assert Begin not in kinds(run.seen)
@@ -523,3 +757,15 @@ def test_halt_ends_the_rejected_transaction() -> None:
         run.carry(row(1), row(2))
     done = kinds(run.seen)
     assert Init in done[done.index(Flush) :]
+
+
+def test_rows_that_wait_for_a_transform_go_back_and_are_not_overtaken() -> None:
+    run = Run()
+    run.carry(row(1))
+    run.until(Take)
+    failing = FailingTransform(topics=frozenset({"t"}), why="it is out of order")
+    begun = len(run.seen)
+    run.seen.append(run.due)
+    run.due = run.steps.send(Batch(rows=bundled([]), failing=failing))
+    run.until(Take)
+    assert run.seen[begun + 1 :] == [AwaitSettled(), WaitForTransform(failing), DiscardReadAhead()]

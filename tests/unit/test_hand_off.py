@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.producer_problem import ProducerRefused
 from thresher.kafka.refusal import Refusal
-from thresher.kafka.transactional import ProducerRefused
 from thresher.queue.buffer import ReceiveBuffer
 from thresher.queue.configuration import QueueConfig, configured
 from thresher.queue.hand_off.intake import Batch, Intake, Span

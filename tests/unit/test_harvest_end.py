@@ -1,6 +1,7 @@
 """What a harvest says when its relay ends with an error while it is being stopped."""
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.harvest.harvest import Harvest, State
 from thresher.relay.settings import Settings
 from thresher.service import service as module
+from thresher.service.servers.reach import Reach
 from thresher.spark.problem import StopForced
 from thresher.testing.leadership import Ballot, StagedLeadership
 
@@ -47,6 +49,13 @@ class Leading:
         self._asked.set()
 
     def snapshot(self) -> None: ...
+
+    def shard_health(self) -> tuple[()]:
+        return ()
+
+    waiting_for = None
+    take_over = SimpleNamespace(failures=0)
+    reach = Reach(())
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """What a meter reads, and when."""
 
-from thresher.service.event import MeterRead
-from thresher.service.meter import Meter
+from thresher.service.events.event import MeterRead
+from thresher.service.events.meter import Meter
 
 
 def test_a_meter_reads_at_its_time_what_was_relayed_since_and_in_all() -> None:

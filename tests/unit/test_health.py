@@ -6,12 +6,17 @@ from typing import Any
 import pytest
 
 from thresher.relay.report.metrics import WORDING
-from thresher.service.health import Role, ShardHealth, Vitals, liveness, readiness
+from thresher.service.health import Role, ServerHealth, ShardHealth, Vitals, liveness, readiness
 
 UP = ShardHealth(shard=0, state="running", working=True)
 RECOVERING = ShardHealth(shard=1, state="running", working=False)
 DOWN = ShardHealth(shard=1, state="backing off", working=False, last_error="the database failed")
 LOST = ("database_lost", "the database failed: it hung up")
+
+
+HEALTHY = ServerHealth(up=True)
+SILENT = ServerHealth(up=False, kind="broker_lost", text="the broker failed: it hung up")
+UNHEARD = ServerHealth(up=False, kind="election_waits", text="it has not answered yet")
 
 
 def seen(**known: Any) -> Vitals:
@@ -27,7 +32,13 @@ def seen(**known: Any) -> Vitals:
         (seen(role=Role.LEADING, shards=[UP, DOWN]), 503, "shards-not-relaying"),
         (seen(role=Role.LEADING), 503, "shards-not-relaying"),
         (seen(role=Role.LEADING, shards=[UP], trouble=LOST), 503, "database-lost"),
+        (seen(role=Role.LEADING, shards=[UP], servers={"database": HEALTHY, "broker": SILENT}), 503, "broker-lost"),
+        (seen(role=Role.LEADING, shards=[UP], servers={"database": HEALTHY, "broker": HEALTHY}), 200, "relaying"),
         (seen(role=Role.STANDBY), 200, "standby"),
+        (seen(role=Role.STANDBY, servers={"database": HEALTHY, "broker": SILENT}), 503, "broker-lost"),
+        (seen(role=Role.STANDBY, servers={"broker": HEALTHY, "election": UNHEARD}), 503, "election-waits"),
+        (seen(role=Role.STANDBY, servers={"broker": HEALTHY, "election": HEALTHY}), 200, "standby"),
+        (seen(role=Role.TAKING_OVER, servers={"broker": SILENT}), 503, "taking-over"),
         (seen(role=Role.STANDBY, trouble=("broker_lost", "x")), 503, "broker-lost"),
         (seen(role=Role.TAKING_OVER, waiting_for="the database failed"), 503, "taking-over"),
         (seen(role=Role.STOPPING, shards=[UP]), 503, "stopping"),
@@ -35,7 +46,7 @@ def seen(**known: Any) -> Vitals:
         (seen(role=Role.FAILED), 503, "failed"),
     ],
 )
-def test_ready_is_a_leader_that_relays_or_a_standby(vitals: Vitals, code: int, reason: str) -> None:
+def test_ready_is_a_leader_that_relays_or_a_standby_that_could(vitals: Vitals, code: int, reason: str) -> None:
     answer = readiness(vitals).answer()
     assert isinstance(answer.content, dict)
     assert (answer.code, answer.content["reason"], answer.content["role"]) == (code, reason, str(vitals.role))
@@ -48,13 +59,21 @@ def test_what_is_not_ready_says_what_a_person_needs() -> None:
     ]
     assert readiness(seen(role=Role.TAKING_OVER, waiting_for="why")).detail["waiting_for"] == "why"
     assert readiness(seen(role=Role.LEADING, shards=[UP], trouble=LOST)).detail["trouble"] == LOST[1]
+    lost = readiness(seen(role=Role.TAKING_OVER, servers={"database": HEALTHY, "broker": SILENT}))
+    assert lost.detail["servers"] == {"broker": SILENT.text}
+    assert readiness(seen(role=Role.STANDBY, servers={"broker": SILENT})).detail["trouble"] == SILENT.text
     assert readiness(seen(role=Role.LEADING, shards=[UP], alarms=["b", "a"])).detail["held_topics"] == ["a", "b"]
 
 
 @pytest.mark.parametrize("role", list(Role))
 def test_nobody_is_killed_for_what_its_servers_do(role: Role) -> None:
     vitals = seen(
-        role=role, trouble=LOST, waiting_for="the database", shards=[DOWN], silent_seconds={"engine": 5.0, "watch": 0.0}
+        role=role,
+        trouble=LOST,
+        waiting_for="the database",
+        shards=[DOWN],
+        servers={"broker": SILENT},
+        silent_seconds={"engine": 5.0, "watch": 0.0},
     )
     assert liveness(vitals).answer().code == 200
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from thresher.core.errors import InvalidInput
-from thresher.testing.history import HistoryWriter, Outcome, read_history, topics_of
+from thresher.testing.history import Content, HistoryWriter, Outcome, read_history, topics_of
 
 
 @pytest.fixture
@@ -23,6 +23,33 @@ def test_what_is_written_is_read_again(path: Path) -> None:
     assert (first.begin, first.end, first.outcome, first.rows) == (100, 200, Outcome.COMMITTED, ((0, "a"), (1, None)))
     assert list(first.identities()) == ["run.0.0", "run.0.1"]
     assert (second.writer, second.outcome, second.rows) == (1, Outcome.ROLLED_BACK, ((0, "ü"),))
+
+
+def test_contents_are_read_again(path: Path) -> None:
+    contents = [
+        Content(topic="t", value="9c1f"),
+        Content(topic="u", value=None, headers="ab", partition=0, timestamp=1_700_000_000_000),
+    ]
+    writer = HistoryWriter(path, "run")
+    writer.open_run("t", epoch=5)
+    writer.begin(0, 0, 100, [(0, "a"), (1, None)], contents)
+    writer.close()
+    (transaction,) = read_history(path)
+    assert transaction.rows == ((0, "a"), (1, None))
+    assert transaction.contents == tuple(contents)
+    assert transaction.epoch == 5
+
+
+def test_a_history_of_the_first_version_is_read(path: Path) -> None:
+    path.write_text(
+        '{"event":"run","format":"thresher-history","version":1,"run":"r","topic":"t","clock":"monotonic-ns"}\n'
+        '{"event":"begin","run":"r","writer":0,"transaction":0,"at":1,"rows":[[0,"a"],[1,null]]}\n'
+        '{"event":"end","run":"r","writer":0,"transaction":0,"at":2,"outcome":"committed"}\n'
+    )
+    (transaction,) = read_history(path)
+    assert transaction.rows == ((0, "a"), (1, None))
+    assert (transaction.outcome, transaction.contents, transaction.epoch) == (Outcome.COMMITTED, (), None)
+    assert topics_of(path) == ["t"]
 
 
 def test_a_transaction_without_an_end_is_unknown(path: Path) -> None:
@@ -71,6 +98,9 @@ BEGIN = '{"event":"begin","run":"r","writer":0,"transaction":0,"at":1,"rows":[]}
         '{"event": "begin"}',
         '{"event":"begin","run":"r","writer":0,"transaction":1,"at":1}',
         '{"event":"run","format":"x","version":1}',
+        '{"event":"run","format":"thresher-history","version":3}',
+        '{"event":"begin","run":"r","writer":0,"transaction":1,"at":1,"topic":"t","rows":[[0,"a","9c"],[1,"b"]]}',
+        '{"event":"begin","run":"r","writer":0,"transaction":1,"at":1,"topic":"t","rows":[[0,"a","9c",{"x":1}]]}',
         '{"event":"end","run":"r","writer":0,"transaction":0,"at":1,"outcome":"maybe"}',
         '{"event":"end","run":"r","writer":0,"transaction":9,"at":1,"outcome":"committed"}',
     ],

@@ -1,7 +1,12 @@
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.processes import open_directory
 from thresher.core.java import JavaMissing, find_java
 
 
@@ -49,3 +54,29 @@ def test_a_java_that_does_not_run_is_named(tmp_path: Path) -> None:
     broken = java(tmp_path / "broken", "17", status=1)
     with pytest.raises(JavaMissing, match=f"{broken} does not run"):
         find_java({"PATH": str(broken.parent)}, homes=tmp_path / "none")
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Be a user whom directories can be closed to: to root none is."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+def test_a_directory_that_may_not_be_searched_is_passed_over() -> None:
+    place = open_directory()
+    closed = java(place / "closed", "17.0.1").parent
+    executable = java(place / "open", "17.0.15")
+    closed.chmod(0)
+    try:
+        with without_privileges():
+            found = find_java({"PATH": os.pathsep.join([str(closed), str(executable.parent)])}, homes=place / "none")
+    finally:
+        closed.chmod(0o755)
+        shutil.rmtree(place)
+    assert found.executable == executable

@@ -1,12 +1,18 @@
 """When a standby looks at a lease again, and when it takes one that should have been renewed."""
 
+import logging
+import time
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from psycopg import errors
 
-from thresher.election.lease import Row, Seen, next_look
-from thresher.election.neli import beat_seconds, session_seconds
+from tests.processes import eventually
+from thresher.election.lease import Lease, Row, Seen, next_look
+from thresher.election.neli_clients import beat_seconds, session_seconds
 from thresher.election.settings import ElectionSettings
 
 ROW = Row(holder="somebody", token=7, until="2026-01-01 00:00:00+00", span_seconds=1.5, left_seconds=1.2)
@@ -38,3 +44,70 @@ def test_a_leader_of_a_group_ends_before_its_session_does_and_beats_often_enough
     # The client's own heartbeats are 0.3 s apart.
     assert timeout + 0.3 < session_seconds(timeout)
     assert beat_seconds(settings) <= timeout / 2
+
+
+class Replica:
+    """A hot standby as a lease meets it: it can be looked at, and refuses to be written to."""
+
+    def __init__(self, counted: list[float]) -> None:
+        counted.append(time.monotonic())
+
+    def look(self) -> Row:
+        return replace(ROW, left_seconds=-1.0)
+
+    def take(self, *_: Any, **__: Any) -> int:
+        raise errors.ReadOnlySqlTransaction("cannot execute UPDATE in a read-only transaction")
+
+    def close(self) -> None: ...
+
+
+def test_a_lease_that_can_be_looked_at_and_not_taken_waits_longer_each_time_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connected: list[float] = []
+    monkeypatch.setattr(Lease, "_connect", lambda _: Replica(connected))
+    caplog.set_level(logging.INFO)
+    lease = Lease(dsn="", name="r")
+    lease.start()
+    eventually(lambda: len(connected) >= 4, 30.0)
+    assert lease.trouble == "cannot execute UPDATE in a read-only transaction"
+    lease.stop()
+    # 0.1, 0.2 and 0.4 s at least, whatever the machine does besides.
+    assert connected[3] - connected[0] >= 0.7
+    assert [record.getMessage() for record in caplog.records] == [
+        "the lease waits for its database: cannot execute UPDATE in a read-only transaction"
+    ]
+
+
+def test_one_that_has_led_waits_longer_each_time_for_a_database_that_refuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[float] = []
+
+    def connect(_: Lease) -> Any:
+        tried.append(time.monotonic())
+        if len(tried) > 1:
+            raise errors.OperationalError("the server is away")
+        return Breaking()
+
+    monkeypatch.setattr(Lease, "_connect", connect)
+    lease = Lease(dsn="", name="r")
+    lease.start()
+    eventually(lambda: len(tried) >= 5, 30.0)
+    lease.stop()
+    assert tried[4] - tried[1] >= 0.2 + 0.4 + 0.8
+
+
+class Breaking:
+    """A connection that serves once, and then breaks."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def look(self) -> Row:
+        self.looks += 1
+        if self.looks > 1:
+            raise errors.OperationalError("the server closed the connection")
+        return replace(ROW, left_seconds=0.1)
+
+    def close(self) -> None: ...

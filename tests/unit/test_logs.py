@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from thresher.observe.logs import LogFormat, configure_logging
+from thresher.observe.logs import CountingHandler, LogFormat, configure_logging
 
 logger = logging.getLogger("thresher.some.part")
 
@@ -84,3 +84,10 @@ def test_people_get_lines_of_text() -> None:
 def test_a_format_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="xml"):
         configure_logging("xml")
+
+
+def test_a_line_of_a_library_that_cannot_be_written_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.Logger("some.library")
+    log.addHandler(CountingHandler(io.StringIO()))
+    log.warning("%d rows", "many")
+    assert "Logging error" in capsys.readouterr().err

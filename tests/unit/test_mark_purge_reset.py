@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from thresher.delivery.batch import NOTHING_YET, Batch
-from thresher.delivery.carrier import Rules, ShardIdentity
+from thresher.delivery.carrier import ShardIdentity
 from thresher.delivery.effects import (
     AwaitSettled,
     Commit,
@@ -14,6 +14,7 @@ from thresher.delivery.effects import (
     DiscardReadAhead,
     Effect,
     Fault,
+    Holder,
     Init,
     Produce,
     Reset,
@@ -23,8 +24,9 @@ from thresher.delivery.effects import (
 from thresher.delivery.fate import SENT, Dead, Kind
 from thresher.delivery.faults import Faults
 from thresher.delivery.row import Record, Row, RowList
+from thresher.delivery.rules import Rules
 from thresher.kafka.problem import BrokerLost
-from thresher.kafka.refusal import Refusal
+from thresher.kafka.refusal import Refusal, fenced
 from thresher.kafka.topic_status import Available, Surveyed
 from thresher.kafka.transactional import Undelivered
 from thresher.relay.protocol.mark_purge_reset import Bounds, protocol
@@ -57,11 +59,13 @@ class Run:
         self.last = Progress(origin=ORIGIN, number=7, ids=[7], create_times=[0], fates=[SENT])
         good: dict[str, Callable[[Any], Any]] = {
             "ReadControl": lambda _: Control(outbox_id="ours", term="now", system_id="s", incarnation="1"),
+            "ReadHolder": lambda _: Holder(lane=0, ours=True),
             "ReadProgress": lambda _: [self.last],
             "Survey": lambda effect: Surveyed(now=0.0, topics=dict.fromkeys(effect.topics, Available(partitions=3))),
             "Produce": lambda _: [],
             "Flush": lambda _: [],
             "WriteProgress": lambda _: True,
+            "AwaitSettled": lambda _: True,
             "Commit": lambda _: True,
             "Take": lambda effect: Batch(rows=RowList(left.pop(0))) if left else None if effect.wait else NOTHING_YET,
         }
@@ -189,7 +193,8 @@ def test_a_record_that_was_refused_with_its_batch_condemns_no_row_by_its_key() -
 
 def test_the_empty_record_of_progress_is_no_rows_fault_and_a_fenced_producer_is_the_end() -> None:
     assert faults_of(undelivered(Refusal.MOMENT, place=0, topic="p")) == []
-    with pytest.raises(BrokerLost):
+    with pytest.raises(BrokerLost) as caught:
         faults_of(undelivered(Refusal.FENCED, place=0))
+    assert fenced(caught.value)
     with pytest.raises(BrokerLost):
         faults_of(undelivered(Refusal.ROW, place=0, topic="p"))

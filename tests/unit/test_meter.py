@@ -18,7 +18,7 @@ from thresher.delivery.batch import column_rows, rows_of
 from thresher.delivery.fate import FILTERED, Kind, dead
 from thresher.delivery.row import Record, Row, RowList
 from thresher.delivery.stored_rows import batch_of
-from thresher.kafka.transactional import ProducerProblem
+from thresher.kafka.producer_problem import ProducerProblem
 from thresher.observe.histogram import Histogram
 from thresher.observe.tally import Number
 from thresher.relay.protocol.progress import Origin, progress_of

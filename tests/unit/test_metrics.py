@@ -9,10 +9,11 @@ from thresher import __version__
 from thresher.observe.metric import MetricKind
 from thresher.observe.prometheus import scrape
 from thresher.observe.server import Answer
+from thresher.relay.leader.server_probes import SERVERS
 from thresher.relay.report.backlog import Backlog
 from thresher.relay.report.metrics import ERROR_KINDS, FAMILIES, WORDING, readings
 from thresher.relay.shard.meter import BATCH, SETTLE
-from thresher.service.health import Role
+from thresher.service.health import Role, ServerHealth
 from thresher.service.metrics import ServiceMetrics, family, working
 from thresher.service.report import Moment
 from thresher.service.wording import Wording
@@ -26,18 +27,18 @@ RUNNING = ShardSnapshot(
 )  # fmt: skip
 LEADING = Moment(
     name="orders", role=Role.LEADING, ready=True, shards=(RUNNING,), counts={0: {"relayed": 3}, 1: {"relayed": 4}},
-    driver={},
+    driver={}, servers={"database": ServerHealth(up=True), "broker": ServerHealth(up=True)},
 )  # fmt: skip
 
 
-def scraped(moment: Moment, backlog: Backlog | None, *, asked: bool) -> Answer:
-    service = ServiceMetrics(WORDING, ERROR_KINDS)
-    return scrape(FAMILIES, [*service.readings(moment), *readings(moment, backlog, asked=asked)])
+def scraped(moment: Moment, backlog: Backlog | None) -> Answer:
+    service = ServiceMetrics(WORDING, ERROR_KINDS, SERVERS)
+    return scrape(FAMILIES, [*service.readings(moment), *readings(moment, backlog)])
 
 
-def shown(moment: Moment, backlog: Backlog | None = BACKLOG, *, asked: bool = True) -> dict[Any, float]:
+def shown(moment: Moment, backlog: Backlog | None = BACKLOG) -> dict[Any, float]:
     """Return samples by name and label values, by the labels' names, that of the relay left out."""
-    answer = scraped(moment, backlog, asked=asked)
+    answer = scraped(moment, backlog)
     assert answer.kind.startswith("text/plain; version=0.0.4")
     assert isinstance(answer.content, bytes)
     found = {}
@@ -66,11 +67,11 @@ def test_what_has_not_happened_yet_is_shown_as_0() -> None:
 
 
 def test_what_is_not_known_is_not_shown() -> None:
-    lost = shown(LEADING, None)
-    assert lost["thresher_database_up",] == 0
-    standby = shown(replace(LEADING, role=Role.STANDBY, shards=()), None, asked=False)
-    assert standby["thresher_leader",] == 0
-    assert ("thresher_database_up",) not in standby
+    lost = shown(replace(LEADING, servers={**LEADING.servers, "database": ServerHealth(up=False)}), None)
+    assert (lost["thresher_database_up",], lost["thresher_broker_up",]) == (0, 1)
+    standby = shown(replace(LEADING, role=Role.STANDBY, shards=()), None)
+    # A standby knows whether it reaches its servers, too.
+    assert (standby["thresher_leader",], standby["thresher_database_up",], standby["thresher_broker_up",]) == (0, 1, 1)
     for samples in (lost, standby):
         assert not {name for name, *_ in samples} & {"thresher_pending_records", "thresher_oldest_pending_age_seconds"}
         # What was counted stays.
@@ -104,7 +105,7 @@ def test_a_shard_that_has_not_recovered_is_not_up() -> None:
 
 
 def test_a_name_that_has_quotes_breaks_no_scrape() -> None:
-    answer = scraped(replace(LEADING, name='a"b\\c\nd'), BACKLOG, asked=True)
+    answer = scraped(replace(LEADING, name='a"b\\c\nd'), BACKLOG)
     assert isinstance(answer.content, bytes)
     names = {
         sample.labels["relay"]
@@ -118,6 +119,7 @@ def test_a_name_that_has_quotes_breaks_no_scrape() -> None:
 KEPT = """
     thresher_batch_records histogram relay
     thresher_blocking_rows gauge relay
+    thresher_broker_up gauge relay
     thresher_build_info gauge relay,version
     thresher_database_up gauge relay
     thresher_dead_records_total counter relay,shard,kind
@@ -127,6 +129,7 @@ KEPT = """
     thresher_errors_total counter relay,kind
     thresher_fences_total counter relay,by
     thresher_filtered_records_total counter relay,shard
+    thresher_foreign_progress_records_total counter relay,shard
     thresher_held_topics gauge relay
     thresher_in_flight_keys gauge relay,shard
     thresher_in_flight_records gauge relay,shard
@@ -143,6 +146,8 @@ KEPT = """
     thresher_shard_resident_bytes gauge relay,shard
     thresher_shard_restarts_total counter relay,shard
     thresher_shard_up gauge relay,shard
+    thresher_step_age_seconds gauge relay,shard
+    thresher_step_downs_total counter relay
     thresher_takeovers_total counter relay
     thresher_transactions_total counter relay,shard
 """

@@ -1,5 +1,6 @@
 """The schedule of a random soak is the seed's, and leaves no kind of fault out."""
 
+import functools
 import inspect
 import random
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 import tests.queue.mixed_subject as queues
+import tests.relay.elected_subject as elected
 import tests.relay.mixed_subject as relay
 from tests.faults import mixed_run
 from tests.faults.fault_schedule import Kinds, schedule
@@ -23,6 +25,8 @@ class Mix:
 
 MIXES = [
     pytest.param(Mix(relay.relay_kinds, relay.PARTS), id="relay"),
+    pytest.param(Mix(functools.partial(relay.relay_kinds, backlog=True), relay.PARTS), id="relay with a backlog"),
+    pytest.param(Mix(elected.elected_kinds, elected.PARTS), id="elected relays"),
     pytest.param(Mix(queues.queue_kinds, queues.PARTS), id="queues"),
 ]
 pytestmark = pytest.mark.parametrize("mix", MIXES)

@@ -1,13 +1,18 @@
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from thresher.core.errors import InvalidInput
+from thresher.outbox import Shape
 from thresher.testing.history import Outcome
 from thresher.testing.pump.plan import Load, Plan, loads
 from thresher.testing.pump.writer import Tally
+from thresher.testing.record import headers_digest, value_digest
+
+MOMENT = datetime(2026, 5, 4, microsecond=999, tzinfo=UTC)
 
 
 def plan(**fields: Any) -> Plan:
@@ -67,10 +72,42 @@ def test_blank_records_are_tombstones_that_still_carry_their_identity() -> None:
     assert len({tuple(message.headers) for message in messages}) == 100
 
 
+def test_varied_records_use_every_column() -> None:
+    load = [
+        pair
+        for load in all_loads(plan(records=2000, varied=0.25, started=MOMENT))
+        for pair in zip(load.messages, load.rows, strict=True)
+    ]
+    assert all((message.key is None) == (key is None) for message, (_, key) in load)
+    shares = {
+        "key": sum(message.key is None for message, _ in load),
+        "headers": sum(len(message.headers) > 1 for message, _ in load),
+        "partition": sum(message.partition == 0 for message, _ in load),
+        "timestamp": sum(message.timestamp is not None for message, _ in load),
+    }
+    assert all(400 < share < 600 for share in shares.values()), shares
+    assert all(message.partition is None and message.key for load in all_loads(plan()) for message in load.messages)
+
+
+def test_the_history_notes_what_a_message_says() -> None:
+    (load,) = all_loads(plan(records=1, varied=1.0, started=MOMENT))
+    ((message,), (content,)) = load.messages, load.contents()
+    assert isinstance(message.value, bytes)
+    assert content.value == value_digest(message.value)
+    assert content.headers == headers_digest([("kind", b"one"), ("kind", b"two"), ("nothing", None), ("empty", b"")])
+    assert (content.topic, content.partition, content.timestamp) == ("pump", 0, 1_777_852_800_000)
+
+
+def test_goharvests_table_has_no_columns_for_varied_records() -> None:
+    with pytest.raises(InvalidInput, match="goharvest's table cannot hold a NULL key"):
+        plan(varied=0.1, shape=Shape.GOHARVEST)
+
+
 def test_all_problems_of_a_plan_are_named_at_once() -> None:
     with pytest.raises(InvalidInput) as caught:
-        plan(records=0, keys=0, rollback_share=2, rate=0)
-    assert all(word in str(caught.value) for word in ("records = 0", "keys = 0", "rollback share = 2", "rate = 0"))
+        plan(records=0, keys=0, rollback_share=2, rate=0, varied=3)
+    words = ("records = 0", "keys = 0", "rollback share = 2", "rate = 0", "varied share = 3")
+    assert all(word in str(caught.value) for word in words)
 
 
 def test_a_plan_does_not_show_its_password() -> None:

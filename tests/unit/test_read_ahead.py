@@ -363,3 +363,26 @@ def test_discarding_forgets_batches_that_are_being_converted(head: Played) -> No
         batch = ahead.take(PATIENCE)
         assert isinstance(batch, Batch)
         assert list(batch.rows.ids) == [3]
+
+
+def test_what_is_held_is_left_out_of_reads_for_a_while_or_until_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("thresher.relay.reading.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
+    ahead = ReadAhead(Ahead(most_rows=10))
+
+    def left_out() -> tuple[set[str], set[Any], dict[int, int]]:
+        request = ahead.await_due()
+        assert request is not None
+        return set(request.held), set(request.held_keys), dict(request.held_rows)
+
+    ahead.hold(["t"], [("u", b"k")], {5: MICROS}, {6: MICROS + 1})
+    assert left_out() == ({"t"}, {("u", b"k")}, {5: MICROS, 6: MICROS + 1})
+    now[0] += 2.1
+    assert left_out() == (set(), set(), {6: MICROS + 1})
+    ahead.hold([], (), {7: MICROS})
+    assert left_out() == (set(), set(), {6: MICROS + 1, 7: MICROS})
+    ahead.release()
+    assert left_out() == (set(), set(), {})
+    ahead.hold([], (), {}, {6: MICROS})
+    now[0] += 60.1
+    assert left_out() == (set(), set(), {})

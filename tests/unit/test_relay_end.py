@@ -22,7 +22,13 @@ from thresher.spark.problem import EngineLost
 
 SETTINGS = Settings(name="r", dsn="", outbox=TableName(table="outbox"), kafka={})
 MANDATE = Mandate(
-    settings=SETTINGS, outbox_id="o", term="t", term_time=datetime.now(UTC), since="s", progress_topic_id="p"
+    settings=SETTINGS,
+    outbox_id="o",
+    term="t",
+    term_time=datetime.now(UTC),
+    since="s",
+    progress_topic_id="p",
+    secret="s",
 )
 
 

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.relay.reading.scan_plan import ByBuckets, FromHead, Observed, Position, ScanPlan, Window, may_read_behind
+from thresher.relay.reading.scan_plan import (
+    ByBuckets,
+    FromHead,
+    Horizon,
+    Observed,
+    Position,
+    RowBehind,
+    ScanPlan,
+    Window,
+    may_read_behind,
+)
 
 NOW = Observed(now=100.0, generation=3, rows=1_000)
 POSITION = Position(last=50, horizon="700", generation=3, until=110.0)
@@ -95,18 +105,45 @@ def test_nothing_pending_ends_the_backlog() -> None:
     assert isinstance(plan.next(NOW), ByBuckets)
 
 
-@given(
-    generations=st.tuples(st.integers(0, 3), st.integers(0, 3)),
-    left_out=st.booleans(),
-    now=st.floats(90.0, 120.0),
+OLD, HORIZON = RowBehind(age=8, generation=3), Horizon(age=7, generation=3)
+
+
+def test_a_row_that_is_older_than_the_horizon_may_be_read_behind() -> None:
+    assert may_read_behind(OLD, HORIZON)
+
+
+@pytest.mark.parametrize(
+    ("row", "horizon"),
+    [
+        (replace(OLD, age=7), HORIZON),
+        (replace(OLD, age=6), HORIZON),
+        (replace(OLD, age=-5), HORIZON),
+        (OLD, replace(HORIZON, age=-1)),
+        (replace(OLD, generation=4), HORIZON),
+        (replace(OLD, left_out=True), HORIZON),
+    ],
+    ids=["of that very transaction", "younger", "frozen long ago", "a horizon from long ago", "rows went back", "held"],
 )
-def test_read_behind_only_within_one_generation_with_nothing_left_out(
-    generations: tuple[int, int], left_out: bool, now: float
+def test_a_row_may_not_be_read_behind(row: RowBehind, horizon: Horizon) -> None:
+    assert not may_read_behind(row, horizon)
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+NEAR = st.integers(0, 8)
+
+
+@given(
+    ages=st.tuples(INT32 | NEAR, INT32 | NEAR), generations=st.tuples(NEAR, NEAR), left_out=st.booleans(), older=NEAR
+)
+def test_what_may_be_read_behind_may_be_so_if_it_were_older(
+    ages: tuple[int, int], generations: tuple[int, int], left_out: bool, older: int
 ) -> None:
-    then, since = generations
-    position = replace(POSITION, generation=then)
-    observed = Observed(now=now, generation=since, rows=1, left_out=left_out)
-    assert may_read_behind(position, observed) == (then == since and not left_out and now < 110.0)
+    row = RowBehind(age=ages[0], generation=generations[0], left_out=left_out)
+    horizon = Horizon(age=ages[1], generation=generations[1])
+    if may_read_behind(row, horizon):
+        assert row.age > horizon.age
+        assert (generations[0], left_out) == (generations[1], False)
+        assert may_read_behind(replace(row, age=row.age + older), horizon)
 
 
 @pytest.mark.parametrize(("buckets", "rows", "each"), [(32, 10_000, 391), (1, 10_000, 10_000), (64, 10, 1)])

@@ -79,6 +79,12 @@ def test_the_shape_itself_has_no_findings() -> None:
         ),
         (replace(GOOD, sequences=(Sequence(name="s", cache=20),)), "sequence s", "CACHE 20"),
         (replace(GOOD, sequences=(Sequence(name="s", increment=-1),)), "sequence s", "INCREMENT -1"),
+        (replace(GOOD, sequences=(Sequence(name="s", increment=2),)), "sequence s", "INCREMENT 2"),
+        (
+            with_column("dispatched_time", Column(type="timestamp with time zone", default="now()")),
+            "column dispatched_time",
+            "makes every new row one that was sent",
+        ),
         (replace(GOOD, sequences=(Sequence(name="s", cycle=True),)), "sequence s", "CYCLE"),
         (replace(GOOD, indexes=GOOD.indexes[1:]), "column id", "no primary key"),
         (replace(GOOD, indexes=GOOD.indexes[:1]), "index", "none on (bucket, id)"),
@@ -102,6 +108,9 @@ def test_what_breaks_a_guarantee_is_found(relation: Relation, subject: str, deta
         with_column("extra", Column(type="text")),
         with_column("extra", Column(type="text", not_null=True, default="'x'")),
         replace(GOOD, indexes=(GOOD.indexes[0], Index(columns=("bucket", "id")))),
+        with_column(
+            "dispatched_time", Column(type="timestamp with time zone", default="NULL::timestamp with time zone")
+        ),
         replace(GOOD, options=()),
         replace(GOOD, triggers=("t",)),
         replace(GOOD, constraints=("c",)),

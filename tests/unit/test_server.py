@@ -1,6 +1,9 @@
 """How pages are served."""
 
 import json
+import socket
+import struct
+import threading
 import urllib.error
 import urllib.request
 from email.message import Message
@@ -8,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes import eventually
 from thresher.observe.server import Answer, Page, Server
 
 
@@ -47,3 +51,33 @@ def test_a_page_says_its_code_and_its_kind(caplog: pytest.LogCaptureFixture) -> 
         assert "a page failed" in caplog.text
         code, _, body = get(server.port, "/nowhere")
         assert (code, "/plain" in json.loads(body)["error"]) == (404, True)
+
+
+def test_a_probe_that_leaves_during_its_answer_prints_nothing(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = threading.active_count()
+    with Server("127.0.0.1", 0, {"/readyz": lambda: Answer(code=503, content={"reason": "x" * 1000})}) as server:
+        # Before its answer, within it, and with all of it read: the last one is there when the server waits for more.
+        for read in ("", "HTTP", 'xxx"}\n'):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as probe:
+                probe.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+                answer = b""
+                while read.encode() not in answer:
+                    answer += probe.recv(4096)
+                # Its end is a reset, as of a process that was killed.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        eventually(lambda: threading.active_count() == before + 1, 60.0)
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+
+
+def test_a_request_that_breaks_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def unwritable() -> Answer:
+        return Answer(content={"set": {1, 2}})
+
+    with Server("127.0.0.1", 0, {"/": unwritable}) as server:
+        with pytest.raises((urllib.error.URLError, ConnectionError)):
+            get(server.port, "/")
+        eventually(lambda: "a request failed" in caplog.text, 60.0)
+    assert "not JSON serializable" in caplog.text

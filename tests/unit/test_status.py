@@ -8,9 +8,12 @@ import pytest
 
 from tests.relay.scraping import Process, shown
 from thresher.db import TableName
+from thresher.db.problem import DatabaseRefused
+from thresher.relay.leader.server_probes import SERVERS
 from thresher.relay.report import status
 from thresher.relay.settings import Settings
 from thresher.service.health import Role
+from thresher.service.servers.reach import Reach
 
 
 @pytest.fixture
@@ -33,7 +36,6 @@ def test_a_standby_is_ready_and_its_database_is_not_called(calls: socket.socket)
         assert page.probe("/healthz")[0] == 200
         samples = page.samples()
         assert (samples["thresher_leader", ()], samples["thresher_ready", ()]) == (0, 1)
-        assert ("thresher_database_up", ()) not in samples
         picture = page.probe("/status")[1]
         assert (picture["state"], picture["pending"], picture["database_trouble"]) == ("standby", None, None)
     with pytest.raises(BlockingIOError):
@@ -46,8 +48,46 @@ def test_a_database_that_says_nothing_keeps_no_page(calls: socket.socket, monkey
         # Seen: 0.3 s. Who scrapes waits for 15 s, and libpq for 120.
         samples = page.samples()
         code, answer = page.probe("/readyz")
-        assert samples["thresher_database_up", ()] == 0
+        assert ("thresher_pending_exact", ()) not in samples
         assert (code, answer["waiting_for"]) == (503, "the database")
         assert "has not answered" in page.probe("/status")[1]["database_trouble"]
         calls.settimeout(60.0)
         calls.accept()[0].close()
+
+
+def test_a_page_shows_what_was_so_when_its_database_had_answered(
+    calls: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leading = process(calls, role=Role.LEADING)
+
+    def slow(_: object) -> tuple[None, None]:
+        # It takes its time, and the process is a standby when it answers.
+        leading.role = Role.STANDBY
+        leading.ledger.count("takeovers")
+        return None, None
+
+    monkeypatch.setattr(status.BacklogReader, "look", slow)
+    with shown(leading) as page:
+        assert page.samples()["thresher_takeovers_total", ()] == 1
+        leading.role = Role.LEADING
+        assert page.probe("/status")[1]["role"] == "standby"
+
+
+def test_a_server_that_was_lost_is_told_on_every_page(calls: socket.socket) -> None:
+    given = process(calls, reach=Reach(SERVERS))
+    with shown(given) as page:
+        assert page.probe("/readyz")[1]["reason"] == "database-lost"
+        given.reach.all_succeeded()
+        given.reach.failed("database", DatabaseRefused("the password is wrong"))
+        code, answer = page.probe("/readyz")
+        assert (code, answer["reason"], answer["trouble"]) == (503, "database-refused", "the password is wrong")
+        samples, picture = page.samples(), page.probe("/status")[1]
+        assert (samples["thresher_ready", ()], samples["thresher_database_up", ()]) == (0, 0)
+        assert samples["thresher_broker_up", ()] == 1
+        assert (picture["ready"], picture["reason"]) == (False, "database-refused")
+        assert picture["database_trouble"] == picture["servers"]["database"]["trouble"] == "the password is wrong"
+        assert (picture["servers"]["broker"]["up"], picture["servers"]["broker"]["trouble"]) == (True, None)
+        given.reach.all_succeeded()
+        assert page.probe("/readyz")[0] == 200
+        given.reach.election = lambda: "no lease"
+        assert page.probe("/readyz")[1]["servers"] == {"election": "no lease"}

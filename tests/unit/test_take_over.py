@@ -72,6 +72,19 @@ def test_trouble_is_tried_again_under_the_same_term(caplog: pytest.LogCaptureFix
     ]
 
 
+def test_trouble_that_lasts_is_told_again_with_a_count(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if every attempt took a minute.
+    monkeypatch.setattr(take_over, "REPEAT_SECONDS", 0.0)
+    attempts, _ = attempt(Workload(Trouble("down"), Trouble("down"), Trouble("down"), Taken()))
+    attempts.run()
+    first, *again = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert first.getMessage() == "the relay waits to take over: down"
+    assert [vars(record)["attempts"] for record in again] == [2, 3]
+    assert "3 attempts failed: down" in again[-1].getMessage()
+
+
 def test_a_problem_that_somebody_has_to_act_on_is_raised() -> None:
     workload = Workload(Trouble("down"), PipelineProblem("no such table"))
     attempts, ledger = attempt(workload)

@@ -24,10 +24,16 @@ class Cluster:
         self.created: dict[str, int] = {}
         self.asked: list[set[str]] = []
         self.produced: list[str] = []
+        self.needed: dict[str, int] = {}
+        self.configured: list[set[str]] = []
 
     def facts(self, names: Collection[str]) -> dict[str, TopicFacts | KafkaError]:
         self.asked.append(set(names))
         return {name: self.topics.get(name, MISSING) for name in names}
+
+    def min_in_sync(self, names: Collection[str]) -> dict[str, int]:
+        self.configured.append(set(names))
+        return {name: self.needed[name] for name in names if name in self.needed}
 
     def partitions(self, topic: str) -> int | KafkaError:
         self.produced.append(topic)
@@ -130,6 +136,26 @@ def test_a_topic_with_a_partition_that_nobody_leads_waits_and_its_rows_never_die
     assert stands.ask(["t"])["t"] == Available(partitions=3)
 
 
+def test_a_topic_with_too_few_in_sync_replicas_waits_and_its_rows_never_die(
+    cluster: Cluster, stands: TopicSurvey
+) -> None:
+    cluster.topics = dict.fromkeys("tu", replace(there(2), in_sync=(3, 3)))
+    cluster.needed = {"t": 3, "u": 2}
+    assert set(stands.ask(["t", "u"]).values()) == {Available(partitions=2)}
+    cluster.topics = dict.fromkeys("tu", replace(there(2), in_sync=(3, 2)))
+    why = "t: its partition 1 has 2 in-sync replicas and needs 3"
+    assert stands.ask(["t", "u"]) == {"t": Unavailable(refusal=None, why=why), "u": Available(partitions=2)}
+    assert cluster.configured == [{"t", "u"}, {"t"}], "asked again where it matters"
+    # Somebody made do with fewer.
+    cluster.needed["t"] = 2
+    assert stands.ask(["t"])["t"] == Available(partitions=2)
+
+
+def test_replicas_that_nobody_may_ask_for_are_enough(cluster: Cluster, stands: TopicSurvey) -> None:
+    cluster.topics = {"t": replace(there(1), in_sync=(1,))}
+    assert stands.ask(["t"])["t"] == Available(partitions=1)
+
+
 def test_no_answer_is_trouble(stands: TopicSurvey, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(_: Collection[str]) -> dict[str, TopicFacts | KafkaError]:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -137,3 +163,34 @@ def test_no_answer_is_trouble(stands: TopicSurvey, cluster: Cluster, monkeypatch
     monkeypatch.setattr(cluster, "facts", silent)
     with pytest.raises(BrokerLost, match="how topics stand"):
         stands.survey(["t"])
+
+
+def test_topics_that_are_wanted_one_after_another_are_asked_for_together(
+    cluster: Cluster, stands: TopicSurvey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("thresher.kafka.topic_status.time", SimpleNamespace(monotonic=lambda: now))
+    names = [f"t{n}" for n in range(100)]
+    cluster.topics = dict.fromkeys([*names, "rare"], there())
+    stands.survey(["rare"])
+    stands.survey(names)
+    began = len(cluster.asked)
+    for n in range(2_000):
+        now += 0.01
+        stands.survey([names[n % 100]])
+    # 20 s: each answer is good for two and a half at least, and nobody has wanted the rare one.
+    assert len(cluster.asked) - began < 12
+    assert not any("rare" in asked for asked in cluster.asked[began + 1 :])
+
+
+def test_a_need_for_replicas_is_not_forgotten_for_want_of_an_answer(
+    cluster: Cluster, stands: TopicSurvey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("thresher.kafka.topic_status.time", SimpleNamespace(monotonic=lambda: now))
+    cluster.topics = {"narrow": replace(there(), in_sync=(2, 2, 2))}
+    cluster.needed = {"narrow": 3}
+    assert isinstance(stands.survey(["narrow"]).topics["narrow"], Unavailable)
+    cluster.needed = {}
+    now += 100.0
+    assert isinstance(stands.survey(["narrow"]).topics["narrow"], Unavailable)

@@ -1,23 +1,27 @@
 """What a producer's errors mean, whichever of the client's calls they come from."""
 
+import pickle
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from thresher.kafka.group_offsets import GroupOffset
-from thresher.kafka.refusal import Refusal, refusal_of
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
-from thresher.kafka.transactional import (
+from thresher.kafka.producer_problem import (
     CommitUnknown,
+    InitBlocked,
     MemberFenced,
     OffsetsUnknown,
     ProducerFenced,
     ProducerProblem,
     ProducerRefused,
-    TransactionalProducer,
+    RecordsUnanswered,
 )
+from thresher.kafka.refusal import Refusal, fenced, refusal_of
+from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.kafka.transactional import TransactionalProducer
 
 FENCED = KafkaError(KafkaError._FENCED, "fenced by a newer instance", True)
 FATAL = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "out of order", True)
@@ -71,6 +75,14 @@ def test_whatever_the_client_raises_says_who_has_to_act(ask: Any, failing: str, 
         ask(producer(failing, error))
     assert type(caught.value) is kind
     assert error.str() in str(caught.value)
+
+
+@pytest.mark.parametrize(("ask", "failing"), CALLS)
+@pytest.mark.parametrize(("error", "is_fence"), [(FENCED, True), (FATAL, False), (DENIED, False), (LOST, False)])
+def test_a_fence_is_told_from_other_errors(ask: Any, failing: str, error: KafkaError, is_fence: bool) -> None:
+    with pytest.raises((ProducerProblem, ProducerRefused)) as caught:
+        ask(producer(failing, error))
+    assert fenced(caught.value) == is_fence
 
 
 def test_a_broker_that_allows_only_shorter_transactions_is_for_somebody_to_mend() -> None:
@@ -188,3 +200,53 @@ def test_offsets_that_the_client_never_answers_are_unknown() -> None:
     with pytest.raises(ProducerProblem, match="cannot be used again"):
         producer.commit()
     never.set()
+
+
+class Deaf(Client):
+    """Answers for no record until they are purged, and then says of each that it was."""
+
+    def __init__(self, properties: dict[str, Any]) -> None:
+        super().__init__("", LOST)
+        self._left, self._told = 3, properties["on_delivery"]
+
+    def flush(self, _: float) -> int:
+        return self._left
+
+    def purge(self) -> None:
+        purged = KafkaError(KafkaError._PURGE_QUEUE, "purged")
+        for topic, partition in (("narrow", 0), ("narrow", 0), ("narrow", -1)):
+            self._told(purged, SimpleNamespace(topic=lambda t=topic: t, partition=lambda p=partition: p, key=bytes))
+        self._left = 0
+
+
+def test_a_flush_that_is_late_names_the_partitions_that_owe_an_answer() -> None:
+    soon = TransactionTimeouts(flush_seconds=0.01)
+    made = TransactionalProducer("orders-0", {}, timeouts=soon, make=Deaf)
+    with pytest.raises(
+        RecordsUnanswered, match=r"3 records were not answered for in 0\.01 s by narrow, narrow/0"
+    ) as it:
+        made.flush()
+    assert it.value.partitions == (("narrow", -1, 1), ("narrow", 0, 2))
+    assert pickle.loads(pickle.dumps(it.value)).partitions == it.value.partitions  # noqa: S301
+    with pytest.raises(ProducerProblem, match="cannot be used again"):
+        made.begin()
+
+
+def test_a_transaction_that_does_not_end_blocks_the_next_producer() -> None:
+    concurrent = KafkaError(KafkaError.CONCURRENT_TRANSACTIONS, "another operation is ongoing")
+    with pytest.raises(InitBlocked, match="orders-0: its last transaction has not ended"):
+        producer("init_transactions", concurrent).init("orders.progress")
+
+
+def test_an_init_that_only_takes_long_is_waited_for() -> None:
+    class Slow(Client):
+        asked = 0
+
+        def init_transactions(self, _: float) -> None:
+            self.asked += 1
+            if self.asked < 3:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer yet", False, True))
+
+    client = Slow("", LOST)
+    TransactionalProducer("orders-0", {}, make=lambda _: client).init("orders.progress")
+    assert client.asked == 3

@@ -191,3 +191,16 @@ def test_functions_are_found_by_their_path() -> None:
 def test_what_cannot_be_a_transform_is_refused_before_the_first_row(path: str) -> None:
     with pytest.raises(TransformUnusable, match="transform: "):
         load([path])
+
+
+def test_a_first_batch_that_fails_as_a_whole_is_the_functions_fault() -> None:
+    with pytest.raises(TransformKeepsFailing, match=r"it failed on all 3 rows of its first batch"):
+        run([("m:f", failing(1, 2, 3))], batch(1, 2, 3), succeeded=False)
+    with pytest.raises(TransformKeepsFailing):
+        run([("m:f", failing(1))], batch(1), succeeded=False)
+
+
+def test_a_first_batch_of_which_a_row_passes_has_its_others_set_aside() -> None:
+    assert set(run([("m:f", failing(1, 3))], batch(1, 2, 3), succeeded=False).failed) == {1, 3}
+    assert run([("m:f", only(lambda _: False))], batch(1), succeeded=False).failed == {}
+    assert run([("m:f", failing(1))], batch(), succeeded=False).failed == {}

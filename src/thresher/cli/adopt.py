@@ -32,6 +32,8 @@ def adopt(
         control = ControlTable(connection, table.schema)
         if not control.exists():
             raise InvalidInput(f"no relay of {table} has run on this database yet: look at --ds, --outbox and --schema")
+        # One that an earlier version made lacks a column.
+        control.create()
         if instead_of is not None and not control.rename(name, old=instead_of, outbox=table.quoted()):
             raise InvalidInput(f"{table} was not relayed under another name {instead_of!r}")
         if not control.adopt(name, system_id=incarnation(connection, table).system_id):

@@ -17,6 +17,7 @@ from thresher.cli.form_command import add_form_command
 from thresher.cli.lazy_command import add_lazy_command, only_command
 from thresher.cli.output import complain, emit_text
 from thresher.core.errors import ThresherError
+from thresher.core.interruptible import interruptible
 
 app = typer.Typer(
     name="thresher",
@@ -29,8 +30,8 @@ app = typer.Typer(
 LAZY = {
     "adopt": "Let a relay go on with this database and whatever progress topic it finds.",
     "pump": "Fill the outbox with records. Ctrl-C stops after the current transactions.",
-    "verify": "Check that a load arrived: nothing lost, invented, repeated or out of order. To be run after the load "
-    "has ended.",
+    "verify": "Check that a load arrived: nothing lost, invented, repeated, out of order or altered. Run it after the "
+    "load.",
     "schema": "Print, create or check the outbox table.",
     "dead": "Look at rows that could not be sent; put them back, or drop them.",
 }
@@ -82,7 +83,8 @@ def _options(
 def main() -> None:
     """Run the command: one line and an exit code for what an operator can mend, a traceback for our own bugs."""
     try:
-        app(prog_name="thresher")
+        with interruptible():
+            app(prog_name="thresher")
     except ThresherError as error:
         complain(str(error))
         sys.exit(error.exit_code)

@@ -21,6 +21,7 @@ from rich.table import Table
 from thresher.cli.output import complain, err, fetching, out, table
 from thresher.cli.status import RelayUnreachable, ask
 from thresher.core.errors import ThresherError
+from thresher.core.signals import stopped_by_signals
 from thresher.db import TableName
 from thresher.devstack.ports import free_port
 from thresher.devstack.stack import Stack
@@ -55,6 +56,16 @@ class Scene:
 
 def show(records: int) -> bool:
     """Bring everything up, let it run, kill it on the way, judge, and clean up; False if the verdict is not clean."""
+    # SIGTERM too: the relay is a process of its own, and would go on without us.
+    with stopped_by_signals(_interrupt):
+        return _show(records)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def _show(records: int) -> bool:
     with fetching() as progress, err.status("starting Postgres and Kafka"):
         stack = Stack(progress=progress)
         stack.start()

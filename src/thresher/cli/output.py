@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import sys
 import threading
 import traceback
@@ -24,6 +25,13 @@ err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 _mask: Callable[[str], str] = str
+_log: logging.Logger | None = None
+
+
+def tell_by(log: logging.Logger | None) -> None:
+    """Tell people by the log from now on, where every line has to be JSON; with none, in plain text again."""
+    global _log  # noqa: PLW0603 - one standard error, one way to write to it
+    _log = log
 
 
 def hide(mask: Callable[[str], str]) -> None:
@@ -32,6 +40,9 @@ def hide(mask: Callable[[str], str]) -> None:
     _mask = mask
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if _log is not None:
+            _log.critical("unexpected, which is a bug: %s", error, exc_info=(kind, error, trace))
+            return
         sys.stderr.write(mask("".join(traceback.format_exception(kind, error, trace))))
 
     def show_of_thread(ended: threading.ExceptHookArgs) -> None:
@@ -52,14 +63,28 @@ def emit_text(text: str) -> None:
     typer.echo(text)
 
 
+def result(text: str) -> None:
+    """Print a result that is for people only: a line of the log where that has to be JSON."""
+    if _log is not None:
+        _log.info(text)
+    else:
+        out.print(text)
+
+
 def note(text: str) -> None:
     """Tell a person something that is not the result."""
-    err.print(escape(_mask(text)))
+    if _log is not None:
+        _log.info(text)
+    else:
+        err.print(escape(_mask(text)))
 
 
 def complain(text: str) -> None:
     """Tell a person why it did not work."""
-    err.print(f"[bold red]error:[/] {escape(_mask(text))}")
+    if _log is not None:
+        _log.error("it ends: %s", text)
+    else:
+        err.print(f"[bold red]error:[/] {escape(_mask(text))}")
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:

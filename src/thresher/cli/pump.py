@@ -2,7 +2,7 @@
 
 import dataclasses
 import secrets
-import signal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from thresher.cli.options import (
     table_name,
 )
 from thresher.cli.output import AsJson, emit_json, note, out, working
+from thresher.core.signals import stopped_by_signals
 from thresher.outbox import SchemaRefused, Shape, check_schema
 from thresher.testing.history import HistoryWriter
 from thresher.testing.pump import Fleet, Plan, Tally
@@ -41,6 +42,13 @@ def pump(
         bool, typer.Option("--own-keys/--shared-keys", help="Each key belongs to one writer, or to all.")
     ] = False,
     skew: Annotated[float, typer.Option(help="Zipf exponent of the keys: 0 all alike, 1 a few hot ones.")] = 0.0,
+    varied: Annotated[
+        float,
+        typer.Option(
+            help="Share of records without a key, and of those with more headers, a partition and a timestamp of their "
+            "own, 0 to 1."
+        ),
+    ] = 0.0,
     rate: Annotated[
         float | None, typer.Option(help="Records per second of all writers together; unlimited by default.")
     ] = None,
@@ -58,8 +66,8 @@ def pump(
     plan = Plan(
         dsn=ds or "", records=records, keys=keys, table=outbox, schema=schema, shape=shape, topic=topic, blank=blank,
         value_bytes=value_size, writers=writers, transaction_rows=transaction, rollback_share=rollback,
-        interval_milliseconds=interval, rate=rate, skew=skew, own_keys=own_keys, seed=seed, run=secrets.token_hex(4),
-        history=history, patience_seconds=patience,
+        interval_milliseconds=interval, rate=rate, skew=skew, own_keys=own_keys, varied=varied,
+        started=datetime.now(UTC), seed=seed, run=secrets.token_hex(4), history=history, patience_seconds=patience,
     )  # fmt: skip
     plan = dataclasses.replace(plan, dsn=resolve_dsn(ds))
     if history is not None:
@@ -82,20 +90,15 @@ def pump(
 def run(plan: Plan) -> Tally:
     """Run a plan with a progress bar; SIGINT and SIGTERM stop it gracefully."""
     fleet = Fleet(plan)
-    before = {
-        number: signal.signal(number, lambda _signal, _frame: fleet.stop())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        with working("pumping", plan.records) as progress:
+    with (
+        stopped_by_signals(fleet.stop, lambda _status: fleet.stop()),
+        working("pumping", plan.records) as progress,
+    ):
 
-            def show(tally: Tally) -> None:
-                progress.update(progress.task_ids[0], completed=tally.rows, rate=f"{rate_of(tally):,.0f}")
+        def show(tally: Tally) -> None:
+            progress.update(progress.task_ids[0], completed=tally.rows, rate=f"{rate_of(tally):,.0f}")
 
-            tally = fleet.run(show)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        tally = fleet.run(show)
     if tally.rows < plan.records:
         note(f"stopped after {tally.rows:,} of {plan.records:,} records")
     return tally

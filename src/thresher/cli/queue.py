@@ -17,10 +17,11 @@ import typer
 
 from thresher.cli.form_command import add_form_command
 from thresher.cli.output import AsJson, emit_json, hide, note, out, table
-from thresher.cli.queue_receiving import receive_messages, stopped_by_signals
+from thresher.cli.queue_receiving import receive_messages
 from thresher.cli.queue_sending import send_lines
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.secrets import mask_logs
+from thresher.core.signals import stopped_by_signals
 from thresher.observe.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -149,7 +150,8 @@ def receive(
     at_once = most if no_ack else min(most, loaded.max_in_progress)
     loaded = loaded.model_copy(update={"max_in_progress": at_once})
     reached(loaded, [loaded.message_topic, loaded.marker_topic, loaded.queues_topic, loaded.dead_topic])
-    with stopped_by_signals() as stopped, QueueService(loaded) as service:
+    stopped: list[bool] = []
+    with stopped_by_signals(lambda: stopped.append(True)), QueueService(loaded) as service:
         received = receive_messages(
             service,
             id_,
@@ -157,9 +159,9 @@ def receive(
             most=most,
             timeout=timeout,
             ack=not no_ack,
-            stopped=stopped,
+            stopped=lambda: bool(stopped),
         )
-    if not received and not stopped.is_set():
+    if not received and not stopped:
         note(f"nothing came in {timeout:g} s")
         raise typer.Exit(1)
 

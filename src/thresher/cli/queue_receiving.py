@@ -6,8 +6,6 @@
 """
 
 import contextlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from thresher.queue import Message, QueueConsumer, QueueService
 
-# Received at a time; and how often a signal is looked for.
+# Received at a time; and how often a stop is looked for.
 _BATCH, _LOOK_SECONDS = 100, 0.2
 _UNKNOWN_MARKERS = "thresher_queue_markers_unknown"
 
@@ -28,7 +26,7 @@ def receive_messages(
     most: int,
     timeout: float,
     ack: bool,
-    stopped: threading.Event,
+    stopped: Callable[[], bool],
 ) -> int:
     """Print messages and settle them; return how many. `most` at once may be in progress, or fewer.
 
@@ -53,12 +51,12 @@ def receive_messages(
     return received
 
 
-def _messages(consumer: "QueueConsumer", most: int, timeout: float, stopped: threading.Event) -> "Iterator[Message]":
+def _messages(consumer: "QueueConsumer", most: int, timeout: float, stopped: Callable[[], bool]) -> "Iterator[Message]":
     """Yield messages until there were enough, none came for a while, or a signal; then what was started till then."""
     from thresher.queue import QueueClosed  # noqa: PLC0415
 
     count, heard = 0, time.monotonic()
-    while count < most and not stopped.is_set():
+    while count < most and not stopped():
         batch = consumer.receive_batch(min(_BATCH, most - count), _LOOK_SECONDS)
         yield from batch
         count += len(batch)
@@ -89,25 +87,3 @@ def _settle(service: "QueueService", consumer: "QueueConsumer", held: "list[Mess
     unknown = next(each.value for each in service.metrics() if each.family.name == _UNKNOWN_MARKERS)
     if not answered or unknown:
         raise MarkerUnknown("the broker has not confirmed every ack: some of what was printed may be redelivered")
-
-
-@contextlib.contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield what the first SIGINT or SIGTERM sets. The second one does what it did before."""
-    stopped = threading.Event()
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
-
-    def stop(*_: object) -> None:
-        stopped.set()
-        restore()
-
-    for kind in before:
-        signal.signal(kind, stop)
-    try:
-        yield stopped
-    finally:
-        restore()

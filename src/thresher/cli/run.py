@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.output import hide, note, out
+from thresher.cli.output import hide, note, result, tell_by
 from thresher.core.errors import InvalidInput
 from thresher.core.secrets import mask_logs
 from thresher.devstack.kept import KeptStack
-from thresher.observe.logs import configure_logging
+from thresher.observe.logs import LogFormat, configure_logging
 
 if TYPE_CHECKING:
     from thresher.harvest.form import RelayForm
@@ -56,6 +56,7 @@ def run(
     hide(loaded.secrets.mask)
     configure_logging(loaded.log_format, loaded.log_level)
     mask_logs(loaded.secrets)
+    tell_by(logging.getLogger("thresher") if loaded.log_format is LogFormat.JSON else None)
     for remark in remarks:
         logging.getLogger("thresher").warning(remark)
     harvest = Harvest(
@@ -64,6 +65,7 @@ def run(
         spark=loaded.spark,
         policy=loaded.policy,
         metrics_seconds=loaded.metrics_seconds,
+        step_down_seconds=loaded.step_down_seconds,
     )
 
     @contextlib.contextmanager
@@ -81,7 +83,7 @@ def run(
     with stopped_by_signals(harvest), shown(loaded):
         harvest.start()
         harvest.wait()
-    out.print(f"stopped; {harvest.relayed:,} rows relayed")
+    result(f"stopped; {harvest.relayed:,} rows relayed")
 
 
 def _local_stack() -> dict[str, Any]:

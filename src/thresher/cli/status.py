@@ -9,6 +9,7 @@ import typer
 
 from thresher.cli.output import AsJson, emit_json, note, out, table
 from thresher.core.errors import InvalidInput, ThresherError
+from thresher.core.topic_name import is_topic
 
 
 class RelayUnreachable(ThresherError):  # noqa: N818
@@ -56,12 +57,15 @@ def status(
             for shard in picture["shards"]
         ],
     )
-    for topic, why in picture["alarms"].items():
-        note(f"alarm: rows of topic {topic} wait: {why}")
+    for what, why in picture["alarms"].items():
+        note(f"alarm: rows of topic {what} wait: {why}" if is_topic(what) else f"alarm: {what}: {why}")
     if picture["waiting_for"]:
         note(f"it waits to take over: {picture['waiting_for']}")
     if picture["database_trouble"]:
         note(f"alarm: {picture['database_trouble']}")
+    for server, state in picture["servers"].items():
+        if server != "database" and not state["up"]:
+            note(f"alarm: its {server} does not answer: {state['trouble']}")
 
 
 def ask(at: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,10 +39,12 @@ _FIGURES = {
     "repeated": "of them repeats, as allowed",
     "dead": "rows set aside as dead",
     "pending": "rows still in the outbox",
+    "longest_silence_seconds": "longest time without a delivery, in seconds",
     "lost": "lost",
     "phantom": "phantom",
     "duplicated": "duplicated",
     "reordered": "out of order",
+    "altered": "altered",
 }
 
 
@@ -85,12 +87,17 @@ def verify(
     at_least_once: Annotated[
         bool, typer.Option("--at-least-once", help="Allow repeats that directly follow their original.")
     ] = False,
+    allow_dead: Annotated[int, typer.Option(help="Rows that may be set aside as dead.", min=0)] = 0,
+    transformed: Annotated[
+        bool, typer.Option("--transformed", help="A transform changes records: compare only their identities.")
+    ] = False,
     examples: Annotated[int, typer.Option(help="Examples to show of each fault.", min=0)] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Check that a load arrived: nothing lost, invented, repeated or out of order. To be run after the load has ended.
+    """Check that a load arrived: nothing lost, invented, repeated, out of order or altered. Run it after the load.
 
-    The exit code is 1 if there is a fault, or if rows are still pending.
+    The exit code is 1 if there is a fault, if more rows are dead than may be, if rows are still pending, or if no row
+    was committed.
     """
     if not 0 <= wait < math.inf:
         raise InvalidInput(f"--wait {wait}: a number of seconds, 0 or more")
@@ -103,7 +110,10 @@ def verify(
         bootstrap=reached, topics=topics, kafka=properties(kafka, "--kafka"), dsn=dsn, table=table_name(outbox, schema),
         shape=shape,
     )  # fmt: skip
-    verdict = judge(transactions, sources, wait_seconds=wait, repeats_allowed=at_least_once, examples=examples)
+    verdict = judge(
+        transactions, sources, wait_seconds=wait, repeats_allowed=at_least_once, allowed_dead=allow_dead,
+        transformed=transformed, examples=examples,
+    )  # fmt: skip
     if as_json:
         emit_json(summary(verdict))
     else:
@@ -117,6 +127,8 @@ def judge(
     *,
     wait_seconds: float = 0.0,
     repeats_allowed: bool = False,
+    allowed_dead: int = 0,
+    transformed: bool = False,
     examples: int = 5,
 ) -> Verdict:
     """Look until nothing is pending or lost, or the time is up; return what was seen last.
@@ -139,6 +151,8 @@ def judge(
                 dead=held.dead,
                 pending=held.pending,
                 repeats_allowed=repeats_allowed,
+                allowed_dead=allowed_dead,
+                transformed=transformed,
                 examples=examples,
             )
             if last or not (verdict.pending or verdict.lost):
@@ -148,7 +162,7 @@ def judge(
 
 def summary(verdict: Verdict) -> dict[str, object]:
     """Return the verdict for scripts."""
-    return {**asdict(verdict), "ok": verdict.ok, "verdict": verdict.line()}
+    return {**asdict(verdict), "ok": verdict.ok, "objections": verdict.objections, "verdict": verdict.line()}
 
 
 def _held(sources: Sources) -> "Held":
@@ -178,13 +192,19 @@ def _show(verdict: Verdict) -> None:
     table(
         "The history and what was read",
         ["", "count"],
-        [[label, f"{getattr(verdict, name):,}"] for name, label in _FIGURES.items()],
+        [[label, _figure(getattr(verdict, name))] for name, label in _FIGURES.items()],
     )
-    for name in ("pending", *FAULTS):
+    for name in ("pending", "dead", *FAULTS):
         lines = verdict.examples.get(name, ())
         if lines:
             count = getattr(verdict, name)
             emit_text(f"{_FIGURES[name]}: {count:,}" + (f", the first {len(lines)}" if len(lines) < count else ""))
             for line in lines:
                 emit_text(f"  {line}")
+    for line in verdict.objections:
+        emit_text(line)
     emit_text(verdict.line())
+
+
+def _figure(value: Any) -> str:
+    return "unknown" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"

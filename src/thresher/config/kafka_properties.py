@@ -4,6 +4,7 @@ The client judges each property alone, so that every mistake is named, and then 
 the form's owner sets itself, because a guarantee rests on it, is refused.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from thresher.config.report import Problem, no_such_key
 from thresher.core.errors import shorten
 from thresher.kafka.property import PROPERTIES, plain
 
+# A client that is debugged writes to standard error, unless it has a logger. Nobody debugs a trial.
+_logger = logging.getLogger(f"{__name__}.client")
+_logger.setLevel(logging.CRITICAL)
 SERVERS = frozenset({"bootstrap.servers", "metadata.broker.list"})
 # Read when a client is made: our words for a missing file are plainer than the client's.
 _FILES = frozenset(
@@ -84,7 +88,7 @@ class KafkaSections:
             if name not in SERVERS and not self._is_guarded(name) and not wrong_alone(name, value)
         }
         try:
-            Producer({**self.producer(trial), "log_level": 0})
+            Producer({**self.producer(trial), "log_level": 0}, logger=_logger)
         except KafkaException as error:
             why = str(error.args[0].str()).removeprefix("Failed to create producer: ")
             named = [name for name in trial if re.search(rf"(?<![\w.]){re.escape(plain(name))}(?![\w.])", why)]

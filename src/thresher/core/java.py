@@ -64,7 +64,8 @@ def _candidates(environment: Mapping[str, str], homes: Path) -> Iterator[Path]:
     if home := environment.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
     for directory in environment.get("PATH", "").split(os.pathsep):
-        if directory and (executable := Path(directory) / "java").is_file():
+        # Not `Path.is_file`, which raises where a directory may not be searched.
+        if directory and os.path.isfile(executable := Path(directory) / "java"):  # noqa: PTH113
             yield executable
     yield from sorted(homes.glob("*/bin/java"))
 

@@ -5,7 +5,7 @@ layout is written under that term only. A crash between two of these calls leave
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -24,6 +24,8 @@ class ControlRow:
     shards: int
     progress_topic_id: str | None
     term_time: datetime
+    # What the pipeline's progress is sealed with: drawn by the database with the row, and never changed.
+    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +43,21 @@ class NewControlRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incarnation:
-    """Which database of which system this is, since when it is so, and its time in seconds."""
+    """Which database of which system this is, since when it is so, and its time in seconds.
+
+    `since` changes with the table too: `table` says which one it is, with which file. None where there is no table.
+    """
 
     system_id: str
     since: str
     now: float
+    table: str | None = None
 
 
 def require_same(since: str, expected: str) -> None:
     """Raise `DatabaseLost` unless this is the database that recovery settled: in a restored one, sent rows are back."""
     if since != expected:
-        raise DatabaseLost("the database was restarted or replaced: the shard recovers first")
+        raise DatabaseLost("the database or the outbox was restarted or replaced: the shard recovers first")
 
 
 class ControlRows(Protocol):
@@ -62,7 +68,7 @@ class ControlRows(Protocol):
         ...
 
     def create(self) -> None:
-        """Create the table if there is none. Two callers at once are safe."""
+        """Create the table if there is none, or what an older one lacks. Two callers at once are safe."""
         ...
 
     def read(self, name: str) -> ControlRow | None:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from thresher.db.catalog import Relation
 from thresher.db.control import ControlRows, Incarnation
+from thresher.db.lock_holder import LockHolder
 from thresher.db.names import TableName
 
 if TYPE_CHECKING:
@@ -92,8 +93,10 @@ class Wanted:
     # Create times in microseconds since 1970, by id.
     in_flight: Mapping[int, int] = field(default_factory=dict)
     held_topics: Collection[str] = ()
-    # Topics and keys of which enough rows are in flight.
+    # Topics and keys of which no more rows are wanted.
     hot_keys: Collection[tuple[str, bytes]] = ()
+    # Rows come by id over all buckets, and no row is left out that is before one that comes. Else by id in each bucket.
+    by_id: bool = False
 
 
 class Marks(Protocol):
@@ -102,8 +105,8 @@ class Marks(Protocol):
     def mark(self, wanted: Wanted, leader: UUID) -> Sequence[PendingRow]:
         """Mark the oldest rows that do not carry this leader's mark, and return them: those of a bucket by id.
 
-        Rows of topics that are held, of hot keys, and of keys that a dead row blocks are left out. A mark of anybody
-        else does not count. Raises `Superseded` if the term is another's.
+        Rows in flight, of topics that are held, of hot keys, and of keys that a dead row blocks are left out. A mark of
+        anybody else does not count. Raises `Superseded` if the term is another's.
         """
         ...
 
@@ -183,7 +186,8 @@ class PendingReader(Protocol):
     """Reads one shard's pending rows, over sessions of its own; nothing is written. For one thread.
 
     Every read leaves out the rows in flight, topics that are held, and keys that a dead row blocks. Rows of a bucket
-    come by id.
+    come by id. A read that meets rows of another table than the one that it was opened on, or of another file of it,
+    raises `DatabaseLost`: rows that were sent before may be among them.
     """
 
     def few(self, wanted: Wanted) -> Sequence[PendingRow]:
@@ -199,7 +203,8 @@ class PendingReader(Protocol):
     ) -> "tuple[pa.RecordBatch, bool]":
         """Return the rows with ids in (after, upto], by id; and whether they are all there are.
 
-        A column `old` says which rows' transactions had ended before that transaction began.
+        A column `age` says how many transactions have begun since the one that wrote the row, and `horizon_age` how
+        many since that one.
         """
         ...
 
@@ -251,8 +256,11 @@ class StoreSession(Protocol):
         """The rows that were set aside."""
         ...
 
-    def marks(self, relay: str, term: str) -> Marks:
-        """Return what marks rows for a relay under a term."""
+    def marks(self, relay: str, term: str, *, table: str | None = None) -> Marks:
+        """Return what marks rows for a relay under a term.
+
+        With a table's identity, as `incarnation` tells it, `mark` raises `DatabaseLost` where the table is another.
+        """
         ...
 
     def probe(self, buckets: Collection[int]) -> "Occupancy":
@@ -275,6 +283,10 @@ class StoreSession(Protocol):
         """End other sessions whose application name starts so, except with `but`: one may hold row locks for ever."""
         ...
 
+    def lock_holders(self, application: str) -> Sequence[LockHolder]:
+        """Return who holds the locks that the sessions with this application name wait for."""
+        ...
+
     def backlog(self) -> OutboxBacklog:
         """Count what waits."""
         ...
@@ -293,6 +305,10 @@ class OutboxStore(Protocol):
         `locate` finds the table's schema first, and raises `DatabaseRefused` if there is no such table. Not `durable`:
         a crash of the database may forget the last calls, which is enough for marks.
         """
+        ...
+
+    def require_sessions(self, application: str) -> None:
+        """Raise `DatabaseRefused` where a session is not kept for whoever opened it, but shared among transactions."""
         ...
 
     def pending_reader(self, application: str, *, since: str) -> PendingReader:

@@ -5,18 +5,18 @@ that they were read in, and how many rows transforms failed on.
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from thresher.core.topic_name import is_topic
 from thresher.delivery import columns
 from thresher.delivery.fate import FILTERED, Dead, Filtered, Kind, dead
 from thresher.delivery.row import ColumnRows, Headers, Record, Row, RowList, Rows
 from thresher.delivery.stored_rows import FEW, FewRows, micros
-from thresher.outbox.admission import is_topic
 
 _FLAWS = {
     "too-large": (Kind.TOO_LARGE, "its key, value or headers are larger than any record can be"),
@@ -25,6 +25,16 @@ _FLAWS = {
 }
 # A year that Kafka's clients can still show, in microseconds: a later moment is a mistake.
 _LATEST = 253_402_300_800_000_000
+# Says whether a topic is one that no row may be sent to.
+Reserved = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingTransform:
+    """A transform is at fault itself: rows of these stored topics wait for it."""
+
+    topics: frozenset[str]
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +46,10 @@ class Batch:
     generation: int = 0
     # Rows in a row that transforms failed on, up to the end of this batch.
     failures: int = 0
+    # Set where a transform is at fault: then there are no rows, and those that were read go back.
+    failing: FailingTransform | None = None
+    # The time that transforms took.
+    transform_seconds: float = 0.0
 
 
 class NothingYet(enum.Enum):
@@ -47,6 +61,11 @@ class NothingYet(enum.Enum):
 NOTHING_YET = NothingYet.NOTHING_YET
 
 
+def nothing_reserved(_: str) -> bool:
+    """Let rows be sent to any topic."""
+    return False
+
+
 def _flawed(batch: pa.RecordBatch) -> dict[int, Dead]:
     """Return the rows that the database found a flaw in, by id."""
     if "flaw" not in batch.schema.names or batch.column("flaw").null_count == batch.num_rows:
@@ -55,10 +74,10 @@ def _flawed(batch: pa.RecordBatch) -> dict[int, Dead]:
     return {id_: dead(*_FLAWS[flaw]) for id_, flaw in pairs if flaw is not None}
 
 
-def rows_of(batch: pa.RecordBatch | FewRows, reserved: str = "") -> Rows:
+def rows_of(batch: pa.RecordBatch | FewRows, reserved: Reserved = nothing_reserved) -> Rows:
     """Return rows that no transform has touched, each with its record or with why there is none.
 
-    Nobody may write to the topic that is reserved.
+    A row to a topic that is reserved is dead.
     """
     if isinstance(batch, FewRows):
         return _few(batch, reserved)
@@ -66,7 +85,7 @@ def rows_of(batch: pa.RecordBatch | FewRows, reserved: str = "") -> Rows:
     return _each(batch, reserved) if found is None else found
 
 
-def column_rows(batch: pa.RecordBatch, reserved: str = "") -> ColumnRows | None:
+def column_rows(batch: pa.RecordBatch, reserved: Reserved = nothing_reserved) -> ColumnRows | None:
     """Return the rows of a batch if all of them can be sent, and nothing about them is out of the ordinary."""
     if _flawed(batch):
         return None
@@ -78,7 +97,7 @@ def column_rows(batch: pa.RecordBatch, reserved: str = "") -> ColumnRows | None:
     distinct = frozenset(topics)
     headers = _headers(names, values)
     placed = partitions.null_count < batch.num_rows
-    if headers is None or reserved in distinct or not all(map(is_topic, distinct)):
+    if headers is None or not all(map(is_topic, distinct)) or any(map(reserved, distinct)):
         return None
     if placed and pc.min(partitions).as_py() < 0:
         return None
@@ -108,7 +127,7 @@ def _headers(names: pa.Array, values: pa.Array) -> Sequence[Headers | None] | No
     return found if all(found) else [each or None for each in found]
 
 
-def _few(few: FewRows, reserved: str) -> RowList:
+def _few(few: FewRows, reserved: Reserved) -> RowList:
     ids, times, topics, keys, contents, names, values, partitions, moments, *rest = zip(*few.found, strict=True)
     given = [None if moment is None else micros(moment) for moment in moments]
     plans = _plans(topics, keys, contents, names, values, partitions, given, reserved)
@@ -118,7 +137,7 @@ def _few(few: FewRows, reserved: str) -> RowList:
     return RowList(list(map(Row._make, zip(ids, map(micros, times), topics, keys, plans, strict=True))))
 
 
-def _each(batch: pa.RecordBatch, reserved: str) -> RowList:
+def _each(batch: pa.RecordBatch, reserved: Reserved) -> RowList:
     ids, times, topics, keys = _identity(batch)
     plans = _plans_of(batch, topics, keys, reserved)
     if flawed := _flawed(batch):
@@ -127,7 +146,7 @@ def _each(batch: pa.RecordBatch, reserved: str) -> RowList:
 
 
 def transformed(
-    batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead], reserved: str = ""
+    batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead], reserved: Reserved = nothing_reserved
 ) -> RowList:
     """Return the rows of a batch with the plans that transforms made of them."""
     topics, keys = result.column("topic").to_pylist(), result.column("key").to_pylist()
@@ -148,7 +167,9 @@ def _identity(batch: pa.RecordBatch) -> tuple[list[int], list[int], list[str], l
     )
 
 
-def _plans_of(batch: pa.RecordBatch, topics: list[Any], keys: list[bytes | None], reserved: str) -> list[Record | Dead]:
+def _plans_of(
+    batch: pa.RecordBatch, topics: list[Any], keys: list[bytes | None], reserved: Reserved
+) -> list[Record | Dead]:
     contents, names, values, partitions = (
         batch.column(name).to_pylist() for name in ("value", "header_keys", "header_values", "partition")
     )
@@ -164,9 +185,10 @@ def _plans(
     values: Sequence[Any],
     partitions: Sequence[int | None],
     moments: Sequence[int | None],
-    reserved: str,
+    reserved: Reserved,
 ) -> list[Record | Dead]:
-    good = {topic for topic in set(topics) if topic is not None and is_topic(topic)} - {reserved}
+    named = {topic for topic in set(topics) if topic is not None and is_topic(topic)}
+    good = {topic for topic in named if not reserved(topic)}
     plans: list[Record | Dead] = []
     add = plans.append
     for topic, key, value, header_names, header_values, partition, moment in zip(
@@ -182,7 +204,7 @@ def _plans(
                 continue
             headers = list(zip(header_names, header_values, strict=True))
         if topic not in good:
-            why = "is the relay's own topic" if topic == reserved else "cannot be a topic's name"
+            why = "is a relay's progress topic" if topic in named else "cannot be a topic's name"
             add(dead(Kind.MALFORMED, f"{topic!r} {why}"))
         elif partition is not None and partition < 0:
             add(dead(Kind.MALFORMED, f"{partition} cannot be a partition"))

@@ -1,71 +1,55 @@
 """Carries rows to their fates: what both guarantees, and every pipeline that publishes, have in common.
 
-1. **Recover**: the control row's term must be ours; `Init` fences the last owner and ends its transaction; the term
-   must still be ours, or we leave and never init again; then the committed progress is read and settled, all of its
-   horizon if the database is not the incarnation it speaks of.
+1. **Recover**: the control row's term must be ours; `Init` fences the last owner and ends its transaction; our claim
+   to the shard must count (`claims`); the term must still be ours, or we leave and never init again; then the committed
+   progress is read and settled, all of its horizon if the database is not the incarnation it speaks of.
 2. **Carry** a batch: `Begin`, `Produce`, `Flush`; only when nothing failed, `WriteProgress`; `Commit` only once the
    settling of the transaction before is durable; then `Settle`.
+   An open transaction waits for a settling a few seconds at most: readers of its partitions wait with it. Then it is
+   abandoned, and its rows are read anew once the settling is durable.
 3. After a rejection the producer is not used again: recover as at the start, and read anew. Then the topic that is not
    there is left out, the row that was named is set aside, or the rows are tried by halves: only one that fails alone is
    poison.
 """
 
-import enum
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from thresher.core.errors import Superseded
-from thresher.delivery.batch import Batch
+from thresher.delivery.batch import Batch, FailingTransform
 from thresher.delivery.effects import (
+    Abandon,
     AwaitSettled,
     Begin,
     Commit,
-    Control,
     DiscardReadAhead,
     Effect,
     Fault,
     Flush,
-    Hold,
-    Init,
     Lift,
     Produce,
-    ReadControl,
     ReadProgress,
+    ReportRejected,
     Settle,
     Survey,
+    WaitForTransform,
     WriteProgress,
 )
-from thresher.delivery.fate import DEAD_KINDS, Dead, Kind, dead
-from thresher.delivery.problem import Halted
+from thresher.delivery.fate import Dead, Kind, dead
+from thresher.delivery.ownership import Ownership
 from thresher.delivery.progress import ProgressBook, ProgressRecord
 from thresher.delivery.row import Record, Row, RowList, Rows
-from thresher.delivery.suspects import Suspects
+from thresher.delivery.rules import Rules
+from thresher.delivery.waiting.gate import Gate
 from thresher.kafka.problem import BrokerLost
-from thresher.kafka.topic_status import Available, Surveyed, TopicStatus, Unavailable
 
 Steps = Generator[Effect, Any, None]
 
-# A topic that refused us is not tried again at once.
-_DENIED_SECONDS = 1.0
-# Rows of a topic that is held are looked at every few seconds.
-_FORGOTTEN_SECONDS = 30.0
-
-
-class Poison(enum.StrEnum):
-    """What to do about a row that can never be sent."""
-
-    DEAD_LETTER = "dead-letter"
-    BLOCK_KEY = "block-key"
-    HALT = "halt"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What the configuration leaves to choose."""
-
-    poison: Poison = Poison.DEAD_LETTER
-    grace_seconds: float = 60.0
+# So often in a row the shard recovers by itself.
+_MOST_STRIKES = 4
+# An open transaction waits so long for the settling of the one before it. It may have been opened ahead, and flushing
+# takes its time: all that together is less than the broker's transaction time-out.
+_OPEN_SECONDS = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +59,6 @@ class ShardIdentity:
     outbox_id: str
     term: str
     shard: int
-
-
-class _Missing(NamedTuple):
-    """Why a topic cannot be written to. Without a kind, that says nothing about its rows: they wait, however long."""
-
-    kind: Kind | None
-    why: str
 
 
 @dataclass
@@ -94,21 +71,19 @@ class Carrier:
     number: int = 0
     # Rows in a row that transforms failed on, by the last progress record that recovery read.
     failures: int = 0
-    # Topics that are not there for us, since when and when last seen so; those that only a try can tell of, until when.
-    absent: dict[str, tuple[float, float]] = field(default_factory=dict)
-    denied: dict[str, tuple[float, _Missing]] = field(default_factory=dict)
-    # Rows that were found out to be poison and have not been settled as dead yet.
-    condemned: dict[tuple[int, int], Dead] = field(default_factory=dict)
-    # Rows of transactions that were rejected. And how many were rejected on the way.
-    suspects: Suspects = field(default_factory=Suspects)
+    # Transactions that were rejected on the way to finding poison; those in a row that were nobody's fault.
     rejections: int = 0
+    strikes: int = 0
+    ownership: Ownership = field(init=False)
+    gate: Gate = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ownership = Ownership(self.me.outbox_id, self.me.term)
+        self.gate = Gate(self.rules, self.ownership)
 
     def recover(self) -> Steps:
         """Fence the last owner of the shard, see that it is still ours, and settle what was published."""
-        self._require_mine((yield ReadControl()))
-        yield Init()
-        control: Control = yield ReadControl()
-        self._require_mine(control)
+        control = yield from self.ownership.take()
         self.progress.opened(control)
         records: list[ProgressRecord] = yield ReadProgress()
         self.progress.require_ours(records)
@@ -124,53 +99,87 @@ class Carrier:
             self.number, self.failures = records[-1].number, records[-1].failures
         else:
             # Our name on the partition: another outbox finds it taken from the start.
-            yield Begin()
             first = self.progress.record(0, RowList(), 0)
-            if not (yield WriteProgress(first)) or not (yield Commit()):
+            if (yield Begin()) is False or not (yield WriteProgress(first)) or not (yield Commit()):
                 raise BrokerLost("the first progress record may not have been committed")
+
+    def start_over(self) -> Steps:
+        """Give up a producer that failed while it carried nothing."""
+        self._count_strike(())
+        yield from self.recover()
+        yield DiscardReadAhead()
+
+    def wait_for_transform(self, failing: FailingTransform) -> Steps:
+        """Let rows that wait for a transform go back to the table, and read anew after a while."""
+        yield AwaitSettled()
+        yield WaitForTransform(failing)
+        yield DiscardReadAhead()
 
     def carry(self, batch: Batch) -> Generator[Effect, Any, bool]:
         """Bring the rows of a batch to their fates, or back to the table; return whether read-ahead is discarded."""
-        held: set[str] = set()
+        self.gate.begin()
         rest = self._judged(batch.rows)
         # Rows are left for later: they went back to the table, or wait in it behind one that blocks their key.
         left = len(rest) < len(batch.rows)
         while rest:
             before = len(rest)
-            rest = yield from self._surveyed(rest, held)
+            rest = yield from self.gate.let_through(rest, self._behind)
             left |= len(rest) < before
             rows, rest = self._cut(rest)
             if not rows:
                 continue
-            yield Begin()
+            if (yield Begin()) is False:
+                yield from self._rejected(rows, ())
+                return True
             faults: list[Fault] = yield Produce(rows)
             progress = self.progress.record(self.number + 1, rows, batch.failures)
             faults = faults + (yield Flush(progress))
-            spared: Rows | None = None
+            sent = rows
             if faults:
                 spared = self._spared(rows, faults)
                 if spared is None:
                     yield from self._rejected(rows, faults)
                     return True
-                progress = self.progress.record(self.number + 1, spared, batch.failures)
-            if not (yield WriteProgress(progress, despite=bool(faults))):
-                yield from self._rejected(rows, faults)
+                sent = spared
+                progress = self.progress.record(self.number + 1, sent, batch.failures)
+            if not (yield from self._concluded(rows, sent, progress, faults)):
                 return True
-            if spared is not None:
-                rows = spared
-            yield from self._delivered(rows)
-            yield AwaitSettled()
-            if not (yield Commit()):
-                yield from self._rejected(rows, ())
-                return True
-            self.number += 1
-            yield Settle(progress)
-            left |= rows.has_blocking
+            left |= sent.has_blocking
         if left:
             # They must not be overtaken by what was read behind them.
             yield AwaitSettled()
             yield DiscardReadAhead()
         return left
+
+    def _concluded(
+        self, rows: Rows, sent: Rows, progress: ProgressRecord, faults: Sequence[Fault]
+    ) -> Generator[Effect, Any, bool]:
+        """Commit a transaction, of whose rows these were sent, and settle them; else start over and return False."""
+        if not (yield WriteProgress(progress, despite=bool(faults))):
+            yield from self._rejected(rows, faults)
+            return False
+        if not (yield AwaitSettled(within_seconds=_OPEN_SECONDS)):
+            yield from self._abandoned()
+            return False
+        yield from self._delivered(sent)
+        if not (yield Commit()):
+            yield from self._rejected(sent, ())
+            return False
+        self.number += 1
+        self.strikes = 0
+        yield Settle(progress)
+        return True
+
+    def _abandoned(self) -> Steps:
+        """Keep no transaction open behind a settling that hangs: start over when that has ended."""
+        yield Abandon()
+        yield AwaitSettled()
+        yield from self.recover()
+        yield DiscardReadAhead()
+
+    def _behind(self) -> Iterable[Row]:
+        """Return rows that were read for later batches, as far as they are known."""
+        return ()
 
     def _spared(self, _rows: Rows, _faults: Sequence[Fault]) -> Rows | None:
         """Return what of a transaction with faults may be committed nevertheless; None if it must not be."""
@@ -179,169 +188,98 @@ class Carrier:
     def _cut(self, rows: Rows) -> tuple[Rows, Rows]:
         """Return what one transaction may carry, and the rest: suspects go by themselves, half of a group at most."""
         fit = self.progress.fitting(rows)
-        if self.suspects:
+        if self.gate.rows:
             places = [(place, row) for place, row in enumerate(rows[:fit]) if isinstance(row.plan, Record)]
-            count = self.suspects.fitting((row.id, row.create_time) for _, row in places)
+            count = self.gate.rows.fitting((row.id, row.create_time) for _, row in places)
             if count < len(places):
                 fit = places[count][0]
         return rows[:fit], rows[fit:]
 
     def _judged(self, rows: Rows) -> Rows:
         """Apply the policy to rows that are dead already, and the sentence to those that were found out."""
-        condemned = self.condemned
-        if not condemned and not rows.has_dead:
+        if not self.gate.rows and not rows.has_dead:
             return rows
         judged = []
         for row in rows:
-            sentence = condemned.get((row.id, row.create_time))
+            sentence = self.gate.rows.sentence((row.id, row.create_time))
             if sentence is not None:
                 judged.append(row._replace(plan=sentence))
             elif isinstance(row.plan, Dead):
-                judged.append(row._replace(plan=self._condemned(row, row.plan)))
+                judged.append(row._replace(plan=self.rules.condemned(row, row.plan)))
             else:
                 judged.append(row)
         return RowList(judged).blocked_left_out()
 
-    def _surveyed(self, rows: Rows, held: set[str]) -> Generator[Effect, Any, Rows]:
-        """Look at the topics; hold or condemn rows of those that are not there."""
-        topics = rows.topics
-        if not topics:
-            return rows
-        answer: Surveyed = yield Survey(topics)
-        lost: dict[str, _Missing] = {}
-        for topic, status in answer.topics.items():
-            until, denial = self.denied.get(topic, (0.0, None))
-            match status:
-                case Unavailable(refusal=refusal, why=why):
-                    lost[topic] = _Missing(DEAD_KINDS.get(refusal), why)
-                case Available():
-                    if denial is not None:
-                        # Only a try will tell, and not at once again.
-                        if answer.now < until:
-                            lost[topic] = denial
-                    elif topic in self.absent:
-                        del self.absent[topic]
-                        yield Lift(topic)
-        if lost:
-            rows = yield from self._miss(rows, lost, answer.now, held)
-        return (yield from self._placed(rows, answer.topics))
-
-    def _placed(self, rows: Rows, statuses: Mapping[str, TopicStatus]) -> Generator[Effect, Any, Rows]:
-        """Set rows aside that ask for a partition that is not there."""
-        if not rows.asks_for_partitions:
-            return rows
-        doubtful = {
-            row.plan.topic for row in rows if isinstance(row.plan, Record) and _beyond(row.plan, statuses) is not None
-        }
-        if not doubtful:
-            return rows
-        # Partitions may have been added since we last looked.
-        answer: Surveyed = yield Survey(frozenset(doubtful), fresh=True)
-        placed = []
-        for row in rows:
-            plan = row.plan
-            there = _beyond(plan, answer.topics) if isinstance(plan, Record) else None
-            if isinstance(plan, Record) and there is not None:
-                why = f"partition {plan.partition} of {plan.topic} is not there: it has {there}"
-                placed.append(row._replace(plan=self._condemned(row, dead(Kind.NO_PARTITION, why))))
-            else:
-                placed.append(row)
-        return RowList(placed).blocked_left_out()
-
-    def _miss(
-        self, rows: Rows, lost: Mapping[str, _Missing], now: float, held: set[str]
-    ) -> Generator[Effect, Any, Rows]:
-        """Hold the rows of lost topics, or condemn them when the grace is over."""
-        grace = self.rules.grace_seconds
-        expired: dict[str, Kind] = {}
-        for topic, missing in lost.items():
-            if missing.kind is None:
-                self.absent[topic] = (now, now)
-            elif now - self._missed(topic, now) >= grace:
-                expired[topic] = missing.kind
-        kept: list[Row] = []
-        why = ""
-        newly: set[str] = set()
-        for row in rows:
-            plan = row.plan
-            if not isinstance(plan, Record) or plan.topic not in lost:
-                kept.append(row)
-            elif plan.topic in expired:
-                reason = f"{lost[plan.topic].why}, for {grace:g} s"
-                fate = dead(expired[plan.topic], reason, max(1, self.rejections))
-                kept.append(row._replace(plan=self._condemned(row, fate)))
-            else:
-                newly.add(row.topic)
-                why = lost[plan.topic].why
-        if newly:
-            held |= newly
-            yield Hold(frozenset(newly), why, frozenset(lost) - expired.keys())
-        return RowList([row for row in RowList(kept).blocked_left_out() if row.topic not in held])
-
-    def _missed(self, topic: str, now: float) -> float:
-        """Note that a topic is not there, and return since when; who was not looked for meanwhile gets a new grace."""
-        since, last = self.absent.get(topic, (now, now))
-        if now - last > max(_FORGOTTEN_SECONDS, self.rules.grace_seconds):
-            since = now
-        self.absent[topic] = (since, now)
-        return since
-
     def _rejected(self, rows: Rows, faults: Sequence[Fault]) -> Steps:
         """Start over, since a producer that failed is not used again, and remember what the rejection tells."""
+        sent = [place for place, _ in rows.records()]
+        yield ReportRejected(
+            frozenset(fault.topic for fault in faults if fault.topic is not None) or rows.topics,
+            len(sent),
+            faults[0].why if faults else "it could not be opened, or whether it was committed is not known",
+        )
+        self._count_strike(faults)
         yield from self.recover()
         self.rejections += 1
-        sent = [place for place, _ in rows.records()]
         # What time may mend tells nothing about a row.
-        telling = [(fault, fault.kind) for fault in faults if fault.kind is not None]
-        lost = {fault.topic: _Missing(kind, fault.why) for fault, kind in telling if fault.topic is not None}
-        named = {fault.place: (kind, fault.why) for fault, kind in telling if fault.place is not None}
+        telling = [fault for fault in faults if fault.kind is not None]
+        lost = [fault for fault in faults if fault.topic is not None]
+        named = {fault.place: fault for fault in telling if fault.place is not None}
+        refused = next((fault for fault in telling if fault.passing), None)
+        now = (yield Survey(frozenset())).now if lost or refused is not None else 0.0
         if lost:
-            now = (yield Survey(frozenset())).now
-            for topic, absence in lost.items():
-                self._missed(topic, now)
-                self.denied[topic] = (now + _DENIED_SECONDS, absence)
+            for fault in lost:
+                self.gate.topics.refused(fault.topic or "", fault.kind, fault.why, now)
         elif named or (telling and len(sent) == 1):
-            for place, (kind, why) in (named or {sent[0]: (telling[0][1], telling[0][0].why)}).items():
-                row = rows[place]
-                fate = dead(kind, why, self.rejections)
-                self.condemned[row.id, row.create_time] = self._condemned(row, fate)
-                self.suspects.clear((row.id, row.create_time))
+            for place, fault in (named or {sent[0]: refused or telling[0]}).items():
+                if fault.doubtful and len(sent) > 1:
+                    self.gate.rows.accuse([(rows[place].id, rows[place].create_time)])
+                else:
+                    yield from self._found_out(rows[place], fault, now)
         elif telling:
-            self.suspects.accuse((rows[place].id, rows[place].create_time) for place in sent)
+            # Only a row that has a time of its own can be refused for it, though others of its batch are named as well.
+            suspects = [place for place in sent if refused is None or _has_time(rows[place])] or sent
+            self.gate.rows.accuse((rows[place].id, rows[place].create_time) for place in suspects)
         yield DiscardReadAhead()
+
+    def _found_out(self, row: Row, fault: Fault, now: float) -> Steps:
+        """Have a row that fails alone wait, if its fault may pass and its grace is not over; else condemn it."""
+        key = (row.id, row.create_time)
+        topic = row.plan.topic if isinstance(row.plan, Record) else row.topic
+        if fault.passing and self.gate.rows.wait(key, topic, fault.why, now, tried=True):
+            return
+        why = self.rules.in_vain(fault.why) if fault.passing else fault.why
+        fate = dead(fault.kind or Kind.REJECTED, why, self.rejections)
+        self.gate.rows.condemn(key, self.rules.condemned(row, fate))
+        if fault.passing and not self.gate.rows.waits_for(topic):
+            yield Lift(topic)
+
+    def _count_strike(self, faults: Sequence[Fault]) -> None:
+        """Give up after a few transactions in a row that came to nothing without anybody's fault."""
+        if any(fault.kind is not None or fault.topic is not None for fault in faults):
+            return
+        self.strikes += 1
+        if self.strikes > _MOST_STRIKES:
+            # Whoever starts the shard again waits before, and longer each time.
+            why = faults[0].why if faults else "whether it was committed is not known"
+            raise BrokerLost(f"{self.strikes} transactions in a row came to nothing: {why}")
 
     def _delivered(self, rows: Rows) -> Steps:
         """Forget what these rows have disproved."""
-        if self.suspects or self.condemned:
+        lifted = set(self.gate.topics.delivered(rows.topics))
+        if self.gate.rows:
             for row in rows:
-                self.suspects.clear((row.id, row.create_time))
-                self.condemned.pop((row.id, row.create_time), None)
-        if self.denied:
-            for topic in rows.topics & set(self.denied):
-                del self.denied[topic]
-                if self.absent.pop(topic, None) is not None:
-                    yield Lift(topic)
-        if not self.suspects and not self.condemned and not self.denied:
+                key = (row.id, row.create_time)
+                state = self.gate.rows.waiting(key)
+                self.gate.rows.clear(key)
+                if state is not None and not self.gate.rows.waits_for(state.topic):
+                    lifted.add(state.topic)
+        for topic in sorted(lifted):
+            yield Lift(topic)
+        if not self.gate.rows:
             self.rejections = 0
 
-    def _condemned(self, row: Row, fate: Dead) -> Dead:
-        if self.rules.poison is Poison.HALT:
-            raise Halted(
-                f"row {row.id} (topic {row.topic!r}) cannot be sent: {fate.reason}; mend or delete it and start again, "
-                "or choose another policy than 'halt'"
-            )
-        return fate._replace(blocking=self.rules.poison is Poison.BLOCK_KEY and row.stream is not None)
 
-    def _require_mine(self, control: Control | None) -> None:
-        if control is None or control.outbox_id != self.me.outbox_id:
-            raise Superseded("the control row is not this relay's any more: somebody removed or replaced it")
-        if control.term != self.me.term:
-            raise Superseded("a newer relay of the same name has taken over; this one ends")
-
-
-def _beyond(record: Record, statuses: Mapping[str, TopicStatus]) -> int | None:
-    """Return how many partitions there are, if the record asks for one beyond them."""
-    status = statuses.get(record.topic)
-    if record.partition < 0 or not isinstance(status, Available) or record.partition < status.partitions:
-        return None
-    return status.partitions
+def _has_time(row: Row) -> bool:
+    """Whether a row is sent with a timestamp of its own."""
+    return isinstance(row.plan, Record) and row.plan.timestamp > 0

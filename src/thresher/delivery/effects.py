@@ -5,9 +5,11 @@ against a model of both, which may stop anywhere. An error that an effect meets 
 ends the attempt.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from thresher.delivery.batch import FailingTransform
 from thresher.delivery.fate import Kind
 from thresher.delivery.progress import ProgressRecord
 from thresher.delivery.row import Rows
@@ -27,13 +29,17 @@ class Control:
 class Fault:
     """What kept records from being delivered: one row where its place is known, any of them where it is not.
 
-    With a topic, the fault is the whole topic's. Without a kind, trying again may help.
+    With a topic, the fault is the whole topic's. Without a kind, trying again may help. `passing`: the reason may
+    pass, as a wrong clock does, and the row has a grace. `doubtful`: whether it was this row, and why, a try of the row
+    alone will tell.
     """
 
     kind: Kind | None
     why: str
     place: int | None = None
     topic: str | None = None
+    passing: bool = False
+    doubtful: bool = False
 
 
 # Effects, each with its answer.
@@ -45,8 +51,45 @@ class ReadControl:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocked:
+    """The last transaction of a transactional id cannot end."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Whose claim counts: through which lane it came, and whether it is this attempt's."""
+
+    lane: int
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Init:
-    """With a new producer, end and fence whatever this shard's transactional id was at, our own producer included."""
+    """With a new producer, end and fence whatever a lane of this shard was at → None, or `Blocked`.
+
+    Our own producer is gone before that, whatever its lane was.
+    """
+
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TryLane:
+    """With a producer of its own, see whether the last transaction of a lane that we left has ended → bool."""
+
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteClaim:
+    """Commit our claim to the progress partition, through the producer that was initialised → whether it is certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHolder:
+    """Read the progress partition, up to our claim if we have just written one → `Holder`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +109,9 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class AwaitSettled:
-    """Wait until every settling that has begun is durable."""
+    """Wait until every settling that has begun is durable, at most so long → whether it is."""
+
+    within_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +132,10 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class OpenAhead:
-    """Open a transaction before its rows come, if rows came lately; end one that has waited in vain for too long."""
+    """Open a transaction before its rows come, if rows came lately; end one that has waited in vain for too long.
+
+    False if that did not succeed: the producer is not used again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +153,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Open a transaction, unless one was opened ahead."""
+    """Open a transaction, unless one was opened ahead. False if that did not succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +183,52 @@ class WriteProgress:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Commit → whether that is certain. Exactly once, an uncertain commit ends the attempt instead."""
+    """Commit → whether that is certain. If it is not, only the committed progress can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Abort the open transaction, whose records were all answered for. The producer is not used again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Leave rows of these stored topics out of reads for a while, and raise the alarm about those that are missing."""
+    """Leave rows out of reads for a while: of these stored topics, of these keys of a stored topic, and these rows.
+
+    Raise the alarm about the topics that are missing, or that lack what a row needs.
+    """
 
     topics: frozenset[str]
     why: str
     missing: frozenset[str] = frozenset()
+    streams: frozenset[tuple[str, bytes]] = frozenset()
+    # Create times in microseconds, by id.
+    rows: Mapping[int, int] = field(default_factory=dict)
+    # Rows that are sent behind those: left out for longer, since nothing is learned from them.
+    behind: Mapping[int, int] = field(default_factory=dict)
+    # No other row can be left out, and nothing else is to be sent: the shard rests a moment.
+    resting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForTransform:
+    """Raise the alarm about rows that wait for a transform, and wait a while: the shard does nothing else meanwhile."""
+
+    failing: FailingTransform
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRejected:
+    """Report that a transaction with so many records was rejected: of which topics, and why."""
+
+    topics: frozenset[str]
+    records: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Leave nothing out of reads any more: rows that were left out are to be sent before others, by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +253,9 @@ class DiscardReadAhead:
 Effect = (
     ReadControl
     | Init
+    | TryLane
+    | WriteClaim
+    | ReadHolder
     | ReadProgress
     | Settle
     | AwaitSettled
@@ -182,7 +269,11 @@ Effect = (
     | Flush
     | WriteProgress
     | Commit
+    | Abandon
     | Hold
+    | Release
+    | ReportRejected
+    | WaitForTransform
     | Lift
     | DiscardReadAhead
     | Reset

@@ -16,4 +16,4 @@ class TransformUnusable(PipelineProblem):
 
 
 class TransformKeepsFailing(Trouble):
-    """A transform fails on row after row: the pipeline waits, rather than set all of them aside."""
+    """A transform fails on row after row, or on its whole first batch: its shard waits, and sets nothing aside."""

@@ -98,6 +98,11 @@ class RowList(Sequence[Row]):
         return [SENT if isinstance(row.plan, Record) else row.plan for row in self.rows]
 
     @property
+    def keys(self) -> Sequence[bytes | None]:
+        """The key of each record that is sent."""
+        return [record.key for _, record in self.records()]
+
+    @property
     def topics(self) -> frozenset[str]:
         """The topics that records are sent to."""
         return frozenset({record.topic for _, record in self.records()})

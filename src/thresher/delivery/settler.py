@@ -26,11 +26,12 @@ class Settler(Generic[P]):
         self._begun += 1
         self._work.put((progress, recovering))
 
-    def wait(self) -> None:
-        """Return when everything handed over is durable."""
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until everything handed over is durable, at most so long, and return whether it is."""
         with self._state:
-            self._state.wait_for(lambda: self._error is not None or self._done == self._begun)
+            ended = self._state.wait_for(lambda: self._error is not None or self._done == self._begun, seconds)
             self.check()
+        return ended
 
     def check(self) -> None:
         """Raise what settling failed with, if it did: a shard without further rows would not hear of it."""

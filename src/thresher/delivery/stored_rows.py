@@ -6,14 +6,26 @@ A transform sees and returns record batches of `SCHEMA`. A handful of rows stays
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from thresher.db.row_schema import READ_SCHEMA, SCHEMA
 
-__all__ = ["FEW", "READ_SCHEMA", "SCHEMA", "FewRows", "StoredBatch", "batch_of", "flawless", "read_of", "split"]
+__all__ = [
+    "FEW",
+    "READ_SCHEMA",
+    "SCHEMA",
+    "FewRows",
+    "StoredBatch",
+    "batch_of",
+    "flawless",
+    "read_of",
+    "row_sizes",
+    "split",
+]
 
 # Up to here, tuples are quicker than columns.
 FEW = 16
@@ -39,9 +51,12 @@ class FewRows:
     @property
     def nbytes(self) -> int:
         """About what the rows take: keys, values and headers."""
-        return sum(
-            sum(len(part or b"") for part in (*row[3:5], *(row[5] or ()), *(row[6] or ()))) for row in self.found
-        )
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> list[int]:
+        """About what each row takes."""
+        return [sum(len(part or b"") for part in (*row[3:5], *(row[5] or ()), *(row[6] or ()))) for row in self.found]
 
     def batch(self) -> pa.RecordBatch:
         """Return the rows as a batch."""
@@ -85,6 +100,23 @@ class StoredBatch:
     def arrow(self) -> pa.RecordBatch:
         """The rows as a record batch."""
         return self.stored.batch() if isinstance(self.stored, FewRows) else self.stored
+
+
+def row_sizes(read: "pa.RecordBatch | FewRows") -> list[int]:
+    """Return about what each row takes: its key, its value and its headers."""
+    if isinstance(read, FewRows):
+        return read.sizes
+    lengths: list[int] = pc.add(_lengths(read.column("key")), _lengths(read.column("value"))).to_pylist()
+    names, values = read.column("header_keys"), read.column("header_values")
+    if not len(names.flatten()) and not len(values.flatten()):
+        return lengths
+    headers = zip(names.to_pylist(), values.to_pylist(), strict=True)
+    own = [sum(len(part or b"") for part in (*(keys or ()), *(contents or ()))) for keys, contents in headers]
+    return list(map(add, lengths, own))
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.binary_length(column), 0)
 
 
 def split(read: pa.RecordBatch | FewRows, rows: int) -> Sequence[pa.RecordBatch | FewRows]:

@@ -6,15 +6,16 @@ successor's `init_transactions` ends.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from confluent_kafka import KafkaError
 
 from thresher.core.clock import ServerClock
 from thresher.delivery.crash_points import CrashPoint, CrashPoints
 from thresher.delivery.effects import (
+    Abandon,
     Begin,
+    Blocked,
     CloseAhead,
     Commit,
     Fault,
@@ -24,33 +25,24 @@ from thresher.delivery.effects import (
     OpenAhead,
     Produce,
     Survey,
+    TryLane,
     WriteProgress,
 )
 from thresher.delivery.faults import Faults
+from thresher.delivery.lanes import Lanes, ProgressTopic
 from thresher.delivery.progress import ProgressRecord
-from thresher.delivery.row import Record, RowList, Rows
+from thresher.delivery.row import RowList, Rows
 from thresher.kafka.admin import Admin
+from thresher.kafka.committed_tail import Opener, opener
 from thresher.kafka.problem import BrokerLost
+from thresher.kafka.producer_problem import CommitUnknown, ProducerFenced, ProducerProblem, RecordsUnanswered
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.topic_status import TopicSurvey
 from thresher.kafka.transaction_opening import TransactionOpening
-from thresher.kafka.transactional import ProducerFenced, ProducerProblem, TransactionalProducer
+from thresher.kafka.transactional import TransactionalProducer
 
-# The least that makes sense for a batch of the client's, and its default.
-_LEAST_BATCH_BYTES, _BATCH_BYTES = 16_000, 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressTopic:
-    """Where progress goes, and how a record is written there."""
-
-    topic: str
-    partition: int
-    encode: Callable[[Any], bytes]
-
-    def record(self, value: bytes) -> Record:
-        """Return the record; an empty one opens a transaction, and no reader takes it for progress."""
-        return Record(self.topic, value, None, self.partition, 0, None)
+# The topics that a message names.
+_NAMED = 5
 
 
 class DeliveryObserver(Protocol):
@@ -59,55 +51,55 @@ class DeliveryObserver(Protocol):
     def begun(self) -> None:
         """A transaction was opened for rows."""
 
-    def in_flight(self, rows: int) -> None:
-        """So many rows are sent and not committed."""
+    def sent(self, rows: Rows) -> None:
+        """The records among these rows are handed to the client."""
+
+    def forgotten(self) -> None:
+        """Nothing that was sent and is not settled counts any more: another producer begins."""
 
     def committed(self, progress: ProgressRecord, rows: Rows, now_us: int | None) -> None:
         """The transaction was committed that carries these rows; `now_us` is the time by the database's clock."""
 
-    def in_doubt(self, why: str) -> None:
-        """Whether a transaction was committed is not known."""
+    def in_doubt(self, problem: Exception, why: str) -> None:
+        """A producer is given up, and recovery finds out what became of its transaction."""
 
 
 class Transactions:
-    """The producer of one attempt and what it writes. For the task's own thread.
+    """The transactions of one attempt, and what they write. For the task's own thread.
 
-    `make` makes a producer with these properties besides its own. `lenient`: the protocol bears faults that time may
-    mend, and commits whose outcome is not known. `ahead`: transactions may wait for rows.
+    `lenient`: the protocol bears faults that time may mend. `ahead`: transactions may wait for rows.
     """
 
     def __init__(
         self,
         *,
-        make: Callable[[dict[str, Any]], TransactionalProducer],
+        lanes: Lanes,
         admin: Admin,
         progress: ProgressTopic,
         observer: DeliveryObserver,
         crash: CrashPoints,
         lenient: bool,
         ahead: bool,
-        batch_bytes: int = _BATCH_BYTES,
         wanted: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._make, self._progress, self._observer, self._crash = make, progress, observer, crash
+        self.lanes, self._progress, self._observer, self._crash = lanes, progress, observer, crash
         self._wanted = wanted
-        self._producer: TransactionalProducer | None = None
         self._topics = TopicSurvey(admin, self._partitions)
         self._faults = Faults(progress=progress.topic, topics=self._topics, lenient=lenient)
-        self._opening = TransactionOpening(lambda: self.producer, progress.record(b""), ahead=ahead)
+        self._opening = TransactionOpening(lambda: self.producer, progress.opener, ahead=ahead)
         self.clock: ServerClock | None = None
         self._produced: Rows = RowList()
         self._written: ProgressRecord | None = None
         self._draft: tuple[ProgressRecord, bytes] | None = None
-        self._batch_bytes = batch_bytes
-        # Smaller after a batch that was too large for its topic, though perhaps none of its records was.
-        self._reduced: int | None = None
+        # Partitions that did not answer while records were queued.
+        self._silent: RecordsUnanswered | None = None
 
     @property
     def handlers(self) -> Handlers:
         """What is done for each effect."""
         return {
             Init: self._init,
+            TryLane: lambda effect: self.lanes.has_ended(effect.lane),
             Survey: lambda effect: self._topics.survey(effect.topics, fresh=effect.fresh),
             OpenAhead: self._open_ahead,
             CloseAhead: self._close_ahead,
@@ -116,34 +108,58 @@ class Transactions:
             Flush: self._flush,
             WriteProgress: self._write_progress,
             Commit: self._commit,
+            Abandon: self._abandon,
         }
 
     @property
     def producer(self) -> TransactionalProducer:
         """The producer whose `init_transactions` fenced all others."""
-        if self._producer is None:
-            raise AssertionError("init first")
-        return self._producer
-
-    @property
-    def initialised(self) -> bool:
-        """Whether `init_transactions` was done once."""
-        return self._producer is not None
+        return self.lanes.producer
 
     def _partitions(self, topic: str) -> int | KafkaError:
         return self.producer.partitions(topic)
 
-    def _init(self, _: Init) -> None:
-        if self._producer is not None:
-            self._producer.discard()
+    def _init(self, effect: Init) -> Blocked | None:
         self._opening.forget()
-        self._producer = self._make({} if self._reduced is None else {"batch.size": self._reduced})
-        self._producer.init(self._progress.topic)
-        self._crash.reach(CrashPoint.RECOVERY_FENCED)
+        self._silent = None
+        self._observer.forgotten()
+        blocked = self.lanes.init(effect.lane)
+        if blocked is None:
+            self._crash.reach(CrashPoint.RECOVERY_FENCED)
+        return blocked
 
-    def _open_ahead(self, _: OpenAhead) -> None:
+    def commit_opener(self, partition: int) -> Opener:
+        """Commit an opener to a partition of the progress topic, and return it."""
+        opened, record = opener(self._progress.topic, partition)
         self._keep_time()
-        self._opening.ahead(self._wanted)
+        self._opening.begin()
+        self.producer.produce([(0, record)])
+        self._faults.require_progress(self.producer.flush())
+        self._opening.end()
+        return opened
+
+    def write_claim(self) -> bool:
+        """Commit our claim to the progress partition, and return whether that is certain."""
+        self._keep_time()
+        try:
+            self._faults.require_progress(self.lanes.write_claim())
+        except ProducerFenced:
+            raise
+        except ProducerProblem as problem:
+            self._observer.in_doubt(problem, str(problem))
+            return False
+        return True
+
+    def _open_ahead(self, _: OpenAhead) -> bool:
+        self._keep_time()
+        try:
+            self._opening.ahead(self._wanted)
+        except ProducerFenced:
+            raise
+        except ProducerProblem as problem:
+            self._observer.in_doubt(problem, str(problem))
+            return False
+        return True
 
     def _close_ahead(self, _: CloseAhead) -> None:
         try:
@@ -152,12 +168,19 @@ class Transactions:
             # The successor's `init_transactions` ends the transaction.
             return
 
-    def _begin(self, _: Begin) -> None:
+    def _begin(self, _: Begin) -> bool:
         self._crash.reach(CrashPoint.BEFORE_BEGIN)
         self._keep_time()
-        self._opening.begin()
+        try:
+            self._opening.begin()
+        except ProducerFenced:
+            raise
+        except ProducerProblem as problem:
+            self._observer.in_doubt(problem, str(problem))
+            return False
         self._observer.begun()
         self._produced = RowList()
+        return True
 
     def _keep_time(self) -> None:
         """Tell the client the time, also for the empty record that opens a transaction."""
@@ -166,28 +189,37 @@ class Transactions:
 
     def _produce(self, effect: Produce) -> list[Fault]:
         rows = self._produced = effect.rows
-        self._observer.in_flight(len(rows))
+        self._observer.sent(rows)
         some = 0
-        if self._crash.watched:
-            self._crash.hold(rows.ids)
-            some = len(rows) // 2
-            rows.produce_to(self.producer, 0, some)
-            self._crash.reach(CrashPoint.PRODUCED_SOME)
-        rows.produce_to(self.producer, some)
+        try:
+            if self._crash.watched:
+                self._crash.hold(rows.ids)
+                some = len(rows) // 2
+                rows.produce_to(self.producer, 0, some)
+                self._crash.reach(CrashPoint.PRODUCED_SOME)
+            rows.produce_to(self.producer, some)
+        except RecordsUnanswered as problem:
+            # The client's queue was full and did not empty: the next flush tells.
+            self._silent = problem
         return []
 
     def _flush(self, effect: Flush) -> list[Fault]:
         if effect.draft is not None:
             # While the data is on its way.
             self._draft = (effect.draft, self._progress.encode(effect.draft))
-        undelivered = self.producer.flush()
+        if self._silent is not None:
+            return self._faults.of_silence(self._silent)
+        try:
+            undelivered = self.producer.flush()
+        except RecordsUnanswered as problem:
+            return self._faults.of_silence(problem)
         self._opening.flushed(len(self._produced))
         self._crash.reach(CrashPoint.FLUSHED)
         faults = self._faults.of(undelivered, self._produced)
         if undelivered and not faults:
             self.producer.forgive()
         if len(undelivered) > 1 and any(each.refusal is Refusal.SIZE for each in undelivered):
-            self._reduced = max(_LEAST_BATCH_BYTES, (self._reduced or self._batch_bytes) // 2)
+            self.lanes.reduce_batches()
         return faults
 
     def _write_progress(self, effect: WriteProgress) -> bool:
@@ -195,7 +227,7 @@ class Transactions:
             self.producer.forgive()
         drafted, text = self._draft or (None, b"")
         value = text if drafted is effect.progress else self._progress.encode(effect.progress)
-        self.producer.produce([(0, self._progress.record(value))])
+        self.producer.produce([(0, self._progress.record(value, self.lanes.claim))])
         self._written, self._draft = effect.progress, None
         if not self._faults.lenient:
             return True
@@ -212,14 +244,19 @@ class Transactions:
         except ProducerFenced:
             raise
         except ProducerProblem as problem:
-            if not self._faults.lenient:
+            if not self._faults.lenient and not isinstance(problem, CommitUnknown):
                 raise
-            self._observer.in_doubt(str(problem))
+            topics = sorted(self._produced.topics)
+            named = f"{', '.join(topics[:_NAMED])}{' and others' if len(topics) > _NAMED else ''}"
+            self._observer.in_doubt(problem, f"{problem}; the transaction is on {named}; {self.lanes.unhealthy()}")
             return False
         self._opening.committed(len(self._produced))
-        self._observer.in_flight(0)
         self._crash.reach(CrashPoint.COMMITTED)
         if self._written is not None:
             now_us = None if self.clock is None else self.clock.now_us()
             self._observer.committed(self._written, self._produced, now_us)
         return True
+
+    def _abandon(self, _: Abandon) -> None:
+        self.producer.discard(abort=True)
+        self._opening.forget()

@@ -4,26 +4,33 @@
    as is a result of another schema. A function never gets a batch without rows.
 2. When a function fails, the batch is halved until the rows are found that fail alone: they are poison, the others
    go on.
-3. A hundred failures in a row are the function's fault, not the rows': the shard waits with an alarm, and starts over.
+3. A hundred failures in a row are the function's fault, not the rows', and so is a first batch of which every row
+   fails: nothing is set aside, the shard waits with an alarm, and reads anew.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from thresher.delivery.batch import Batch, NothingYet, transformed
+from thresher.delivery.batch import Batch, FailingTransform, NothingYet, transformed
 from thresher.delivery.fate import Dead, Kind, dead
 from thresher.delivery.problem import TransformKeepsFailing, TransformUnusable
+from thresher.delivery.row import RowList
 from thresher.delivery.stored_rows import SCHEMA, StoredBatch, flawless
 from thresher.spark.problem import StepUnusable
 from thresher.spark.worker.chain import resolve
 from thresher.spark.worker.shard import Shard
 
 MOST_FAILURES = 100
+# The step of a shard in which its transforms run.
+STEP = "transform"
 
 Transform = Callable[[pa.RecordBatch], pa.RecordBatch]
+_NO_STEP: AbstractContextManager[Any] = nullcontext()
 
 
 @dataclass(slots=True)
@@ -48,14 +55,27 @@ def apply(
     """Turn stored rows into rows with plans: the step of the pipeline between reader and publisher."""
     transforms = load(config["transforms"])
     failed_so_far = shard.share(FailureCount)
+    succeeded = False
+    step = shard.step(STEP)
     for batch in batches:
         if isinstance(batch, NothingYet):
             yield batch
             continue
         # A row that cannot be sent as it is stored is no transform's concern.
-        done = run(transforms, flawless(batch.arrow), failed_so_far.rows)
+        given = flawless(batch.arrow)
+        began = time.monotonic()
+        try:
+            done = run(transforms, given, failed_so_far.rows, succeeded=succeeded, step=step)
+        except TransformKeepsFailing as problem:
+            failing = FailingTransform(topics=frozenset(given.column("topic").to_pylist()), why=str(problem))
+            yield Batch(
+                rows=RowList(), generation=batch.generation, failures=failed_so_far.rows, failing=failing
+            )  # fmt: skip
+            continue
+        succeeded = succeeded or len(done.failed) < given.num_rows
         rows = transformed(batch.arrow, done.batch, done.failed, config["reserved"])
-        yield Batch(rows=rows, generation=batch.generation, failures=done.failures)
+        seconds = time.monotonic() - began
+        yield Batch(rows=rows, generation=batch.generation, failures=done.failures, transform_seconds=seconds)
 
 
 def load(paths: Sequence[str]) -> list[tuple[str, Transform]]:
@@ -66,8 +86,38 @@ def load(paths: Sequence[str]) -> list[tuple[str, Transform]]:
         raise TransformUnusable(f"transform: {error}") from error
 
 
-def run(transforms: Sequence[tuple[str, Transform]], batch: pa.RecordBatch, failures: int = 0) -> Transformed:
-    """Pass a batch through all functions. `failures` is how many rows failed in a row so far."""
+def run(
+    transforms: Sequence[tuple[str, Transform]],
+    batch: pa.RecordBatch,
+    failures: int = 0,
+    *,
+    succeeded: bool = True,
+    step: AbstractContextManager[Any] = _NO_STEP,
+) -> Transformed:
+    """Pass a batch through all functions. `failures` is how many rows failed in a row so far.
+
+    Each call of a function is a `step` of its own: one that is slow goes on, one that hangs is seen.
+
+    Raises `TransformKeepsFailing` where a function is at fault: also if it fails on every row and never `succeeded`.
+    """
+    done = _run([(path, _stepping(function, step)) for path, function in transforms], batch, failures)
+    if not succeeded and len(done.failed) == batch.num_rows > 0:
+        raise TransformKeepsFailing(
+            f"{next(iter(done.failed.values())).reason}; it failed on all {batch.num_rows} rows of its first batch: "
+            "nothing is set aside until it has succeeded once"
+        )
+    return done
+
+
+def _stepping(function: Transform, step: AbstractContextManager[Any]) -> Transform:
+    def stepping(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with step:
+            return function(batch)
+
+    return stepping
+
+
+def _run(transforms: Sequence[tuple[str, Transform]], batch: pa.RecordBatch, failures: int) -> Transformed:
     try:
         result = _checked(transforms, batch)
     except _Failure as failure:
@@ -91,8 +141,8 @@ def _halved(
             batch=batch.slice(0, 0).cast(SCHEMA), failed={id_: dead(Kind.TRANSFORM, why)}, failures=failures
         )
     middle = batch.num_rows // 2
-    left = run(transforms, batch.slice(0, middle), failures)
-    right = run(transforms, batch.slice(middle), left.failures)
+    left = _run(transforms, batch.slice(0, middle), failures)
+    right = _run(transforms, batch.slice(middle), left.failures)
     whole = pa.Table.from_batches([left.batch, right.batch], SCHEMA).combine_chunks().to_batches()
     return Transformed(
         batch=whole[0] if whole else left.batch, failed=left.failed | right.failed, failures=right.failures

@@ -8,10 +8,11 @@ import json
 import os
 import signal
 import sys
-import threading
 from dataclasses import asdict
+from queue import SimpleQueue
 
 from thresher.core.errors import ThresherError
+from thresher.core.interruptible import interruptible
 from thresher.devstack.broker import KafkaOptions
 from thresher.devstack.cache import write_whole
 from thresher.devstack.kept import Endpoints, KeptStack, Spec, read_json
@@ -22,9 +23,10 @@ from thresher.devstack.stack import Stack
 def main() -> int:
     """Hold the stack until SIGTERM; 1 with the reason on standard error if it cannot start."""
     kept = KeptStack(sys.argv[1])
-    told_to_stop = threading.Event()
+    # A queue that a signal handler may put into, whatever the main thread does.
+    told_to_stop: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda _signal, _frame: told_to_stop.set())
+        signal.signal(number, lambda number, _frame: told_to_stop.put(number))
     write_whole(kept.host_file, json.dumps(os.getpid()))
     spec = Spec(**read_json(kept.spec_file))
     try:
@@ -33,9 +35,9 @@ def main() -> int:
             postgres=PostgresOptions(port=spec.postgres_port),
             kafka=KafkaOptions(version=spec.kafka_version, nodes=spec.nodes, port=spec.kafka_port),
         )
-        with stack:
+        with interruptible(), stack:
             _publish(kept, stack)
-            told_to_stop.wait()
+            told_to_stop.get()
             kept.endpoints_file.unlink(missing_ok=True)
     except (ThresherError, OSError) as error:
         sys.stderr.write(f"{error}\n")

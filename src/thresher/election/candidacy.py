@@ -4,6 +4,7 @@ The clock is read under the lock: whoever has seen that a deadline passed will n
 """
 
 import collections
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from thresher.core.errors import ThresherError
 from thresher.election.leadership import Change
 from thresher.election.problem import ElectionMisused
 from thresher.election.tenure import Event, RefreshAsked, Tenure, Tick, Withdrawn, decide
+
+# The trouble of one that has just begun: no news.
+NOT_YET, JOINING = "it has not answered yet", "it joins its group"
 
 
 class Candidacy:
@@ -24,6 +28,8 @@ class Candidacy:
         self._changes: collections.deque[Change] = collections.deque()
         self._error: ThresherError | None = None
         self._closed = False
+        # What the election waits for, while it does. Replaced as a whole.
+        self.trouble: str | None = None
         self._changed = threading.Condition()
 
     @property
@@ -99,11 +105,16 @@ class Candidacy:
 class Competitor(Candidacy):
     """A candidacy with a thread of its own, in which all of the competing is done."""
 
-    def __init__(self, name: str, clock: Callable[[], float], leave_seconds: float) -> None:
+    # What the log says of trouble, and when it is over.
+    waits, goes_on = "the election waits: %s", "the election goes on"
+
+    def __init__(self, name: str, clock: Callable[[], float], leave_seconds: float, log: logging.Logger) -> None:
         super().__init__(clock)
+        self._log = log
         self._leave_seconds = leave_seconds
         self._stopping = threading.Event()
         self._lock = threading.Lock()
+        self.trouble = NOT_YET
         self._started = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -124,6 +135,14 @@ class Competitor(Candidacy):
             self._wake()
         if self._thread.is_alive():
             self._thread.join(self._leave_seconds)
+
+    def _note(self, trouble: str | None) -> None:
+        """Take in what is waited for; say so once, and when it is over."""
+        if trouble not in {None, NOT_YET, JOINING, self.trouble}:
+            self._log.warning(self.waits, trouble)
+        elif trouble is None and self.trouble not in {None, NOT_YET, JOINING}:
+            self._log.info(self.goes_on)
+        self.trouble = trouble
 
     def _wake(self) -> None:
         """End whatever the thread waits for beside the end itself."""

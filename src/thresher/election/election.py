@@ -40,7 +40,13 @@ def competitor(
             if dsn is None:
                 raise ElectionMisused("a lease is a row in a database, and no database was named")
             return Lease(
-                dsn=dsn, schema=schema, beside=beside, name=name, seconds=settings.lease_seconds, logger=logger
+                dsn=dsn,
+                schema=schema,
+                beside=beside,
+                name=name,
+                seconds=settings.lease_seconds,
+                grace_seconds=settings.grace_seconds,
+                logger=logger,
             )
         case ElectionKind.NONE:
             return Unopposed()

@@ -6,7 +6,7 @@
 3. `leader_id` is that of the leadership that is held now, and None as soon as its deadline has passed, whether anybody
    has waited or not. It may be asked for from any thread.
 4. An error that somebody has to act on is raised by `wait`, once all changes before it were given, and ever after.
-   What time mends is waited for, and told once in the log.
+   What time mends is waited for, and told once in the log; `trouble` has it meanwhile.
 
 An election is for liveness. While clocks run evenly there is one leader at a time; but a process may be stopped between
 asking for `leader_id` and acting on it. So safety never rests on it: the relay's term and the broker's producer epoch
@@ -53,6 +53,13 @@ class Leadership(Protocol):
     @property
     def leader_id(self) -> UUID | None:
         """The id of the leadership that is held now; None for a standby. Safe from any thread."""
+
+    @property
+    def trouble(self) -> str | None:
+        """What the election waits for: servers, or an access that is refused. None while it goes on. For any thread.
+
+        While it waits, leadership could not be acquired.
+        """
 
     def start(self) -> None:
         """Begin to compete, and return at once. Raises `ElectionMisused` the second time."""

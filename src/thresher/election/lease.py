@@ -8,12 +8,11 @@
 4. The database's clock may be set. Forward, a lease ends early, and its holder learns that at its next renewal. Back,
    it would seem to last for long: a standby that has seen it unchanged for twice its length takes it nevertheless.
 5. A database that does not answer is not waited for beyond the deadline: the connection is given up.
+6. Credentials or permissions that are refused are waited out, for the grace.
 """
 
 import contextlib
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,10 +24,12 @@ import psycopg
 from psycopg import conninfo, errors
 
 from thresher.db import TableName, statement
+from thresher.db.postgres.bounded_connection import hang_up
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.refusal import is_refused
+from thresher.db.postgres.refusal import is_access_refused, is_refused
 from thresher.election.candidacy import Competitor
-from thresher.election.problem import ElectionProblem, ElectionRefused
+from thresher.election.patience import Patience
+from thresher.election.problem import AccessRefused, ElectionProblem, ElectionRefused
 from thresher.election.tenure import Confirmed, Granted, Withdrawn
 
 _logger = logging.getLogger(__name__)
@@ -81,6 +82,8 @@ class Lease(Competitor):
     `beside`, the name of a table, it is the schema in which that table is found; the table must be there.
     """
 
+    waits, goes_on = "the lease waits for its database: %s", "the lease's database answers again"
+
     def __init__(
         self,
         *,
@@ -89,20 +92,22 @@ class Lease(Competitor):
         schema: str | None = None,
         beside: str | None = None,
         seconds: float = 1.5,
+        grace_seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
     ) -> None:
-        super().__init__("lease", clock, _LEAVE_SECONDS)
+        super().__init__("lease", clock, _LEAVE_SECONDS, logger or _logger)
         self._dsn, self._name = dsn, name
         self._schema, self._beside = schema, beside
         self._seconds = seconds
-        self._log = logger or _logger
         self._me = uuid4()
         # Rises with each holder: whoever keeps it with what it writes can tell an older one's from a newer one's.
         self.token: int | None = None
         self._woken = threading.Event()
         self._resigning = False
-        self._told: str | None = None
+        # The connection that was made last has done what it was asked for.
+        self._answered = False
+        self._patience = Patience(grace_seconds=grace_seconds)
 
     def resign(self) -> None:
         """Give the lease back, and compete again when others had the time to take it."""
@@ -119,22 +124,22 @@ class Lease(Competitor):
         wait = 0.1
         while not self._stopping.is_set():
             try:
+                self._answered = False
                 with contextlib.closing(self._connect()) as connection:
-                    if self._told is not None:
-                        self._log.info("the lease's database answers again")
-                    self._told, wait = None, 0.1
                     self._compete(connection)
             except psycopg.Error as error:
                 text = " ".join(str(error.diag.message_primary or error).split())
-                # A table of ours that was dropped, or went with a restore, is made again.
-                if is_refused(error.sqlstate, text) and not isinstance(error, errors.UndefinedTable):
-                    self.fail(ElectionRefused(f"the lease {self._name!r} cannot be competed for: {text}"))
+                before = self._patience
+                if problem := self._refused(error, text):
+                    self.fail(problem)
                     return
-                if self._told is None:
-                    self._told = text
-                    self._log.warning("the lease waits for its database: %s", text)
+                if self._patience is not before:
+                    wait = self._patience.wait_seconds
+                if self._answered:
+                    wait = 0.1
+                self._note(text)
                 self._stopping.wait(wait)
-                wait = min(2 * wait, _LONGEST_BACK_OFF_SECONDS)
+                wait = min(max(0.1, 2 * wait), _LONGEST_BACK_OFF_SECONDS)
             except ElectionRefused as error:
                 self.fail(error)
                 return
@@ -143,11 +148,30 @@ class Lease(Competitor):
                 self.fail(ElectionProblem(f"the lease broke, which is a bug: {type(error).__name__}: {error}"))
                 return
 
+    def _refused(self, error: psycopg.Error, text: str) -> ElectionRefused | None:
+        """Take in an error, and return what somebody has to act on; None if it is waited out."""
+        # A table of ours that was dropped, or went with a restore, is made again.
+        if not is_refused(error.sqlstate, text) or isinstance(error, errors.UndefinedTable):
+            return None
+        refused = f"the lease {self._name!r} cannot be competed for: {text}"
+        if not is_access_refused(error.sqlstate, text):
+            return ElectionRefused(refused)
+        self._patience = self._patience.refused(self.now())
+        return AccessRefused(refused) if self._patience.over else None
+
+    def _went_on(self, since: float) -> None:
+        """Take in that the database has done what it was asked for."""
+        self._answered = True
+        self._patience = self._patience.went_on(since, self.now(), leads=self.leader_id is not None)
+        if self._patience.since is None:
+            self._note(None)
+
     def _connect(self) -> "_Connection":
         return _Connection(self._dsn, self._schema, self._beside, self._name, self._seconds)
 
     def _compete(self, connection: "_Connection") -> None:
         seen: Seen | None = None
+        began = self.now()
         while not self._stopping.is_set():
             if self._resigning:
                 self._give_back(connection)
@@ -160,16 +184,20 @@ class Lease(Competitor):
             else:
                 row = connection.look()
                 seen = Seen(row=row, since=self.now()) if seen is None else seen.of(row, self.now())
-                self._take_or_rest(connection, seen)
+                self._take_or_rest(connection, seen, began)
+                continue
+            self._went_on(began)
         self._give_back(connection)
 
-    def _take_or_rest(self, connection: "_Connection", seen: Seen) -> None:
+    def _take_or_rest(self, connection: "_Connection", seen: Seen, began: float) -> None:
         asked = self.now()
         row, stale = seen.row, seen.stale(asked)
         if row.left_seconds > 0 and not stale:
+            self._went_on(began)
             self._rest(next_look(row))
             return
         token = connection.take(self._me, row, stale=stale)
+        self._went_on(began)
         if token is None:
             self._rest(_SHORTEST_LOOK_SECONDS)
             return
@@ -276,18 +304,13 @@ class _Connection:
     @contextlib.contextmanager
     def _in_time(self, seconds: float) -> Iterator[None]:
         """Hang up on a database that does not answer: the driver itself would wait for ever."""
-        timer = threading.Timer(seconds, _hang_up, [self._connection])
+        timer = threading.Timer(seconds, hang_up, [self._connection])
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
-
-
-def _hang_up(connection: psycopg.Connection[Any]) -> None:
-    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
-        line.shutdown(socket.SHUT_RDWR)
 
 
 def _session(dsn: str, name: str, seconds: float) -> str:

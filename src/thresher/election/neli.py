@@ -11,6 +11,8 @@
 4. The deadline and the client's beat together are shorter than the session: the old leader knows of its end before
    the coordinator gives the partition away.
 5. A member that stops leaves the group, and the next is chosen at once.
+6. Credentials or permissions that are refused are waited out, for the grace: a leader goes on until its deadline, and
+   whoever does not lead joins anew, with back-off.
 
 Assignments are sticky and cooperative: who joins does not take partition 0 from a healthy leader of a topic with one
 partition. No database is needed, by a standby or a leader. Records of other groups and programs are passed over.
@@ -22,28 +24,34 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from thresher.core.errors import ThresherError
 from thresher.election.candidacy import Candidacy, Competitor
-from thresher.election.problem import ElectionProblem, ElectionRefused, LeaderTopicMissing
+from thresher.election.membership import Membership
+from thresher.election.neli_clients import (
+    GROUP_BEAT_SECONDS,
+    beat_seconds,
+    consumer_properties,
+    producer_properties,
+    session_seconds,
+)
+from thresher.election.patience import Patience
+from thresher.election.problem import AccessRefused, ElectionProblem, ElectionRefused, LeaderTopicMissing
 from thresher.election.pulse import Pulse
 from thresher.election.settings import ElectionSettings
 from thresher.election.tenure import Confirmed, Granted, Withdrawn
 from thresher.kafka.admin import Admin
+from thresher.kafka.problem import reason_of
 from thresher.kafka.refusal import Refusal, refusal_of
 
 _logger = logging.getLogger(__name__)
 _client_logger = logging.getLogger(f"{__name__}.client")
 _client_logger.setLevel(logging.CRITICAL)
 
-# The least that a broker allows by default.
-_LEAST_SESSION_SECONDS = 6.0
-# Between the end of a leader's deadline and the end of its session.
-_MARGIN_SECONDS = 1.0
-_GROUP_BEAT_SECONDS = 0.3
 _LEAVE_SECONDS = 8.0
 _LONGEST_BACK_OFF_SECONDS = 5.0
 _RECORDS = 500
@@ -58,67 +66,24 @@ _TOPIC_CONFIG = {
     "segment.bytes": "1048576",
 }
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+# Refusals that may pass by themselves: a token that was not refreshed, an ACL that is being mended.
+_ACCESS = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
 _UNWRITABLE = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION, KafkaError.INVALID_RECORD})
-
-
-def session_seconds(heartbeat_timeout_seconds: float) -> float:
-    """Return how long the coordinator waits for a silent member: longer than a leader waits for its own heartbeat."""
-    return max(_LEAST_SESSION_SECONDS, heartbeat_timeout_seconds + _MARGIN_SECONDS)
-
-
-def beat_seconds(settings: ElectionSettings) -> float:
-    """Return how often a leader sends its signs of life: ten times within the deadline, within the given bounds."""
-    wanted = settings.heartbeat_timeout_seconds / 10
-    return max(settings.min_poll_seconds, min(wanted, settings.max_poll_seconds))
-
-
-def consumer_properties(kafka: Mapping[str, Any], group: str, settings: ElectionSettings) -> dict[str, Any]:
-    """Return the properties of a competitor's consumer: what was asked for, and over it what the protocol rests on."""
-    session = int(session_seconds(settings.heartbeat_timeout_seconds) * 1000)
-    return {
-        "log_level": 2,
-        "reconnect.backoff.max.ms": 1000,
-        **kafka,
-        "group.id": group,
-        "group.protocol": "classic",
-        "partition.assignment.strategy": "cooperative-sticky",
-        "session.timeout.ms": session,
-        # A thread that hangs holds no partition for longer than a process that does.
-        "max.poll.interval.ms": session,
-        "heartbeat.interval.ms": int(_GROUP_BEAT_SECONDS * 1000),
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "auto.offset.reset": "latest",
-        # Somebody's open transaction on a shared topic must not hide our heartbeats.
-        "isolation.level": "read_uncommitted",
-        "allow.auto.create.topics": False,
-        "topic.metadata.refresh.interval.ms": 1000,
-        "fetch.wait.max.ms": 100,
-        "fetch.error.backoff.ms": 100,
-        "socket.timeout.ms": session,
-        "queued.max.messages.kbytes": 1024,
-    }
-
-
-def producer_properties(kafka: Mapping[str, Any], settings: ElectionSettings) -> dict[str, Any]:
-    """Return the properties of the heartbeats' producer. A late one is of no use: it is given up."""
-    timeout = int(settings.heartbeat_timeout_seconds * 1000)
-    return {
-        "log_level": 2,
-        "reconnect.backoff.max.ms": 1000,
-        **kafka,
-        "acks": 1,
-        "enable.idempotence": False,
-        "linger.ms": 0,
-        "message.timeout.ms": timeout,
-        "request.timeout.ms": timeout,
-        "allow.auto.create.topics": False,
-        "topic.metadata.refresh.interval.ms": 1000,
-    }
 
 
 class Neli(Competitor):
     """Competes in one group, in one thread of its own, which alone talks to Kafka."""
+
+    waits = "the election waits for Kafka: %s"
 
     def __init__(
         self,
@@ -130,12 +95,11 @@ class Neli(Competitor):
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
     ) -> None:
-        super().__init__("neli", clock, _LEAVE_SECONDS)
+        super().__init__("neli", clock, _LEAVE_SECONDS, logger or _logger)
         self._topic, self._group, self._kafka = topic, group, kafka
         self._settings = settings or ElectionSettings()
-        self._log = logger or _logger
         self._resigning = threading.Event()
-        self._told: str | None = None
+        self._patience = Patience(grace_seconds=self._settings.grace_seconds)
         self._known = False
 
     def resign(self) -> None:
@@ -152,18 +116,16 @@ class Neli(Competitor):
                 writable = self._require_topic()
                 with contextlib.closing(_Member(self, self._topic, self._group, self._kafka, self._settings)) as member:
                     member.writable = writable
-                    self._tell(None)
                     wait = 0.1
                     self._compete(member)
-            except KafkaException as error:
-                reason = error.args[0]
-                if refused := self._refused(reason):
-                    self.fail(refused)
-                    return
-                self._tell(reason.str())
-            except ThresherError as error:
-                self.fail(error)
-                return
+            except (KafkaException, ThresherError) as error:
+                problem = error if isinstance(error, ThresherError) else self._refused(error.args[0])
+                if problem is not None:
+                    if not self._is_borne(problem):
+                        self.fail(problem)
+                        return
+                    wait = self._patience.wait_seconds
+                self._note(str(problem or reason_of(error.args[0])))
             except Exception as error:  # noqa: BLE001 - told to whoever waits
                 self._log.exception("the election's thread broke")
                 self.fail(ElectionProblem(f"the election broke, which is a bug: {type(error).__name__}: {error}"))
@@ -171,19 +133,29 @@ class Neli(Competitor):
             if self._resigning.is_set():
                 # For as long as another one may take to be given the partition.
                 self._resigning.clear()
-                self._stopping.wait(3 * _GROUP_BEAT_SECONDS)
+                self._stopping.wait(3 * GROUP_BEAT_SECONDS)
             else:
                 self._stopping.wait(wait)
-                wait = min(2 * wait, _LONGEST_BACK_OFF_SECONDS)
+                wait = min(max(0.1, 2 * wait), _LONGEST_BACK_OFF_SECONDS)
 
     def _compete(self, member: "_Member") -> None:
         """Take part until it is time to leave, or to begin anew."""
-        looked = self.now()
+        began = looked = self.now()
         while not self._stopping.is_set() and not self._resigning.is_set():
-            self._tell(member.step(self._settings.min_poll_seconds))
+            trouble = member.step(self._settings.min_poll_seconds)
+            self._patience = self._patience.went_on(began, self.now(), leads=self.leader_id is not None)
+            if trouble is not None or self._patience.since is None:
+                self._note(trouble)
             if member.topic_gone and self.now() - looked > _LOOK_SECONDS:
                 member.writable = self._require_topic()
                 member.topic_gone, looked = False, self.now()
+
+    def _is_borne(self, problem: ThresherError) -> bool:
+        """Take in a problem, and return whether it is waited out."""
+        if not isinstance(problem, AccessRefused):
+            return False
+        self._patience = self._patience.refused(self.now())
+        return not self._patience.over
 
     def _require_topic(self) -> bool:
         """See that the leader topic is there, and return whether it takes heartbeats from us."""
@@ -219,8 +191,9 @@ class Neli(Competitor):
             ) from error
 
     def _refused(self, reason: KafkaError) -> ElectionRefused | None:
-        if refusal_of(reason) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
-            return ElectionRefused(
+        if _is_refused(reason):
+            kind = AccessRefused if reason.code() in _ACCESS else ElectionRefused
+            return kind(
                 f"the broker refused: {reason.str()}; mend the credentials, or grant Read on the group {self._group} "
                 f"and Describe and Read on the topic {self._topic}"
             )
@@ -232,14 +205,6 @@ class Neli(Competitor):
             )
         return None
 
-    def _tell(self, trouble: str | None) -> None:
-        """Say once what is waited for, and when that is over."""
-        if trouble is not None and trouble != self._told:
-            self._log.warning("the election waits for Kafka: %s", trouble)
-        elif trouble is None and self._told is not None:
-            self._log.info("the election goes on")
-        self._told = trouble
-
 
 class _Member:
     """One membership: a consumer and, once it is needed, the heartbeats' producer."""
@@ -247,7 +212,7 @@ class _Member:
     def __init__(
         self, candidacy: Candidacy, topic: str, group: str, kafka: Mapping[str, Any], settings: ElectionSettings
     ) -> None:
-        self._candidacy, self._topic, self._group, self._kafka = candidacy, topic, group, kafka
+        self._candidacy, self._topic, self._kafka = candidacy, topic, kafka
         self._settings = settings
         self.writable = True
         # The client has not found the topic.
@@ -258,9 +223,15 @@ class _Member:
         self._position = 0
         self._producer: Producer | None = None
         self._fenced_since: float | None = None
-        callbacks = {"error_cb": self._errors.append, "on_commit": self._on_commit}
+        # The last refusal that a leader met, and when.
+        self._refusal: tuple[KafkaError, float] | None = None
+        self._membership = Membership(group, candidacy.now)
+        callbacks = {
+            "error_cb": self._errors.append, "on_commit": self._on_commit, "stats_cb": self._membership.told,
+        }  # fmt: skip
         properties = {**consumer_properties(kafka, group, settings), **callbacks}
-        self._consumer = Consumer(properties, logger=_client_logger)
+        make = settings.consumer_factory or partial(Consumer, logger=_client_logger)
+        self._consumer: Consumer = make(properties)
         self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     def close(self) -> None:
@@ -281,20 +252,28 @@ class _Member:
             error = message.error()
             if error is None:
                 self._hear(message)
-            elif error.fatal() or refusal_of(error) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
-                raise KafkaException(error)
+            elif error.fatal() or _is_refused(error):
+                self._meet(error)
             else:
                 self.topic_gone = self.topic_gone or error.code() in _GONE
-                trouble = error.str()
+                trouble = reason_of(error)
         if self._producer is not None:
             self._producer.poll(0)
         while self._errors:
             error = self._errors.popleft()
             if error.fatal() or refusal_of(error) is Refusal.CLIENT:
-                raise KafkaException(error)
+                self._meet(error)
         self._confirm()
         self._send()
-        return trouble
+        if self._refusal is not None:
+            return self._refusal[0].str()
+        return trouble or self._membership.trouble
+
+    def _meet(self, error: KafkaError) -> None:
+        """Raise a refusal, unless we lead: then the client tries again by itself, and the deadline decides."""
+        if error.fatal() or error.code() not in _ACCESS or self._candidacy.leader_id is None:
+            raise KafkaException(error)
+        self._refusal = (error, self._candidacy.now())
 
     def _hear(self, message: Message) -> None:
         if message.partition() == 0 and self._pulse is not None:
@@ -307,8 +286,15 @@ class _Member:
         if self._pulse is None:
             return
         timeout = self._settings.heartbeat_timeout_seconds
-        self._candidacy.tell(Confirmed(until=self._pulse.until(timeout)))
-        now = self._candidacy.now()
+        until, now = self._pulse.until(timeout), self._candidacy.now()
+        self._candidacy.tell(Confirmed(until=until))
+        if self._refusal is not None:
+            error, met = self._refusal
+            if self._candidacy.leader_id is None:
+                raise KafkaException(error)
+            if until - timeout > met:
+                # Signs of life that were sent since have come back.
+                self._refusal = None
         if self._candidacy.leader_id is not None:
             self._fenced_since = None
         elif self._fenced_since is None:
@@ -349,6 +335,7 @@ class _Member:
                 self._confirm()
 
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._membership.assigned()
         # From its end: what was said before is over. The others are not read.
         starts = [TopicPartition(each.topic, each.partition, 0 if each.partition else OFFSET_END) for each in places]
         consumer.incremental_assign(starts)
@@ -356,7 +343,7 @@ class _Member:
             consumer.pause(others)
         if any(each.partition == 0 for each in places):
             now = self._candidacy.now()
-            self._pulse = Pulse(self._group, recorded=self.writable, began=now)
+            self._pulse = Pulse(self._membership.group, recorded=self.writable, began=now)
             self._beat_at, self._fenced_since = now, None
             self._candidacy.tell(Granted())
             self._send()
@@ -369,9 +356,14 @@ class _Member:
 
     def _on_gone(self, consumer: Consumer, places: list[TopicPartition], reason: str | None) -> None:
         if any(each.partition == 0 for each in places):
-            self._pulse = None
+            # What a leader met is over with its leadership.
+            self._pulse = self._refusal = None
             self._candidacy.tell(Withdrawn(reason=reason))
         consumer.incremental_unassign(places)
+
+
+def _is_refused(error: KafkaError) -> bool:
+    return refusal_of(error) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}
 
 
 def _bytes(value: bytes | str | None) -> bytes | None:

@@ -20,9 +20,13 @@ class ElectionMisused(ElectionProblem):
     exit_code: ClassVar[int] = 1
 
 
-class LeaderTopicMissing(ElectionProblem):
-    """The leader topic is not there, and we may not make it."""
-
-
 class ElectionRefused(ElectionProblem):
-    """The broker or the database answered and said no: credentials, permissions, a missing table."""
+    """The broker or the database answered and said no: a session's length, a missing table."""
+
+
+class AccessRefused(ElectionRefused):
+    """Credentials or permissions were refused, for longer than the grace: a shorter refusal is waited out."""
+
+
+class LeaderTopicMissing(AccessRefused):
+    """The leader topic is not there, and we may not make it."""

@@ -1,7 +1,9 @@
 """The settings of an election, read once, at the edge."""
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 class ElectionKind(enum.StrEnum):
@@ -28,5 +30,9 @@ class ElectionSettings:
     # neli: the least and the most that may be between two heartbeats; it waits for news for the least at a time.
     min_poll_seconds: float = 0.1
     max_poll_seconds: float = 2.5
+    # neli: makes the group's consumer from the client's properties. None for confluent_kafka's own.
+    consumer_factory: Callable[[dict[str, Any]], Any] | None = None
+    # For so long, refused credentials and permissions are waited out.
+    grace_seconds: float = 60.0
     # lease: how long one is good for without being renewed.
     lease_seconds: float = 1.5

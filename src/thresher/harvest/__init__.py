@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         LeaderRefreshed,
         LeaderRevoked,
         MeterRead,
+        StepHangs,
     )
     from thresher.harvest.harvest import Harvest, State
     from thresher.harvest.problem import HarvestMisused
@@ -36,6 +37,7 @@ else:
             "LeaderRefreshed",
             "LeaderRevoked",
             "MeterRead",
+            "StepHangs",
         ),
         "thresher.harvest.harvest": ("Harvest", "State"),
         "thresher.harvest.problem": ("HarvestMisused",),
@@ -69,6 +71,7 @@ __all__ = [
     "Settings",
     "SparkOptions",
     "State",
+    "StepHangs",
     "TableName",
     "load",
     "stopped_by_signals",

@@ -38,6 +38,8 @@ class Configuration:
     # The port was not chosen by anybody: another one will do.
     status_by_default: bool
     spark: SparkOptions
+    # How long a leader may be without progress.
+    step_down_seconds: float
     # How often a meter is read.
     metrics_seconds: float
     log_format: LogFormat
@@ -130,6 +132,7 @@ def _configuration(completed: Completed[RelayForm]) -> Configuration:
             min_poll_seconds=form.min_poll_seconds,
             max_poll_seconds=form.longest_poll_seconds,
             lease_seconds=form.lease_seconds,
+            grace_seconds=form.grace_seconds,
         ),
         policy=replace(
             POLICY,
@@ -145,6 +148,7 @@ def _configuration(completed: Completed[RelayForm]) -> Configuration:
             py_files=form.spark_py_files,
             archives=form.spark_archives,
         ),
+        step_down_seconds=form.step_down_seconds,
         metrics_seconds=form.metrics_seconds,
         log_format=form.log_format,
         log_level=form.log_level,

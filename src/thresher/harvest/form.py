@@ -27,15 +27,17 @@ from thresher.config.problem import ConfigurationInvalid
 from thresher.config.report import Problem, as_text
 from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand, keys_of
 from thresher.core.errors import InvalidInput, shorten
+from thresher.core.topic_name import is_topic_name
 from thresher.db import TableName
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
-from thresher.delivery.carrier import Poison
+from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.kafka.transactional import GUARDED, properties
 from thresher.observe.logs import LogFormat
 from thresher.outbox.shape import BUCKETS, Shape
 from thresher.relay.names import valid_name
 from thresher.relay.settings import POLICY, Delivery, Limits, Settings, Settling
+from thresher.service.cool_down import STEP_DOWN_SECONDS
 
 STATUS = "127.0.0.1:8640"
 _OWN_CLIENT = frozenset({"group.id", "isolation.level", "enable.auto.commit", "enable.partition.eof", "error_cb"})
@@ -132,7 +134,8 @@ class RelayForm(Form):
         default=_LIMITS.grace_seconds,
         ge=0,
         le=86_400,
-        description="Seconds to wait for a missing topic. A forbidden topic is waited for as long.",
+        description="Seconds to wait for a missing or forbidden topic, a missing partition, a broker that refuses a "
+        "row's time, or an election that is refused.",
     )
     horizon_seconds: float = Field(
         default=_LIMITS.horizon_seconds,
@@ -187,6 +190,13 @@ class RelayForm(Form):
         ge=0.2,
         le=3_600,
         description="lease: seconds for which a lease is good without being renewed.",
+    )
+    step_down_seconds: float = Field(
+        default=STEP_DOWN_SECONDS,
+        ge=1,
+        le=86_400,
+        description="Seconds without progress after which a leader lets another process lead: it does not reach its "
+        "database or its broker, and rows wait or nobody knows. With `none`, it leads on.",
     )
     metrics_seconds: float = Field(
         default=5.0,
@@ -251,7 +261,7 @@ class RelayForm(Form):
     @field_validator("leader_topic")
     @classmethod
     def _topic(cls, topic: str | None) -> str | None:
-        if topic is not None and (re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) is None or topic in {".", ".."}):
+        if topic is not None and not is_topic_name(topic):
             raise ValueError("1 to 249 of the characters a-z A-Z 0-9 . _ - are needed")
         return topic
 

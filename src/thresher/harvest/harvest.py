@@ -4,6 +4,7 @@ See `thresher.service.service` for its life. The term of what it relays is its l
 before leadership is acquired.
 """
 
+import itertools
 import logging
 import random
 from collections.abc import Callable
@@ -18,8 +19,11 @@ from thresher.harvest.form import check_settings
 from thresher.harvest.problem import HarvestMisused
 from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Settings
+from thresher.relay.shard.in_flight import IN_FLIGHT_KEYS, MOST_KEYS
+from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.problem import ServiceMisused
 from thresher.service.service import Service, State
+from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.policy import Policy
 from thresher.spark.session.settings import SparkOptions
 
@@ -43,6 +47,7 @@ class Harvest(Service):
         spark: SparkOptions | None = None,
         logger: logging.Logger | None = None,
         metrics_seconds: float = 5.0,
+        step_down_seconds: float = STEP_DOWN_SECONDS,
         policy: Policy | None = None,
         hook: str | None = None,
         draw: Callable[[], float] = random.random,
@@ -60,6 +65,7 @@ class Harvest(Service):
             spark=spark,
             logger=logger,
             metrics_seconds=metrics_seconds,
+            step_down_seconds=step_down_seconds,
             draw=draw,
         )
 
@@ -70,23 +76,24 @@ class Harvest(Service):
 
     @property
     def in_flight_records(self) -> int:
-        """How many records were sent that are not committed yet, as of the shards' last beat."""
-        return self._gauge("in_flight_rows")
+        """How many records were sent whose rows are not settled yet, as of the shards' last beat."""
+        return int(sum(shard.gauges.get("in_flight_rows", 0) for shard in self._shards()))
 
     @property
-    def in_flight_keys(self) -> int:
-        """How many keys have such records, where the guarantee looks at keys."""
-        return self._gauge("in_flight_keys")
+    def in_flight_keys(self) -> tuple[bytes, ...]:
+        """The keys of such records, at most a thousand of them."""
+        told = (key for shard in self._shards() for key in shard.notes.get(IN_FLIGHT_KEYS, ()))
+        return tuple(key.encode("latin-1") for key in itertools.islice(told, MOST_KEYS))
 
     @property
     def relayed(self) -> int:
         """How many rows this process has relayed, over all its leaderships."""
         return self.ledger.total("relayed")
 
-    def _gauge(self, name: str) -> int:
+    def _shards(self) -> tuple[ShardSnapshot, ...]:
         leading = self._slot.leading
         snapshot = None if leading is None else leading.snapshot()
-        return 0 if snapshot is None else int(sum(shard.gauges.get(name, 0) for shard in snapshot.shards))
+        return () if snapshot is None else snapshot.shards
 
     def _check(self) -> None:
         check_settings(self.settings)

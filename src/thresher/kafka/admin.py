@@ -1,18 +1,23 @@
 """The administration of a cluster: its brokers, its topics and their sizes. No record passes here."""
 
 import concurrent.futures
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-_log = logging.getLogger(__name__)
+# What the client says of its connections is in the errors that a call raises. Its lines are for whoever debugs it.
+_logger = logging.getLogger(f"{__name__}.client")
+_QUIET = {"log_level": 2}
 _REQUEST_SECONDS = 15.0
+# For a request whose answer can be done without.
+_SHORT_SECONDS = 3.0
 _REFRESH_MS = 2_000
 # How long a cluster may refuse credentials that it will accept, and how often the client is polled.
 _REFUSED_SECONDS, _LOOK_SECONDS = 3.0, 0.1
@@ -47,6 +52,8 @@ class TopicFacts:
     writable: bool = True
     # Partitions without a leader at the moment.
     leaderless: tuple[int, ...] = ()
+    # The number of in-sync replicas of each partition: it changes by itself.
+    in_sync: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +72,12 @@ class Admin:
         properties: dict[str, Any] = {
             # Requests go through one node. After its loss they wait until the client refreshes its metadata.
             "topic.metadata.refresh.interval.ms": _REFRESH_MS,
+            **({} if config and "debug" in config else _QUIET),
             **(config or {}),
             "bootstrap.servers": bootstrap,
             "error_cb": self._errors.append,
         }
-        self.client = AdminClient(properties, logger=_log)
+        self.client = AdminClient(properties, logger=_logger)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Admin":
@@ -140,8 +148,28 @@ class Admin:
                 partitions=len(topic.partitions),
                 writable=writable,
                 leaderless=tuple(each.id for each in topic.partitions if each.leader is None or each.leader.id < 0),
+                in_sync=tuple(len(each.isr) for each in topic.partitions),
             )
         return found
+
+    def min_in_sync(self, names: Collection[str]) -> dict[str, int]:
+        """Return the in-sync replicas that each topic needs for a write; nothing for one whose answer is an error."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        found: dict[str, int] = {}
+        for resource, future in self.client.describe_configs(resources, request_timeout=_SHORT_SECONDS).items():
+            with contextlib.suppress(KafkaException):
+                found[resource.name] = int(future.result()["min.insync.replicas"].value)
+        return found
+
+    def unhealthy(self) -> list[str]:
+        """Return the partitions that lack a leader or a replica, named as a person would look for them."""
+        metadata = self.client.list_topics(timeout=_REQUEST_SECONDS)
+        return [
+            f"{name}/{partition.id}"
+            for name, topic in sorted(metadata.topics.items())
+            for partition in topic.partitions.values()
+            if partition.leader < 0 or len(partition.isrs) < len(partition.replicas)
+        ]
 
     def widen_topic(self, name: str, partitions: int) -> None:
         """Raise a topic's number of partitions."""

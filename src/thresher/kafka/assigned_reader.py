@@ -33,6 +33,7 @@ from confluent_kafka.admin import AdminClient
 from thresher.core.errors import ThresherError
 from thresher.kafka.partition_watch import PartitionWatch, PositionLost, WatchTimings
 from thresher.kafka.problem import BrokerLost, broker_problem
+from thresher.kafka.record_headers import headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
 
 _logger = logging.getLogger(f"{__name__}.client")
@@ -239,7 +240,7 @@ def _record(message: Message) -> ConsumerRecord:
         _TIMESTAMP_TYPES[kind],
         message.key(),
         message.value(),
-        tuple(message.headers() or ()),  # type: ignore[arg-type]
+        headers_of(message),
     )
 
 

@@ -1,31 +1,40 @@
 """Reads the committed end of one partition, and proves that it was the end.
 
-A `read_committed` reader goes from an offset to the end that was sampled when it began. Only the broker's
-end-of-partition event counts as the end; a time-out is an error, never "nothing there". Empty records are left out.
+1. A `read_committed` reader goes from an offset to the end that was sampled when it began. Only the broker's
+   end-of-partition event counts as the end; a time-out is an error, never "nothing there".
+2. A broker that was stopped or cut off may still answer as the leader, with an old end. So whoever must miss nothing
+   has an opener committed, an empty record with a key or a header that nobody can foresee, once the end was sampled:
+   then the end is where the reader meets that record. Everything that was committed before it has been read by then.
+3. Empty records are left out, unless they have a key and the caller wants them.
+
 Reading changes nothing, so a crash here has no effect.
 """
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
+    Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from thresher.core.errors import ThresherError
+from thresher.kafka.record_headers import RecordHeaders, headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.transactional import Produced
 
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 _REQUEST_SECONDS = 15.0
+# How often the client is made to ask for the partition's leader, while the opener is not to be seen.
+_LEADER_SECONDS = 1.0
 # Offsets to go back at first. A transaction takes two, for its record and its marker; some take one.
 _FIRST_STEP = 24
 
@@ -46,17 +55,61 @@ class TailGone(TailRefused):
     """The partition had records and has none: they were removed. Somebody has to act."""
 
 
+class TailRecord(NamedTuple):
+    """A committed record. `appended_ms` is its time by the broker's clock; None where its producer set the time."""
+
+    offset: int
+    appended_ms: int | None
+    key: bytes
+    value: bytes
+    headers: RecordHeaders
+
+
+class Opener(NamedTuple):
+    """What an opener is known by: its key, and its headers."""
+
+    key: bytes
+    headers: RecordHeaders = ()
+
+    @classmethod
+    def of(cls, record: Produced) -> Self:
+        """Return the opener that a record is, as a producer takes it."""
+        return cls(record[2] or b"", tuple(record[5] or ()))
+
+    def is_in(self, message: Message) -> bool:
+        """Whether this is the opener."""
+        if message.key() != self.key or message.value():
+            return False
+        # A client of the caller's own may have added some.
+        return set(self.headers) <= set(headers_of(message))
+
+
+def opener(topic: str, partition: int) -> tuple[Opener, Produced]:
+    """Return a new opener, and how a producer takes it."""
+    record = (topic, b"", uuid.uuid4().bytes, partition, 0, None)
+    return Opener.of(record), record
+
+
 class CommittedTail:
     """One partition's committed records. A context manager."""
 
-    def __init__(self, topic: str, partition: int, config: Mapping[str, Any], *, fenced: bool = True) -> None:
-        """`fenced`: no producer can have a transaction open there, so that an open one is an error."""
-        self._topic, self._partition, self._fenced = topic, partition, fenced
-        self._config = config
-        # The offset of the last record that was read.
-        self.offset = -1
-        # Its time by the broker's clock; None where its producer set the time, which may be wrong.
-        self.appended_ms: int | None = None
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        config: Mapping[str, Any],
+        *,
+        commit_opener: Callable[[], Opener] | None = None,
+    ) -> None:
+        """`commit_opener` commits an opener to the partition, or has done so since `sample`, and returns it.
+
+        Without one, the sample is believed.
+        """
+        self._topic, self._partition, self._commit_opener = topic, partition, commit_opener
+        self._sampled = False
+        self._opener: Opener | None = None
+        # The partition's first offset, and the end as it was sampled, or as it was reached where there is an opener.
+        self.first = self.end = 0
         self._consumer = Consumer(
             {
                 "log_level": 2,
@@ -76,33 +129,51 @@ class CommittedTail:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the reader and its connections."""
         self._consumer.close()
 
-    def last(self) -> bytes | None:
-        """Return the last committed record, or None if there never was one. Raises `TailGone` if it was removed."""
-        first, end = self._bounds()
-        step = _FIRST_STEP
-        while True:
-            start = max(first, end - step)
+    def last(self) -> TailRecord | None:
+        """Return the last record, or None if there never was one. Raises `TailGone` if there was one."""
+        for window in self.windows():
             last = None
-            for last in self._read(start, end):  # noqa: B007 - the last one is wanted
-                pass
-            if last is None and start == first > 0:
-                # Our own trimming always leaves the last record.
-                raise TailGone(
-                    f"{self._where} has lost its records, by its retention or by somebody's hand: delete the topic and "
-                    "let a new one be made ('thresher adopt'); what was published last may be published again"
-                )
-            if last is not None or start == first:
+            for record in window:
+                last = record if record.value else last
+            if last is not None:
                 return last
-            step *= 8
+        self.require_never_written()
+        return None
+
+    def windows(self) -> Iterator[Iterator[TailRecord]]:
+        """Yield the last records, oldest first, then more of them, up to all. Each window ends where the last one did.
+
+        Empty records with a key are among them, the opener too. Whoever finds what is wanted in one window takes no
+        other.
+        """
+        first, end = self._bounds()
+        return (self._read(start, end) for start in _starts(first, end))
+
+    def require_never_written(self) -> None:
+        """Raise `TailGone` if the partition had records: somebody who trims leaves the last one."""
+        if self.first > 0:
+            raise TailGone(
+                f"{self._where} has lost its records, by its retention or by somebody's hand: delete the topic and "
+                "let a new one be made ('thresher adopt'); what was published last may be published again"
+            )
 
     def whole(self) -> Iterator[bytes]:
+        """Yield the content of every committed record that is still there, oldest first."""
+        return (record.value for record in self.records())
+
+    def records(self) -> Iterator[TailRecord]:
         """Yield every committed record that is still there, oldest first."""
         first, end = self._bounds()
-        return self._read(first, end)
+        return (record for record in self._read(first, end) if record.value)
 
-    def _bounds(self) -> tuple[int, int]:
+    def sample(self) -> None:
+        """Ask for the end, which whoever reads has to reach at least. An opener must be committed later."""
         place = TopicPartition(self._topic, self._partition)
         try:
             found = self._consumer.get_watermark_offsets(place, timeout=_REQUEST_SECONDS, cached=False)
@@ -110,50 +181,64 @@ class CommittedTail:
             raise self._problem(f"{self._where} has no known end", error.args[0]) from error
         if found is None:
             raise TailUnread(f"{self._where} has no known end: no answer in {_REQUEST_SECONDS:g} s")
-        return (found[0], self._end(place)) if self._fenced else found
+        self.first, self.end = found
+        self._sampled = True
 
-    def _end(self, place: TopicPartition) -> int:
-        """Return the high watermark. The consumer's own end stops at an open transaction."""
-        client = AdminClient({"log_level": 2, **self._config}, logger=_logger)
-        asked = client.list_offsets(
-            {place: OffsetSpec.latest()},
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=_REQUEST_SECONDS,
-        )
-        try:
-            return int(asked[place].result().offset)
-        except KafkaException as error:
-            raise self._problem(f"{self._where} has no known end", error.args[0]) from error
+    def _bounds(self) -> tuple[int, int]:
+        if self._opener is None:
+            if self._commit_opener is None or not self._sampled:
+                self.sample()
+            if self._commit_opener is not None:
+                # It comes behind the end, whether that is an old one or not.
+                self._opener = self._commit_opener()
+        return self.first, self.end
 
-    def _read(self, start: int, end: int) -> Iterator[bytes]:
+    def _read(self, start: int, end: int) -> Iterator[TailRecord]:
+        for message in self._messages(start):
+            offset = message.offset() or 0
+            if self._opener is None and offset >= end:
+                # Compacted and aborted records leave no record behind, but the position passes them.
+                return
+            if message.error() is None and (message.value() or message.key()):
+                yield _record(message)
+            if self._opener is not None and message.error() is None and self._opener.is_in(message):
+                self.end = offset
+                return
+
+    def _messages(self, start: int) -> Iterator[Message]:
+        """Yield records and ends of the partition, as they come. Raises `TailUnread` if no record comes for long."""
         self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
-        deadline = time.monotonic() + _REQUEST_SECONDS
+        asked = time.monotonic()
+        deadline = asked + _REQUEST_SECONDS
         try:
-            while True:
+            while (now := time.monotonic()) <= deadline:
                 # It waits for 500 records or 10 ms: the end of the partition costs the 10 ms.
                 for message in self._consumer.consume(500, 0.01):
-                    if (error := message.error()) is None:
-                        deadline = time.monotonic() + _REQUEST_SECONDS
-                        if value := message.value():
-                            self.offset = message.offset() or 0
-                            kind, at = message.timestamp()
-                            self.appended_ms = at if kind == TIMESTAMP_LOG_APPEND_TIME else None
-                            yield value
-                            # The caller's own work does not count against the broker.
-                            deadline = time.monotonic() + _REQUEST_SECONDS
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        # Compacted and aborted records leave no record behind, but the position passes them.
-                        if (message.offset() or 0) >= end:
-                            return
-                    elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    error = message.error()
+                    if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                         # The client asks for a group, which this reader does not need.
+                        continue
+                    if error is not None and error.code() != KafkaError._PARTITION_EOF:
                         raise self._problem(f"{self._where} cannot be read", error)
-                if time.monotonic() > deadline:
-                    raise TailUnread(f"{self._where}: its end was not reached in {_REQUEST_SECONDS:g} s")
-        except KafkaException as error:
-            raise self._problem(f"{self._where} cannot be read", error.args[0]) from error
+                    yield message
+                    if error is None:
+                        # The caller's own work does not count against the broker.
+                        deadline = time.monotonic() + _REQUEST_SECONDS
+                if self._opener is not None and now - asked > _LEADER_SECONDS:
+                    asked = now
+                    self._ask_for_leader()
+            raise TailUnread(f"{self._where}: its end was not reached in {_REQUEST_SECONDS:g} s")
+        except KafkaException as caught:
+            raise self._problem(f"{self._where} cannot be read", caught.args[0]) from caught
         finally:
             self._consumer.unassign()
+
+    def _ask_for_leader(self) -> None:
+        """Have the client learn who leads: the broker that it reads from may lead no more, and not know it."""
+        try:
+            self._consumer.list_topics(self._topic, timeout=_LEADER_SECONDS)
+        except KafkaException as error:
+            _logger.debug("nobody said who leads %s: %s", self._where, error)
 
     def _problem(self, what: str, error: KafkaError) -> ThresherError:
         if refusal_of(error) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
@@ -163,3 +248,20 @@ class CommittedTail:
     @property
     def _where(self) -> str:
         return f"partition {self._partition} of {self._topic}"
+
+
+def _starts(first: int, end: int) -> Iterator[int]:
+    """Yield where to begin to read, further and further back, up to the first offset."""
+    step = _FIRST_STEP
+    while end - step > first:
+        yield end - step
+        step *= 8
+    yield first
+
+
+def _record(message: Message) -> TailRecord:
+    kind, at = message.timestamp()
+    appended = at if kind == TIMESTAMP_LOG_APPEND_TIME else None
+    return TailRecord(
+        message.offset() or 0, appended, message.key() or b"", message.value() or b"", headers_of(message)
+    )

@@ -1,5 +1,7 @@
 """The ways in which a broker fails us. Each class says by its type whether a retry can help."""
 
+import re
+
 from confluent_kafka import KafkaError
 
 from thresher.core.errors import PipelineProblem, Trouble
@@ -12,6 +14,13 @@ _REMEDIES = {
 }
 
 
+_UNREACHED = frozenset(
+    {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
+)
+# It differs each time, though nothing has changed.
+_AFTER = re.compile(r" \(after \d+ms in state .*\)$")
+
+
 class BrokerRefused(PipelineProblem):
     """The broker answered and said no: credentials, permissions, or a topic that does not exist."""
 
@@ -20,7 +29,17 @@ class BrokerLost(Trouble):
     """The broker does not answer, or the producer was fenced."""
 
 
+def reason_of(error: KafkaError) -> str:
+    """Return the text of an error, the same each time, and what to do where the broker was not reached."""
+    text = _AFTER.sub("", error.str())
+    return (
+        f"{text}; see that the broker runs, and that bootstrap.servers names it" if error.code() in _UNREACHED else text
+    )
+
+
 def broker_problem(what: str, error: KafkaError) -> BrokerRefused | BrokerLost:
     """Return the error to raise where reading failed: `what` names the request and its object."""
     remedy = _REMEDIES.get(refusal_of(error))
-    return BrokerLost(f"{what}: {error.str()}") if remedy is None else BrokerRefused(f"{what}: {error.str()}; {remedy}")
+    if remedy is None:
+        return BrokerLost(f"{what}: {reason_of(error)}")
+    return BrokerRefused(f"{what}: {error.str()}; {remedy}")

@@ -99,7 +99,8 @@ def fenced(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
             return True
-        error = error.__cause__
+        # An error of ours that was raised while the client's was handled names it as its context.
+        error = error.__cause__ or error.__context__
     return False
 
 

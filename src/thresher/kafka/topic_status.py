@@ -14,7 +14,12 @@ from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal, refusal_of
 
-_AVAILABLE_SECONDS, _UNAVAILABLE_SECONDS = 30.0, 1.0
+# A partition that fails is in the next transaction unless it was asked for since.
+_AVAILABLE_SECONDS, _UNAVAILABLE_SECONDS = 5.0, 1.0
+# How long it is believed how many in-sync replicas a topic needs, as long as it has enough.
+_NEEDED_SECONDS = 60.0
+# The topics that an error names.
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +60,30 @@ class TopicSurvey:
         self._partitions = partitions
         self._known: dict[str, tuple[float, TopicStatus]] = {}
         self._seen: dict[str, TopicFacts] = {}
+        # When each topic was last wanted, of those that lately were.
+        self._wanted: dict[str, float] = {}
+        # How many in-sync replicas a topic needs, and until when that is believed.
+        self._needed: dict[str, tuple[float, int]] = {}
 
     def survey(self, topics: Collection[str], *, fresh: bool = False) -> Surveyed:
         """Return the status of topics, by what is known or by asking."""
         now = time.monotonic()
         stale = [topic for topic in topics if fresh or self._known.get(topic, (0.0,))[0] < now]
+        self._wanted.update(dict.fromkeys(topics, now))
+        if stale and not fresh:
+            stale = list({*stale, *self._soon_stale(now)})
         if fresh:
             self._seen.clear()
         for topic, status in self.ask(stale).items():
             keep = _AVAILABLE_SECONDS if isinstance(status, Available) else _UNAVAILABLE_SECONDS
             self._known[topic] = (now + keep, status)
         return Surveyed(now=now, topics={topic: self._known[topic][1] for topic in topics})
+
+    def _soon_stale(self, now: float) -> list[str]:
+        """Return topics to ask for with others: many topics with few rows each cost one request."""
+        self._wanted = {topic: last for topic, last in self._wanted.items() if now - last < _AVAILABLE_SECONDS}
+        soon = now + _AVAILABLE_SECONDS / 2
+        return [topic for topic in self._wanted if topic in self._known and self._known[topic][0] < soon]
 
     def ask(self, topics: Collection[str]) -> dict[str, TopicStatus]:
         """Ask the cluster for the status of topics now."""
@@ -74,7 +92,9 @@ class TopicSurvey:
         try:
             found = self._admin.facts(topics)
         except KafkaException as error:
-            raise BrokerLost(f"the cluster did not say how topics stand: {error.args[0].str()}") from error
+            named = ", ".join(sorted(topics)[:_NAMED])
+            raise BrokerLost(f"the cluster did not say how topics stand ({named}): {error.args[0].str()}") from error
+        self._ask_needed(found)
         return {topic: self._status(topic, answer) for topic, answer in found.items()}
 
     def forget(self, topic: str | None = None) -> None:
@@ -86,12 +106,41 @@ class TopicSurvey:
             self._known.pop(topic, None)
             self._seen.pop(topic, None)
 
+    def _ask_needed(self, found: Mapping[str, TopicFacts | KafkaError]) -> None:
+        """Ask how many in-sync replicas topics need: those that are new, and those that seem to lack some."""
+        now = time.monotonic()
+        asked = [
+            topic
+            for topic, facts in found.items()
+            if isinstance(facts, TopicFacts)
+            and (self._needed.get(topic, (0.0, 0))[0] < now or self._lacking(topic, facts) is not None)
+        ]
+        if asked:
+            try:
+                answers = self._admin.min_in_sync(asked)
+            except KafkaException:
+                # The topics' own state was told: without this, only that is known, and what was told before.
+                answers = {}
+            for topic in asked:
+                before = self._needed.get(topic, (0.0, 1))[1]
+                self._needed[topic] = (now + _NEEDED_SECONDS, answers.get(topic, before))
+
+    def _lacking(self, topic: str, facts: TopicFacts) -> int | None:
+        """Return the first partition with fewer in-sync replicas than the topic needs."""
+        _, needed = self._needed.get(topic, (0.0, 0))
+        return next((place for place, count in enumerate(facts.in_sync) if count < needed), None)
+
     def _status(self, topic: str, answer: TopicFacts | KafkaError) -> TopicStatus:
         if isinstance(answer, TopicFacts) and not answer.writable:
             return Unavailable(refusal=Refusal.TOPIC_DENIED, why=f"{topic}: we may not write to it")
         if isinstance(answer, TopicFacts) and answer.leaderless:
             # Its records would wait in the client, and those of every other topic of the shard behind them.
             return Unavailable(refusal=None, why=f"{topic}: nobody leads its partition {answer.leaderless[0]}")
+        if isinstance(answer, TopicFacts) and (lacking := self._lacking(topic, answer)) is not None:
+            # Neither a record nor the end of a transaction would be written there.
+            count, needed = answer.in_sync[lacking], self._needed[topic][1]
+            why = f"{topic}: its partition {lacking} has {count} in-sync replicas and needs {needed}"
+            return Unavailable(refusal=None, why=why)
         if isinstance(answer, TopicFacts) and self._seen.get(topic) == answer:
             return Available(partitions=answer.partitions)
         found = self._partitions(topic)

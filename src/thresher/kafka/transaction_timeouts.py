@@ -26,6 +26,8 @@ class TransactionTimeouts:
     socket_seconds: float = 10.0
     answer_seconds: float = 8.0
     init_seconds: float = 30.0
+    # How long `init_transactions` may be told that the last transaction is being ended: seen are milliseconds.
+    blocked_seconds: float = 30.0
     # How long the client waits before it repeats a request.
     repeat_seconds: float = 2.0
 

@@ -2,8 +2,9 @@
 
 1. `init` fences every older producer with the same transactional id, and aborts the transaction it had open.
 2. Between `begin` and `commit`, `produce` queues records without waiting and `flush` waits for all of them. A record
-   that was not delivered is a fault. Nothing is ever aborted: after a fault the producer is discarded, and the next
-   producer's `init` aborts the transaction. (librdkafka was seen to hang in the transaction after an aborted one.)
+   that was not delivered is a fault. After a fault the producer is discarded, and the next producer's `init` aborts
+   the transaction. (librdkafka was seen to hang in the transaction after an aborted one.) A
+   transaction without faults may be aborted by `discard`: no other follows it.
 3. `send_offsets` adds a consumer group's offsets to the transaction: they are committed with its records, or never.
 4. `commit` and `send_offsets` succeed, are fenced, or have an unknown outcome: after an error, and for a commit after a
    slow answer. The client may have sent its request twice, and the late copy hits the next transaction. The producer
@@ -12,21 +13,31 @@
    changes nothing in the same transaction, but begins no other.
 """
 
+import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, repeat, starmap
 from operator import length_hint
-from typing import Any, ClassVar
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from thresher.core.errors import ThresherError
 from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.producer_problem import (
+    CommitUnknown,
+    InitBlocked,
+    MemberFenced,
+    OffsetsUnknown,
+    ProducerProblem,
+    ProducerRefused,
+    raise_certain,
+    records_unanswered,
+)
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
 
@@ -64,34 +75,6 @@ _MEMBER_FENCED = frozenset(
 )
 
 
-class ProducerProblem(ThresherError):  # noqa: N818
-    """The producer cannot go on; a new one, after recovery, may."""
-
-    retryable: ClassVar[bool] = True
-
-
-class CommitUnknown(ProducerProblem):
-    """The transaction may or may not be committed. Only what the broker holds can tell."""
-
-
-class OffsetsUnknown(ProducerProblem):
-    """The offsets may or may not be part of the transaction. It stays uncommitted: this producer refuses to commit."""
-
-
-class ProducerFenced(ProducerProblem):
-    """Another producer with the same transactional id has taken over, or the client had a fatal error."""
-
-
-class MemberFenced(ProducerProblem):
-    """The consumer group refused the offsets: their sender is no longer the member that owns the partitions."""
-
-
-class ProducerRefused(ThresherError):  # noqa: N818
-    """The broker refuses this producer: credentials, permissions or limits. Somebody has to act."""
-
-    exit_code: ClassVar[int] = 4
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undelivered:
     """The reason why a record was not delivered. `place` is the record's number, where the client told it."""
@@ -101,6 +84,7 @@ class Undelivered:
     topic: str
     place: int | None = None
     key: bytes | None = None
+    partition: int = -1
 
 
 class TransactionalProducer:
@@ -129,23 +113,42 @@ class TransactionalProducer:
         # Not a method: a cycle through the client would keep it, its threads and its connections.
         def on_delivery(error: KafkaError | None, message: Message) -> None:
             if error is not None:
+                partition = message.partition()
                 fault = Undelivered(
-                    refusal=refusal_of(error), why=error.str(), topic=message.topic() or "", key=_bytes(message.key())
+                    refusal=refusal_of(error),
+                    why=error.str(),
+                    topic=message.topic() or "",
+                    key=_bytes(message.key()),
+                    partition=-1 if partition is None else partition,
                 )
                 undelivered.append(fault)
 
         callbacks = {"on_delivery": on_delivery, "error_cb": self._errors.append}
         asked = {**properties(transactional_id, config, self._timeouts), **callbacks, "logger": _logger}
-        self._producer = Producer(asked) if make is None else make(asked)
+        self._producer: Any = Producer(asked) if make is None else make(asked)
 
     def init(self, topic: str) -> None:
         """Fence older producers and abort their transaction. `topic` is any existing one.
 
-        Raises `ProducerRefused` where a retry cannot help.
+        Raises `ProducerRefused` where a retry cannot help, `InitBlocked` where their transaction does not end.
         """
         # Connected first: the client looks for its coordinator every half second, and not when a connection is up.
         self._do("connect", self._producer.list_topics, topic, self._timeouts.answer_seconds)
-        self._do("init_transactions", self._producer.init_transactions, self._timeouts.init_seconds)
+        deadline = time.monotonic() + self._timeouts.init_seconds
+        while True:
+            seconds = max(0.0, min(self._timeouts.blocked_seconds, deadline - time.monotonic()))
+            try:
+                self._do("init_transactions", self._producer.init_transactions, seconds)
+            except ProducerProblem as problem:
+                error = problem.__cause__.args[0] if isinstance(problem.__cause__, KafkaException) else None
+                if error is not None and error.code() == KafkaError.CONCURRENT_TRANSACTIONS:
+                    raise InitBlocked(
+                        f"init_transactions of {self._id}: its last transaction has not ended in {seconds:g} s"
+                    ) from problem
+                if error is None or not error.retriable() or time.monotonic() >= deadline:
+                    raise
+            else:
+                return
 
     def begin(self) -> None:
         """Open a transaction."""
@@ -222,9 +225,11 @@ class TransactionalProducer:
             if time.monotonic() >= deadline:
                 if self._undelivered:
                     break
-                raise ProducerProblem(
-                    f"{len(self._producer)} records were not answered for in {seconds:g} s{_last(self._errors)}"
-                )
+                self._in_doubt = "flush"
+                self._producer.purge()
+                self._do("flush", self._producer.flush, _CAUSE_SECONDS)
+                owing = Counter((fault.topic, fault.partition) for fault in self._undelivered)
+                raise records_unanswered(owing, seconds, _last(self._errors))
             self._do("flush", self._producer.flush, _LOOK_SECONDS)
             if any(fault.refusal is not Refusal.MOMENT for fault in _causes(self._undelivered)):
                 # The transaction has failed already, and the client may keep the other records for long.
@@ -296,7 +301,7 @@ class TransactionalProducer:
             self._producer.poll(0)
         except KafkaException as caught:
             error: KafkaError = caught.args[0]
-            self._raise_certain(what, error)
+            raise_certain(what, error, self._id, self._timeouts, _last(self._errors))
             if unknown is OffsetsUnknown and refusal_of(error) is Refusal.TOPIC_DENIED:
                 # A commit may say so too, of a record that the broker refused: that is the record's fault.
                 raise ProducerRefused(
@@ -315,10 +320,19 @@ class TransactionalProducer:
         if self._in_doubt is not None:
             raise ProducerProblem(f"the producer {self._id} cannot be used again: its {self._in_doubt} was not certain")
 
-    def discard(self) -> None:
-        """Drop the queued records. The next producer's `init` aborts the transaction; else the broker's time-out."""
-        self._producer.purge(blocking=False)
-        del self._producer
+    def discard(self, *, abort: bool = False) -> None:
+        """Drop the queued records. The next producer's `init` aborts the transaction; else the broker's time-out.
+
+        With `abort`, the transaction is aborted now, so that no reader waits for it: only where all of its records were
+        answered for. Whether that succeeds does not matter. Harmless when repeated.
+        """
+        client, self._producer = self._producer, None
+        if client is None:
+            return
+        if abort:
+            with contextlib.suppress(KafkaException):
+                client.abort_transaction(self._timeouts.answer_seconds)
+        client.purge(blocking=False)
 
     def partitions(self, topic: str) -> int | KafkaError:
         """Return a topic's number of partitions as the cluster knows it now, or the topic's error."""
@@ -335,22 +349,8 @@ class TransactionalProducer:
         try:
             return call(*arguments)
         except KafkaException as error:
-            self._raise_certain(what, error.args[0])
+            raise_certain(what, error.args[0], self._id, self._timeouts, _last(self._errors))
             raise ProducerProblem(f"{what}: {error.args[0].str()}{_last(self._errors)}") from error
-
-    def _raise_certain(self, what: str, error: KafkaError) -> None:
-        """Raise an error that leaves no doubt: the producer was refused, or fenced."""
-        if refusal_of(error) is Refusal.CLIENT:
-            if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
-                longest = self._timeouts.properties()["transaction.timeout.ms"]
-                remedy = f"raise the broker's transaction.max.timeout.ms to at least {longest}"
-            elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                remedy = "grant it Read on the consumer group"
-            else:
-                remedy = "grant it Write and Describe on its transactional ids and topics, or mend its credentials"
-            raise ProducerRefused(f"the broker refuses the producer {self._id}: {error.str()}; {remedy}")
-        if error.fatal() or refusal_of(error) is Refusal.FENCED:
-            raise ProducerFenced(f"{what}: {error.str()}{_last(self._errors)}")
 
 
 def _returning_within(seconds: float, call: Callable[..., Any], *arguments: Any) -> None:

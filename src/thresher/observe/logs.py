@@ -1,8 +1,8 @@
-"""The formats of the log: lines for people, or one JSON object per line for machines.
+"""The log: lines for people, or one JSON object per line for machines, and equal lines counted (see `repeats`).
 
 The names of an object's first keys are fixed: `ts` (RFC 3339, UTC), `level`, `logger`, `message`, and `event`, the
 message without its values, which stays the same from line to line. Behind them come the fields that the line was given,
-and `exception` (`type`, `message`, `stack`) where there is one.
+`repeated` where equal lines were left out, and `exception` (`type`, `message`, `stack`) where there is one.
 """
 
 import contextlib
@@ -10,9 +10,13 @@ import enum
 import json
 import logging
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
+
+from thresher.observe.repeats import Repeats
 
 _PACKAGE = "thresher"
 _TEXT = "%(asctime)s %(levelname)-7s %(message)s"
@@ -55,6 +59,67 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class TextFormatter(logging.Formatter):
+    """One line per record, and the lines of its traceback."""
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library calls it
+        """Return the line, with the number of equal ones that were left out."""
+        line = super().formatMessage(record)
+        count = getattr(record, "repeated", 0)
+        return f"{line} ({count:,} like it within a minute)" if count else line
+
+
+class CountingHandler(logging.StreamHandler[TextIO]):
+    """Writes to a stream, and leaves out equal lines as `Repeats` decides. What was left out is said at its close."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self._repeats, self._clock = Repeats(), clock
+        self._timer: threading.Timer | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line, or count it."""
+        try:
+            self._write(self._repeats.admit(record, self._clock()))
+            self._set_timer()
+        except Exception:  # noqa: BLE001 - as every handler of the library does: a line that is wrong harms nobody
+            self.handleError(record)
+
+    def say_due(self) -> None:
+        """Write the lines whose minute is over."""
+        self.acquire()
+        try:
+            self._timer = None
+            self._write(self._repeats.due(self._clock()))
+            self._set_timer()
+        finally:
+            self.release()
+
+    def close(self) -> None:
+        """Write what was left out, and end."""
+        self.acquire()
+        try:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._write(self._repeats.end())
+        finally:
+            self.release()
+        super().close()
+
+    def _write(self, records: Iterable[logging.LogRecord]) -> None:
+        for record in records:
+            super().emit(record)
+
+    def _set_timer(self) -> None:
+        if self._timer is None and (ends_at := self._repeats.ends_at) is not None:
+            self._timer = threading.Timer(max(0.0, ends_at - self._clock()), self.say_due)
+            self._timer.daemon = True
+            self._timer.start()
+
+
 def _plain(value: object) -> object:
     """Return a field as it is if JSON can hold it, and as a text otherwise: a line is never lost for a field."""
     try:
@@ -79,9 +144,11 @@ def configure_logging(
 
     `level` is for Thresher's own lines; of what others log, warnings and worse are shown. Replaces what was set up.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if LogFormat(format) is LogFormat.JSON else logging.Formatter(_TEXT))
+    handler = CountingHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if LogFormat(format) is LogFormat.JSON else TextFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    # Warnings of Python itself are lines of the log too.
+    logging.captureWarnings(True)
     logging.getLogger(_PACKAGE).setLevel(_number(level))
     return handler
 

@@ -7,6 +7,7 @@ whoever lets others reach it puts a proxy or a network policy in front.
 import contextlib
 import json
 import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,13 @@ class Answer:
 
 # A page that returns a mapping is fine, and is shown as JSON.
 Page = Callable[[], Mapping[str, Any] | Answer]
+
+
+class _HttpServer(ThreadingHTTPServer):
+    def handle_error(self, _request: object, client_address: object) -> None:
+        """Log the error of a connection, where the library would print it. A client that left is no error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            logger.exception("a request failed", extra={"client": str(client_address)})
 
 
 class Server:
@@ -68,7 +76,7 @@ class Server:
                     if body:
                         self.wfile.write(data)
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server = _HttpServer((host, port), Handler)
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, name="status-server", daemon=True)

@@ -4,23 +4,18 @@ Pure: no connection is touched, so a refusal leaves the caller's transaction as 
 table can hold and the relay can send: a row that could only end as a dead letter is stopped here, with the reason.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from thresher.core.errors import InvalidInput, shorten
+from thresher.core.topic_name import is_topic
 from thresher.outbox.message import Message
 from thresher.outbox.shape import Shape
 
 Row = tuple[Any, ...]
 
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-# Reserved, or the broker's own: it lets no client write there, and fails a whole transaction that tries.
-_NOT_TOPICS = frozenset(
-    {".", "..", "__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"}
-)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What a record adds to its content on the wire, at most: lengths, offsets, and the header of a batch of one.
 _RECORD_BYTES = 70
@@ -175,11 +170,6 @@ class Admission:
         largest = max(parts, key=lambda part: len(parts[part]))
         rule = f"with its framing the message has {size} bytes, {self._limits.message_bytes} are allowed"
         raise InvalidMessage(largest, shorten(parts[largest]), rule)
-
-
-def is_topic(name: str) -> bool:
-    """Whether Kafka allows a topic to be named so, and clients to write to it."""
-    return _TOPIC.fullmatch(name) is not None and name not in _NOT_TOPICS
 
 
 def _admit_message(message: object) -> None:

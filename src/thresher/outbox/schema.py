@@ -15,7 +15,7 @@ from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
 from thresher.core.errors import ThresherError
 from thresher.db import TableName, statement
-from thresher.db.catalog import LARGEST_ID, Column, Relation
+from thresher.db.catalog import LARGEST_ID, Column, Relation, Sequence
 from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.shape import Shape
@@ -218,6 +218,10 @@ def _judge_default(name: str, found: Column, wanted: Column) -> Iterator[Finding
         # Our own writer leaves create_time to the database; other writers may leave the headers to it.
         found_none = f"no default; it should be {wanted.default}"
         yield _breaks(f"column {name}", found_none) if name == "create_time" else _differs(f"column {name}", found_none)
+    elif name == "dispatched_time" and found.default is not None and not _plain(found.default).startswith("null"):
+        yield _breaks(
+            f"column {name}", f"its default {found.default} makes every new row one that was sent; DROP DEFAULT"
+        )
     elif name == "create_time" and wanted.default is not None and found.default not in _CLOCKS:
         # With the id it tells a row from another that came back under the same id.
         yield _breaks(f"column {name}", f"its default {found.default} is not the clock; it should be {wanted.default}")
@@ -233,23 +237,31 @@ def _judge_ids(relation: Relation) -> Iterator[Finding]:
         detail = f"its default {identity.default} is not the next of a sequence, so ids do not follow the inserts"
         yield _breaks("column id", detail)
     for sequence in relation.sequences:
-        subject = f"sequence {sequence.name}"
-        if sequence.cache > 1:
-            yield _breaks(
-                subject,
-                f"CACHE {sequence.cache}: each session hands out ids from its own block, so a later insert gets a "
-                "lower id and overtakes an earlier one; ALTER SEQUENCE … CACHE 1",
-            )
-        if sequence.increment < 1:
-            yield _breaks(
-                subject, f"INCREMENT {sequence.increment}: later rows get lower ids and overtake earlier ones"
-            )
-        if sequence.cycle:
-            yield _breaks(subject, "CYCLE: after its end later rows get lower ids and overtake earlier ones")
-        if sequence.maximum < LARGEST_ID:
-            yield _breaks(subject, f"it ends at {sequence.maximum}, and inserts with it; ALTER SEQUENCE … AS bigint")
-        if not sequence.logged:
-            yield _breaks(subject, "it is UNLOGGED: after a crash of the database it starts over")
+        yield from _judge_sequence(sequence)
+
+
+def _judge_sequence(sequence: Sequence) -> Iterator[Finding]:
+    subject = f"sequence {sequence.name}"
+    if sequence.cache > 1:
+        yield _breaks(
+            subject,
+            f"CACHE {sequence.cache}: each session hands out ids from its own block, so a later insert gets a "
+            "lower id and overtakes an earlier one; ALTER SEQUENCE … CACHE 1",
+        )
+    if sequence.increment < 1:
+        yield _breaks(subject, f"INCREMENT {sequence.increment}: later rows get lower ids and overtake earlier ones")
+    if sequence.increment > 1:
+        yield _breaks(
+            subject,
+            f"INCREMENT {sequence.increment}: it leaves ids to other sequences, from which a later row may get a "
+            "lower id and overtake an earlier one; ALTER SEQUENCE … INCREMENT 1",
+        )
+    if sequence.cycle:
+        yield _breaks(subject, "CYCLE: after its end later rows get lower ids and overtake earlier ones")
+    if sequence.maximum < LARGEST_ID:
+        yield _breaks(subject, f"it ends at {sequence.maximum}, and inserts with it; ALTER SEQUENCE … AS bigint")
+    if not sequence.logged:
+        yield _breaks(subject, "it is UNLOGGED: after a crash of the database it starts over")
 
 
 def _judge_indexes(relation: Relation, shape: Shape) -> Iterator[Finding]:

@@ -25,9 +25,9 @@ from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.group_offsets import GroupOffset, group_offsets
 from thresher.kafka.partition_ends import PartitionEnds, partition_ends
 from thresher.kafka.problem import BrokerLost, BrokerRefused, broker_problem
+from thresher.kafka.record_headers import headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.queue.configuration import QueueConfig
-from thresher.queue.hand_off.group import headers_read
 from thresher.queue.message import Message as ReceivedMessage
 from thresher.queue.problem import TopicsUnsuitable
 from thresher.queue.queue import group_of
@@ -294,7 +294,7 @@ def _peeked(message: Message, waiting_from: int) -> Peeked:
     message_id = MessageId(message.partition() or 0, message.offset() or 0)
     timestamp = message.timestamp()[1]
     return Peeked(
-        record=record_of(message_id, message.value(), headers_read(message), timestamp),
+        record=record_of(message_id, message.value(), headers_of(message), timestamp),
         written_ms=timestamp,
         waiting=message_id.offset >= waiting_from,
     )

@@ -8,14 +8,14 @@ second signal waits for no handler: `run` ends by `SystemExit`, and closing give
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
+from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Protocol
 
 from thresher.core.errors import ThresherError
+from thresher.core.signals import stopped_by_signals
 from thresher.queue.message import Message, MessageId
 from thresher.queue.problem import AlreadySettled, QueueClosed
-from thresher.queue.signals import stopped_by_signals
 
 logger = logging.getLogger(__name__)
 
@@ -111,14 +111,12 @@ class Running:
 
         Raises the error that ended the consumer, what a handler exits with, or `SystemExit` after a second signal.
         """
-        with stopped_by_signals(self):
+        with stopped_by_signals(self.stop, self.abandon):
             for thread in self._threads:
                 thread.start()
             working, left = len(self._threads), False
             while working and self._status is None:
-                with suppress(Empty):
-                    # With a time-out: a signal that another thread got is handled here.
-                    working -= self._ended.get(timeout=_LOOK_SECONDS)
+                working -= self._ended.get()
                 if self._stopping and not left:
                     left = True
                     self._leave()

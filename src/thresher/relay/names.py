@@ -17,14 +17,18 @@ def valid_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def transactional_id(name: str, shard: int) -> str:
-    """Return the id under which a shard publishes."""
-    return f"{name}-{shard}"
+def transactional_id(name: str, shard: int, lane: int = 0) -> str:
+    """Return the id under which a shard publishes; with a lane, one that it moves to while that one is blocked."""
+    return f"{name}-{shard}.{lane}" if lane else f"{name}-{shard}"
+
+
+# How the name of every relay's progress topic ends.
+PROGRESS = ".progress"
 
 
 def progress_topic(name: str) -> str:
     """Return the topic of the relay's progress."""
-    return f"{name}.progress"
+    return f"{name}{PROGRESS}"
 
 
 def sessions(name: str, term: str = "") -> str:
@@ -33,6 +37,11 @@ def sessions(name: str, term: str = "") -> str:
     Postgres keeps 63 bytes: the relay's own name may be longer.
     """
     return f"thresher/{hashlib.sha256(name.encode()).hexdigest()[:10]}/{term}"
+
+
+def shard_sessions(name: str, term: str, shard: int) -> str:
+    """Return the name of all database sessions of one shard."""
+    return f"{sessions(name, term)}/{shard}"[:63]
 
 
 def companions(outbox: TableName, shape: Shape) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from thresher.db import TableName
 from thresher.db.outbox_store import Settling
 from thresher.db.shape import Shape
-from thresher.delivery.carrier import Poison
+from thresher.delivery.rules import Poison
 from thresher.spark.policy import Policy
 
 # How the relay lets the engine supervise its shards, unless somebody says otherwise.
@@ -60,10 +60,8 @@ class Settings:
     poison: Poison = Poison.DEAD_LETTER
     transforms: tuple[str, ...] = ()
     limits: Limits = Limits()
-    # What the shards make their clients with, by import path: a function of the client's properties that returns a
-    # producer, and one of connection string and application name that returns a psycopg connection in autocommit.
+    # What the shards make their producers with, by import path: a function of the client's properties.
     producer_factory: str | None = None
-    connection_factory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,5 +75,9 @@ class Mandate:
     term_time: datetime
     since: str
     progress_topic_id: str
+    # What progress is sealed with.
+    secret: str = field(repr=False)
+    # What about the outbox differed from the table that we would make, when the leader took over.
+    differences: frozenset[str] = frozenset()
     # A function by import path that is called at each named seam: for crash tests.
     hook: str | None = None

@@ -4,7 +4,9 @@
 2. Leadership that is lost ends it: after a moment to finish what is open if it was revoked in good order, at once if it
    was fenced, since another process may lead already. Then it competes on.
 3. A workload that was superseded although it was elected resigns and cools down; without an election, that is the end.
-4. At the end it leaves the election before Spark is closed: a successor need not wait for that.
+4. A leader without progress resigns and cools down, so that another process may lead. A cool-down for a server that it
+   did not reach ends when all servers answer again. With nobody else there, it leads again.
+5. At the end it leaves the election before Spark is closed: a successor need not wait for that.
 """
 
 import contextlib
@@ -15,13 +17,14 @@ from uuid import UUID
 
 from thresher.core.errors import Superseded, ThresherError
 from thresher.election.leadership import Acquired, Change, Fenced, Leadership, Refreshed, Revoked
-from thresher.service.announcer import Announcer
-from thresher.service.cool_down import CoolDown
-from thresher.service.event import LeaderAcquired, LeaderFenced, LeaderRefreshed, LeaderRevoked
+from thresher.service.events.announcer import Announcer
+from thresher.service.events.leadership_news import LeadershipNews
+from thresher.service.events.meter import Meter
 from thresher.service.leader_slot import LeadershipThread, LeaderSlot
 from thresher.service.leading import Leading
 from thresher.service.ledger import Ledger
-from thresher.service.meter import Meter
+from thresher.service.servers.server_log import ServerLog
+from thresher.service.step_down import Stall, Turns
 from thresher.service.workload import Workload
 from thresher.spark.bell import Bell
 from thresher.spark.session.warm import WarmSpark
@@ -34,7 +37,7 @@ _HAND_OVER_SECONDS = 1.0
 
 
 class Competing:
-    """The loop of one service. `lead` makes a leadership under an id; `alone`: nobody else competes."""
+    """The loop of one service. `lead` makes a leadership under an id."""
 
     def __init__(
         self,
@@ -49,18 +52,18 @@ class Competing:
         meter: Meter,
         stop_asked: Bell,
         kill_asked: Bell,
-        alone: bool,
+        turns: Turns,
+        server_log: ServerLog,
     ) -> None:
         self._workload, self._leadership, self._warm = workload, leadership, warm
         self._lead, self._slot, self._ledger = lead, slot, ledger
-        self._announcer, self._meter = announcer, meter
+        self._news, self._meter = LeadershipNews(workload.name, announcer), meter
         self._stop_asked, self._kill_asked = stop_asked, kill_asked
-        self._alone = alone
+        self._turns, self._server_log = turns, server_log
         # When it last looked around; None while it waits for a leadership to end. For any thread.
         self.looked: float | None = None
         # The id under which it is to lead.
         self._elected: UUID | None = None
-        self._cool_down = CoolDown()
         self._told_ready = False
 
     def run(self) -> None:
@@ -69,8 +72,9 @@ class Competing:
             self.looked = time.monotonic()
             change = self._leadership.wait(_LOOK_SECONDS)
             if change is not None:
-                self._announce(change)
+                self._news.decided(change)
                 self._follow(change)
+                self._news.followed(change)
             self._step(time.monotonic())
 
     def end(self) -> BaseException | None:
@@ -83,7 +87,8 @@ class Competing:
         leadership.stop()
         with contextlib.suppress(ThresherError):
             while (change := leadership.wait(0)) is not None:
-                self._announce(change)
+                self._news.decided(change)
+                self._news.followed(change)
         return error
 
     def _step(self, now: float) -> None:
@@ -91,18 +96,43 @@ class Competing:
             self._told_ready = True
             logger.info("Spark is ready for %s", self._workload.name)
         current = self._slot.current
+        self._server_log.tell(now, standby=current is None)
         if current is None:
             # A standby without a Spark would be of no use as a leader.
             self._warm.check()
-            if self._elected is not None and self._cool_down.over(now):
-                self._slot.begin(self._lead(self._elected))
+            if self._elected is not None and not self._turns.may_lead(now):
+                if self._turns.gives_back(now):
+                    logger.info("%s cools down, and gives leadership back", self._workload.name)
+                    self._resign()
+            elif self._elected is not None:
+                leading = self._lead(self._elected)
+                self._slot.begin(leading)
+                self._turns.begin(leading, now)
                 self._meter.begin(now)
         elif current.over:
             self._conclude(current)
+        elif (stall := self._turns.stall(now)) is not None:
+            self._step_down(current, stall)
         elif (reading := self._meter.due(now)) is not None:
             message = f"%s: %.0f rows a second, %d {self._workload.wording.done}"
             logger.debug(message, self._workload.name, reading.rate, reading.relayed)
-            self._announcer.announce(reading)
+            self._news.announce(reading)
+
+    def _step_down(self, current: LeadershipThread, stall: Stall) -> None:
+        """End the leadership, which makes no progress, and let another process have it."""
+        label, name = self._workload.wording.label, self._workload.name
+        message = f"the {label} %s gives leadership up, so that another process may lead: %s"
+        logger.warning(message, name, stall.why, extra={label: name})
+        self._ledger.count("step_downs")
+        lasted = current.lasted
+        self._end(forced=False, seconds=_HAND_OVER_SECONDS)
+        self._turns.stepped_down(stall, lasted=lasted, now=time.monotonic())
+        self._resign()
+
+    def _resign(self) -> None:
+        """Let another process try."""
+        self._elected = None
+        self._leadership.resign()
 
     def _follow(self, change: Change) -> None:
         match change:
@@ -119,15 +149,14 @@ class Competing:
     def _conclude(self, ended: LeadershipThread) -> None:
         """A leadership has ended by itself: let another process try, or raise what it ended with."""
         self._end(forced=False)
-        if ended.error is not None and (self._alone or not isinstance(ended.error, Superseded)):
+        if ended.error is not None and (self._turns.alone or not isinstance(ended.error, Superseded)):
             raise ended.error
         if self._leadership.leader_id is not None:
             label = self._workload.wording.label
             message = f"superseded although it was elected: do all {label}s of this name use the same election?"
             logger.warning(message)
-        self._cool_down = self._cool_down.superseded(lasted=ended.lasted, now=time.monotonic())
-        self._elected = None
-        self._leadership.resign()
+        self._turns.superseded(lasted=ended.lasted, now=time.monotonic())
+        self._resign()
 
     def _end(
         self, *, forced: bool, seconds: float | None = None, hurry: Callable[[], bool] | None = None
@@ -136,19 +165,7 @@ class Competing:
         if self._slot.current is None:
             return None
         self.looked = None
-        return self._slot.end(forced=forced, seconds=seconds, hurry=hurry or (lambda: self._kill_asked.rung))
-
-    def _announce(self, change: Change) -> None:
-        name = self._workload.name
-        match change:
-            case Acquired(leader_id=leader_id):
-                logger.info("leadership of %s acquired, as %s", name, leader_id)
-                self._announcer.announce(LeaderAcquired(leader_id=leader_id))
-            case Refreshed(leader_id=leader_id):
-                self._announcer.announce(LeaderRefreshed(leader_id=leader_id))
-            case Revoked():
-                logger.info("leadership of %s given up", name)
-                self._announcer.announce(LeaderRevoked())
-            case Fenced(reason=reason):
-                logger.warning("leadership of %s lost: %s", name, reason)
-                self._announcer.announce(LeaderFenced(reason=reason))
+        error = self._slot.end(forced=forced, seconds=seconds, hurry=hurry or (lambda: self._kill_asked.rung))
+        if isinstance(error, Superseded):
+            self._news.superseded = str(error)
+        return error

@@ -1,12 +1,13 @@
 """Whether a process is alive, and whether it is ready: decisions for an orchestrator's probes, from what is known.
 
 Alive is a process whose own threads run. A server that is down, a shard that backs off, a leadership that is another's
-say nothing against it: killing it would help nobody. Ready is a leader whose shards work, and a standby that would
-take over: an orchestrator that waits for the new process before it ends the old must not wait for ever.
+say nothing against it: killing it would help nobody. Ready is a leader whose shards work, and a standby that could take
+over: its election answers, and so do its servers. An orchestrator that waits for the new process before it ends the old
+one waits for a standby, and must not end the old one for a process that reaches nothing.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,21 @@ class ShardHealth:
     # It has recovered, and does what it is there for.
     working: bool
     last_error: str | None = None
+    # The attempts at it that have failed since the leadership began.
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerHealth:
+    """Whether a server answers. One that does not has the kind and the text of the reason."""
+
+    up: bool
+    kind: str = ""
+    text: str = ""
+    # Since it was last reached; before the first time, since the process began.
+    seconds: float = 0.0
+    # Attempts that failed since.
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +65,8 @@ class Vitals:
     # The reason why it cannot take over yet, and the kind and text of the trouble that its watch met last.
     waiting_for: str | None = None
     trouble: tuple[str, str] | None = None
+    # The servers that it needs, by name; of a standby also its election.
+    servers: Mapping[str, ServerHealth] = field(default_factory=dict)
     shards: Sequence[ShardHealth] = ()
     alarms: Sequence[str] = ()
     # For how long each thread of the driver has owed an answer; infinite where it has died.
@@ -82,8 +100,12 @@ def readiness(vitals: Vitals) -> Verdict:
     detail: dict[str, Any] = {"role": str(vitals.role)}
     if vitals.alarms:
         detail[vitals.wording.held] = sorted(vitals.alarms)
-    if vitals.role in {Role.LEADING, Role.STANDBY} and vitals.trouble is not None:
-        kind, text = vitals.trouble
+    down = {name: server for name, server in vitals.servers.items() if not server.up}
+    if down:
+        detail["servers"] = {name: server.text for name, server in down.items()}
+    trouble = vitals.trouble or next(((server.kind, server.text) for server in down.values()), None)
+    if vitals.role in {Role.LEADING, Role.STANDBY} and trouble is not None:
+        kind, text = trouble
         return Verdict(good=False, reason=kind.replace("_", "-"), detail={**detail, "trouble": text})
     match vitals.role:
         case Role.STANDBY:

@@ -18,8 +18,12 @@ from dataclasses import replace
 from typing import Any
 
 from thresher.core.errors import Superseded, ThresherError, Trouble
-from thresher.service.health import Role
+from thresher.service.events.event import REFRESHED, Event, LeaderRefreshed
+from thresher.service.health import Role, ShardHealth
 from thresher.service.ledger import Ledger
+from thresher.service.left_behind import LeftBehind, answer_of
+from thresher.service.metrics import shard_health
+from thresher.service.servers.reach import Reach
 from thresher.service.take_over import TakeOver
 from thresher.service.watching import Watching
 from thresher.service.workload import Term, Workload
@@ -49,16 +53,20 @@ class Leading:
         spark: SparkOptions | None = None,
         draw: Callable[[], float] = random.random,
         ledger: Ledger | None = None,
+        reach: Reach | None = None,
         warm: WarmSpark | None = None,
         terms: Callable[[], str] = lambda: str(uuid.uuid4()),
         wanted: Callable[[], bool] = lambda: True,
+        announce: Callable[[Event], None] = lambda _event: None,
     ) -> None:
         self.workload = workload
+        self._announce = announce
         # A process that leads several times hands the same one to all its leaderships.
         self.ledger = ledger or Ledger()
+        self.reach = reach or Reach(workload.probes)
         self._spark, self._warm, self._draw = spark_of(workload, spark), warm, draw
         self._asked = threading.Event()
-        self._take_over = TakeOver(workload, self.ledger, asked=self._asked, terms=terms, wanted=wanted, draw=draw)
+        self.take_over = TakeOver(workload, self.ledger, asked=self._asked, terms=terms, wanted=wanted, draw=draw)
         self._term: Term | None = None
         self._engine: Engine | None = None
         self._watching: Watching | None = None
@@ -88,16 +96,28 @@ class Leading:
     @property
     def waiting_for(self) -> str | None:
         """The reason why it cannot take over yet."""
-        return self._take_over.waiting_for
+        return self.take_over.waiting_for
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """The kind and the text of what keeps its watch from looking, if anything does."""
+        """The kind and the text of what keeps its watch from looking, or a shard from going on, if anything does."""
         watching = self._watching
         return None if watching is None else watching.trouble
 
+    def shard_health(self) -> tuple[ShardHealth, ...]:
+        """Return the facts about its shards; none before they were started."""
+        snapshot = self.snapshot()
+        return tuple(shard_health(each, self.workload.wording) for each in (snapshot.shards if snapshot else ()))
+
+    def work_waits(self) -> bool | None:
+        """Return whether there is anything to do; None before it has taken over. Raises `Trouble`; may take seconds."""
+        return None if self._term is None else self._term.work_waits()
+
     def silent_seconds(self) -> dict[str, float]:
-        """Return for how long each of its threads has owed an answer; infinite where it has died."""
+        """Return for how long each of its threads has owed an answer; infinite where it has died.
+
+        A step of a shard counts as one if it hangs in the user's own code, since a restart helps against that.
+        """
         engine, watching = self._engine, self._watching
         if self.role is not Role.LEADING or engine is None or watching is None:
             return {}
@@ -106,6 +126,11 @@ class Leading:
         return {
             "engine": engine.silent_seconds(),
             "watch": math.inf if going_on and not watching.alive else 0.0,
+            **{
+                f"{each.step} of shard {each.shard}": math.inf
+                for each in watching.stalls
+                if each.step in self.workload.wording.own_steps
+            },
         }
 
     def snapshot(self) -> Snapshot | None:
@@ -144,9 +169,10 @@ class Leading:
     def _run(self) -> Snapshot | None:
         self.workload.check(local=self._spark.master is None)
         while True:
-            term = self._take_over.run()
+            term = self.take_over.run()
             if term is None or self._asked.is_set():
                 return None
+            self.reach.all_succeeded()
             try:
                 return self._lead(term)
             except Superseded:
@@ -159,13 +185,26 @@ class Leading:
 
     def _lead(self, term: Term) -> Snapshot:
         """Run the shards for as long as the term lasts."""
-        engine = Engine(term.pipeline, spark=self._spark, warm=self._warm, observer=self._observe, draw=self._draw)
+
+        def observe(shard: int, event: str, fields: dict[str, Any]) -> None:
+            # A late event of this engine is not the next term's.
+            self._observe(term, engine, shard, event, fields)
+
+        engine = Engine(term.pipeline, spark=self._spark, warm=self._warm, observer=observe, draw=self._draw)
         self._term, self._engine = term, engine
         engine.start()
         self.ledger.follow(engine.snapshot)
         if self._asked.is_set():
             engine.request_stop()
-        watching = Watching(self.workload, term, engine, self.ledger, stopping=self._asked.is_set)
+        watching = Watching(
+            self.workload,
+            term,
+            engine,
+            self.ledger,
+            stopping=self._asked.is_set,
+            reach=self.reach,
+            announce=self._announce,
+        )
         watching.start()
         self._watching = watching
         try:
@@ -187,18 +226,21 @@ class Leading:
         """Whether the term went with a restore of the database, rather than with a newer take-over."""
         while not self._asked.is_set():
             try:
-                return term.taken_back()
+                return answer_of(term.taken_back, unless=self._asked, name="taken-back")
+            except LeftBehind:
+                break
             except Trouble:
                 self._asked.wait(_RETRY_SECONDS)
         return False
 
-    def _observe(self, shard: int, event: str, fields: dict[str, Any]) -> None:
+    def _observe(self, term: Term, engine: Engine, shard: int, event: str, fields: dict[str, Any]) -> None:
         """Take in an event of a shard. In the engine's observer thread."""
-        engine, term, doing = self._engine, self._term, self.workload.wording.doing
-        if term is not None:
-            term.observe(shard, event, fields)
+        doing = self.workload.wording.doing
+        term.observe(shard, event, fields)
+        if event == REFRESHED and self._ended is None:
+            self._announce(LeaderRefreshed(leader_id=uuid.UUID(fields["leader_id"]), shard=shard))
         if event == doing:
-            trouble = engine.snapshot().shards[shard].last_error if engine is not None else None
+            trouble = engine.snapshot().shards[shard].last_error
             if self._told.get(shard, "") != trouble:
                 # Once for each trouble that it came back from.
                 self._told[shard] = trouble

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from thresher import __version__
 from thresher.observe.metric import Family, MetricKind, Reading
 from thresher.observe.tally import Number, summed
-from thresher.service.health import Role
+from thresher.service.health import Role, ShardHealth
 from thresher.service.report import Moment
 from thresher.service.wording import Wording
 from thresher.spark.driver.snapshot import ShardSnapshot
@@ -31,10 +31,21 @@ def working(shard: ShardSnapshot, wording: Wording) -> bool:
     return shard.state is Phase.RUNNING and bool(shard.gauges.get(wording.doing))
 
 
+def shard_health(shard: ShardSnapshot, wording: Wording) -> ShardHealth:
+    """Return what readiness rests on."""
+    return ShardHealth(
+        shard=shard.shard,
+        state=str(shard.state),
+        working=working(shard, wording),
+        last_error=shard.last_error,
+        failures=shard.restarts + (shard.state is Phase.BACKING_OFF),
+    )
+
+
 class ServiceMetrics:
     """The families of one pipeline's service. Kinds of errors are shown as 0 before they happen."""
 
-    def __init__(self, wording: Wording, error_kinds: Sequence[str] = ()) -> None:
+    def __init__(self, wording: Wording, error_kinds: Sequence[str] = (), servers: Sequence[str] = ()) -> None:
         self._wording = wording
         label, verb = wording.label, wording.verb
         counter, gauge = MetricKind.COUNTER, MetricKind.GAUGE
@@ -50,7 +61,7 @@ class ServiceMetrics:
             label,
             counter,
             "errors",
-            "Errors that ended an attempt at a shard, a take-over or a watch, by kind.",
+            "Errors that ended an attempt at a shard, a take-over, a watch or a probe of a server, by kind.",
             "kind",
         )
         self._fences = family(
@@ -58,15 +69,34 @@ class ServiceMetrics:
             "Times that it was stopped for another's sake: by 'term', by the 'broker' or by the 'election'.", "by",
         )  # fmt: skip
         self._take_overs = family(label, counter, "takeovers", "Times that this process took over.")
+        self._step_downs = family(
+            label, counter, "step_downs", "Times that it gave leadership up because it made no progress."
+        )
+        self._servers = {
+            server: family(
+                label,
+                gauge,
+                f"{server}_up",
+                f"1 while the {server} answers: the last attempt to reach it succeeded, a minute ago at most.",
+            )
+            for server in servers
+        }
         self._leader = family(label, gauge, "leader", f"1 while this process leads the {label}.")
         self._ready = family(
-            label, gauge, "ready", f"1 while /readyz says so: a leader whose shards {verb}, or a standby."
+            label,
+            gauge,
+            "ready",
+            f"1 while /readyz says so: a leader whose shards {verb}, or a standby that could take over.",
         )
         self._shard_up = family(label, gauge, "shard_up", f"1 while the shard {verb}s.", "shard")
+        self._step_age = family(
+            label, gauge, "step_age_seconds", "For how long the oldest step that the shard is in has run.", "shard"
+        )
         self._shard_memory = family(label, gauge, "shard_resident_bytes", "Memory of the shard's process.", "shard")
         self._info = family(label, gauge, "build_info", "1, with the version.", "version")
         self._none_yet: dict[str, Number] = {
             "takeovers": 0,
+            "step_downs": 0,
             **{f"fences.{by}": 0 for by in _FENCES},
             **{f"errors.{kind}": 0 for kind in (*error_kinds, *_ERROR_KINDS)},
         }
@@ -75,8 +105,8 @@ class ServiceMetrics:
     def families(self) -> tuple[Family, ...]:
         """All of them."""
         return (
-            *self._by_shard.values(), self._errors, self._fences, self._take_overs, self._leader, self._ready,
-            self._shard_up, self._shard_memory, self._info,
+            *self._by_shard.values(), self._errors, self._fences, self._take_overs, self._step_downs, self._leader,
+            self._ready, *self._servers.values(), self._shard_up, self._step_age, self._shard_memory, self._info,
         )  # fmt: skip
 
     def readings(self, moment: Moment) -> Iterator[Reading]:
@@ -95,11 +125,16 @@ class ServiceMetrics:
         for by, value in _split(together, "fences"):
             yield reading(self._fences, value, by)
         yield reading(self._take_overs, together["takeovers"])
+        yield reading(self._step_downs, together["step_downs"])
+        for server, of in self._servers.items():
+            if server in moment.servers:
+                yield reading(of, moment.servers[server].up)
         yield reading(self._leader, moment.role is Role.LEADING)
         yield reading(self._ready, moment.ready)
         yield reading(self._info, 1, __version__)
         for each in moment.shards:
             yield reading(self._shard_up, working(each, self._wording), str(each.shard))
+            yield reading(self._step_age, max(each.steps.values(), default=0.0), str(each.shard))
             if each.resident_bytes is not None:
                 yield reading(self._shard_memory, each.resident_bytes, str(each.shard))
 

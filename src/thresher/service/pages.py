@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from thresher.observe.prometheus import scrape
 from thresher.observe.server import Answer, Page
-from thresher.service.health import ShardHealth, Vitals, liveness, readiness
+from thresher.service.health import Role, Vitals, liveness, readiness
 from thresher.service.ledger import Ledger
-from thresher.service.metrics import ServiceMetrics, working
+from thresher.service.metrics import ServiceMetrics, shard_health
 from thresher.service.report import Moment, Observed
 from thresher.service.workload import Workload
 
@@ -35,7 +35,7 @@ class StatusPages:
     def __init__(self, shown: Shown) -> None:
         self._shown, self._wording = shown, shown.workload.wording
         self._report = shown.workload.report(shown)
-        self._metrics = ServiceMetrics(self._wording, self._report.error_kinds)
+        self._metrics = ServiceMetrics(self._wording, self._report.error_kinds, tuple(shown.workload.probes))
         self._rates = Rates(shown.ledger, self._wording.done)
 
     @property
@@ -56,35 +56,31 @@ class StatusPages:
     def vitals(self) -> Vitals:
         """Return what probes go by; asks no server."""
         shown, snapshot = self._shown, self._shown.snapshot()
+        role = shown.role
         return Vitals(
-            role=shown.role,
+            role=role,
             wording=self._wording,
             waiting_for=shown.waiting_for,
             trouble=shown.trouble,
-            shards=tuple(
-                ShardHealth(
-                    shard=each.shard,
-                    state=str(each.state),
-                    working=working(each, self._wording),
-                    last_error=each.last_error,
-                )
-                for each in (snapshot.shards if snapshot else ())
-            ),
+            servers=shown.reach.health(standby=role is Role.STANDBY),
+            shards=tuple(shard_health(each, self._wording) for each in (snapshot.shards if snapshot else ())),
             alarms=tuple(shown.alarms),
             silent_seconds=shown.silent_seconds(),
         )
 
     def metrics(self) -> Answer:
         """Return how things stand for Prometheus."""
+        answer = self._report.ask()
         moment = self._moment()
         families = (*self._metrics.families, *self._report.families)
-        return scrape(families, [*self._metrics.readings(moment), *self._report.readings(moment)])
+        return scrape(families, [*self._metrics.readings(moment), *self._report.readings(moment, answer)])
 
     def picture(self) -> dict[str, Any]:
         """Return how things stand."""
+        answer = self._report.ask()
         shown, snapshot, done = self._shown, self._shown.snapshot(), self._wording.done
         moment = self._moment()
-        part = self._report.status(moment)
+        part = self._report.status(moment, answer)
         rates = self._rates.per_second()
         return {
             "name": moment.name,
@@ -93,8 +89,14 @@ class StatusPages:
             "state": str(snapshot.state) if snapshot else str(moment.role),
             done: sum(int(counted.get(done, 0)) for counted in moment.counts.values()),
             "rows_per_s": round(sum(rates.values()), 1),
+            "ready": moment.ready,
+            "reason": moment.reason,
             "alarms": dict(moment.alarms),
             "waiting_for": shown.waiting_for,
+            "servers": {
+                name: {"up": server.up, "reached_seconds_ago": round(server.seconds, 1), "trouble": server.text or None}
+                for name, server in moment.servers.items()
+            },
             **part.page,
             "shards": [
                 {
@@ -108,6 +110,7 @@ class StatusPages:
                     done: moment.counts.get(shard.shard, {}).get(done, 0),
                     "rows_per_s": round(rates.get(shard.shard, 0.0), 1),
                     **part.shards.get(shard.shard, {}),
+                    "steps": {name: round(seconds, 1) for name, seconds in shard.steps.items()},
                     "last_error": shard.last_error,
                 }
                 for shard in moment.shards
@@ -116,10 +119,14 @@ class StatusPages:
 
     def _moment(self) -> Moment:
         shown, snapshot = self._shown, self._shown.snapshot()
+        vitals = self.vitals()
+        verdict = readiness(vitals)
         return Moment(
             name=shown.workload.name,
-            role=shown.role,
-            ready=readiness(self.vitals()).good,
+            role=vitals.role,
+            ready=verdict.good,
+            reason=verdict.reason,
+            servers=vitals.servers,
             shards=snapshot.shards if snapshot else (),
             counts=shown.ledger.shards(),
             driver=shown.ledger.driver(),

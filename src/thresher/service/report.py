@@ -1,6 +1,6 @@
 """The port through which a workload adds to the pages of its process: to /status and to /metrics.
 
-A page waits for what a report says. So a report that asks a server gives up after a few seconds and says that.
+A page waits for what a report asks. So a report that asks a server gives up after a few seconds and says that.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from thresher.observe.metric import Family, Reading
 from thresher.observe.tally import Number
-from thresher.service.health import Role
+from thresher.service.health import Role, ServerHealth
 from thresher.service.ledger import Ledger
+from thresher.service.servers.reach import Reach
 from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
 
 
@@ -41,6 +42,10 @@ class Observed(Protocol):
     def trouble(self) -> tuple[str, str] | None:
         """The kind and the text of what it meets with a server."""
 
+    @property
+    def reach(self) -> Reach:
+        """Whether the servers that it needs answer."""
+
     def snapshot(self) -> Snapshot | None:
         """How its shards stand, if it has any."""
 
@@ -55,11 +60,14 @@ class Moment:
     name: str
     role: Role
     ready: bool
+    # As /readyz gives it.
+    reason: str = ""
     shards: tuple[ShardSnapshot, ...]
     # Over all leaderships: by shard, and the driver's own.
     counts: Mapping[int, Mapping[str, Number]]
     driver: Mapping[str, Number]
     alarms: Mapping[str, str] = field(default_factory=dict)
+    servers: Mapping[str, ServerHealth] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +79,10 @@ class StatusPart:
 
 
 class Report(Protocol):
-    """The part of one workload. Safe from any thread."""
+    """The part of one workload. Safe from any thread.
+
+    A page calls `ask`, and only then takes the moment: what a page shows is of one time, however long the answer took.
+    """
 
     @property
     def families(self) -> tuple[Family, ...]:
@@ -81,10 +92,13 @@ class Report(Protocol):
     def error_kinds(self) -> tuple[str, ...]:
         """Kinds of errors that are shown as 0 before they happen, so that the first is seen as an increase."""
 
-    def status(self, moment: Moment) -> StatusPart:
+    def ask(self) -> Any:
+        """Return what has to be asked of servers, for `status` and `readings`; waits for a few seconds at most."""
+
+    def status(self, moment: Moment, answer: Any, /) -> StatusPart:
         """Return what it adds to /status."""
 
-    def readings(self, moment: Moment) -> Iterator[Reading]:
+    def readings(self, moment: Moment, answer: Any, /) -> Iterator[Reading]:
         """Yield what it adds to /metrics. An unknown figure is left out."""
 
     def close(self) -> None:

@@ -21,16 +21,22 @@ from typing import ClassVar, Self, TypeVar
 from uuid import UUID
 
 from thresher.core.errors import Superseded, ThresherError
+from thresher.core.interruptible import interruptible
 from thresher.election.leadership import Leadership
 from thresher.observe.logs import forwarded_to
-from thresher.service.announcer import Announcer, Handler
 from thresher.service.competing import Competing
+from thresher.service.cool_down import STEP_DOWN_SECONDS
+from thresher.service.events.announcer import Announcer, Handler
+from thresher.service.events.meter import Meter
 from thresher.service.health import Role
 from thresher.service.leader_slot import LeaderSlot
 from thresher.service.leading import Leading, spark_of
 from thresher.service.ledger import Ledger
-from thresher.service.meter import Meter
 from thresher.service.problem import ServiceMisused
+from thresher.service.servers.probing import Probing
+from thresher.service.servers.reach import ELECTION_WAITS, Reach
+from thresher.service.servers.server_log import ServerLog
+from thresher.service.step_down import Turns
 from thresher.service.workload import Workload
 from thresher.spark.bell import Bell
 from thresher.spark.driver.snapshot import Snapshot
@@ -55,7 +61,8 @@ class Service:
     """One competitor for one workload. A context manager: entering starts, leaving stops. Safe from any thread.
 
     `election` makes the competitor when the service starts. `alone` says that nobody else competes: being superseded is
-    then the end. A `logger` gets all that Thresher logs.
+    then the end. A `logger` gets all that Thresher logs. A leader without progress for `step_down_seconds` lets another
+    process lead.
     """
 
     # The name of its own thread on /healthz, the noun of its messages, and the error for a call that cannot be meant.
@@ -71,11 +78,13 @@ class Service:
         spark: SparkOptions | None = None,
         logger: logging.Logger | None = None,
         metrics_seconds: float = 5.0,
+        step_down_seconds: float = STEP_DOWN_SECONDS,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.workload = workload
         # The counts of this process, over all its leaderships.
         self.ledger = Ledger()
+        self.reach = Reach(workload.probes)
         self._spark = spark_of(workload, spark)
         self._announcer = Announcer(f"{self._noun}-events")
         self._slot = LeaderSlot()
@@ -90,7 +99,13 @@ class Service:
         def run() -> None:
             try:
                 with forwarded_to(logger):
-                    self._run(election, alone=alone, metrics_seconds=metrics_seconds, draw=draw)
+                    self._run(
+                        election,
+                        alone=alone,
+                        metrics_seconds=metrics_seconds,
+                        step_down_seconds=step_down_seconds,
+                        draw=draw,
+                    )
             finally:
                 self._state = State.STOPPED
                 self._done.set()
@@ -133,15 +148,20 @@ class Service:
 
     @property
     def waiting_for(self) -> str | None:
-        """The reason why a leader cannot take over yet."""
+        """The reason why a leader cannot take over yet, or why nobody can be elected here."""
         leading = self._slot.leading
-        return None if leading is None else leading.waiting_for
+        return (None if leading is None else leading.waiting_for) or _trouble_of(self._leadership)
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """The kind and the text of what the workload here meets with a server."""
-        leading = self._slot.leading
-        return None if leading is None else leading.trouble
+        """The kind and the text of what a leader, or its election, meets with a server.
+
+        A standby's servers say that, and its election is one of them.
+        """
+        leading, waits = self._slot.leading, _trouble_of(self._leadership)
+        if leading is None:
+            return None
+        return leading.trouble or (None if waits is None else (ELECTION_WAITS, waits))
 
     def silent_seconds(self) -> dict[str, float]:
         """Return for how long each thread of the driver has owed an answer; infinite where it has died."""
@@ -167,10 +187,12 @@ class Service:
 
     def start(self) -> None:
         """Begin, and return at once. Raises a misuse the second time, and what is wrong with the workload."""
+        if self._state is State.CREATED:
+            # Not under the lock: it imports the user's code, and a stop must not wait for that.
+            self._check()
         with self._lock:
             if self._state is not State.CREATED:
                 raise self._misused(f"a {self._noun} is started once, and this one is {self._state}: make another")
-            self._check()
             self._state = State.RUNNING
             self._announcer.start()
             self._thread.start()
@@ -193,13 +215,16 @@ class Service:
                 return
         self.request_stop()
         if threading.current_thread() not in {self._thread, self._announcer.thread}:
-            self._done.wait()
+            with interruptible():
+                self._done.wait()
 
     def wait(self, seconds: float | None = None) -> State:
         """Wait for the end, at most so long, and return the state. Raises what ended it."""
         if self._state is State.CREATED:
             raise self._misused(f"the {self._noun} was not started")
-        if self._done.wait(seconds) and self._error is not None:
+        with interruptible():
+            done = self._done.wait(seconds)
+        if done and self._error is not None:
             raise self._error
         return self._state
 
@@ -221,15 +246,22 @@ class Service:
         *,
         alone: bool,
         metrics_seconds: float,
+        step_down_seconds: float,
         draw: Callable[[], float],
     ) -> None:
         """Live. In the service's own thread."""
         workload, ledger = self.workload, self.ledger
         warm = WarmSpark(self._spark, name=workload.name, shards=workload.shards)
+        probing = Probing(workload.probes, self.reach, ledger)
         try:
             warm.start()
+            probing.start()
             leadership = election()
             self._leadership = leadership
+            self.reach.election = lambda: leadership.trouble
+
+            def done() -> int:
+                return ledger.total(workload.wording.done)
 
             def lead(leader_id: UUID) -> Leading:
                 return Leading(
@@ -237,9 +269,11 @@ class Service:
                     spark=self._spark,
                     draw=draw,
                     ledger=ledger,
+                    reach=self.reach,
                     warm=warm,
                     terms=_terms(leadership, leader_id),
                     wanted=lambda: leadership.leader_id is not None,
+                    announce=self._announcer.announce,
                 )
 
             competing = Competing(
@@ -250,10 +284,11 @@ class Service:
                 slot=self._slot,
                 ledger=ledger,
                 announcer=self._announcer,
-                meter=Meter(metrics_seconds, lambda: ledger.total(workload.wording.done), time.monotonic()),
+                meter=Meter(metrics_seconds, done, time.monotonic()),
                 stop_asked=self._stop_asked,
                 kill_asked=self._kill_asked,
-                alone=alone,
+                turns=Turns(self.reach, done, step_down_seconds=step_down_seconds, alone=alone),
+                server_log=ServerLog(self.reach, label=workload.wording.label, name=workload.name),
             )
             self._competing = competing
             leadership.start()
@@ -270,8 +305,13 @@ class Service:
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
         finally:
+            probing.close()
             warm.close(self._kill_asked)
             self._announcer.close(0 if self._kill_asked.rung else _EVENTS_SECONDS)
+
+
+def _trouble_of(leadership: Leadership | None) -> str | None:
+    return None if leadership is None else leadership.trouble
 
 
 def _terms(leadership: Leadership, leader_id: UUID) -> Callable[[], str]:

@@ -6,12 +6,15 @@ left behind asks `wanted` before it displaces anybody, and is told no.
 
 import contextlib
 import logging
-import queue
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 
 from thresher.core.errors import ThresherError, kind_of
 from thresher.service.ledger import Ledger
+from thresher.service.left_behind import LeftBehind, answer_of
+from thresher.service.servers.server_log import REPEAT_SECONDS
 from thresher.service.workload import Term, Workload
 
 logger = logging.getLogger(__name__)
@@ -39,9 +42,14 @@ class TakeOver:
         self._terms, self._wanted, self._draw = terms, wanted, draw
         # The reason why it cannot take over yet.
         self.waiting_for: str | None = None
+        # Attempts that have failed, for any thread to read; since when, and when that was last told.
+        self.failures, self._failing_since, self._told = 0, 0.0, 0.0
 
     def run(self) -> Term | None:
-        """Take over, and return the term; each reason to wait is told once. None when a stop was asked for."""
+        """Take over, and return the term. None when a stop was asked for.
+
+        Each reason to wait is told at once, and again every minute while it lasts.
+        """
         wait = _FIRST_WAIT_SECONDS
         term_id = self._terms()
         while not self._asked.is_set():
@@ -62,35 +70,32 @@ class TakeOver:
         return None
 
     def _attempt(self, term_id: str) -> Term | None:
-        outcome: queue.SimpleQueue[Term | BaseException | None] = queue.SimpleQueue()
-
-        def attempt() -> None:
-            try:
-                outcome.put(self._workload.take_over(term_id, self._is_wanted))
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                outcome.put(error)
-
-        threading.Thread(target=attempt, name="take-over", daemon=True).start()
-        while not self._asked.is_set():
-            with contextlib.suppress(queue.Empty):
-                found = outcome.get(timeout=_LOOK_SECONDS)
-                if isinstance(found, BaseException):
-                    raise found
-                return found
+        with contextlib.suppress(LeftBehind):
+            attempt = partial(self._workload.take_over, term_id, self._is_wanted)
+            return answer_of(attempt, unless=self._asked, name="take-over")
         return None
 
     def _is_wanted(self) -> bool:
         return self._wanted() and not self._asked.is_set()
 
     def _tell(self, error: ThresherError) -> None:
+        label, now = self._workload.wording.label, time.monotonic()
+        fields: dict[str, object] = {label: self._workload.name, "kind": kind_of(error)}
+        if self.failures == 0:
+            self._failing_since = now
+        self.failures += 1
         if str(error) != self.waiting_for:
-            label = self._workload.wording.label
+            self._told, self.waiting_for = now, str(error)
             message = f"the {label} waits to take over: %s"
-            logger.warning(message, error, extra={label: self._workload.name, "kind": kind_of(error)})
-            self.waiting_for = str(error)
+            logger.warning(message, error, extra=fields)
+        elif now - self._told >= REPEAT_SECONDS:
+            self._told = now
+            message = f"the {label} has waited to take over for %.0f s, %d attempts failed: %s"
+            fields["attempts"] = self.failures
+            logger.warning(message, now - self._failing_since, self.failures, error, extra=fields)
 
     def _taken(self, term: Term) -> None:
-        self.waiting_for = None
+        self.waiting_for, self.failures = None, 0
         self._ledger.count("takeovers")
         name, label = self._workload.name, self._workload.wording.label
         message = f"the {label} %s has taken over, with term %s"

@@ -17,3 +17,6 @@ class Wording:
     done: str
     # The key under which /readyz names what waits.
     held: str = "held"
+    # The steps of its shards that run code of the user's, rather than wait for a server: against one that hangs, a
+    # restart helps.
+    own_steps: frozenset[str] = frozenset()

@@ -52,6 +52,12 @@ class Term(Protocol):
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Take in an event that a shard has reported."""
 
+    def work_waits(self) -> bool:
+        """Whether there is anything to do. Raises `Trouble` where that is not known. It may take seconds."""
+
+    def explain(self, shard: int, step: str) -> str | None:
+        """Say what a step of a shard that hangs waits for, if that can be known. Asks servers, within a few seconds."""
+
     def taken_back(self) -> bool:
         """Whether a restore of the database, and no newer term, has superseded it. `Trouble` is tried again."""
 
@@ -74,6 +80,14 @@ class Workload(Protocol):
     @property
     def preload(self) -> tuple[str, ...]:
         """The modules that its workers need: Spark's worker processes are forked with them."""
+
+    @property
+    def probes(self) -> Mapping[str, Callable[[], None]]:
+        """How to reach each server that it needs, by the server's name: 'database', 'broker'.
+
+        A probe connects and closes, and issues no query: it runs in a standby too. It raises a `PipelineProblem` where
+        the server was not reached. Each is called in a thread of its own.
+        """
 
     def check(self, *, local: bool) -> None:
         """Raise what can be known to be wrong before a leader is displaced; `local`: workers run on this machine."""

@@ -18,6 +18,8 @@ class Policy:
     healthy_seconds: float = 60.0
     # Restarts in a row without a healthy attempt, after which the shard has failed. None: restart for ever.
     restarts: int | None = None
+    # A step of a shard that has run for this long is reported: it hangs, or waits for somebody.
+    stall_seconds: float = 30.0
     # The time that a stopping shard has to finish its open batch.
     grace_seconds: float = 30.0
     # The interval of the heartbeats in both directions.

@@ -1,37 +1,30 @@
 """The history checker: holds what was read from Kafka against what writers recorded, and says what is wrong.
 
 1. Lost: a committed row that was not read, is not among the dead, was not filtered and no longer waits in the outbox.
-2. Phantom: a record of a transaction that rolled back, one that nobody recorded with this identity and key, or one
-   without an identity.
+2. Phantom: a record of a transaction that rolled back, one whose identity nobody recorded, or one without an identity.
 3. Duplicated: a row read again. At least once allows a repeat that directly follows its original within its key and
    partition; rows without a key have no order to break, so theirs may be anywhere. Also a row both read and dead.
 4. Out of order, per topic and key: a row read after one whose transaction began only after its own was known to have
    committed; a row read after a later one of its own transaction; a key in a second partition. What has an unknown
    outcome may be read or not, and precedes nothing.
+5. Altered: a record whose key, topic, value, headers, partition or timestamp is not what was written.
+
+A history without a committed row proves nothing. Rows that are dead are no success, unless so many are allowed.
 
 Pure, and one pass over the reads: a running maximum per key suffices. The times of all transactions are of one clock,
 so runs of one history must not have a reboot between them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from thresher.core.errors import shorten
-from thresher.testing.history import Outcome, Transaction, identity
+from thresher.testing.history import Content, Outcome, Transaction, identity
+from thresher.testing.record import Read, difference, key_bytes, shown
+from thresher.testing.silence import longest_silence
 
-FAULTS = ("lost", "phantom", "duplicated", "reordered")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """A record as a reader got it; without the header of an identity that is empty."""
-
-    identity: str
-    key: bytes | str | None
-    topic: str
-    partition: int
-    offset: int
+FAULTS = ("lost", "phantom", "duplicated", "reordered", "altered")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +32,8 @@ class Verdict:
     """What a check found, in rows except for `read` (records) and `keys`; `examples` has lines by the name of a field.
 
     `dead`, `filtered` and `pending` count rows of this history alone. `pending` counts all that wait in the outbox,
-    those that were read already, but not settled, too.
+    those that were read already, but not settled, too. `altered` counts records. `longest_silence_seconds` is how long
+    nothing was delivered although rows waited, by the times of records; None where the history does not tell.
     """
 
     committed: int
@@ -55,18 +49,33 @@ class Verdict:
     phantom: int
     duplicated: int
     reordered: int
+    altered: int
+    longest_silence_seconds: float | None = None
     allow_pending: bool = False
+    allowed_dead: int = 0
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong and, unless pending rows are allowed, everything was relayed."""
-        faults = self.lost or self.phantom or self.duplicated or self.reordered
-        return not faults and (self.allow_pending or not self.pending)
+        """Whether there was something to judge, nothing is wrong with it, and everything was relayed."""
+        return not any(getattr(self, fault) for fault in FAULTS) and not self.objections
+
+    @property
+    def objections(self) -> list[str]:
+        """Why it is not good even where there is no fault, a line each."""
+        rules = (
+            (not self.committed, "no row was committed: this proves nothing"),
+            (self.dead > self.allowed_dead, f"{self.dead:,} rows are dead, and {self.allowed_dead:,} may be"),
+            (self.pending and not self.allow_pending, f"{self.pending:,} rows are still in the outbox"),
+        )
+        return [line for applies, line in rules if applies]
 
     def line(self) -> str:
         """Return the verdict in a line."""
-        return f"lost {self.lost}, phantom {self.phantom}, duplicated {self.duplicated}, out of order {self.reordered}"
+        return (
+            f"lost {self.lost}, phantom {self.phantom}, duplicated {self.duplicated}, out of order {self.reordered}, "
+            f"altered {self.altered}"
+        )
 
 
 def check(
@@ -78,15 +87,18 @@ def check(
     filtered: Collection[str] = frozenset(),
     repeats_allowed: bool = False,
     allow_pending: bool = False,
+    allowed_dead: int = 0,
+    transformed: bool = False,
     examples: int = 5,
 ) -> Verdict:
     """Judge a history by the reads, which are in the order of their offsets within each partition.
 
     Every surplus read is a duplicate of its own. A record that is a phantom is nothing else besides. Order is asked of
-    the first occurrence of a row, and each such row is out of order at most once.
+    the first occurrence of a row that is not altered, and each such row is out of order at most once. `transformed`:
+    records may say something else than their rows, and only identities are compared.
     """
     rows = _rows(transactions)
-    tally = _Tally(rows, repeats_allowed=repeats_allowed, examples=examples)
+    tally = _Tally(rows, repeats_allowed=repeats_allowed, transformed=transformed, examples=examples)
     count = 0
     for read in reads:
         count += 1
@@ -103,9 +115,10 @@ def check(
         keys=len({row.key for row in rows.values()} - {None}),
         read=count,
         repeated=tally.repeated,
-        dead=len(dead & rows.keys()),
         filtered=len(filtered & rows.keys()),
+        longest_silence_seconds=longest_silence(tally.deliveries()),
         allow_pending=allow_pending,
+        allowed_dead=allowed_dead,
         examples={name: tuple(lines) for name, lines in tally.examples.items() if lines},
         **tally.counts,
     )
@@ -118,6 +131,23 @@ class _Row(NamedTuple):
     transaction: Transaction
     number: int
     key: bytes | None
+    content: Content | None
+
+    @property
+    def placed(self) -> bool:
+        """Whether it asks for a partition of its own."""
+        return self.content is not None and self.content.partition is not None
+
+    def delivered(self, read: Read) -> tuple[float, float] | None:
+        """Return when it was committed and when it was sent, in seconds since 1970; None if nobody noted that."""
+        transaction = self.transaction
+        if transaction.outcome is not Outcome.COMMITTED or transaction.end is None or transaction.epoch is None:
+            return None
+        # A time of its own says nothing about when it was sent.
+        own = self.content is None or self.content.timestamp is not None
+        if read.timestamp is None or (own and not read.stamped_by_broker):
+            return None
+        return (transaction.end + transaction.epoch) / 1e9, read.timestamp / 1e3
 
     def precedes_for_sure(self, begin: int) -> bool:
         """Whether its commit was answered before that moment."""
@@ -127,42 +157,48 @@ class _Row(NamedTuple):
 
 def _rows(transactions: Iterable[Transaction]) -> dict[str, _Row]:
     return {
-        identity(each.run, each.writer, number): _Row(place, each, number, _bytes(key))
+        identity(each.run, each.writer, number): _Row(place, each, number, key_bytes(key), content)
         for place, each in enumerate(transactions)
-        for number, key in each.rows
+        for (number, key), content in zip(each.rows, each.contents or (None,) * len(each.rows), strict=True)
     }
 
 
 class _Tally:
     """Counts faults and keeps the first lines about each."""
 
-    def __init__(self, rows: Mapping[str, _Row], *, repeats_allowed: bool, examples: int) -> None:
+    def __init__(self, rows: Mapping[str, _Row], *, repeats_allowed: bool, transformed: bool, examples: int) -> None:
         self.repeated = 0
-        self.counts = dict.fromkeys((*FAULTS, "pending"), 0)
+        self.counts = dict.fromkeys((*FAULTS, "pending", "dead"), 0)
         self.examples: dict[str, list[str]] = {name: [] for name in self.counts}
         self._limit = examples
         self._rows = rows
-        self._repeats_allowed = repeats_allowed
+        self._repeats_allowed, self._transformed = repeats_allowed, transformed
         self._first: dict[str, Read] = {}
         self._last: dict[tuple[str, int, bytes | None], str] = {}
         self._order = _Order()
 
     def read(self, read: Read) -> None:
         """Judge one record by itself and by those before it."""
-        key = _bytes(read.key)
+        key = key_bytes(read.key)
         place = (read.topic, read.partition, key)
         before = self._last.get(place)
         self._last[place] = read.identity
         row = self._rows.get(read.identity)
-        if row is None or row.transaction.outcome is Outcome.ROLLED_BACK or row.key != key:
+        if row is None or row.transaction.outcome is Outcome.ROLLED_BACK:
             self._note("phantom", lambda: f"{_at(read, row)}: {_why_phantom(read, row)}")
-        elif (first := self._first.setdefault(read.identity, read)) is not read:
+            return
+        altered = None if self._transformed else difference(row.content, row.key, read)
+        if altered is not None:
+            self._note("altered", lambda: f"{_at(read, row)}: {altered}")
+        if (first := self._first.setdefault(read.identity, read)) is not read:
             if self._repeats_allowed and (key is None or before == read.identity):
                 self.repeated += 1
             else:
                 self._note("duplicated", lambda: f"{_at(read, row)}: read before at {_where(first)}")
-        elif key is not None and (problem := self._order.problem(read, key, row)) is not None:
-            self._note("reordered", lambda: f"{_at(read, row)}: {problem}")
+        elif altered is None and key is not None and key == row.key:
+            problem = self._order.problem(read, key, row)
+            if problem is not None:
+                self._note("reordered", lambda: f"{_at(read, row)}: {problem}")
 
     def settle(self, name: str, row: _Row, *, dead: set[str], pending: set[str], filtered: set[str]) -> None:
         """Judge what became of one row, after all was read."""
@@ -170,6 +206,10 @@ class _Tally:
         if name in pending:
             why = "not read yet" if first is None else f"read at {_where(first)}"
             self._note("pending", lambda: f"{_of(name, row)}: in the outbox, {why}")
+        if name in dead:
+            self._note("dead", lambda: f"{_of(name, row)}: set aside as dead")
+            if row.transaction.outcome is Outcome.ROLLED_BACK:
+                self._note("phantom", lambda: f"{_of(name, row)}: rolled back, and among the dead rows")
         if first is not None:
             if name in dead:
                 self._note("duplicated", lambda: f"{_at(first, row)}: read, and also among the dead rows")
@@ -177,6 +217,12 @@ class _Tally:
             name in where for where in (dead, pending, filtered)
         ):
             self._note("lost", lambda: f"{_of(name, row)}: committed and never read")
+
+    def deliveries(self) -> Iterator[tuple[float, float]]:
+        """Yield when each row was committed and first delivered, as far as that is known."""
+        for name, read in self._first.items():
+            if (times := self._rows[name].delivered(read)) is not None:
+                yield times
 
     def _note(self, fault: str, line: Callable[[], str]) -> None:
         self.counts[fault] += 1
@@ -194,10 +240,7 @@ class _Order:
 
     def problem(self, read: Read, key: bytes, row: _Row) -> str | None:
         """Take note of a row with a key, and say why it should not be here; None if it may."""
-        partitions = self._partitions.setdefault((read.topic, key), [])
-        strayed = partitions[0] if partitions and read.partition not in partitions else None
-        if not partitions or strayed is not None:
-            partitions.append(read.partition)
+        strayed = None if row.placed else self._strayed(read, key)
         stream = (read.topic, read.partition, key)
         latest = self._latest.setdefault(stream, (read, row))
         if row.transaction.begin > latest[1].transaction.begin:
@@ -214,30 +257,29 @@ class _Order:
             return f"inserted before {mate[0].identity} of the same transaction, which was read at {_where(mate[0])}"
         return None
 
-
-def _bytes(key: bytes | str | None) -> bytes | None:
-    # Keys that only the escape of a lone surrogate keeps apart are still keys.
-    return key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
+    def _strayed(self, read: Read, key: bytes) -> int | None:
+        """Return where the key was before, if it is somewhere else for the first time."""
+        partitions = self._partitions.setdefault((read.topic, key), [])
+        if read.partition in partitions:
+            return None
+        partitions.append(read.partition)
+        return partitions[0] if len(partitions) > 1 else None
 
 
 def _why_phantom(read: Read, row: _Row | None) -> str:
-    if not read.identity:
-        return "it has no identity"
-    if row is None:
-        return "nobody recorded it"
-    if row.transaction.outcome is Outcome.ROLLED_BACK:
+    if row is not None:
         return "it was rolled back"
-    return f"recorded with the key {_shown(row.key)}"
+    return "nobody recorded it" if read.identity else "it has no identity"
 
 
 def _at(read: Read, row: _Row | None) -> str:
     name = read.identity if row is not None else shorten(read.identity)
-    text = f"{name} key {_shown(_bytes(read.key))} at {_where(read)}"
+    text = f"{name} key {shown(key_bytes(read.key))} at {_where(read)}"
     return text if row is None else f"{text}, {_transaction(row)}"
 
 
 def _of(name: str, row: _Row) -> str:
-    return f"{name} key {_shown(row.key)}, {_transaction(row)}"
+    return f"{name} key {shown(row.key)}, {_transaction(row)}"
 
 
 def _where(read: Read) -> str:
@@ -246,12 +288,3 @@ def _where(read: Read) -> str:
 
 def _transaction(row: _Row) -> str:
     return f"transaction {row.transaction.number} of writer {row.transaction.writer} of run {row.transaction.run}"
-
-
-def _shown(key: bytes | None) -> str:
-    if key is None:
-        return "none"
-    try:
-        return shorten(key.decode())
-    except UnicodeDecodeError:
-        return shorten(key)

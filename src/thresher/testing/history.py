@@ -2,15 +2,20 @@
 
 JSON lines. The first names the run; then two lines for each transaction:
 
-    {"event": "run", "format": "thresher-history", "version": 1, "run": "5f3a", "topic": "t", "clock": "monotonic-ns"}
-    {"event": "begin", "run": "5f3a", "writer": 0, "transaction": 7, "at": 812…, "rows": [[140, "key-3"], [141, null]]}
+    {"event": "run", "format": "thresher-history", "version": 2, "run": "5f3a", "topic": "t", "clock": "monotonic-ns",
+     "epoch": 179…}
+    {"event": "begin", "run": "5f3a", "writer": 0, "transaction": 7, "at": 812…, "topic": "t",
+     "rows": [[140, "key-3", "9c1f…"], [141, null, null, {"partition": 0}]]}
     {"event": "end", "run": "5f3a", "writer": 0, "transaction": 7, "at": 815…, "outcome": "committed"}
 
 `begin` is written before the first row is inserted and `end` after the database answered, both by a single append, so a
 writer killed at any moment leaves at most a transaction without an end: its outcome is unknown, never guessed. `at` is
-the machine's monotonic clock in nanoseconds, the same for all processes until a reboot. A row is its number within the
-writer, counted over all transactions, and its key; it carries the identity `run.writer.number` in the header `pump-id`.
-Outcomes: committed, rolled_back, unknown.
+the machine's monotonic clock in nanoseconds, the same for all processes until a reboot; with `epoch` it is the time
+since 1970. A row is its number within the writer, counted over all transactions, its key, the digest of its value, and
+what else it says: a topic other than the transaction's, the digest of its headers, its own partition and timestamp. It
+carries the identity `run.writer.number` in the header `pump-id`. Outcomes: committed, rolled_back, unknown.
+
+Version 1 has no `epoch` and no contents: its rows are numbers and keys. It is still read.
 """
 
 import enum
@@ -24,8 +29,9 @@ from typing import Any
 from thresher.core.errors import InvalidInput
 
 FORMAT = "thresher-history"
-VERSION = 1
+VERSION = 2
 IDENTITY_HEADER = "pump-id"
+_READABLE = (1, VERSION)
 _EVENTS = ("run", "begin", "end", "torn")
 
 
@@ -38,8 +44,26 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a row says besides its key and its identity.
+
+    `value` and `headers` are digests; None is a tombstone, and "" no header besides the identity. `partition` and
+    `timestamp` (milliseconds since 1970) are None where the row leaves them to the relay.
+    """
+
+    topic: str
+    value: str | None
+    headers: str = ""
+    partition: int | None = None
+    timestamp: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """One transaction of the history; `end` is None where the writer did not live to see it."""
+    """One transaction of the history; `end` is None where the writer did not live to see it.
+
+    `contents` has one for each row, or none where the history has none. `epoch` turns times into those since 1970.
+    """
 
     run: str
     writer: int
@@ -48,6 +72,8 @@ class Transaction:
     end: int | None
     outcome: Outcome
     rows: tuple[tuple[int, str | None], ...]
+    contents: tuple[Content, ...] = ()
+    epoch: int | None = None
 
     def identities(self) -> Iterator[str]:
         """Yield the identities of its rows, in the order of their inserts."""
@@ -66,8 +92,11 @@ class HistoryWriter:
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._run = run
 
-    def open_run(self, topic: str) -> None:
-        """Name the run; once, before its writers begin. What an earlier run left torn is closed off first."""
+    def open_run(self, topic: str, *, epoch: int | None = None) -> None:
+        """Name the run; once, before its writers begin. What an earlier run left torn is closed off first.
+
+        `epoch` is what the monotonic clock has to be added to for the time since 1970.
+        """
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             os.write(self._file, b'\n{"event":"torn"}\n')
@@ -79,11 +108,20 @@ class HistoryWriter:
                 "run": self._run,
                 "topic": topic,
                 "clock": "monotonic-ns",
+                "epoch": epoch,
             }
         )
 
-    def begin(self, writer: int, transaction: int, at: int, rows: Sequence[tuple[int, str | None]]) -> None:
-        """Note what is about to be inserted."""
+    def begin(
+        self,
+        writer: int,
+        transaction: int,
+        at: int,
+        rows: Sequence[tuple[int, str | None]],
+        contents: Sequence[Content] = (),
+    ) -> None:
+        """Note what is about to be inserted: the number and key of each row, and its content."""
+        topic = contents[0].topic if contents else None
         self._append(
             {
                 "event": "begin",
@@ -91,7 +129,12 @@ class HistoryWriter:
                 "writer": writer,
                 "transaction": transaction,
                 "at": at,
-                "rows": rows,
+                "topic": topic,
+                "rows": [
+                    (*row, content.value, *_more(content, topic)) for row, content in zip(rows, contents, strict=True)
+                ]
+                if contents
+                else rows,
             }
         )
 
@@ -121,11 +164,14 @@ class HistoryWriter:
 def read_history(path: Path) -> list[Transaction]:
     """Return the transactions in the order of their begin lines; raises `InvalidInput` with the line that is wrong."""
     transactions: dict[tuple[str, int, int], Transaction] = {}
+    epochs: dict[str, int | None] = {}
 
     def take(event: dict[str, Any]) -> None:
         match event["event"]:
+            case "run":
+                epochs[str(event["run"])] = event.get("epoch")
             case "begin":
-                transactions[_place(event)] = _begun(event)
+                transactions[_place(event)] = replace(_begun(event), epoch=epochs.get(str(event["run"])))
             case "end":
                 transaction = transactions[_place(event)]
                 transactions[_place(event)] = replace(
@@ -158,7 +204,7 @@ def _each_event(path: Path, take: Callable[[dict[str, Any]], None]) -> None:
         try:
             event = json.loads(line)
             kind = event["event"]
-            if kind == "run" and (event["format"], event["version"]) != (FORMAT, VERSION):
+            if kind == "run" and (event["format"] != FORMAT or event["version"] not in _READABLE):
                 raise ValueError("another format or version")  # noqa: TRY301
             if kind not in _EVENTS:
                 raise ValueError(f"unknown event {kind!r}")  # noqa: TRY301
@@ -173,6 +219,9 @@ def _place(event: dict[str, Any]) -> tuple[str, int, int]:
 
 def _begun(event: dict[str, Any]) -> Transaction:
     run, writer, number = _place(event)
+    contents = tuple(_content(event["topic"], *more) for _, _, *more in event["rows"] if more)
+    if contents and len(contents) < len(event["rows"]):
+        raise ValueError("some rows have no content")
     return Transaction(
         run=run,
         writer=writer,
@@ -180,5 +229,23 @@ def _begun(event: dict[str, Any]) -> Transaction:
         begin=int(event["at"]),
         end=None,
         outcome=Outcome.UNKNOWN,
-        rows=tuple((int(row), None if key is None else str(key)) for row, key in event["rows"]),
+        rows=tuple((int(row), None if key is None else str(key)) for row, key, *_ in event["rows"]),
+        contents=contents,
     )
+
+
+def _more(content: Content, topic: str | None) -> Iterator[dict[str, object]]:
+    """Yield what a row says besides its key and value, if anything."""
+    more: dict[str, object] = {} if content.topic == topic else {"topic": content.topic}
+    if content.headers:
+        more["headers"] = content.headers
+    if content.partition is not None:
+        more["partition"] = content.partition
+    if content.timestamp is not None:
+        more["timestamp"] = content.timestamp
+    if more:
+        yield more
+
+
+def _content(topic: str, value: str | None, more: dict[str, Any] | None = None) -> Content:
+    return Content(**{"topic": topic, "value": value, **(more or {})})

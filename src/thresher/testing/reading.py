@@ -15,15 +15,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from psycopg import Connection
 
 from thresher.core.errors import InvalidInput, ThresherError
 from thresher.db import TableName, statement
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.outbox import Shape
-from thresher.testing.checker import Read
 from thresher.testing.history import IDENTITY_HEADER
+from thresher.testing.record import Read, headers_digest, value_digest
 
 _log = logging.getLogger(__name__)
 _BATCH = 10_000
@@ -92,7 +101,7 @@ def follow_topic(bootstrap: str, topic: str, over: threading.Event) -> Iterator[
         while not over.is_set():
             message = consumer.poll(_LOOK_SECONDS)
             if message is not None and message.error() is None:
-                yield _identity(message)
+                yield _identity(_headers(message))
     finally:
         consumer.close()
 
@@ -181,18 +190,35 @@ def _take(message: Message, left: dict[_Place, int], reads: list[Read]) -> None:
     if end is None:
         return
     if error is None and offset < end:
-        reads.append(
-            Read(identity=_identity(message), key=message.key(), topic=topic, partition=partition, offset=offset)
-        )
+        reads.append(_read(message, topic, partition, offset))
     # Marks of transactions take offsets too: the last record may lie before the end, and only the event tells.
     if offset >= (end if error is not None else end - 1):
         del left[topic, partition]
 
 
-def _identity(message: Message) -> str:
+def _read(message: Message, topic: str, partition: int, offset: int) -> Read:
+    headers = _headers(message)
+    kind, timestamp = message.timestamp()
+    return Read(
+        identity=_identity(headers),
+        key=message.key(),
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        value=value_digest(message.value()),
+        headers=headers_digest(headers),
+        timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+        stamped_by_broker=kind == TIMESTAMP_LOG_APPEND_TIME,
+    )
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | str | None]]:
     headers = message.headers() or ()
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    return next((_text(value) for name, value in pairs if name == IDENTITY_HEADER and value is not None), "")
+    return list(headers.items() if isinstance(headers, dict) else headers)
+
+
+def _identity(headers: Iterable[tuple[str, bytes | str | None]]) -> str:
+    return next((_text(value) for name, value in headers if name == IDENTITY_HEADER and value is not None), "")
 
 
 def _text(value: bytes | str) -> str:

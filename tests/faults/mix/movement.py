@@ -43,6 +43,8 @@ class Movement:
 
     def __init__(self, moved: float = 0.0) -> None:
         self.moved = moved
+        # The longest time in which something waited and nothing moved.
+        self.longest = 0.0
         self.waiting = 0
         self._looked = 0.0
         self._pool = ThreadPoolExecutor(1)
@@ -64,6 +66,7 @@ class Movement:
             if found is not None:
                 self._looked = now
                 self.waiting = found.waiting
+                self.longest = max(self.longest, self.still(now) if found.waiting else 0.0)
                 if found.moved or not found.waiting:
                     self.moved = now
         if now - self._looked >= _LOOK_SECONDS:

@@ -14,7 +14,12 @@ class Outline:
     missed: Counter[str] = field(default_factory=Counter)
     exits: Counter[int] = field(default_factory=Counter)
     unreached: int = 0
+    longest_still_seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
+
+    def stood_still(self, seconds: float) -> None:
+        """Note for how long something waited and nothing moved."""
+        self.longest_still_seconds = max(self.longest_still_seconds, seconds)
 
     def summary(self, figures: Mapping[str, int]) -> Mapping[str, Any]:
         """Return what a run did, with the figures of its verdict."""
@@ -22,6 +27,7 @@ class Outline:
             "faults": dict(sorted(self.faults.items())),
             "missed": dict(sorted(self.missed.items())),
             "unreached": self.unreached,
+            "longest_still_seconds": round(self.longest_still_seconds, 1),
             "exits": {str(code): count for code, count in sorted(self.exits.items())},
             "verdict": dict(figures),
             "wrong": self.wrong,

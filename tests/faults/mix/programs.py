@@ -24,6 +24,9 @@ class Programs(Crew):
 
     def begin(self) -> None:
         """Start one more."""
+        self._begin_one()
+
+    def _begin_one(self) -> None:
         older = self.alive()
         begun = self._begun(self._layout)
         for each in older:
@@ -82,7 +85,7 @@ class Programs(Crew):
         if older == "stopped":
             pause(self._agenda, self.current.everything(), seconds)
         self._layout = layout
-        self.begin()
+        self._begin_one()
         return True
 
     def restart(self, how: str, **layout: Any) -> None:

@@ -10,7 +10,11 @@ from thresher.db.control import ControlRow, NewControlRow
 from thresher.db.names import TableName
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.sessions import exists, explained, only_one
+from thresher.db.problem import DatabaseRefused
 from thresher.db.statements import statement
+
+# How long the change of an older table may wait for whoever reads it.
+_UPGRADE_SECONDS = 2
 
 
 def control_table(schema: str | None) -> TableName:
@@ -30,10 +34,12 @@ class ControlTable:
         return exists(self._connection, self._table.quoted())
 
     def create(self) -> None:
-        """Create the table if there is none. Two callers at once are safe."""
+        """Create the table if there is none, or what an older one lacks. Two callers at once are safe."""
         with only_one(self._connection):
             if not self.exists():
                 OwnCursor(self._connection).execute(statement("control_create", self._table))
+            elif not self._upgraded():
+                self._upgrade()
 
     def read(self, name: str) -> ControlRow | None:
         """Return a pipeline's row; None if it never ran here."""
@@ -65,6 +71,23 @@ class ControlTable:
         """Let the row belong to this database, and forget its progress topic; False if there is no row."""
         return self._change("adopt", name=name, system_id=system_id)
 
+    def _upgraded(self) -> bool:
+        asked = [self._table.quoted()]
+        row = OwnCursor(self._connection).execute(statement("control_upgraded"), asked).fetchone()
+        return row is not None and bool(row[0])
+
+    def _upgrade(self) -> None:
+        change = statement("control_upgrade", self._table)
+        try:
+            # Other relays of the schema would wait behind it: it is tried again with the next take-over.
+            self._connection.execute(f"SET LOCAL lock_timeout = '{_UPGRADE_SECONDS}s'")
+            OwnCursor(self._connection).execute(change)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise DatabaseRefused(
+                f"{self._table} was made by an earlier version, and this role may not change it: let its owner run "
+                f"'{change.strip()}'"
+            ) from error
+
     def _change(self, what: str, **values: Any) -> bool:
         with explained():
             cursor = OwnCursor(self._connection).execute(statement(f"control_{what}", self._table), values)
@@ -75,8 +98,8 @@ class ControlTable:
             row = OwnCursor(self._connection).execute(statement(what, self._table), values).fetchone()
         if row is None:
             return None
-        outbox, outbox_id, system_id, term, mode, shards, topic_id, term_time = row
+        outbox, outbox_id, system_id, term, mode, shards, topic_id, term_time, secret = row
         return ControlRow(
             outbox=outbox, outbox_id=outbox_id, system_id=system_id, term=term, mode=mode, shards=shards,
-            progress_topic_id=topic_id, term_time=term_time,
+            progress_topic_id=topic_id, term_time=term_time, secret=secret,
         )  # fmt: skip

@@ -8,5 +8,6 @@ CREATE TABLE IF NOT EXISTS {table} (
   mode              TEXT NOT NULL,
   shards            INTEGER NOT NULL,
   progress_topic_id TEXT,
-  term_time         TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT pg_catalog.clock_timestamp()
+  term_time         TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+  secret            UUID NOT NULL DEFAULT pg_catalog.gen_random_uuid()
 );

@@ -7,7 +7,8 @@ SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS creat
        ARRAY(SELECT convert_to(v.value, 'UTF8') FROM unnest(i.kafka_header_values) WITH ORDINALITY AS v(value, place)
               ORDER BY v.place) AS header_values,
        NULL::integer AS partition, NULL::timestamptz AS timestamp,
-       CASE WHEN octet_length(i.kafka_value) > %(largest)s THEN 'too-large'
+       CASE WHEN {replaced} THEN 'replaced'
+            WHEN octet_length(i.kafka_value) > %(largest)s THEN 'too-large'
             WHEN array_ndims(i.kafka_header_keys) > 1 OR array_ndims(i.kafka_header_values) > 1 THEN 'headers'
             END AS flaw
   FROM {table} i

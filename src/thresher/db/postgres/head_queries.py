@@ -1,29 +1,51 @@
 """The statements that read pending rows, of either shape."""
 
 from thresher.db.names import TableName
+from thresher.db.problem import DatabaseLost
 from thresher.db.shape import Shape
 from thresher.db.statements import statement
 
 # Of the buckets, the one in turn.
 _ONE = "i.bucket >= b.bucket AND i.bucket <= b.bucket"
 _WINDOW = "i.id > %(last)s AND i.id <= %(upto)s AND i.bucket = ANY (%(buckets)s::smallint[])"
-_OLD = "pg_catalog.age(i.xmin) > (SELECT pg_catalog.age(%(horizon)s::xid8::xid)) AS old"
+# Both by one count: that of the statement's transaction.
+_AGES = "pg_catalog.age(i.xmin) AS age, (SELECT pg_catalog.age(%(horizon)s::xid8::xid)) AS horizon_age"
 # Arrays counted from 1, whatever their bounds are; an array of arrays is a flaw, and stays behind.
 _COUNTED = "CASE WHEN array_ndims(i.{0}) = 1 THEN i.{0}[:] ELSE '{{}}' END"
 _ARRAYS = ("kafka_header_keys", "kafka_header_values")
 
 
-def head_query(shape: Shape, outbox: TableName, unclaimed: str = "relay_not_in_flight") -> str:
-    """Return the statement that reads the head of each bucket, without what `unclaimed` leaves out."""
+def head_query(shape: Shape, outbox: TableName, *, marking: bool = False) -> str:
+    """Return the statement that reads the head of each bucket; to be marked, without what the shard has marked."""
+    unclaimed = _unclaimed(shape, marking=marking)
     if shape is not Shape.THRESHER:
-        return statement(f"{shape.prefix}_head", outbox, unclaimed=statement(unclaimed).strip())
+        return statement(f"{shape.prefix}_head", outbox, unclaimed=unclaimed, replaced=_replaced())
     return statement("outbox_head", outbox, pick=_pick(outbox, mine=_ONE, unclaimed=unclaimed))
 
 
+def head_by_id_query(shape: Shape, outbox: TableName, *, marking: bool = False) -> str:
+    """Return the statement that reads the shard's oldest rows of all buckets, by id."""
+    if shape is not Shape.THRESHER:
+        return head_query(shape, outbox, marking=marking)
+    pick = _pick(outbox, mine=_ONE, unclaimed=_unclaimed(shape, marking=marking))
+    return statement("outbox_head_by_id", outbox, pick=pick)
+
+
 def window_query(outbox: TableName, *, counted: bool = False) -> str:
-    """Return the statement that reads a window of ids and tells which rows are old: arrays as stored, or from 1."""
-    pick = _pick(outbox, mine=_WINDOW, more=f",\n       {_OLD}", counted=counted)
+    """Return the statement that reads a window of ids, with the age of each row: arrays as stored, or from 1."""
+    pick = _pick(outbox, mine=_WINDOW, unclaimed=_unclaimed(Shape.THRESHER), more=f",\n       {_AGES}", counted=counted)
     return statement("outbox_head_window", outbox, pick=pick)
+
+
+def require_same_table(flaw: str | None) -> None:
+    """Raise `DatabaseLost` if rows are of another table than recovery settled: rows that were sent may be back in it.
+
+    `flaw` is the first row's: all rows of a statement are of one table.
+    """
+    if flaw == "replaced":
+        raise DatabaseLost(
+            "the outbox was replaced by another table, or its content by another: the shard recovers first"
+        )
 
 
 def next_query(outbox: TableName) -> str:
@@ -36,9 +58,19 @@ def bounded_query(head: str) -> str:
     return statement("relay_head_bounded", head=head)
 
 
-def _pick(
-    outbox: TableName, *, mine: str, unclaimed: str = "relay_not_in_flight", more: str = "", counted: bool = True
-) -> str:
+def _pick(outbox: TableName, *, mine: str, unclaimed: str, more: str = "", counted: bool = True) -> str:
     arrays = {column: _COUNTED.format(column) if counted else f"i.{column}" for column in _ARRAYS}
-    left_out = statement(unclaimed).strip()
-    return statement("outbox_pick", outbox, mine=mine, unclaimed=left_out, more=more, **arrays).rstrip()
+    return statement(
+        "outbox_pick", outbox, mine=mine, unclaimed=unclaimed, replaced=_replaced(), more=more, **arrays
+    ).rstrip()
+
+
+def _replaced() -> str:
+    return statement("relay_replaced").strip()
+
+
+def _unclaimed(shape: Shape, *, marking: bool = False) -> str:
+    """Return which rows are neither in flight nor of a key that is left out, nor marked where rows are marked."""
+    left_out = ("relay_not_mine",) if marking else ()
+    names = (*left_out, "relay_not_in_flight", f"{shape.prefix}_not_hot")
+    return "\n   AND ".join(statement(name).strip() for name in names)

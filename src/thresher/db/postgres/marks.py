@@ -17,7 +17,7 @@ from thresher.db.outbox_store import PendingRow, Wanted
 from thresher.db.postgres.arrays import bigint_array
 from thresher.db.postgres.control import ControlTable, control_table
 from thresher.db.postgres.cursor import BigintArray, OwnCursor
-from thresher.db.postgres.head_queries import bounded_query, head_query
+from thresher.db.postgres.head_queries import bounded_query, head_by_id_query, head_query, require_same_table
 from thresher.db.postgres.sessions import explained
 from thresher.db.shape import Shape
 from thresher.db.statements import statement
@@ -27,16 +27,26 @@ class PostgresMarks:
     """Marks rows for a relay under a term, over a connection in autocommit."""
 
     def __init__(
-        self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, relay: str, term: str
+        self,
+        connection: psycopg.Connection[Any],
+        outbox: TableName,
+        shape: Shape,
+        relay: str,
+        term: str,
+        table: str | None = None,
     ) -> None:
+        """`table` is the identity of the table that recovery settled: in any other, nothing is taken."""
         self._cursor = OwnCursor(connection)
         self._cursor.format = Format.BINARY
         self._control = ControlTable(connection, outbox.schema)
         self._under = {"name": relay, "term": term}
+        self._of = {"outbox": outbox.quoted(), "table": table}
         # The statements have parameters: a percent sign of the name must not look like one.
         control = control_table(outbox.schema).quoted().replace("%", "%%")
-        head = bounded_query(head_query(shape, outbox, f"{shape.prefix}_not_mine"))
-        self._mark = statement("relay_mark", outbox, head=head, control=control)
+        self._mark, self._mark_by_id = (
+            statement("relay_mark", outbox, head=bounded_query(head), control=control)
+            for head in (head_query(shape, outbox, marking=True), head_by_id_query(shape, outbox, marking=True))
+        )
         self._reset = statement("relay_reset", outbox, control=control)
 
     def mark(self, wanted: Wanted, leader: UUID) -> Sequence[PendingRow]:
@@ -50,13 +60,19 @@ class PostgresMarks:
             "held": list(wanted.held_topics),
             "hot_topics": [topic for topic, _ in wanted.hot_keys],
             "hot_keys": [key for _, key in wanted.hot_keys],
+            "in_flight_ids": BigintArray(bigint_array(list(wanted.in_flight))),
+            "in_flight_times": BigintArray(bigint_array(list(wanted.in_flight.values()))),
             "leader": leader,
             **self._under,
+            **self._of,
         }
         with explained():
-            found = self._cursor.execute(self._mark, values, prepare=True).fetchall()
+            query = self._mark_by_id if wanted.by_id else self._mark
+            found = self._cursor.execute(query, values, prepare=True).fetchall()
         if not found:
             self._require_term()
+        else:
+            require_same_table(found[0][-1])
         return found
 
     def reset(self, ids: Collection[int], leader: UUID) -> int:

@@ -9,7 +9,8 @@ SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS creat
        i.kafka_partition AS partition,
        CASE WHEN i.kafka_timestamp >= '1970-01-01' AND i.kafka_timestamp < '9999-12-30' THEN i.kafka_timestamp END
          AS timestamp,
-       CASE WHEN octet_length(i.kafka_value) > %(largest)s THEN 'too-large'
+       CASE WHEN {replaced} THEN 'replaced'
+            WHEN octet_length(i.kafka_value) > %(largest)s THEN 'too-large'
             WHEN array_ndims(i.kafka_header_keys) > 1 OR array_ndims(i.kafka_header_values) > 1 THEN 'headers'
             WHEN NOT (i.kafka_timestamp >= '1970-01-01' AND i.kafka_timestamp < '9999-12-30') THEN 'timestamp'
             END AS flaw{more}

@@ -18,7 +18,14 @@ from thresher.db.names import TableName
 from thresher.db.outbox_store import PendingRow, Wanted
 from thresher.db.postgres.arrow_session import ArrowSession
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.head_queries import bounded_query, head_query, next_query, window_query
+from thresher.db.postgres.head_queries import (
+    bounded_query,
+    head_by_id_query,
+    head_query,
+    next_query,
+    require_same_table,
+    window_query,
+)
 from thresher.db.postgres.sessions import explained, incarnation
 from thresher.db.shape import Shape
 from thresher.db.statements import statement
@@ -67,15 +74,17 @@ class PostgresPendingReader:
     ) -> None:
         """The connection is the reader's from now on. `since` is the incarnation that recovery settled."""
         self._outbox = outbox
-        self._head = head_query(shape, outbox)
-        self._bounded = bounded_query(self._head)
+        self._head, self._head_by_id = head_query(shape, outbox), head_by_id_query(shape, outbox)
+        self._bounded, self._bounded_by_id = bounded_query(self._head), bounded_query(self._head_by_id)
         ours = shape is Shape.THRESHER
         self._window, self._window_counted = (
             (window_query(outbox, counted=counted) if ours else "") for counted in (False, True)
         )
         self._next = next_query(outbox) if ours else ""
         self._connection = connection
-        require_same(incarnation(connection, outbox).since, since)
+        found = incarnation(connection, outbox)
+        require_same(found.since, since)
+        self._table = found.table
         self._arrow = ArrowSession(dsn, outbox, application, connection, since)
         self._cursor = OwnCursor(connection)
         self._cursor.format = psycopg.pq.Format.BINARY
@@ -83,21 +92,29 @@ class PostgresPendingReader:
     def few(self, wanted: Wanted) -> Sequence[PendingRow]:
         """Return the oldest rows of these buckets, in the order of the buckets, bounded by bytes too."""
         with explained():
-            return self._cursor.execute(self._bounded, _values(wanted), prepare=True).fetchall()
+            query = self._bounded_by_id if wanted.by_id else self._bounded
+            found = self._cursor.execute(query, self._values(wanted), prepare=True).fetchall()
+        if found:
+            require_same_table(found[0][-1])
+        return found
 
     def by_buckets(self, wanted: Wanted, *, bounded: bool) -> pa.RecordBatch:
         """Return the oldest rows of each bucket, in the order of the buckets, each bucket by id."""
-        return self._arrow.fetch(self._bounded if bounded else self._head, _values(wanted))[0]
+        if wanted.by_id:
+            query = self._bounded_by_id if bounded else self._head_by_id
+        else:
+            query = self._bounded if bounded else self._head
+        return self._fetch(query, self._values(wanted))[0]
 
     def window(self, wanted: Wanted, *, after: int, upto: int, oldest_transaction: str) -> tuple[pa.RecordBatch, bool]:
-        """Return the rows with ids in (after, upto], by id, with `old`; and whether they are all there are."""
-        values = {**_values(wanted, after), "last": after, "upto": upto, "horizon": oldest_transaction}
-        window, *more = self._arrow.fetch(self._window, values, otherwise=self._window_counted, by_pages=True)
+        """Return the rows with ids in (after, upto], by id, with their ages; and whether they are all there are."""
+        values = {**self._values(wanted, after), "last": after, "upto": upto, "horizon": oldest_transaction}
+        window, *more = self._fetch(self._window, values, otherwise=self._window_counted, by_pages=True)
         return _by_id(window), window.num_rows < wanted.rows and not more
 
     def next_id(self, wanted: Wanted, *, after: int) -> int | None:
         """Return the id of the shard's first row behind this one that is not in flight."""
-        found: int | None = self._value(self._next, {**_values(wanted, after), "last": after})
+        found: int | None = self._value(self._next, {**self._values(wanted, after), "last": after})
         return found
 
     def oldest_transaction(self) -> str | None:
@@ -114,27 +131,36 @@ class PostgresPendingReader:
         self._connection.close()
         self._arrow.close()
 
+    def _fetch(self, query: str, values: dict[str, Any], **options: Any) -> list[pa.RecordBatch]:
+        batches = self._arrow.fetch(query, values, **options)
+        if batches[0].num_rows:
+            require_same_table(batches[0].column("flaw")[0].as_py())
+        return batches
+
+    def _values(self, wanted: Wanted, after: int | None = None) -> dict[str, Any]:
+        """Return the parameters of a read; of the rows in flight, those behind an id are enough for rows behind it."""
+        in_flight: Mapping[int, int] = wanted.in_flight
+        if after is not None:
+            in_flight = {id_: moment for id_, moment in in_flight.items() if id_ > after}
+        return {
+            "buckets": list(wanted.buckets),
+            "rows": wanted.rows,
+            "each": wanted.rows_per_bucket,
+            "bytes": wanted.batch_bytes,
+            "held": list(wanted.held_topics),
+            "largest": wanted.largest_bytes,
+            "hot_topics": [topic for topic, _ in wanted.hot_keys],
+            "hot_keys": [key for _, key in wanted.hot_keys],
+            "in_flight_ids": _listed(in_flight),
+            "in_flight_times": _listed(in_flight.values()),
+            "outbox": self._outbox.quoted(),
+            "table": self._table,
+        }
+
     def _value(self, query: Any, values: Any) -> Any:
         with explained():
             row = self._cursor.execute(query, values, prepare=True).fetchone()
         return None if row is None else row[0]
-
-
-def _values(wanted: Wanted, after: int | None = None) -> dict[str, Any]:
-    """Return the parameters of a read; of the rows in flight, those behind an id are enough for rows behind it."""
-    in_flight: Mapping[int, int] = wanted.in_flight
-    if after is not None:
-        in_flight = {id_: moment for id_, moment in in_flight.items() if id_ > after}
-    return {
-        "buckets": list(wanted.buckets),
-        "rows": wanted.rows,
-        "each": wanted.rows_per_bucket,
-        "bytes": wanted.batch_bytes,
-        "held": list(wanted.held_topics),
-        "largest": wanted.largest_bytes,
-        "in_flight_ids": _listed(in_flight),
-        "in_flight_times": _listed(in_flight.values()),
-    }
 
 
 def _by_id(batch: pa.RecordBatch) -> pa.RecordBatch:

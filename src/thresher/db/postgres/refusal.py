@@ -2,12 +2,12 @@
 
 from psycopg import errors
 
+# Credentials and permissions.
+_ACCESS = (errors.InvalidAuthorizationSpecification, errors.InvalidPassword, errors.InsufficientPrivilege)
 # Classes of SQLSTATE that a person has to act on.
 _REFUSED = (
-    errors.InvalidAuthorizationSpecification,
-    errors.InvalidPassword,
+    *_ACCESS,
     errors.InvalidCatalogName,
-    errors.InsufficientPrivilege,
     errors.UndefinedTable,
     errors.UndefinedColumn,
     errors.UndefinedFunction,
@@ -15,10 +15,17 @@ _REFUSED = (
     errors.DatatypeMismatch,
 )
 _REFUSED_STATES = frozenset(str(error.sqlstate) for error in _REFUSED)
+_ACCESS_STATES = frozenset(str(error.sqlstate) for error in _ACCESS)
 # libpq gives no SQLSTATE for what happens while connecting.
-_REFUSED_TEXTS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
+_ACCESS_TEXTS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry")
+_REFUSED_TEXTS = (*_ACCESS_TEXTS, "does not exist")
 
 
 def is_refused(state: str | None, text: str) -> bool:
     """Judge an error by its SQLSTATE, and where it has none by its text."""
     return state in _REFUSED_STATES or (state is None and any(part in text for part in _REFUSED_TEXTS))
+
+
+def is_access_refused(state: str | None, text: str) -> bool:
+    """Whether credentials or permissions were refused: that may pass, where one who rotates them is not done yet."""
+    return state in _ACCESS_STATES or (state is None and any(part in text for part in _ACCESS_TEXTS))

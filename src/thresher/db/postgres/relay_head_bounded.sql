@@ -6,7 +6,7 @@
 SELECT id, create_time, topic, CASE WHEN NOT large OR octet_length(key) <= %(largest)s THEN key END AS key, value,
        CASE WHEN large THEN '{}' ELSE header_keys END AS header_keys,
        CASE WHEN large THEN '{}' ELSE header_values END AS header_values,
-       partition, timestamp, CASE WHEN large THEN 'too-large' ELSE flaw END AS flaw
+       partition, timestamp, CASE WHEN large AND flaw IS DISTINCT FROM 'replaced' THEN 'too-large' ELSE flaw END AS flaw
   FROM (SELECT h.*, row_number() OVER (ROWS UNBOUNDED PRECEDING) AS place,
                greatest(octet_length(h.key), pg_column_size(h.header_keys), pg_column_size(h.header_values))
                  > %(largest)s AS large,

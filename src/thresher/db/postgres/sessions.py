@@ -5,7 +5,7 @@ long, and has a time-out on a silent network, so that a vanished database is not
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -13,7 +13,9 @@ from psycopg import conninfo
 
 from thresher.core.errors import PipelineProblem
 from thresher.db.control import Incarnation
+from thresher.db.lock_holder import LockHolder
 from thresher.db.names import TableName
+from thresher.db.postgres.bounded_connection import BoundedConnection
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.refusal import is_refused
 from thresher.db.problem import DatabaseLost, DatabaseRefused
@@ -29,7 +31,11 @@ _OPTIONS = (
 )
 # Limits that a role or a server sets for its applications would end an idle shard's sessions and cancel long
 # statements, only for both to begin again. A limit in the connection string is kept.
-_UNLIMITED = "-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0"
+# How PgBouncer refuses the options of a session.
+_POOLER_TEXT = "unsupported startup parameter"
+_LIMITS = "-c statement_timeout={milliseconds} -c lock_timeout=0 -c idle_session_timeout=0"
+# How much later than the server's own limit an answer may come.
+_LATE_SECONDS = 2.0
 _NETWORK = {
     "connect_timeout": "10",
     "keepalives_idle": "5",
@@ -39,10 +45,14 @@ _NETWORK = {
 }
 
 
-def session(dsn: str, application: str, more: str = "") -> str:
-    """Return the connection string of a session; `more` are further options of the server."""
+def session(dsn: str, application: str, more: str = "", *, statement_seconds: float = 0.0) -> str:
+    """Return the connection string of a session; `more` are further options of the server.
+
+    Without a time for each statement, a statement may take as long as it likes.
+    """
     given = conninfo.conninfo_to_dict(dsn)
-    options = f"{_UNLIMITED} {given.get('options') or ''} {_OPTIONS} {more}".rstrip()
+    limits = _LIMITS.format(milliseconds=int(statement_seconds * 1000))
+    options = f"{limits} {given.get('options') or ''} {_OPTIONS} {more}".rstrip()
     network = {name: value for name, value in _NETWORK.items() if name not in given}
     return conninfo.make_conninfo(dsn, application_name=application, options=options, **network)
 
@@ -51,6 +61,23 @@ def connect(dsn: str, application: str) -> psycopg.Connection[Any]:
     """Connect, in autocommit. Raises `DatabaseRefused` or `DatabaseLost`."""
     with explained():
         return psycopg.connect(session(dsn, application), autocommit=True)
+
+
+def connect_within(seconds: float) -> Callable[[str, str], psycopg.Connection[Any]]:
+    """Return what connects as `connect` does, for sessions whose every statement is answered within so many seconds.
+
+    The server's own limit ends a statement first, where it can: a session that was only hung up on would go on waiting
+    for its lock. After a statement that was not answered in time, the connection is closed and `DatabaseLost` raised.
+    """
+
+    def connect_bounded(dsn: str, application: str) -> psycopg.Connection[Any]:
+        with explained():
+            options = session(dsn, application, statement_seconds=seconds)
+            connection = BoundedConnection.connect(options, autocommit=True)
+        connection.within_seconds = seconds + _LATE_SECONDS
+        return connection
+
+    return connect_bounded
 
 
 @contextlib.contextmanager
@@ -67,6 +94,11 @@ def explain(state: str | None, text: str) -> PipelineProblem:
     """Decide whether somebody has to act, or time may mend it."""
     # A driver may add its whole query, with all of the values.
     text = " ".join(text.partition("Query was:")[0].split())
+    if _POOLER_TEXT in text:
+        return DatabaseRefused(
+            f"a pooler between the relay and Postgres refused: {text}; a relay needs sessions of its own: connect it "
+            "to Postgres itself"
+        )
     if is_refused(state, text):
         return DatabaseRefused(f"the database refused: {text}")
     return DatabaseLost(f"the database failed: {text}")
@@ -105,13 +137,23 @@ def incarnation(connection: psycopg.Connection[Any], table: TableName | None) ->
         row = OwnCursor(connection).execute(statement("incarnation"), asked).fetchone()
     if row is None:
         raise DatabaseLost("the database did not say which it is")
-    system_id, since, standby, now = row
+    system_id, since, standby, now, identity = row
     if standby:
         raise DatabaseLost("the database is a standby: the relay waits for the primary")
-    return Incarnation(system_id=system_id, since=since, now=now)
+    return Incarnation(system_id=system_id, since=since, now=now, table=identity)
 
 
 def end_sessions(connection: psycopg.Connection[Any], *, starting: str, but: str) -> None:
     """End other sessions whose application name starts so, except with `but`."""
     with explained():
         OwnCursor(connection).execute(statement("sessions_end"), [starting, but])
+
+
+def lock_holders(connection: psycopg.Connection[Any], application: str) -> Sequence[LockHolder]:
+    """Return who holds the locks that the sessions with this application name wait for."""
+    with explained():
+        found = OwnCursor(connection).execute(statement("lock_holders"), [application]).fetchall()
+    return [
+        LockHolder(pid=pid or None, user=user, application=name, state=state, seconds=seconds, query=query)
+        for pid, user, name, state, seconds, query in found
+    ]

@@ -1,6 +1,7 @@
 """An outbox in Postgres: the adapter of `db.outbox_store`."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from functools import cached_property
 from typing import Any
 
@@ -8,6 +9,7 @@ import psycopg
 
 from thresher.db.catalog import Relation
 from thresher.db.control import Incarnation
+from thresher.db.lock_holder import LockHolder
 from thresher.db.names import TableName
 from thresher.db.outbox_store import OutboxBacklog, Settling
 from thresher.db.postgres.backlog import read_backlog
@@ -17,7 +19,17 @@ from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.db.postgres.marks import PostgresMarks
 from thresher.db.postgres.pending_reader import PostgresPendingReader, Probe
-from thresher.db.postgres.sessions import connect, end_sessions, exists, explained, incarnation, located, only_one
+from thresher.db.postgres.pooler import require_own_processes
+from thresher.db.postgres.sessions import (
+    connect,
+    end_sessions,
+    exists,
+    explained,
+    incarnation,
+    located,
+    lock_holders,
+    only_one,
+)
 from thresher.db.postgres.settlement import PostgresSettlement
 from thresher.db.shape import Shape
 from thresher.db.statements import statement
@@ -51,9 +63,9 @@ class PostgresSession:
         """The rows that were set aside."""
         return PostgresDeadRows(self.connection, self.outbox, self._shape)
 
-    def marks(self, relay: str, term: str) -> PostgresMarks:
-        """Return what marks rows for a relay under a term."""
-        return PostgresMarks(self.connection, self.outbox, self._shape, relay, term)
+    def marks(self, relay: str, term: str, *, table: str | None = None) -> PostgresMarks:
+        """Return what marks rows for a relay under a term, of that table alone if one is named."""
+        return PostgresMarks(self.connection, self.outbox, self._shape, relay, term, table)
 
     def probe(self, buckets: Collection[int]) -> Probe:
         """Return what says which of the buckets hold anything."""
@@ -78,6 +90,10 @@ class PostgresSession:
     def end_sessions(self, *, starting: str, but: str) -> None:
         """End other sessions whose application name starts so, except with `but`."""
         end_sessions(self.connection, starting=starting, but=but)
+
+    def lock_holders(self, application: str) -> Sequence[LockHolder]:
+        """Return who holds the locks that the sessions with this application name wait for."""
+        return lock_holders(self.connection, application)
 
     def backlog(self) -> OutboxBacklog:
         """Count what waits."""
@@ -115,6 +131,11 @@ class PostgresStore:
             connection.close()
             raise
         return PostgresSession(connection, outbox, self._shape, self._settling)
+
+    def require_sessions(self, application: str) -> None:
+        """Raise `DatabaseRefused` where a pooler shares the sessions among transactions."""
+        with closing(self._make(self._dsn, application)) as one, closing(self._make(self._dsn, application)) as other:
+            require_own_processes(one, other)
 
     def pending_reader(self, application: str, *, since: str) -> PostgresPendingReader:
         """Open what reads a shard's buckets, over connections of its own."""

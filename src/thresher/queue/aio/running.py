@@ -1,6 +1,6 @@
 """Runs a handler over the messages of a consumer, in several coroutines: as `thresher.queue.running` in threads.
 
-`thresher.queue.signals` says what signals do. Handlers that are not waited for are cancelled.
+`thresher.core.signals` says what signals do. Handlers that are not waited for are cancelled.
 """
 
 import asyncio
@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
+from thresher.core.signals import stopped_by_signals
 from thresher.queue.aio.message import Message
 from thresher.queue.problem import QueueClosed
 from thresher.queue.running import delay_after_failure, end_of_run, require_concurrency, settling
-from thresher.queue.signals import stopped_by_signals
 
 # How long a handler that was cancelled may take to end, where it is not waited for.
 _ABANDON_SECONDS = 1.0
@@ -49,7 +49,7 @@ class Running:
         Raises the error that ended the consumer, what a handler exits with, or `SystemExit` after a second signal.
         Cancelled, it cancels its handlers and waits for them.
         """
-        with stopped_by_signals(self):
+        with stopped_by_signals(self.stop, self.abandon):
             self._working = {self._loop.create_task(self._work()) for _ in range(self._concurrency)}
             for task in self._working:
                 task.add_done_callback(self._ended)

@@ -16,13 +16,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from thresher.kafka.group_membership import is_member
 from thresher.kafka.problem import BrokerLost, BrokerRefused, broker_problem
+from thresher.kafka.record_headers import headers_of
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.queue.hand_off.first_offsets import Beginning
 from thresher.queue.hand_off.intake import Intake
 from thresher.queue.hand_off.protocol import NoMember, Uncertain
 from thresher.queue.metrics import Figures
 from thresher.queue.problem import OffsetsLost
-from thresher.queue.wire.marker import Headers, MessageId
+from thresher.queue.wire.marker import MessageId
 from thresher.queue.wire.record import record_of
 
 logger = logging.getLogger(__name__)
@@ -161,7 +162,7 @@ class GroupMember:
             self._figures.count("skipped")
             return
         _, timestamp = message.timestamp()
-        self._intake.add(record_of(MessageId(partition, offset), message.value(), headers_read(message), timestamp))
+        self._intake.add(record_of(MessageId(partition, offset), message.value(), headers_of(message), timestamp))
 
     def _take_error(self, error: KafkaError, message: Message) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
@@ -206,16 +207,3 @@ class GroupMember:
 
 def _refused(error: KafkaError) -> NoMember | Uncertain:
     return NoMember(error.str()) if error.code() in _NO_MEMBER else Uncertain(error.str())
-
-
-def headers_read(message: Message) -> Headers:
-    """Return the headers of a record. A malformed name harms no message."""
-    try:
-        found = message.headers()
-    except UnicodeDecodeError:
-        # A name that is no text: the message is worth more than its headers.
-        return ()
-    if not found:
-        return ()
-    pairs = found.items() if isinstance(found, Mapping) else found
-    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer
 from thresher.core.errors import ThresherError
 from thresher.kafka.committed_tail import TailUnread
 from thresher.kafka.problem import BrokerLost
-from thresher.kafka.transactional import ProducerProblem
+from thresher.kafka.producer_problem import ProducerProblem
 from thresher.queue.buffer import ReceiveBuffer
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.first_offsets import Beginning

@@ -75,7 +75,7 @@ class Placing:
         noted: frozenset[int] = frozenset()
         # All partitions: somebody may have added some since a note was made.
         for place in range(self._producer.partitions(self._config.queues_topic, _ANSWER_SECONDS)):
-            with CommittedTail(self._config.queues_topic, place, self._config.clients, fenced=False) as tail:
+            with CommittedTail(self._config.queues_topic, place, self._config.clients) as tail:
                 noted |= notes_of(self._queue, topic_id, tail.whole())
         self._noted = noted
 

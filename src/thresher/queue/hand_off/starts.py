@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from thresher.kafka.producer_problem import ProducerRefused
 from thresher.kafka.refusal import Refusal
-from thresher.kafka.transactional import Produced, ProducerRefused
+from thresher.kafka.transactional import Produced
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.intake import Batch
 from thresher.queue.hand_off.protocol import Refused, Uncertain

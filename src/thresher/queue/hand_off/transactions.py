@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 from thresher.kafka.group_offsets import GroupOffset
 from thresher.kafka.problem import BrokerLost
+from thresher.kafka.producer_problem import MemberFenced, ProducerProblem
 from thresher.kafka.refusal import Refusal, refusal_of
-from thresher.kafka.transactional import MemberFenced, ProducerProblem, TransactionalProducer
+from thresher.kafka.transactional import TransactionalProducer
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.group import GroupMember
 from thresher.queue.hand_off.intake import Batch

@@ -4,17 +4,22 @@ For one term. A shard that starts over holds nothing: what it held before, nobod
 """
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 logger = logging.getLogger(__name__)
+
+_SAY_SECONDS = 60.0
 
 
 class HeldTopics:
     """Takes events in one thread; may be looked at from any other."""
 
-    def __init__(self, relay: str) -> None:
-        self._relay = relay
+    def __init__(self, relay: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._relay, self._monotonic = relay, monotonic
+        # By topic: when the log may next say that records were rejected, and how often they were since it last did.
+        self._said: dict[str, tuple[float, int]] = {}
         # Topics and why their rows wait, by shard; replaced as a whole.
         self._held: dict[int, dict[str, str]] = {}
 
@@ -41,6 +46,19 @@ class HeldTopics:
                     each: {name: why for name, why in held.items() if name != topic}
                     for each, held in self._held.items()
                 }
+            case "relaying":
+                self._held = {**self._held, shard: {}}
+            case _:
+                self._log(shard, event, fields, told)
+
+    def _log(self, shard: int, event: str, fields: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        match event:
+            case "rejected":
+                for topic in fields["topics"]:
+                    text = f"a transaction with {fields['records']} records was rejected, for topic {topic}"
+                    self._say(topic, f"{text}: {fields['why']}", told)
+            case "in doubt":
+                self._say("", f"shard {shard} recovers: {fields['why']}", told)
             case "dead":
                 logger.warning(
                     "rows set aside: %d, the first is %d: %s",
@@ -55,7 +73,21 @@ class HeldTopics:
                     fields["rows"],
                     extra=told,
                 )
-            case "relaying":
-                self._held = {**self._held, shard: {}}
+            case "strangers":
+                logger.warning(
+                    "records of strangers on the progress topic were left out: %d; grant nobody else Write on it",
+                    fields["records"],
+                    extra=told,
+                )
             case _:
                 logger.debug("shard %d: %s", shard, event)
+
+    def _say(self, about: str, text: str, told: Mapping[str, Any]) -> None:
+        """Say something once a minute at most: poison, for one, is found by many rejections."""
+        now = self._monotonic()
+        due, unsaid = self._said.get(about, (now, 0))
+        if now < due:
+            self._said[about] = (due, unsaid + 1)
+            return
+        self._said[about] = (now + _SAY_SECONDS, 0)
+        logger.warning("%s%s", text, f" ({unsaid} more since the last time)" if unsaid else "", extra=told)

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from thresher.delivery.problem import ForeignProgress
 from thresher.kafka.admin import Admin, TopicFacts
-from thresher.kafka.problem import BrokerLost, BrokerRefused
+from thresher.kafka.problem import BrokerLost, BrokerRefused, reason_of
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.relay.names import progress_topic
 from thresher.relay.settings import Settings
@@ -82,4 +82,4 @@ def broker_explained() -> Iterator[None]:
                 f"the broker refused: {reason.str()}; mend the relay's credentials, or grant it Create, Read, Write, "
                 "Describe, DescribeConfigs, Alter and Delete on its progress topic"
             ) from error
-        raise BrokerLost(f"the broker failed: {reason.str()}") from error
+        raise BrokerLost(f"the broker failed: {reason_of(reason)}") from error

@@ -1,6 +1,6 @@
 """A new leader takes over: in this order, so that whatever ran before neither goes on nor is forgotten.
 
-1. The outbox is what it should be; the tables beside it are there.
+1. The database keeps our sessions; the outbox is what it should be; the tables beside it are there.
 2. The control row is this outbox's, on this database system; the progress topic is the one that it knows.
 3. The term is written. From here on older leaders' shards end when they next look.
 4. The database sessions of older terms are ended: a stopped one could hold row locks for ever.
@@ -13,25 +13,34 @@ import uuid
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
+from thresher.core.clock import ServerClock
 from thresher.core.errors import Superseded
 from thresher.db.control import ControlRow, NewControlRow
 from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseRefused
+from thresher.delivery.claims import LANES, Claim
 from thresher.delivery.problem import ForeignProgress
 from thresher.kafka.admin import Admin, TopicFacts
-from thresher.kafka.committed_tail import CommittedTail
+from thresher.kafka.committed_tail import Opener
+from thresher.kafka.problem import BrokerLost
+from thresher.kafka.producer_problem import InitBlocked
 from thresher.kafka.transactional import TransactionalProducer
-from thresher.outbox.schema import check_relation
+from thresher.relay.leader.assumptions import require_known_system, require_usable
 from thresher.relay.leader.progress_topic import KEPT, broker_explained, known_topic, progress_limit, require_kept
 from thresher.relay.names import progress_topic, sessions, transactional_id
-from thresher.relay.protocol.progress import decode, merged
+from thresher.relay.progress_log import ProgressLog
+from thresher.relay.protocol.progress import merged
+from thresher.relay.protocol.seal import Seal
 from thresher.relay.settings import Mandate, Settings
 from thresher.relay.settle import Settlement
-from thresher.relay.store import store_of
+from thresher.relay.store import driver_store_of
 
 logger = logging.getLogger(__name__)
 
+# How long the database may take to answer: settling an hour of another layout takes its time.
+_ANSWER_SECONDS = 60.0
 # Its age is the broker's word: the clock of a relay may be wrong.
 _TOPIC_CONFIG = {**KEPT, "message.timestamp.type": "LogAppendTime"}
 
@@ -45,9 +54,13 @@ def take_over(
     leads now.
     """
     term = term or str(uuid.uuid4())
-    with closing(store_of(settings).session(f"{sessions(settings.name, term)}/d", locate=True)) as session:
+    application = f"{sessions(settings.name, term)}/d"
+    store = driver_store_of(settings, _ANSWER_SECONDS)
+    store.require_sessions(application)
+    with closing(store.session(application, locate=True)) as session:
         settings = replace(settings, outbox=session.outbox)
-        _prepare(session, settings)
+        differences = require_usable(session, settings)
+        session.create_tables()
         row = _own_row(session, settings, term)
         admin = Admin.of(settings.kafka)
         with broker_explained():
@@ -57,6 +70,9 @@ def take_over(
             return None
         # A stopped one may hold the control row too, in the middle of a mark.
         _end_sessions(session, settings, term)
+        if not wanted():
+            # The database took its time, and another process may lead by now.
+            return None
         taken = session.control.take(settings.name, term)
         if taken is None:
             raise Superseded("the control row was removed while this relay was starting")
@@ -88,15 +104,9 @@ def take_over(
         term_time=row.term_time,
         since=since,
         progress_topic_id=topic.topic_id,
+        secret=row.secret,
+        differences=frozenset(differences),
     )
-
-
-def _prepare(session: StoreSession, settings: Settings) -> None:
-    check = check_relation(session.relation(), settings.outbox, settings.shape)
-    if not check.usable:
-        reasons = "; ".join(str(finding) for finding in check.findings if finding.severity == "breaks")
-        raise DatabaseRefused(f"{settings.outbox} cannot serve as an outbox: {reasons}")
-    session.create_tables()
 
 
 def _own_row(session: StoreSession, settings: Settings, term: str) -> ControlRow:
@@ -123,12 +133,7 @@ def _own_row(session: StoreSession, settings: Settings, term: str) -> ControlRow
         raise ForeignProgress(
             f"the name {settings.name!r} is that of a relay of {row.outbox}: {settings.outbox} needs another name"
         )
-    # Rows of earlier versions have the system alone.
-    if row.system_id not in {system, system.partition("/")[0]}:
-        raise ForeignProgress(
-            f"the relay {settings.name!r} belongs to another database ({row.system_id}, this is {system}): a copy must "
-            f"not publish under its name. If this database has replaced it: 'thresher adopt {settings.name}'"
-        )
+    require_known_system(settings.name, row, system)
     return row
 
 
@@ -141,16 +146,26 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
                 admin.create_topic(name, partitions=max(settings.shards, row.shards), config=_TOPIC_CONFIG)
     found = known_topic(admin, settings.name, row.progress_topic_id)
     require_kept(admin, settings.name)
+    ours, theirs = False, ""
     for partition in range(found.partitions):
         # Before anything is fenced: the rightful owner must not notice.
-        with CommittedTail(name, partition, settings.kafka, fenced=False) as tail:
-            last = tail.last()
-        if last is not None and (owner := decode(last).origin.outbox_id) != row.outbox_id:
-            raise ForeignProgress(
-                f"the progress topic {name} belongs to another outbox ({owner}, this is {row.outbox_id}): two outboxes "
-                "on one broker need different names"
-            )
+        with ProgressLog.of(_seal(settings, row, partition), row.outbox_id, settings.kafka) as log:
+            ours |= log.last() is not None
+        if log.other_outbox is not None:
+            theirs = f"belongs to another outbox ({log.other_outbox}, this is {row.outbox_id})"
+        elif log.strangers:
+            theirs = theirs or "holds records that no relay wrote"
+    # A topic that this relay has had is its own, whatever others have written to it.
+    if theirs and not ours and row.progress_topic_id is None:
+        raise ForeignProgress(
+            f"the progress topic {name} {theirs}: it must be the relay's alone, and two outboxes on one broker need "
+            "different names"
+        )
     return found
+
+
+def _seal(settings: Settings, row: ControlRow, partition: int) -> Seal:
+    return Seal(secret=row.secret, topic=progress_topic(settings.name), partition=partition)
 
 
 def _end_sessions(session: StoreSession, settings: Settings, term: str) -> None:
@@ -174,18 +189,56 @@ def _settle_layout(session: StoreSession, settings: Settings, row: ControlRow, s
     settlement = Settlement(session.settlement)
     now = session.incarnation()
     for shard in range(shards):
-        name = transactional_id(settings.name, shard)
-        producer = TransactionalProducer(name, {**settings.kafka, **settings.producer})
-        producer.init(progress_topic(settings.name))
-        with CommittedTail(progress_topic(settings.name), shard, settings.kafka) as tail:
-            last = tail.last()
+        with _fenced(settings, _seal(settings, row, shard), row.outbox_id, ServerClock(now.now)) as log:
+            last = log.last()
             if last is None:
                 continue
-            record = decode(last)
-            whole = record.origin.incarnation != now.since
-            for each in merged(decode(data) for data in tail.whole()) if whole else [record]:
-                if each.origin.outbox_id != row.outbox_id:
-                    raise ForeignProgress("the progress topic holds records of another outbox")
+            whole = last.origin.incarnation != now.since
+            for each in merged(log.whole()) if whole else [last]:
                 if settlement.execute(each) < len(each.ids):
                     settlement.require_gone(each, recovering=True)
-        producer.discard()
+
+
+def _fenced(settings: Settings, seal: Seal, outbox_id: str, clock: ServerClock) -> ProgressLog:
+    """Fence whoever may write for a shard, with the lane whose claim counts, and return the log of what was written."""
+    claim = Claim(lane=0, claimant=str(uuid.uuid4()))
+    for _ in range(LANES + 1):
+        name = transactional_id(settings.name, seal.partition, claim.lane)
+        producer = TransactionalProducer(name, {**settings.kafka, **settings.producer})
+        blocked: InitBlocked | None = None
+        try:
+            try:
+                producer.init(seal.topic)
+            except InitBlocked as problem:
+                # Its owner may have left it for another lane.
+                blocked = problem
+            producer.now_ms = clock.now_ms()
+            # A broker that was cut off may show an old end of the progress, and does not show the claim.
+            written = None if blocked is not None else partial(_claimed, producer, claim, seal)
+            log = ProgressLog.of(seal, outbox_id, settings.kafka, commit_opener=written)
+            try:
+                log.last()
+            except BaseException:
+                log.close()
+                raise
+        finally:
+            producer.discard()
+        if blocked is None and log.holder == claim:
+            return log
+        log.close()
+        if blocked is not None and log.holder.lane == claim.lane:
+            raise blocked
+        claim = replace(claim, lane=log.holder.lane, number=claim.number + 1)
+    raise BrokerLost(f"another relay writes progress for shard {seal.partition} of {settings.name}")
+
+
+def _claimed(producer: TransactionalProducer, claim: Claim, seal: Seal) -> Opener:
+    """Commit a claim to the progress partition."""
+    key = claim.encoded()
+    record = (seal.topic, b"", key, seal.partition, 0, seal.headers(key, b""))
+    producer.begin()
+    producer.produce([(0, record)])
+    if undelivered := producer.flush():
+        raise BrokerLost(f"a record for {undelivered[0].topic} was not delivered: {undelivered[0].why}")
+    producer.commit()
+    return Opener.of(record)

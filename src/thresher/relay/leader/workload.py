@@ -9,20 +9,28 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from thresher.db.lock_holder import held_by
+from thresher.db.shape import BUCKETS
+from thresher.delivery.transforms import STEP as TRANSFORM
 from thresher.delivery.transforms import load
 from thresher.relay.leader.alarms import HeldTopics
+from thresher.relay.leader.server_probes import server_probes
+from thresher.relay.leader.shard_marks import ShardMarks
 from thresher.relay.leader.take_over import take_over
 from thresher.relay.leader.watch import RelayWatch
-from thresher.relay.names import progress_topic, sessions
+from thresher.relay.names import progress_topic, sessions, shard_sessions
 from thresher.relay.report.metrics import WORDING
 from thresher.relay.report.status import RelayReport
+from thresher.relay.reserved_topics import ReservedTopics
 from thresher.relay.settings import POLICY, Mandate, Settings
-from thresher.relay.store import store_of
+from thresher.relay.store import driver_store_of
 from thresher.service.report import Observed
 from thresher.service.workload import Look
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 
+# How long the database may take to answer: a look after a term that is gone, and a question about a step that hangs.
+_LOOK_SECONDS, _EXPLAIN_SECONDS = 10.0, 5.0
 # All that shards need.
 PRELOAD = ("thresher.relay.shard.steps", "thresher.delivery.transforms")
 
@@ -36,6 +44,7 @@ class RelayWorkload:
     def __init__(self, settings: Settings, *, policy: Policy | None = None, hook: str | None = None) -> None:
         self.settings = settings
         self._policy, self._hook = policy or POLICY, hook
+        self._marks = ShardMarks(settings.name)
 
     @property
     def name(self) -> str:
@@ -47,6 +56,11 @@ class RelayWorkload:
         """How many shards it has."""
         return self.settings.shards
 
+    @property
+    def probes(self) -> Mapping[str, Callable[[], None]]:
+        """How to reach its database and its broker."""
+        return server_probes(self.settings)
+
     def check(self, *, local: bool) -> None:
         """Load the transforms where they are on this machine: a mistake in a name must not displace a relay."""
         if local:
@@ -57,19 +71,22 @@ class RelayWorkload:
         mandate = take_over(self.settings, term=term, wanted=wanted)
         if mandate is None:
             return None
-        return RelayTerm(replace(mandate, hook=self._hook), self._policy)
+        self._marks.forget()
+        return RelayTerm(replace(mandate, hook=self._hook), self._policy, self._marks)
 
     def report(self, observed: Observed) -> RelayReport:
         """Return what a relay's pages add."""
-        return RelayReport(self.settings, observed)
+        return RelayReport(self.settings, observed, self._marks)
 
 
 class RelayTerm:
     """One take-over of a relay."""
 
-    def __init__(self, mandate: Mandate, policy: Policy = POLICY) -> None:
+    def __init__(self, mandate: Mandate, policy: Policy = POLICY, marks: ShardMarks | None = None) -> None:
         self._mandate, self._policy = mandate, policy
+        self._marks = marks or ShardMarks(mandate.settings.name)
         self._held = HeldTopics(mandate.settings.name)
+        self._watch: RelayWatch | None = None
 
     @property
     def id(self) -> str:
@@ -80,32 +97,53 @@ class RelayTerm:
     def pipeline(self) -> Pipeline:
         """Read, transform, publish."""
         settings, config = self._mandate.settings, {"mandate": self._mandate}
+        reserved = ReservedTopics(progress_topic(settings.name), settings.kafka)
         steps = [Step(function="thresher.relay.shard.steps:read", config=config)]
         if settings.transforms:
-            transforming = {"transforms": settings.transforms, "reserved": progress_topic(settings.name)}
+            transforming = {"transforms": settings.transforms, "reserved": reserved}
             steps.append(Step(function="thresher.delivery.transforms:apply", config=transforming))
         steps.append(Step(function="thresher.relay.shard.steps:publish", config=config))
         return Pipeline(name=settings.name, shards=settings.shards, steps=tuple(steps), policy=self._policy)
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Topics whose rows wait, and why."""
-        return self._held.alarms
+        """Topics whose rows wait and why, and what somebody should look at besides."""
+        watch = self._watch
+        return self._held.alarms if watch is None else {**self._held.alarms, **watch.alarms}
 
     @contextmanager
     def watch(self) -> Iterator[Sequence[Look]]:
-        """Look at the control row and the progress topic, and trim it."""
+        """Look at the control row and at what the guarantees rest on, and trim the progress topic."""
         with closing(RelayWatch(self._mandate)) as watch:
+            self._watch = watch
             yield watch.looks
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Take in an event of a shard."""
         self._held.observe(shard, event, fields)
+        self._marks.observe(shard, event, fields)
+
+    def work_waits(self) -> bool:
+        """Whether any row is pending."""
+        settings = self._mandate.settings
+        name = f"{sessions(settings.name, self._mandate.term)}/r"
+        with closing(driver_store_of(settings, _EXPLAIN_SECONDS).session(name)) as session:
+            return bool(session.probe(range(BUCKETS)).occupied())
+
+    def explain(self, shard: int, step: str) -> str | None:
+        """Say who holds the lock that a session of the shard waits for, if one does, or which transforms run."""
+        settings = self._mandate.settings
+        if step == TRANSFORM:
+            return f"of {', '.join(settings.transforms)}, one has not returned"
+        name = f"{sessions(settings.name, self._mandate.term)}/e"
+        with closing(driver_store_of(settings, _EXPLAIN_SECONDS).session(name)) as session:
+            return held_by(session.lock_holders(shard_sessions(settings.name, self._mandate.term, shard)))
 
     def taken_back(self) -> bool:
         """Whether the term went with a restore of the database, rather than with a newer relay's take-over."""
         mandate, settings = self._mandate, self._mandate.settings
-        with closing(store_of(settings).session(f"{sessions(settings.name, mandate.term)}/r")) as session:
+        name = f"{sessions(settings.name, mandate.term)}/r"
+        with closing(driver_store_of(settings, _LOOK_SECONDS).session(name)) as session:
             since = session.incarnation().since
             row = session.control.read(settings.name)
         return since != mandate.since and row is not None and row.term_time < mandate.term_time

@@ -1,85 +1,135 @@
 """The scoreboard of a shard that delivers at least once: which rows wait, and which keys have one in flight.
 
 1. Of a key, at most one row is in flight. Its barrier lowers when the row's purge has committed, and not before.
-2. Waves are as large as the limit of rows in flight allows, and keys take turns: one with many rows slows only itself.
+2. A transform may give a row another topic and key. Then the row is of both keys, the stored and the sent one, and
+   waits until it is the first of both.
+3. Waves are as large as the limit of rows in flight allows, and keys take turns: one with many rows slows only itself.
    A row without a key has no order to keep, and takes its turn as if it were the only one of its key.
-3. A row that was not sent goes back to the head of its key.
+4. A row that was not sent goes back to the head of its keys.
 """
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from thresher.delivery.row import Row
+from thresher.delivery.row import Record, Row
+
+
+class Marked(NamedTuple):
+    """A row on the scoreboard, with the streams that it is of."""
+
+    row: Row
+    streams: tuple[Any, ...]
+    size: int
 
 
 class Scoreboard:
     """Rows that are marked and not purged yet. Nothing here looks at a clock, a table or a broker."""
 
     def __init__(self, most_in_flight: int) -> None:
-        self._most = most_in_flight
-        # By stream; a row without a key is a stream of its own, by its id.
-        self._waiting: dict[Any, deque[Row]] = {}
-        # Streams with rows to send and none in flight, in the order of their turns.
-        self._ready: dict[Any, None] = {}
+        self.most_in_flight = most_in_flight
+        # By stream, each in the order in which its rows must be sent; and the bytes of each stream.
+        self._waiting: dict[Any, deque[Marked]] = {}
+        self._bytes: dict[Any, int] = {}
+        # Rows that are the first of all their streams, with none of them in flight, in the order of their turns.
+        self._ready: dict[int, Marked] = {}
+        self._sent: dict[int, Marked] = {}
         self._raised: set[Any] = set()
 
     @property
     def in_flight(self) -> int:
         """Rows whose purge has not committed."""
-        return len(self._raised)
+        return len(self._sent)
 
     @property
     def waiting(self) -> list[Row]:
         """Rows that were not sent yet."""
-        return [row for rows in self._waiting.values() for row in rows]
+        return [each.row for stream, rows in self._waiting.items() for each in rows if each.streams[0] == stream]
 
     @property
     def busy(self) -> bool:
         """Whether there is anything to do without another mark."""
-        return bool(self._raised or self._ready)
+        return bool(self._sent or self._ready)
 
-    def hot(self, many: int) -> list[Any]:
-        """Return the keys with so many rows waiting: more of them need not be marked."""
-        return [stream for stream, rows in self._waiting.items() if len(rows) >= many and isinstance(stream, tuple)]
+    def hot(self, many: int, much: int) -> list[Any]:
+        """Return the keys with so many rows or bytes waiting: more of them need not be marked."""
+        waiting = self._waiting
+        hot = {stream for stream, rows in waiting.items() if len(rows) >= many}
+        hot.update([stream for stream, size in self._bytes.items() if size >= much])
+        return [stream for stream in hot if isinstance(stream, tuple)]
 
     def add(self, rows: Iterable[Row]) -> None:
         """Take marked rows, in the order in which they must be sent."""
+        waiting, sizes, raised = self._waiting, self._bytes, self._raised
         for row in rows:
-            stream = _stream(row)
-            self._waiting.setdefault(stream, deque()).append(row)
-            if stream not in self._raised:
-                self._ready[stream] = None
+            marked = _marked(row)
+            first = True
+            for stream in marked.streams:
+                if stream in waiting:
+                    waiting[stream].append(marked)
+                    sizes[stream] += marked.size
+                    first = False
+                else:
+                    waiting[stream] = deque((marked,))
+                    sizes[stream] = marked.size
+                    first = first and stream not in raised
+            if first:
+                self._ready[row.id] = marked
 
     def wave(self) -> list[Row]:
         """Return the rows to send next, one of a key, and raise the barriers of their keys."""
         wave: list[Row] = []
-        room = self._most - len(self._raised)
+        waiting, sizes = self._waiting, self._bytes
+        room = self.most_in_flight - len(self._sent)
         while self._ready and len(wave) < room:
-            stream = next(iter(self._ready))
-            del self._ready[stream]
-            wave.append(self._waiting[stream].popleft())
-            self._raised.add(stream)
-            if not self._waiting[stream]:
-                del self._waiting[stream]
+            id_ = next(iter(self._ready))
+            marked = self._ready.pop(id_)
+            wave.append(marked.row)
+            self._sent[id_] = marked
+            for stream in marked.streams:
+                self._raised.add(stream)
+                rows = waiting[stream]
+                rows.popleft()
+                if rows:
+                    sizes[stream] -= marked.size
+                else:
+                    del waiting[stream], sizes[stream]
         return wave
 
     def purged(self, rows: Iterable[Row]) -> None:
         """Lower the barriers of rows whose purge has committed."""
+        waiting, raised = self._waiting, self._raised
         for row in rows:
-            stream = _stream(row)
-            self._raised.discard(stream)
-            if stream in self._waiting:
-                self._ready[stream] = None
+            marked = self._sent.pop(row.id)
+            raised.difference_update(marked.streams)
+            for stream in marked.streams:
+                if stream in waiting:
+                    first = waiting[stream][0]
+                    if len(first.streams) == 1 or self._is_first(first):
+                        self._ready[first.row.id] = first
 
     def again(self, rows: Iterable[Row]) -> None:
-        """Take back rows that were not sent: each is the first of its key again."""
+        """Take back rows that were not sent: each is the first of its keys again."""
         for row in rows:
-            stream = _stream(row)
-            self._waiting.setdefault(stream, deque()).appendleft(row)
-            self._raised.discard(stream)
-            self._ready[stream] = None
+            marked = self._sent.pop(row.id)
+            self._raised.difference_update(marked.streams)
+            for stream in marked.streams:
+                self._waiting.setdefault(stream, deque()).appendleft(marked)
+                self._bytes[stream] = self._bytes.get(stream, 0) + marked.size
+            self._ready[row.id] = marked
+
+    def _is_first(self, marked: Marked) -> bool:
+        """Whether nothing of any of its keys comes before a row, waiting or in flight."""
+        return all(stream not in self._raised and self._waiting[stream][0] is marked for stream in marked.streams)
 
 
-def _stream(row: Row) -> Any:
-    return row.id if row.key is None else row.stream
+def _marked(row: Row) -> Marked:
+    """Return the topics and keys within which a row's order is kept, stored and sent; its id where there is none."""
+    id_, _, topic, key, plan = row
+    if not isinstance(plan, Record):
+        return Marked(row, (id_ if key is None else (topic, key),), 0)
+    size = len(plan.value or b"") + len(plan.key or b"")
+    if plan.key is None or (plan.key == key and plan.topic == topic):
+        return Marked(row, (id_ if key is None else (topic, key),), size)
+    sent = (plan.topic, plan.key)
+    return Marked(row, (sent,) if key is None else ((topic, key), sent), size)

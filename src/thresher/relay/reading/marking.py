@@ -3,6 +3,7 @@
 One statement under the term, so that a leader that was superseded marks nothing. An older attempt under the same term
 may still mark: a row that comes back although it was marked tells of it, and the shard starts over. A mark need not be
 durable: a database that forgets one was restarted, and then the shard starts over. So it costs no flush to disk.
+Where transforms may give rows other keys, rows are marked by id over all buckets, and no key is left out.
 """
 
 import uuid
@@ -40,16 +41,18 @@ class Marking:
         self._buckets = list(buckets)
         self._leader, self._hot = leader, hot
         self._largest = largest_row(settings)
+        self._by_id = bool(settings.transforms)
         store = store_of(settings)
         self._session = store.session(application, durable=False)
         try:
-            require_same(self._session.incarnation().since, since)
-            self._marks = self._session.marks(settings.name, mandate.term)
+            found = self._session.incarnation()
+            require_same(found.since, since)
+            self._marks = self._session.marks(settings.name, mandate.term, table=found.table)
             self._probe = self._session.probe(self._buckets)
         except BaseException:
             self._session.close()
             raise
-        self._plan = ScanPlan(len(self._buckets), windows=False)
+        self._plan = ScanPlan(len(self._buckets), windows=False, by_id=self._by_id)
 
     def read(self, request: ReadRequest) -> pa.RecordBatch | FewRows | None:
         """Mark up to so many rows and bytes, and return them by id; None if there are none."""
@@ -59,10 +62,13 @@ class Marking:
             buckets=self._buckets,
             rows=request.rows,
             rows_per_bucket=self._plan.each(request.rows),
+            by_id=self._by_id,
             batch_bytes=request.bytes,
             largest_bytes=self._largest,
             held_topics=request.held,
-            hot_keys=self._hot(),
+            in_flight=request.held_rows,
+            # A key that is left out could be sent as one that is not.
+            hot_keys=() if self._by_id else (*self._hot(), *request.held_keys),
         )
         found = self._marks.mark(wanted, self._leader(request.generation))
         self._plan.learn_share(len(found), len(self._buckets), request.rows)

@@ -6,6 +6,7 @@ Reads are read committed, on the primary, in autocommit, and nothing is written 
 
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +16,19 @@ from thresher.db.shape import BUCKETS, Shape, bucket_of
 from thresher.delivery.stored_rows import FewRows, read_of
 from thresher.relay.reading.batch_size import RowSize
 from thresher.relay.reading.row_source import ReadRequest
-from thresher.relay.reading.scan_plan import HIGHEST, LOWEST, ByBuckets, FromHead, Observed, Position, ScanPlan, Window
+from thresher.relay.reading.scan_plan import (
+    HIGHEST,
+    LOWEST,
+    ByBuckets,
+    FromHead,
+    Horizon,
+    Observed,
+    Position,
+    RowBehind,
+    ScanPlan,
+    Window,
+    may_read_behind,
+)
 from thresher.relay.settings import Settings
 from thresher.relay.store import store_of
 
@@ -38,7 +51,10 @@ class PendingRows:
         # Rows that were sent and stay would be visited by windows for ever.
         windows = settings.shape is Shape.THRESHER and settings.settling is Settling.DELETE
         self._buckets = list(buckets)
-        self._plan = ScanPlan(len(self._buckets), windows=windows, shards=max(1, BUCKETS // len(self._buckets)))
+        # Transforms may give rows of several buckets one key.
+        self._by_id = bool(settings.transforms)
+        shards = max(1, BUCKETS // len(self._buckets))
+        self._plan = ScanPlan(len(self._buckets), windows=windows, shards=shards, by_id=self._by_id)
         self._reader: PendingReader = store_of(settings).pending_reader(application, since=since)
         self._largest = largest_row(settings)
         # The last read of many rows found many: the query for a few is not worth while.
@@ -46,7 +62,7 @@ class PendingRows:
         self._row_size = RowSize()
 
     def read(self, request: ReadRequest) -> pa.RecordBatch | FewRows | None:
-        """Return rows in the order of each key, by what was asked for; None if there are none."""
+        """Return rows in the order of each key, or by id for transforms, by what was asked for; None without any."""
         if not self._deep:
             if not request.in_flight:
                 self._plan.idle()
@@ -74,7 +90,7 @@ class PendingRows:
             now=time.monotonic(),
             generation=request.generation,
             rows=request.rows,
-            left_out=bool(request.held),
+            left_out=bool(request.held or request.held_keys or request.held_rows),
             heavy=heavy,
         )
         plan = self._plan.next(observed)
@@ -113,7 +129,7 @@ class PendingRows:
         return self._plan.begin(first - 1, horizon, observed)
 
     def _read_window(self, request: ReadRequest, position: Position, observed: Observed) -> pa.RecordBatch | None:
-        """Return rows behind the position, up to the first that is not old; None if no row is there."""
+        """Return rows behind the position, up to the first that may not be read; None if no row is there."""
         window, upto = self._look_among(request, position.last, position.horizon)
         if not window.num_rows:
             # Other shards, or nobody, had many ids in succession.
@@ -123,9 +139,8 @@ class PendingRows:
                 self._plan.end()
                 return None
             window, upto = self._look_among(request, following - 1, position.horizon)
-        new = pc.index(window.column("old"), False).as_py()
-        old = window.num_rows if new < 0 else new
-        batch = window.drop_columns("old").slice(0, min(old, request.rows))
+        rows = min(_readable(window, position, observed), request.rows)
+        batch = window.drop_columns(["age", "horizon_age"]).slice(0, rows)
         if batch.num_rows == window.num_rows:
             self._plan.read_window(upto)
         elif batch.num_rows == request.rows:
@@ -155,8 +170,10 @@ class PendingRows:
             rows_per_bucket=each,
             batch_bytes=request.bytes,
             largest_bytes=self._largest,
-            in_flight=request.in_flight,
+            in_flight={**request.held_rows, **request.in_flight} if request.held_rows else request.in_flight,
             held_topics=request.held,
+            hot_keys=request.held_keys,
+            by_id=self._by_id,
         )
 
     def _turn(self, id_: int, key: bytes | None) -> int:
@@ -172,3 +189,20 @@ class PendingRows:
         place = self._buckets.index(last) + 1
         self._buckets = self._buckets[place:] + self._buckets[:place]
         return place
+
+
+def _readable(window: pa.RecordBatch, position: Position, observed: Observed) -> int:
+    """Return how many rows come before the first that may not be read behind the position."""
+    rows: int = window.num_rows
+    if not rows:
+        return 0
+    ages = window.column("age")
+    horizon = Horizon(age=window.column("horizon_age")[0].as_py(), generation=position.generation)
+    youngest = RowBehind(age=pc.min(ages).as_py(), generation=observed.generation, left_out=observed.left_out)
+    if may_read_behind(youngest, horizon):
+        # As it mostly is: then all may be.
+        return rows
+    # Rows of one transaction have one age.
+    refused = [age for age in pc.unique(ages).to_pylist() if not may_read_behind(replace(youngest, age=age), horizon)]
+    place: int = pc.index(pc.is_in(ages, value_set=pa.array(refused, ages.type)), True).as_py()
+    return place

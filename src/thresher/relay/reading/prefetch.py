@@ -7,12 +7,13 @@ time is spent on that.
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
 
 from thresher.delivery.batch import Batch
 from thresher.delivery.columns import integers
-from thresher.delivery.stored_rows import FewRows, StoredBatch, split
+from thresher.delivery.stored_rows import FewRows, StoredBatch, row_sizes, split
 from thresher.relay.reading.read_ahead import ReadAhead
 from thresher.relay.reading.row_source import RowSource
 
@@ -41,8 +42,10 @@ class Prefetch:
         *,
         poll_seconds: float,
         convert: Callable[[StoredBatch], Batch] | None = None,
+        step: AbstractContextManager[None] | None = None,
     ) -> None:
-        """`convert` makes rows of a stored batch where no transform looks at it."""
+        """`convert` makes rows of a stored batch where no transform looks at it. `step` is entered for each read."""
+        self._step = nullcontext() if step is None else step
         self._ahead, self._open_source, self._convert = ahead, open_source, convert
         self._poll = poll_seconds
         self._last_found = self._last_look = 0.0
@@ -56,7 +59,8 @@ class Prefetch:
 
     def _run(self) -> None:
         try:
-            source = self._open_source()
+            with self._step:
+                source = self._open_source()
             try:
                 while not self._ahead.closed:
                     self._look(source)
@@ -71,7 +75,8 @@ class Prefetch:
         if request is None:
             return
         rows, began = ahead.size.rows, time.monotonic()
-        read = source.read(request)
+        with self._step:
+            read = source.read(request)
         if read is None:
             ended = time.monotonic()
             poll = max(self._poll, _BUSY_SECONDS) if request.in_flight else self._poll
@@ -82,7 +87,7 @@ class Prefetch:
         self._last_found = began
         found = versions(read)
         ahead.size.row_size.learn(read.nbytes, len(found))
-        ahead.claim(found, request.generation)
+        ahead.claim(found, request.generation, row_sizes(read) if ahead.by_bytes else ())
         for part in split(read, rows):
             self._give(StoredBatch(stored=part, generation=request.generation))
         if len(found) < _FEW:

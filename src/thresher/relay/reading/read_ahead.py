@@ -7,42 +7,51 @@ everything that was read before is forgotten, whole: a batch carries the generat
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from thresher.delivery.batch import Batch
 from thresher.delivery.stored_rows import StoredBatch
 from thresher.relay.reading.batch_size import BatchSize
-from thresher.relay.reading.row_source import ReadRequest
+from thresher.relay.reading.row_source import Key, ReadRequest
 
 _HELD_SECONDS = 2.0
-
-Key = tuple[str, bytes]
+# Rows behind one that is looked at again meanwhile. They are read again when that one can be sent, or is gone.
+_BEHIND_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
     """How far ahead to read: rows and bytes of a batch at most, and how many rows may be in flight for another read.
 
-    Without `window_rows`, about as many rows as a batch has may be in flight.
+    Without `window_rows`, about as many rows as a batch has may be in flight. With it, no more than `window_bytes` are,
+    but for one row that is larger by itself; another read begins when half of them are gone.
     """
 
     most_rows: int
     most_bytes: int = 16_000_000
     window_rows: int | None = None
+    window_bytes: int = 32_000_000
 
 
 class ReadAhead:
     """Shared by the reader's thread and the task's own. Safe from both."""
 
     def __init__(self, ahead: Ahead) -> None:
-        self._window = ahead.window_rows
+        self._window, self._window_bytes = ahead.window_rows, ahead.window_bytes
         self.size = BatchSize(most_rows=ahead.most_rows, most_bytes=ahead.most_bytes)
         self._changed = threading.Condition()
         self.generation = 0
         # Create times in microseconds, by id.
         self._in_flight: dict[int, int] = {}
+        # With a window: the bytes of each row in flight, by id, and of all together.
+        self._sizes: dict[int, int] = {}
+        self._bytes = 0
+        # Until when: topics, keys of a topic, and rows with their create times.
         self._held: dict[str, float] = {}
+        self._held_keys: dict[Key, float] = {}
+        self._held_rows: dict[tuple[int, int], float] = {}
         # Keys of which enough rows are marked; replaced as a whole by the publisher.
         self.hot: tuple[Key, ...] = ()
         self._ready: deque[Batch | StoredBatch] = deque()
@@ -68,18 +77,39 @@ class ReadAhead:
                 # Under an id that came back, another row may be in flight by now.
                 if in_flight.get(id_) == create_time:
                     del in_flight[id_]
+                    self._bytes -= self._sizes.pop(id_, 0)
             self._changed.notify_all()
 
-    def hold(self, topics: Iterable[str]) -> None:
-        """Leave these topics out for a while."""
+    def hold(
+        self,
+        topics: Iterable[str],
+        keys: Iterable[Key] = (),
+        rows: Mapping[int, int] = MappingProxyType({}),
+        behind: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """Leave these topics, keys and rows out for a while; rows that are `behind` others for longer."""
         with self._changed:
-            self._held.update(dict.fromkeys(topics, time.monotonic() + _HELD_SECONDS))
+            now = time.monotonic()
+            until = now + _HELD_SECONDS
+            self._held.update(dict.fromkeys(topics, until))
+            self._held_keys.update(dict.fromkeys(keys, until))
+            self._held_rows.update(dict.fromkeys(behind.items(), now + _BEHIND_SECONDS))
+            self._held_rows.update(dict.fromkeys(rows.items(), until))
+
+    def release(self) -> None:
+        """Leave nothing out any more."""
+        with self._changed:
+            self._held.clear()
+            self._held_keys.clear()
+            self._held_rows.clear()
 
     def discard(self) -> None:
         """Forget the rows in flight and the batches that were read: rows have gone back to the table."""
         with self._changed:
             self.generation += 1
             self._in_flight.clear()
+            self._sizes.clear()
+            self._bytes = 0
             self._ready.clear()
             self._changed.notify_all()
 
@@ -109,19 +139,31 @@ class ReadAhead:
                 return None
             now = time.monotonic()
             self._held = {topic: until for topic, until in self._held.items() if until > now}
+            self._held_keys = {key: until for key, until in self._held_keys.items() if until > now}
+            self._held_rows = {row: until for row, until in self._held_rows.items() if until > now}
             return ReadRequest(
                 rows=self.size.rows,
-                bytes=self.size.bytes,
+                bytes=self._most_bytes(),
                 in_flight=dict(self._in_flight),
                 held=list(self._held),
+                held_keys=list(self._held_keys),
+                held_rows=dict(self._held_rows.keys()),
                 generation=self.generation,
             )
 
-    def claim(self, rows: Mapping[int, int], generation: int) -> None:
+    @property
+    def by_bytes(self) -> bool:
+        """Whether the bytes of each row that is read have to be known."""
+        return self._window is not None
+
+    def claim(self, rows: Mapping[int, int], generation: int, sizes: Sequence[int] = ()) -> None:
         """Note rows that were read, by id with their create times, unless rows have gone back since."""
         with self._changed:
             if generation == self.generation:
                 self._in_flight.update(rows)
+                for id_, size in zip(rows, sizes, strict=False):
+                    self._bytes += size - self._sizes.get(id_, 0)
+                    self._sizes[id_] = size
 
     def offer(self, batch: Batch | StoredBatch) -> None:
         """Hand a batch over, unless rows have gone back since it was read."""
@@ -148,5 +190,12 @@ class ReadAhead:
 
     def _is_due(self) -> bool:
         """Whether to read: no batch is left, and at most one is sent and not settled: a read visits rows in flight."""
-        most = max(self.size.first_rows, self.size.rows) if self._window is None else self._window - 1
-        return not self._ready and len(self._in_flight) <= most
+        if self._ready:
+            return False
+        if self._window is None:
+            return len(self._in_flight) <= max(self.size.first_rows, self.size.rows)
+        return len(self._in_flight) < self._window and 2 * self._bytes <= self._window_bytes
+
+    def _most_bytes(self) -> int:
+        """Return how many bytes the next read may have."""
+        return self.size.bytes if self._window is None else min(self.size.bytes, self._window_bytes - self._bytes)

@@ -5,25 +5,31 @@ thread, which `Prefetch` runs.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
 
 from thresher.delivery.stored_rows import FewRows
 
+# A stored topic and key.
+Key = tuple[str, bytes]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
-    """What to read: at most so many rows and bytes, without rows in flight and topics that are held.
+    """What to read: at most so many rows and bytes, without rows in flight and what is held.
 
-    `in_flight` maps ids to create times, in microseconds. `generation` counts how often rows went back to the table.
+    `in_flight` and `held_rows` map ids to create times, in microseconds. `generation` counts how often rows went back
+    to the table.
     """
 
     rows: int
     bytes: int
     in_flight: Mapping[int, int]
     held: Collection[str] = ()
+    held_keys: Collection[Key] = ()
+    held_rows: Mapping[int, int] = field(default_factory=dict)
     generation: int = 0
 
 

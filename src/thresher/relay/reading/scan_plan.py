@@ -1,7 +1,8 @@
 """Which rows a shard reads next: the head of each bucket, or all its rows in a window of ids.
 
 **Safety.** A read by buckets overtakes nothing: it begins at the head of each bucket and leaves out what is in flight.
-A window is safe only under `may_read_behind`, and is cut off at the first row that is not older than its horizon.
+A window is cut off at its first row that `may_read_behind` refuses. That rule alone keeps windows safe: whatever is
+planned, no row is read that it refuses.
 
 **Speed.** Windows visit each page of a backlog once, and step over nothing. Reads by buckets step over rows that were
 settled and are not vacuumed yet; they serve tables without our index, large rows, and buckets that have few rows.
@@ -18,8 +19,52 @@ _POSITION_SECONDS = 10.0
 # During a backlog, a read by buckets this often, with few rows of each: a quiet bucket does not wait for older rows
 # of the others. And how long windows rest once they gave little.
 _FAIR_SECONDS, _FAIR_ROWS = 0.5, 64
+# Of an equal part, what one bucket may give in a read by id: a bucket with all rows gives an eighth of a read or more.
+_BY_ID_SHARE = 4
 # A window aims at a little less than a full read: rows beyond it are read again. It grows by this factor at most.
 _AIM, _MOST_GROWTH = 0.95, 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Horizon:
+    """The moment before the shard's first row was looked up: what windows go on from.
+
+    `age` is that of the oldest transaction that was running, prepared ones included; `generation` says how often rows
+    had gone back to the table. Ages count transactions: how many have begun since.
+    """
+
+    age: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBehind:
+    """A row that a window found behind those that were met before.
+
+    `age` is that of the transaction or savepoint that wrote it, by the same count as the horizon's. `generation` and
+    `left_out` are the read's: how often rows had gone back, and whether topics were held.
+    """
+
+    age: int
+    generation: int
+    left_out: bool = False
+
+
+def may_read_behind(row: RowBehind, horizon: Horizon) -> bool:
+    """Whether a row may be read behind those that were met before: it overtakes none that it has to follow.
+
+    1. It was written by a transaction that had ended before the horizon: one that began before every transaction that
+       ran then. So it was committed when the shard's first row was looked up, and so was every row that it has to
+       follow. All of those have been met, or come in this very window, which goes by id.
+    2. No row has gone back to the table since: else one that was met is not on its way any more.
+    3. No topic is held: else rows were left out that come back among those already met.
+
+    A savepoint begins after its transaction: as long as that one runs, the horizon is older than both. Ages are counted
+    modulo 2³², and a horizon lives for seconds: one whose age is negative is not believed, and a row that was frozen
+    long ago may look new, which costs a read from the head.
+    """
+    same = row.generation == horizon.generation and not row.left_out
+    return same and 0 <= horizon.age < row.age
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +112,6 @@ class Window:
     position: Position
 
 
-def may_read_behind(position: Position, observed: Observed) -> bool:
-    """Whether a window behind the position, cut off at the first row that is not old, overtakes nothing.
-
-    A row whose transaction ended before the horizon was committed when the shard's first row was looked up, and so was
-    every row that it must follow. All of those have been met, or come in this very window, which goes by id. That fails
-    once rows have gone back, and where an earlier read left rows out that this one would not.
-    """
-    return position.generation == observed.generation and not observed.left_out and observed.now < position.until
-
-
 class ScanPlan:
     """Plans the reads of one shard. Looks at no clock and no table.
 
@@ -89,9 +124,9 @@ class ScanPlan:
     | yes | yes | no | yes | `Window` |
     """
 
-    def __init__(self, buckets: int, *, windows: bool, shards: int = 1) -> None:
-        """`windows`: the table has our index, and settled rows leave it."""
-        self._buckets, self._windows = buckets, windows
+    def __init__(self, buckets: int, *, windows: bool, shards: int = 1, by_id: bool = False) -> None:
+        """`windows`: the table has our index, and settled rows leave it. `by_id`: rows come by id over all buckets."""
+        self._buckets, self._windows, self._by_id = buckets, windows, by_id
         self._backlog = False
         self._fair_at = self._rest_until = 0.0
         self._position: Position | None = None
@@ -107,12 +142,18 @@ class ScanPlan:
             return ByBuckets(self.each(observed.rows))
         if observed.now >= self._fair_at:
             return ByBuckets(max(1, min(_FAIR_ROWS, math.ceil(observed.rows / self._buckets))), fair=True)
-        if self._position is not None and may_read_behind(self._position, observed):
-            return Window(self._position)
+        position = self._position
+        if position is not None and position.generation == observed.generation and observed.now < position.until:
+            return Window(position)
         return FromHead()
 
     def each(self, rows: int) -> int:
-        """Return how many rows one bucket may give: about an equal part where all have many, all where one has."""
+        """Return how many rows one bucket may give: about an equal part where all have many, all where one has.
+
+        By id, every bucket is asked, and what is behind the last row of one that has more is asked for in vain.
+        """
+        if self._by_id:
+            return max(1, min(rows, math.ceil(rows * _BY_ID_SHARE / self._buckets)))
         return max(1, min(rows, math.ceil(rows * self._share / self._buckets)))
 
     def width(self, rows: int) -> int:

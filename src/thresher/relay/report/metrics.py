@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from functools import partial
 
+from thresher.core.topic_name import is_topic
 from thresher.delivery.fate import Kind as DeadKind
+from thresher.delivery.transforms import STEP as TRANSFORM
 from thresher.observe.histogram import Histogram, Scale
 from thresher.observe.metric import Family, MetricKind, Reading
 from thresher.observe.tally import summed
+from thresher.relay.leader.server_probes import SERVERS
 from thresher.relay.report.backlog import Backlog
 from thresher.relay.shard.meter import BATCH, END_TO_END, PUBLISH, SETTLE
 from thresher.service.metrics import ServiceMetrics, family
@@ -14,7 +17,9 @@ from thresher.service.report import Moment
 from thresher.service.wording import Wording
 
 # The words for a relay in its metrics, on its pages and in its log.
-WORDING = Wording(label="relay", verb="relay", doing="relaying", done="relayed", held="held_topics")
+WORDING = Wording(
+    label="relay", verb="relay", doing="relaying", done="relayed", held="held_topics", own_steps=frozenset({TRANSFORM})
+)
 # The errors that shards and take-overs meet most, beside those of every service.
 ERROR_KINDS = ("database_lost", "broker_lost", "producer_problem", "commit_unknown")
 
@@ -32,6 +37,11 @@ _BY_SHARD: dict[str, Family] = {
     "recovered": _counter(
         "recovered_records", "Rows settled by recovery: sent before, and not settled by whoever sent them.", "shard"
     ),
+    "strangers": _counter(
+        "foreign_progress_records",
+        "Records on the progress topic that others wrote, and that recovery left out.",
+        "shard",
+    ),
     "transactions": _counter("transactions", "Kafka transactions committed.", "shard"),
 }
 _DEAD = _counter("dead_records", "Rows that can never be sent and were set aside, by kind.", "shard", "kind")
@@ -47,29 +57,28 @@ _HISTOGRAMS: dict[Scale, Family] = {
         "16 rows of a transaction are looked at, each standing for its neighbours.",
     ),
 }  # fmt: skip
-_IN_FLIGHT_ROWS = _gauge("in_flight_records", "Rows that were sent and are not committed yet.", "shard")
+_IN_FLIGHT_ROWS = _gauge("in_flight_records", "Rows that were sent and are not settled yet.", "shard")
 _IN_FLIGHT_KEYS = _gauge("in_flight_keys", "Keys with a record in flight.", "shard")
 _PENDING = _gauge("pending_records", "Rows that wait; an estimate while thresher_pending_exact is 0.", "shard")
 _EXACT = _gauge("pending_exact", "1 while the pending rows were counted, 0 while there are too many to count.")
 _OLDEST = _gauge("oldest_pending_age_seconds", "Age of the oldest row that waits, 0 if none does.")
 _DEAD_ROWS = _gauge("dead_rows", "Rows set aside that nobody has replayed or dropped yet.")
 _BLOCKING = _gauge("blocking_rows", "Rows set aside that keep the later rows of their key waiting.")
-_HELD = _gauge("held_topics", "Topics whose rows wait because the topic is missing or forbidden.")
-_DATABASE = _gauge("database_up", "1 if the database answered this scrape; absent where it was not asked.")
+_HELD = _gauge(
+    "held_topics",
+    "Topics with rows that wait: missing, forbidden or unhealthy topics and partitions, or a failing transform.",
+)
 
 OWN_FAMILIES: tuple[Family, ...] = (
     *_BY_SHARD.values(), _DEAD, *_HISTOGRAMS.values(), _IN_FLIGHT_ROWS, _IN_FLIGHT_KEYS, _PENDING, _EXACT, _OLDEST,
-    _DEAD_ROWS, _BLOCKING, _HELD, _DATABASE,
+    _DEAD_ROWS, _BLOCKING, _HELD,
 )  # fmt: skip
 # All that a relay's process shows.
-FAMILIES: tuple[Family, ...] = (*ServiceMetrics(WORDING).families, *OWN_FAMILIES)
+FAMILIES: tuple[Family, ...] = (*ServiceMetrics(WORDING, servers=SERVERS).families, *OWN_FAMILIES)
 
 
-def readings(moment: Moment, backlog: Backlog | None, *, asked: bool) -> Iterator[Reading]:
-    """Yield what a relay adds to its service's metrics. An unknown figure is left out, rather than shown as 0.
-
-    `asked`: the database was; then no backlog means no answer.
-    """
+def readings(moment: Moment, backlog: Backlog | None) -> Iterator[Reading]:
+    """Yield what a relay adds to its service's metrics. An unknown figure is left out, rather than shown as 0."""
     relay = moment.name
 
     def reading(of: Family, value: float, *labels: str) -> Reading:
@@ -83,12 +92,11 @@ def readings(moment: Moment, backlog: Backlog | None, *, asked: bool) -> Iterato
     together = summed(moment.counts.values())
     for scale, of in _HISTOGRAMS.items():
         yield Reading(family=of, labels=(relay,), value=Histogram.read(scale, together))
-    yield reading(_HELD, len(moment.alarms))
+    # Other alarms have names that no topic can have.
+    yield reading(_HELD, sum(map(is_topic, moment.alarms)))
     for name, of in (("in_flight_rows", _IN_FLIGHT_ROWS), ("in_flight_keys", _IN_FLIGHT_KEYS)):
         for each in (shard for shard in moment.shards if name in shard.gauges):
             yield reading(of, each.gauges[name], str(each.shard))
-    if asked:
-        yield reading(_DATABASE, backlog is not None)
     if backlog is not None:
         yield from _of_backlog(relay, backlog)
 

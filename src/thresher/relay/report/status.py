@@ -13,11 +13,12 @@ from thresher.core.errors import PipelineProblem
 from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseLost
 from thresher.observe.metric import Reading
+from thresher.relay.leader.shard_marks import ShardMarks
 from thresher.relay.names import sessions
 from thresher.relay.report.backlog import Backlog, read_backlog
 from thresher.relay.report.metrics import ERROR_KINDS, OWN_FAMILIES, readings
 from thresher.relay.settings import Settings
-from thresher.relay.store import store_of
+from thresher.relay.store import driver_store_of
 from thresher.service.health import Role
 from thresher.service.report import Moment, Observed, StatusPart
 
@@ -32,6 +33,9 @@ _STANDBY_SECONDS = 1.0
 # Counted by shards, and shown for each of them.
 _SHARD_FIGURES = ("filtered", "dead", "recovered", "transactions")
 
+# What waits, or why that is not known; neither for a standby, which does not ask.
+Answer = tuple[Backlog | None, str | None]
+
 
 class RelayReport:
     """The part of one relay. Safe from any thread; `close` ends its thread."""
@@ -39,13 +43,20 @@ class RelayReport:
     families = OWN_FAMILIES
     error_kinds = ERROR_KINDS
 
-    def __init__(self, settings: Settings, observed: Observed) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, observed: Observed, marks: ShardMarks) -> None:
+        self._settings, self._marks = settings, marks
         self._reader = BacklogReader(settings, observed)
 
-    def status(self, moment: Moment) -> StatusPart:
+    def ask(self) -> Answer:
+        """Return what waits in the outbox, or why that is not known."""
+        return self._reader.look()
+
+    def status(self, moment: Moment, answer: Answer) -> StatusPart:
         """Return the outbox, what waits in it, and what became of its rows."""
-        backlog, trouble = self._reader.look()
+        backlog, trouble = answer
+        database = moment.servers.get("database")
+        if trouble is None and database is not None and not database.up:
+            trouble = database.text
         oldest = backlog.oldest_seconds if backlog else None
         return StatusPart(
             page={
@@ -61,15 +72,17 @@ class RelayReport:
                 each.shard: {
                     **{figure: moment.counts.get(each.shard, {}).get(figure, 0) for figure in _SHARD_FIGURES},
                     "pending": backlog.by_shard[each.shard] if backlog else None,
+                    # With which rows are marked.
+                    "leader_id": self._marks.leader_ids.get(each.shard),
                 }
                 for each in moment.shards
             },
         )
 
-    def readings(self, moment: Moment) -> Iterator[Reading]:
+    def readings(self, moment: Moment, answer: Answer) -> Iterator[Reading]:
         """Yield a relay's own metrics."""
-        backlog, trouble = self._reader.look()
-        return readings(moment, backlog, asked=backlog is not None or trouble is not None)
+        backlog, _ = answer
+        return readings(moment, backlog)
 
     def close(self) -> None:
         """End."""
@@ -85,13 +98,13 @@ class BacklogReader:
         self._wanted = self._closed = False
         self._looks = 0
         self._looked = float("-inf")
-        self._found: tuple[Backlog | None, str | None] = (None, None)
+        self._found: Answer = (None, None)
         self._session: StoreSession | None = None
         self._term = ""
         self._thread = threading.Thread(target=self._run, name="status-backlog", daemon=True)
         self._thread.start()
 
-    def look(self) -> tuple[Backlog | None, str | None]:
+    def look(self) -> Answer:
         """Return what waits, or why that is not known; neither for a standby, which does not ask."""
         with self._state:
             if time.monotonic() - self._looked >= _FRESH_SECONDS:
@@ -129,7 +142,7 @@ class BacklogReader:
                 self._state.notify_all()
         self._let_go()
 
-    def _ask(self) -> tuple[Backlog | None, str | None]:
+    def _ask(self) -> Answer:
         if self._observed.role is Role.STANDBY:
             return None, None
         try:
@@ -153,7 +166,7 @@ class BacklogReader:
                 pass
         # A session with an older term in its name is ended by whoever takes over, ourselves included.
         self._let_go()
-        self._session, self._term = store_of(settings).session(f"{sessions(settings.name, term)}/s"), term
+        self._session, self._term = driver_store_of(settings).session(f"{sessions(settings.name, term)}/s"), term
         return read_backlog(self._session, settings.shards)
 
     def _let_go(self) -> None:

@@ -5,30 +5,40 @@ successor ends the sessions, and its `init_transactions` ends the transaction.
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
-from thresher.delivery.effects import Handlers
-from thresher.delivery.transaction import ProgressTopic, Transactions
+from thresher.delivery.effects import DiscardReadAhead, Effect, Handlers, Recovered
+from thresher.delivery.lanes import Lanes, ProgressTopic
+from thresher.delivery.transaction import Transactions
 from thresher.kafka.admin import Admin
+from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.relay.leader.progress_topic import progress_limit
-from thresher.relay.names import buckets_of, progress_topic, sessions, transactional_id
+from thresher.relay.names import buckets_of, progress_topic, shard_sessions, transactional_id
 from thresher.relay.protocol.progress import encode
+from thresher.relay.protocol.seal import Seal
 from thresher.relay.reading.marking import Marking
 from thresher.relay.reading.pending_rows import PendingRows
 from thresher.relay.reading.read_ahead import ReadAhead
 from thresher.relay.reading.row_source import RowSource
 from thresher.relay.settings import Delivery, Mandate
-from thresher.relay.shard.factory import connector_of, producer_of
+from thresher.relay.shard.factory import producer_of
+from thresher.relay.shard.in_flight import IN_FLIGHT_KEYS
 from thresher.relay.shard.meter import Meter
 from thresher.relay.shard.recovery import Recovery
 from thresher.relay.shard.settling import SettleSteps
 from thresher.relay.shard.taking import Taking
 from thresher.relay.store import store_of
+from thresher.service.events.event import REFRESHED
 from thresher.spark.worker.shard import Shard
+
+# A lane whose last transaction does not end in this time is left for another.
+_TIMEOUTS = TransactionTimeouts(blocked_seconds=5.0)
+# Whether it has ended meanwhile is asked while all rows of the shard wait.
+_BRIEF = TransactionTimeouts(blocked_seconds=1.0, init_seconds=2.0)
 
 
 class Attempt:
@@ -39,39 +49,61 @@ class Attempt:
         self._shard, self._mandate, self._ahead = shard, mandate, ahead
         # Spark may run a task again within an attempt: marks are by what this process drew.
         self._drawn = uuid.uuid4()
-        self._application = f"{sessions(settings.name, mandate.term)}/{shard.index}"[:63]
-        store = store_of(settings, connector_of(settings.connection_factory))
-        session = shard.enter(closing(store.session(self._application)))
+        self._term = uuid.UUID(mandate.term)
+        self._application = shard_sessions(settings.name, mandate.term, shard.index)
+        session = shard.enter(closing(store_of(settings).session(self._application)))
         self._admin = Admin.of(settings.kafka)
         crash = CrashPoints(mandate.hook, shard.index)
         meter = Meter(shard, report=shard.event, waves=self._marking)
-        self.transactions = Transactions(
-            make=self._producer,
+        shard.note(IN_FLIGHT_KEYS, meter.in_flight.keys)
+        seal = Seal(secret=mandate.secret, topic=progress_topic(settings.name), partition=shard.index)
+        progress = ProgressTopic(topic=seal.topic, partition=shard.index, encode=encode, headers=seal.headers)
+        lanes = Lanes(
+            self._producer,
+            claimant=str(self._drawn),
             admin=self._admin,
-            progress=ProgressTopic(topic=progress_topic(settings.name), partition=shard.index, encode=encode),
+            progress=progress,
+            batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
+        )
+        self.transactions = Transactions(
+            lanes=lanes,
+            admin=self._admin,
+            progress=progress,
             observer=meter,
             crash=crash,
             lenient=self._marking,
             # A transform may take longer over a batch than a broker waits for a transaction.
             ahead=not settings.transforms,
-            batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
             wanted=lambda: ahead.ready,
         )
         self.settling = SettleSteps(
             mandate, session, ahead, self.leader if self._marking else None, crash, shard, meter
         )
-        self._recovery = Recovery(shard, mandate, session, self._admin, self.transactions, crash, meter)
+        self._recovery = Recovery(shard, mandate, session, self._admin, self.transactions, seal, crash, meter)
         self._crash = crash
 
     def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
         """Return what is done for each effect of a protocol."""
         taking = Taking(self._shard, self._mandate, self._ahead, batches, self.settling, self._crash)
-        return {
+        handlers = {
             **self._recovery.handlers,
             **self.transactions.handlers,
             **self.settling.handlers,
             **taking.handlers,
         }
+        if self._marking:
+            # From here on, rows are marked under another id.
+            handlers |= {each: self._then_tell_mark(handlers[each]) for each in (Recovered, DiscardReadAhead)}
+        return handlers
+
+    def _then_tell_mark(self, do: Callable[[Effect], None]) -> Callable[[Effect], None]:
+        def done(effect: Effect) -> None:
+            do(effect)
+            first = isinstance(effect, Recovered) and self._shard.attempt == 1
+            mark = self.leader(self._ahead.generation)
+            self._shard.event("marking" if first else REFRESHED, leader_id=str(mark))
+
+        return done
 
     def progress_bytes(self) -> int:
         """Return how large a progress record may be now."""
@@ -80,10 +112,12 @@ class Attempt:
     def leader(self, generation: int) -> uuid.UUID:
         """Return what rows are marked with: another id after each start over.
 
-        Not by term, shard and attempt, which come again where Spark runs a task again by itself: what the first had
-        marked would count as the second's, and be sent by nobody.
+        Its first half is that of the term, which is the leader's id, so that a mark in the table tells whose it is; the
+        shard's number follows. The rest is not the attempt's number, which comes again where Spark runs a task again by
+        itself: what the first had marked would count as the second's, and be sent by nobody.
         """
-        return uuid.uuid5(self._drawn, str(generation))
+        own = uuid.uuid5(self._drawn, str(generation))
+        return uuid.UUID(bytes=self._term.bytes[:8] + bytes([self._shard.index]) + own.bytes[:7])
 
     def open_source(self) -> RowSource:
         """Open what rows are read from. For the reader's thread."""
@@ -97,8 +131,10 @@ class Attempt:
     def _marking(self) -> bool:
         return self._mandate.settings.delivery is Delivery.AT_LEAST_ONCE
 
-    def _producer(self, more: dict[str, object]) -> TransactionalProducer:
+    def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
         settings = self._mandate.settings
-        name = transactional_id(settings.name, self._shard.index)
+        name = transactional_id(settings.name, self._shard.index, lane)
         properties = {**settings.kafka, **settings.producer, **more}
-        return TransactionalProducer(name, properties, make=producer_of(settings.producer_factory))
+        return TransactionalProducer(
+            name, properties, timeouts=_BRIEF if brief else _TIMEOUTS, make=producer_of(settings.producer_factory)
+        )  # fmt: skip

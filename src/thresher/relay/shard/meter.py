@@ -1,7 +1,7 @@
 """Counts what a shard does. A transaction costs a few additions, however many rows it has; no row costs anything.
 
-Every figure has one writer: those of settling are the settler's thread's, all others the task's own. So nothing is
-locked, and no addition is lost.
+Every figure has one writer: those of settling are the settler's thread's, all others the task's own. So nothing but
+`in_flight` is locked, and no addition is lost.
 """
 
 import functools
@@ -16,6 +16,7 @@ from thresher.kafka.refusal import fenced
 from thresher.observe.histogram import Scale
 from thresher.observe.tally import Counts, Tally
 from thresher.relay.protocol.progress import Progress
+from thresher.relay.shard.in_flight import InFlight
 
 BATCH = Scale("batch_records", (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 40_000))
 _STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -41,7 +42,8 @@ class Meter:
         waves: bool = False,
     ) -> None:
         """`report` takes events by name, with fields. `waves`: a transaction has one row of a key at most."""
-        self._tally, self._report, self._waves = tally, report, waves
+        self._tally, self._report = tally, report
+        self.in_flight = InFlight(tally, by_key=waves)
         self._monotonic = monotonic
         self._began: float | None = None
 
@@ -49,17 +51,27 @@ class Meter:
         """What the last owner left has been settled: from here on the shard relays."""
         self._tally.gauge("relaying", 1)
 
+    def strangers(self, records: int) -> None:
+        """Recovery found so many records among the progress that this relay did not write, and left them out."""
+        if records:
+            self._tally.count("strangers", records)
+            self._report("strangers", records=records)
+
     def begun(self) -> None:
         """A transaction was opened."""
         self._began = self._monotonic()
 
-    def in_flight(self, rows: int) -> None:
-        """So many rows are sent and not committed."""
-        self._tally.gauge("in_flight_rows", rows)
-        self._tally.gauge("in_flight_keys", rows if self._waves else 0)
+    def sent(self, rows: Rows) -> None:
+        """The records among these rows are handed to the client."""
+        self.in_flight.sent(rows.keys)
 
-    def in_doubt(self, why: str) -> None:
-        """Whether a transaction was committed is not known."""
+    def forgotten(self) -> None:
+        """Nothing that was sent and is not settled counts any more."""
+        self.in_flight.forget()
+
+    def in_doubt(self, problem: Exception, why: str) -> None:
+        """A producer is given up, and recovery finds out what became of its transaction."""
+        count_error(self._tally, problem)
         self._report("in doubt", why=why)
 
     def committed(self, progress: Any, rows: Rows, now_us: int | None) -> None:
@@ -93,6 +105,7 @@ class Meter:
     def settled(self, seconds: float) -> None:
         """A committed transaction's fates were executed in the table. For the settler's thread."""
         SETTLE.observe(self._tally, seconds)
+        self.in_flight.settled()
 
     def _count_unsent(self, progress: Progress) -> None:
         filtered = 0

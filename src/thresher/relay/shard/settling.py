@@ -40,6 +40,7 @@ class SettleSteps:
         self._settlement = Settlement(session.settlement)
         self._session, self._relay, self._term = session, mandate.settings.name, mandate.term
         self._gone = 0
+        self._step = shard.step("settle")
         self.settler: Settler[Progress] = shard.enter(closing(Settler(self._settle)))
 
     @property
@@ -51,11 +52,13 @@ class SettleSteps:
             Reset: self._reset,
         }
 
-    def _await_settled(self, _: AwaitSettled) -> None:
-        self.settler.wait()
+    def _await_settled(self, effect: AwaitSettled) -> bool:
+        if not self.settler.wait(effect.within_seconds):
+            return False
         gone, self._gone = self._gone, 0
         if gone:
             self._shard.event("gone", rows=gone)
+        return True
 
     def _reset(self, effect: Reset) -> None:
         if effect.ids and self._leader is not None:
@@ -64,6 +67,10 @@ class SettleSteps:
 
     def _settle(self, progress: Progress, recovering: bool) -> None:
         """Execute one record's fates. In the settler's thread."""
+        with self._step:
+            self._execute(progress, recovering)
+
+    def _execute(self, progress: Progress, recovering: bool) -> None:
         point = CrashPoint.RECOVERY_SETTLING if recovering else CrashPoint.SETTLING
         began = time.monotonic()
         mark = None if self._leader is None or recovering else self._leader(self._ahead.generation)

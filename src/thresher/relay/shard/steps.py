@@ -5,12 +5,15 @@ other about rows in flight through `ReadAhead`; rows travel in batches through t
 """
 
 import gc
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 from thresher.delivery.batch import NOTHING_YET, Batch, NothingYet, rows_of
-from thresher.delivery.carrier import Rules, ShardIdentity
+from thresher.delivery.carrier import ShardIdentity
+from thresher.delivery.effects import AwaitSettled, Effect, Settle, Take
+from thresher.delivery.rules import Rules
 from thresher.delivery.stored_rows import StoredBatch
 from thresher.relay.names import progress_topic
 from thresher.relay.protocol import exactly_once, mark_purge_reset
@@ -18,20 +21,28 @@ from thresher.relay.protocol.mark_purge_reset import Bounds
 from thresher.relay.protocol.progress import OutboxProgress
 from thresher.relay.reading.prefetch import Prefetch
 from thresher.relay.reading.read_ahead import Ahead, ReadAhead
+from thresher.relay.reserved_topics import ReservedTopics
 from thresher.relay.settings import Delivery, Mandate
 from thresher.relay.shard.attempt import Attempt
 from thresher.relay.shard.meter import counting_errors
 from thresher.spark.worker.shard import Shard
 
 _LOOK_SECONDS = 0.05
+# Effects that wait for rows, or for the settler, whose step is its own.
+_WAITS: tuple[type[Effect], ...] = (Take, Settle, AwaitSettled)
 
 
 def read_ahead_of(shard: Shard, mandate: Mandate) -> ReadAhead:
     """Return what the reader and the publisher of this attempt share."""
     limits = mandate.settings.limits
     if mandate.settings.delivery is Delivery.AT_LEAST_ONCE:
-        window = Bounds.of(limits).window_rows
-        ahead = Ahead(most_rows=limits.mark_rows, most_bytes=limits.batch_bytes, window_rows=window)
+        bounds = Bounds.of(limits)
+        ahead = Ahead(
+            most_rows=limits.mark_rows,
+            most_bytes=limits.batch_bytes,
+            window_rows=bounds.window_rows,
+            window_bytes=bounds.window_bytes,
+        )
     else:
         ahead = Ahead(most_rows=limits.batch_rows, most_bytes=limits.batch_bytes)
     return shard.share(ReadAhead, lambda: ReadAhead(ahead))
@@ -42,7 +53,7 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
     mandate: Mandate = config["mandate"]
     ahead = read_ahead_of(shard, mandate)
     attempt = shard.share(Attempt, lambda: Attempt(shard, mandate, ahead))
-    reserved = progress_topic(mandate.settings.name)
+    reserved = ReservedTopics(progress_topic(mandate.settings.name), mandate.settings.kafka)
 
     def convert(stored: StoredBatch) -> Batch:
         # A row in the progress topic would be taken for progress, and nobody could recover from it.
@@ -53,6 +64,7 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
         attempt.open_source,
         poll_seconds=mandate.settings.limits.poll_seconds,
         convert=None if mandate.settings.transforms else convert,
+        step=shard.step("read"),
     )
     with closing(prefetch):
         while not shard.stopping:
@@ -68,25 +80,39 @@ def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[Batch | N
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
     ahead = read_ahead_of(shard, mandate)
-    attempt = shard.share(Attempt, lambda: Attempt(shard, mandate, ahead))
+    with shard.step("connect"):
+        attempt = shard.share(Attempt, lambda: Attempt(shard, mandate, ahead))
+        progress_bytes = attempt.progress_bytes()
     me = ShardIdentity(outbox_id=mandate.outbox_id, term=mandate.term, shard=shard.index)
-    rules = Rules(poison=settings.poison, grace_seconds=settings.limits.grace_seconds)
+    rules = Rules(
+        poison=settings.poison, grace_seconds=settings.limits.grace_seconds, merging=bool(settings.transforms)
+    )
     progress = OutboxProgress(
         outbox_id=mandate.outbox_id,
         term=mandate.term,
         shard=shard.index,
         # Asked anew by each attempt: the one before may have failed because it was lowered.
-        most_bytes=attempt.progress_bytes(),
+        most_bytes=progress_bytes,
     )
     if settings.delivery is Delivery.AT_LEAST_ONCE:
         steps = mark_purge_reset.protocol(me, rules, progress, Bounds.of(settings.limits))
     else:
         steps = exactly_once.protocol(me, rules, progress)
     handlers = attempt.handlers(batches)
+    running: dict[type[Effect], AbstractContextManager[None]] = {
+        effect: nullcontext() if effect in _WAITS else shard.step(step_name(effect)) for effect in handlers
+    }
     answer: Any = None
     while True:
         try:
             effect = steps.send(answer)
         except StopIteration:
             return
-        answer = handlers[type(effect)](effect)
+        kind = type(effect)
+        with running[kind]:
+            answer = handlers[kind](effect)
+
+
+def step_name(effect: type[Effect]) -> str:
+    """Return an effect's name as a step of its shard: `ReadControl` is `read control`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", effect.__name__).lower()

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from thresher.core.errors import ThresherError
+from thresher.core.interruptible import interruptible
 from thresher.spark.driver.engine_status import EngineStatus
 from thresher.spark.driver.lifecycle import STOP_MARGIN_SECONDS, Lifecycle
 from thresher.spark.driver.observer import Observer, ObserverThread
@@ -94,7 +95,9 @@ class Engine:
         """
         if self._status.state is EngineState.NEW:
             raise EngineProblem("the engine was not started")
-        if self._status.done.wait(seconds) and self._status.error is not None:
+        with interruptible():
+            done = self._status.done.wait(seconds)
+        if done and self._status.error is not None:
             raise self._status.error
         return self.snapshot()
 

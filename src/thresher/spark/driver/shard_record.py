@@ -1,6 +1,6 @@
 """One shard as the driver holds it: its state, its connected task, and its figures over all attempts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from thresher.core.errors import ThresherError
@@ -20,6 +20,8 @@ class _Figures:
     past: Mapping[str, Number] = field(default_factory=dict)
     counts: Mapping[str, Number] = field(default_factory=dict)
     gauges: Mapping[str, Number] = field(default_factory=dict)
+    steps: Mapping[str, Number] = field(default_factory=dict)
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     resident: int | None = None
     # Events that earlier tasks could not send, and that this task could not send.
     past_dropped: int = 0
@@ -69,6 +71,8 @@ class ShardRecord:
                 self._figures,
                 counts=_numbers(frame["counts"]),
                 gauges=_numbers(frame["gauges"]),
+                steps=_numbers(frame["steps"]),
+                notes=_texts(frame["notes"]),
                 resident=int(frame["resident"]),
                 dropped=int(frame["dropped"]),
             )
@@ -82,7 +86,7 @@ class ShardRecord:
     def snapshot(self, now: float) -> ShardSnapshot:
         """Return the shard's part of the engine's snapshot."""
         state, figures = self.state, self._figures
-        # Host, process and gauges are shown only of a connected task.
+        # Host, process, gauges and steps are shown only of a connected task.
         present = self.identity if state.task is not None else None
         return ShardSnapshot(
             shard=self.shard,
@@ -96,8 +100,16 @@ class ShardRecord:
             resident_bytes=figures.resident if present else None,
             counts=figures.sums(),
             gauges=dict(figures.gauges) if present else {},
+            steps=dict(figures.steps) if present else {},
+            notes=dict(figures.notes) if present else {},
             events_dropped=figures.past_dropped + figures.dropped + self.unobserved,
         )
+
+
+def _texts(given: object) -> dict[str, Sequence[str]]:
+    if not isinstance(given, dict) or not all(isinstance(texts, list) for texts in given.values()):
+        raise TypeError("notes are lists of texts")
+    return given
 
 
 def _numbers(given: object) -> dict[str, Number]:

@@ -1,20 +1,16 @@
 """Runs an engine as a program's main work: the first SIGINT or SIGTERM stops it in good order, the second kills it.
 
-A program that already has a SparkContext keeps its own signal handlers.
+See `thresher.core.signals`. A program that already has a SparkContext keeps its own signal handlers.
 """
 
 import contextlib
-import signal
-import threading
 from collections.abc import Iterator
-from types import FrameType
 from typing import Protocol
 
+from thresher.core import signals
 from thresher.spark.driver.engine import Engine
 from thresher.spark.driver.snapshot import Snapshot
 from thresher.spark.session.session import has_context
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stoppable(Protocol):
@@ -37,22 +33,8 @@ def run(engine: Engine) -> Snapshot:
 @contextlib.contextmanager
 def stopped_by_signals(engine: Stoppable) -> Iterator[None]:
     """Let signals stop the engine meanwhile. Does nothing outside the main thread or beside a SparkContext."""
-    if has_context() or threading.current_thread() is not threading.main_thread():
+    if has_context():
         yield
         return
-    asked = False
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            engine.kill()
-        else:
-            asked = True
-            engine.request_stop()
-
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
+    with signals.stopped_by_signals(engine.request_stop, lambda _status: engine.kill()):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,5 +1,6 @@
 """The state of an engine and its shards at one moment, for status commands, metrics and tests."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -36,6 +37,10 @@ class ShardSnapshot:
     # Sums over all attempts. Counts that a killed attempt made after its last heartbeat are missing.
     counts: dict[str, Number] = field(default_factory=dict)
     gauges: dict[str, Number] = field(default_factory=dict)
+    # The steps that run, and for how many seconds.
+    steps: dict[str, Number] = field(default_factory=dict)
+    # What its functions tell with each heartbeat, by name.
+    notes: dict[str, Sequence[str]] = field(default_factory=dict)
     # Events that were reported faster than they could be sent or observed.
     events_dropped: int = 0
 

@@ -13,7 +13,6 @@ import shlex
 import signal
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -34,6 +33,7 @@ from thresher.spark.session.cds_archive import CdsArchive
 from thresher.spark.session.settings import java_options
 
 logger = logging.getLogger(__name__)
+_java = logging.getLogger("thresher.spark.java")
 
 _EXTRA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOOK_SECONDS = 0.02
@@ -52,16 +52,12 @@ class Jvm:
         self._temporary = Throwaway("thresher-spark-")
         self._python = python
         self._ending = threading.Lock()
-        # A copy, because descriptor 2 may be another file in a program that was started without standard error.
-        self._stderr = _own_stderr()
         try:
             jars, place = home / "jars", self._temporary.path
             self._archive = CdsArchive(java, jars, pyspark.__version__, make=make_archive, workplace=place)
             self._process = self._start(settings, home, java.environment)
         except BaseException:
             self._temporary.remove()
-            if self._stderr is not None:
-                os.close(self._stderr)
             raise
         self._hooks: Any = None
         self._directory: Any = None
@@ -104,16 +100,12 @@ class Jvm:
         )
 
     def _pass_on_output(self) -> None:
-        """Copy Java's output to standard error, without its usual noise, until the pipe is closed."""
+        """Log the output of Java and of its workers, without the usual noise, until the pipe is closed."""
         with self._process.stdout or io.BytesIO() as output:
             for line in output:
-                if _NOISE not in line:
-                    self._said.append(line.decode(errors="replace").rstrip())
-                    with contextlib.suppress(OSError):
-                        if self._stderr is not None:
-                            os.write(self._stderr, line)
-        if self._stderr is not None:
-            os.close(self._stderr)
+                if _NOISE not in line and (text := line.decode(errors="replace").rstrip()):
+                    self._said.append(text)
+                    _java.warning("spark: %s", text)
 
     def connect(self, abort: Bell) -> JavaGateway:
         """Wait until the JVM is up and return its gateway. Raises `SparkFailed`; `StopForced` when `abort` rings."""
@@ -172,13 +164,6 @@ class Jvm:
                 if self._process.stdin is not None:
                     self._process.stdin.close()
             self._temporary.remove()
-
-
-def _own_stderr() -> int | None:
-    try:
-        return os.dup(sys.__stderr__.fileno()) if sys.__stderr__ is not None else None
-    except (OSError, ValueError):
-        return None
 
 
 @contextlib.contextmanager

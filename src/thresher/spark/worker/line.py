@@ -2,7 +2,8 @@
 
 1. Hello: token, version, shard, attempt, Spark's task attempt id, host, process and parent. The driver welcomes or
    refuses the task.
-2. Heartbeats go both ways from then on. The task's carry its figures; its events are sent as they happen.
+2. Heartbeats go both ways from then on. The task's carry its figures and the ages of the steps that run; its events
+   are sent as they happen.
 3. The driver sends `stop` and `kill`, which `task_watch` obeys.
 4. At the end the task sends its last figures, or the reason why it ends its own process.
 
@@ -23,6 +24,7 @@ from thresher.spark.problem import LineRefused, LineUnreachable, VersionMismatch
 from thresher.spark.process import look, resident_bytes
 from thresher.spark.task_spec import TaskSpec
 from thresher.spark.wakeup_pipe import WakeupPipe
+from thresher.spark.worker.running_steps import RunningSteps
 from thresher.spark.worker.shard import Figures
 
 _CONNECT_SECONDS = 10.0
@@ -37,9 +39,10 @@ class LineReplaced(Exception):  # noqa: N818 - an ordinary end
 class Line:
     """One task's line. `event` and `wake` are for the main thread; after `open`, the rest is for the watch's thread."""
 
-    def __init__(self, spec: TaskSpec, figures: Figures, *, task: int) -> None:
+    def __init__(self, spec: TaskSpec, figures: Figures, *, task: int, steps: RunningSteps | None = None) -> None:
         self._spec = spec
         self._figures = figures
+        self._steps = steps or RunningSteps()
         self._task = task
         # Read at once: if the daemon dies later, the parent's id changes.
         self.parent = os.getppid()
@@ -171,7 +174,14 @@ class Line:
     def _report(self) -> Frame:
         # Each copy is one step of the interpreter, so that the main thread can go on counting.
         counts, gauges = dict(self._figures.counts), dict(self._figures.gauges)
-        return {"counts": counts, "gauges": gauges, "resident": resident_bytes(), "dropped": self._dropped}
+        return {
+            "counts": counts,
+            "gauges": gauges,
+            "steps": self._steps.ages(),
+            "notes": self._figures.told(),
+            "resident": resident_bytes(),
+            "dropped": self._dropped,
+        }
 
     def _flush(self, opened: FrameSocket) -> None:
         """Wait until the driver has taken all bytes, for a second at most."""

@@ -13,6 +13,7 @@ from thresher.core.errors import shorten
 from thresher.observe.tally import Number
 from thresher.spark.bell import Bell
 from thresher.spark.problem import FigureInvalid
+from thresher.spark.worker.running_steps import RunningStep, RunningSteps
 
 T = TypeVar("T")
 _LONGEST_NAME = 200
@@ -26,6 +27,13 @@ class Figures:
 
     counts: dict[str, Number] = field(default_factory=dict)
     gauges: dict[str, Number] = field(default_factory=dict)
+    # Asked for at each beat.
+    notes: dict[str, Callable[[], list[str]]] = field(default_factory=dict)
+
+    def told(self) -> dict[str, list[str]]:
+        """Return what the notes say now, 64 KiB of each at most. For the line's thread."""
+        told = {name: tell() for name, tell in self.notes.copy().items()}
+        return {name: texts for name, texts in told.items() if len(json.dumps(texts)) <= _MOST_BYTES}
 
 
 class Shard:
@@ -42,6 +50,7 @@ class Shard:
         figures: Figures,
         resources: ExitStack,
         on_event: Callable[[str, dict[str, Any]], None] = lambda _name, _fields: None,
+        steps: RunningSteps | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.index = index
@@ -53,6 +62,7 @@ class Shard:
         self._bell = bell
         self._resources = resources
         self._on_event = on_event
+        self._steps = steps or RunningSteps()
 
     @property
     def stopping(self) -> bool:
@@ -74,6 +84,13 @@ class Shard:
         found: T = self._shared[kind]
         return found
 
+    def step(self, name: str) -> RunningStep:
+        """Return a step to enter while it runs, by one thread at a time: the driver is told which steps run how long.
+
+        A step that waits for rows, or for another step, is none: it would look as if it hung.
+        """
+        return self._steps.step(name)
+
     @property
     def counts(self) -> Mapping[str, Number]:
         """What this attempt has counted so far."""
@@ -88,6 +105,11 @@ class Shard:
         """Set a figure that goes up and down; it ends with the attempt. Raises `FigureInvalid`."""
         gauges = self._figures.gauges
         gauges[name] = plain(name, value) if name in gauges else _first(gauges, name, value)
+
+    def note(self, name: str, tell: Callable[[], list[str]]) -> None:
+        """Have the driver told with each beat what this function returns. It is called in another thread."""
+        _require_name(name)
+        self._figures.notes[name] = tell
 
     def event(self, name: str, **fields: Any) -> None:
         """Tell the driver that something happened. Fields are what JSON can carry, 64 KiB of it at most."""

@@ -19,6 +19,7 @@ from thresher.spark.pipeline import Step
 from thresher.spark.problem import StepUnusable, VersionMismatch
 from thresher.spark.task_spec import PackedTaskSpec, TaskSpec
 from thresher.spark.worker.line import Line, LineReplaced, version_mismatch
+from thresher.spark.worker.running_steps import RunningSteps
 from thresher.spark.worker.shard import Figures, Shard
 from thresher.spark.worker.task_watch import TaskWatch
 
@@ -45,7 +46,8 @@ def run_shard(spec: TaskSpec, figures: Figures, *, task: int) -> Outcome:
     """Run one attempt and return when the chain has ended. `task_watch` may end the process earlier."""
     # The driver's places come last: they are needed only for modules that the worker cannot find otherwise.
     sys.path += [place for place in spec.path if place not in sys.path]
-    line = Line(spec, figures, task=task)
+    steps = RunningSteps()
+    line = Line(spec, figures, task=task, steps=steps)
     try:
         line.open()
     except LineReplaced:
@@ -54,7 +56,7 @@ def run_shard(spec: TaskSpec, figures: Figures, *, task: int) -> Outcome:
         return outcome_of(error)
     bell = Bell()
     watch = TaskWatch(line, spec.policy, bell)
-    outcome = _run_watched(spec, bell, figures, line, watch)
+    outcome = _run_watched(spec, bell, figures, line, watch, steps)
     # The outcome is known; a function may have closed the descriptors that are closed here.
     with contextlib.suppress(Exception):
         watch.close()
@@ -64,7 +66,9 @@ def run_shard(spec: TaskSpec, figures: Figures, *, task: int) -> Outcome:
     return outcome
 
 
-def _run_watched(spec: TaskSpec, bell: Bell, figures: Figures, line: Line, watch: TaskWatch) -> Outcome:
+def _run_watched(
+    spec: TaskSpec, bell: Bell, figures: Figures, line: Line, watch: TaskWatch, steps: RunningSteps
+) -> Outcome:
     first: BaseException | None = None
 
     def on_close(error: BaseException | None) -> None:
@@ -83,6 +87,7 @@ def _run_watched(spec: TaskSpec, bell: Bell, figures: Figures, line: Line, watch
                 figures=figures,
                 resources=resources,
                 on_event=line.event,
+                steps=steps,
             )
             watch.start()
             # Imported only now, under the watch, because an import may take long or hang.

@@ -44,7 +44,7 @@ class Fleet:
         plan = self._plan
         if plan.history:
             history = HistoryWriter(plan.history, plan.run)
-            history.open_run(plan.topic)
+            history.open_run(plan.topic, epoch=time.time_ns() - time.monotonic_ns())
             history.close()
         context = multiprocessing.get_context("spawn")
         lines: dict[Connection[Any, Any], int] = {}

@@ -5,16 +5,35 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.outbox import Limits, Message, Shape
 from thresher.outbox.admission import Admission
-from thresher.testing.history import IDENTITY_HEADER, identity
+from thresher.testing.history import IDENTITY_HEADER, Content, identity
+from thresher.testing.record import content_of
 
 # Beyond it all records have one key, and the weights are too small for a float.
 _LARGEST_SKEW = 10
+# A name that comes twice, a header without a value, and an empty one.
+_HEADERS = (("kind", b"one"), ("kind", b"two"), ("nothing", None), ("empty", b""))
+# Times of rows lie in the minute before the run: a broker refuses those that are far off.
+_TIMES = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """In what a record differs from most: no key, more headers, a partition, a time so long before the run's start."""
+
+    keyless: bool = False
+    headers: bool = False
+    partition: int | None = None
+    milliseconds: int | None = None
+
+
+PLAIN = Variation()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +42,9 @@ class Plan:
 
     `records` counts every row that is generated, those of rolled-back transactions too. `skew` is Zipf's exponent: 0
     for equal keys, 1 for a few hot ones. With `own_keys` each key belongs to one writer, otherwise all share all.
+    `varied` is the share of rows without a key, and also that of rows with more headers, with a partition (the first),
+    and with a timestamp; a row may have several of these. Timestamps lie in the minute before `started`; without it, no
+    row has one.
     """
 
     dsn: str = field(repr=False)
@@ -41,6 +63,8 @@ class Plan:
     rate: float | None = None
     skew: float = 0.0
     own_keys: bool = False
+    varied: float = 0.0
+    started: datetime | None = None
     seed: int = 0
     run: str
     history: Path | None = None
@@ -67,6 +91,7 @@ class Plan:
         yield not 0 <= self.interval_milliseconds < math.inf, f"interval = {self.interval_milliseconds}: 0 or more"
         yield self.rate is not None and not 0 < self.rate < math.inf, f"rate = {self.rate}: it must be above 0"
         yield not 0 <= self.skew <= _LARGEST_SKEW, f"skew = {self.skew}: 0 to {_LARGEST_SKEW} is possible"
+        yield not 0 <= self.varied <= 1, f"varied share = {self.varied}: 0 to 1 is possible"
         yield not 0 <= self.patience_seconds < math.inf, f"patience = {self.patience_seconds}: 0 or more"
 
     def _refusals(self) -> Iterator[InvalidInput]:
@@ -77,15 +102,28 @@ class Plan:
             yield error
         try:
             largest = identity(self.run, self.writers, self.records).encode()
-            Admission(self.shape, Limits()).row(self.message(largest, f"key-{self.keys:x}"))
+            variation = Variation(keyless=True, headers=True, partition=0, milliseconds=0) if self.varied else PLAIN
+            Admission(self.shape, Limits()).row(self.message(largest, f"key-{self.keys:x}", variation))
         except InvalidInput as error:
             yield error
 
-    def message(self, mark: bytes, key: str) -> Message:
+    def message(self, mark: bytes, key: str, variation: Variation = PLAIN) -> Message:
         """Return a record with this identity and key."""
         # The identity opens the value where it fits, so that a mixed-up value is seen too.
         value = None if self.blank else mark[: self.value_bytes].ljust(self.value_bytes, b".")
-        return Message(topic=self.topic, key=key.encode(), value=value, headers=((IDENTITY_HEADER, mark),))
+        return Message(
+            topic=self.topic,
+            key=None if variation.keyless else key.encode(),
+            value=value,
+            headers=((IDENTITY_HEADER, mark), *(_HEADERS if variation.headers else ())),
+            partition=variation.partition,
+            timestamp=self._timestamp(variation.milliseconds),
+        )
+
+    def _timestamp(self, milliseconds: int | None) -> datetime | None:
+        if self.started is None or milliseconds is None:
+            return None
+        return self.started - timedelta(milliseconds=milliseconds)
 
     def records_of(self, writer: int) -> int:
         """Return how many of the rows are this writer's."""
@@ -99,6 +137,10 @@ class Load:
     messages: list[Message]
     rows: list[tuple[int, str | None]]
     roll_back: bool
+
+    def contents(self) -> list[Content]:
+        """Return what the messages say, for the history."""
+        return [content_of(message) for message in self.messages]
 
 
 def loads(plan: Plan, writer: int) -> Iterator[Load]:
@@ -114,7 +156,18 @@ def loads(plan: Plan, writer: int) -> Iterator[Load]:
         messages = []
         rows: list[tuple[int, str | None]] = []
         for key in draw.choices(keys, cum_weights=weights, k=size):
-            messages.append(plan.message(identity(plan.run, writer, number).encode(), key))
-            rows.append((number, key))
+            variation = _drawn(draw, plan.varied, number) if plan.varied else PLAIN
+            messages.append(plan.message(identity(plan.run, writer, number).encode(), key, variation))
+            rows.append((number, None if variation.keyless else key))
             number += 1
         yield Load(messages=messages, rows=rows, roll_back=draw.random() < plan.rollback_share)
+
+
+def _drawn(draw: random.Random, share: float, number: int) -> Variation:
+    keyless, headers, placed, timed = (draw.random() < share for _ in range(4))
+    return Variation(
+        keyless=keyless,
+        headers=headers,
+        partition=0 if placed else None,
+        milliseconds=number % _TIMES if timed else None,
+    )

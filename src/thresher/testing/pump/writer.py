@@ -86,7 +86,7 @@ class Writer:
                 break
             begin = time.monotonic_ns()
             if self._history:
-                self._history.begin(self._index, number, begin, load.rows)
+                self._history.begin(self._index, number, begin, load.rows, load.contents())
             outcome = self._transact(load)
             end = time.monotonic_ns()
             if self._history:

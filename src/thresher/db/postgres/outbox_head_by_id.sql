@@ -1,0 +1,18 @@
+-- The head of a shard by id, whatever the bucket: for transforms, which may give rows of several buckets one key.
+-- Index: (bucket, id) WHERE dispatched_time IS NULL, once per bucket, as in outbox_head. A bucket that gives `each` rows
+-- may have more: no row behind its last one is taken, or it would overtake them.
+WITH heads AS MATERIALIZED (
+SELECT b.bucket AS own, h.*
+  FROM unnest(%(buckets)s::smallint[]) AS b(bucket)
+ CROSS JOIN LATERAL (
+{pick}
+ ORDER BY i.bucket, i.id
+ LIMIT %(each)s) h
+), cut AS (
+SELECT max(f.id) AS id FROM heads f GROUP BY f.own HAVING count(*) >= %(each)s
+)
+SELECT h.id, h.create_time, h.topic, h.key, h.value, h.header_keys, h.header_values, h.partition, h.timestamp, h.flaw
+  FROM heads h
+ WHERE h.id <= (SELECT coalesce(min(c.id), 9223372036854775807) FROM cut c)
+ ORDER BY h.id
+ LIMIT %(rows)s

@@ -1,0 +1,272 @@
+"""Lets the rows of a batch through that can be sent now; holds the others, or condemns them when their grace is over.
+
+1. Rows of a topic that is not there wait: the stored topic is left out of reads for a while.
+2. A row that asks for a partition that is not there, or that is not due to be tried again, waits with its key; if there
+   are many, with its stored topic.
+3. Where a transform may merge topics and keys, rows wait one by one instead, each with those that are sent behind it
+   (`withheld`). Once the first of them can be sent, all are read again from the head, by id, before any of them is.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any
+
+from thresher.delivery.effects import CloseAhead, Effect, Hold, Lift, ReadControl, Release, Survey, TryLane
+from thresher.delivery.fate import Kind, dead
+from thresher.delivery.ownership import Ownership
+from thresher.delivery.row import Record, Row, RowList, Rows
+from thresher.delivery.rules import Rules
+from thresher.delivery.waiting.row_states import RowStates
+from thresher.delivery.waiting.topic_states import TopicState, TopicStates
+from thresher.delivery.waiting.withheld import LeftOut, Withheld, sent_stream
+from thresher.kafka.topic_status import Available, Surveyed, TopicStatus
+
+# A read leaves out so many single rows at most, with their keys; beyond that, their topics.
+_MOST_HELD_ROWS = 1_000
+# Rows that come behind one that waits for its partition or its time join it for so long without another look.
+_AGAIN_SECONDS = 2.0
+
+
+class Gate:
+    """What waits, of one attempt. For one thread; the time comes with a survey."""
+
+    def __init__(self, rules: Rules, ownership: Ownership) -> None:
+        self._rules, self._ownership = rules, ownership
+        self.topics = TopicStates(rules.grace_seconds)
+        self.rows = RowStates(rules.grace_seconds)
+        self.withheld = Withheld()
+        # What the batch leaves in the table: the rest of these stored topics, and of these keys.
+        self._held_topics: set[str] = set()
+        self._held_streams: set[Any] = set()
+        # Topics with a partition that some rows have waited for, and that has come.
+        self._came: set[str] = set()
+
+    def begin(self) -> None:
+        """Take in that another batch begins."""
+        self._held_topics, self._held_streams = set(), set()
+
+    def let_through(self, rows: Rows, behind: Callable[[], Iterable[Row]]) -> Generator[Effect, Any, Rows]:
+        """Look at the topics; return the rows that can be settled now. `behind`: rows that were read for later."""
+        topics = rows.topics
+        if not topics and not self.withheld:
+            return rows
+        answer: Surveyed = yield Survey(topics)
+        found = self.topics.surveyed(answer.topics, answer.now)
+        for topic in (*found.lifted, *self.rows.forget_unseen(answer.now)):
+            yield Lift(topic)
+        lost = found.topics
+        if found.due:
+            lost = {**lost, **(yield from self._put_off(found.due))}
+        if self._rules.merging:
+            rows = yield from self._one_by_one(rows, lost, answer, behind)
+        else:
+            if lost:
+                rows = yield from self._miss(rows, lost)
+            rows = yield from self._placed(rows, answer)
+        for topic in sorted(self._came):
+            if not self.rows.waits_for(topic):
+                yield Lift(topic)
+        self._came.clear()
+        return rows
+
+    def _put_off(self, due: Iterable[str]) -> Generator[Effect, Any, Mapping[str, TopicState]]:
+        """Return the topics that are due for another try and must not have one yet, with their states.
+
+        Each try of a topic that does not answer may cost a lane. While one is blocked by the last try, the lane itself
+        tells whether the topic takes anything.
+        """
+        for lane in sorted(self._ownership.blocked):
+            # The try takes its time, and fences whoever has the lane now.
+            yield CloseAhead()
+            self._ownership.require_mine((yield ReadControl()))
+            if not (yield TryLane(lane)):
+                return self.topics.put_off(due, (yield Survey(frozenset())).now)
+            self._ownership.blocked.discard(lane)
+        return {}
+
+    def _miss(self, rows: Rows, lost: Mapping[str, TopicState]) -> Generator[Effect, Any, Rows]:
+        """Hold the rows of lost topics, or condemn them when the grace is over."""
+        kept: list[Row] = []
+        why = ""
+        newly: set[str] = set()
+        expired = {topic for topic, state in lost.items() if self.topics.expired(state)}
+        for row in rows:
+            plan = row.plan
+            if not isinstance(plan, Record) or plan.topic not in lost:
+                kept.append(row)
+            elif plan.topic in expired:
+                kept.append(self._lost(row, lost[plan.topic]))
+            else:
+                newly.add(row.topic)
+                why = lost[plan.topic].why
+        if newly:
+            self._held_topics |= newly
+            yield Hold(frozenset(newly), why, frozenset(lost) - expired)
+        return RowList([row for row in RowList(kept).blocked_left_out() if row.topic not in self._held_topics])
+
+    def _placed(self, rows: Rows, surveyed: Surveyed) -> Generator[Effect, Any, Rows]:
+        """Hold rows that ask for a partition that is not there or are not due again, or condemn them."""
+        if not rows.asks_for_partitions and not self.rows and not self._held_streams:
+            return rows
+        # Whether a row may have another plan than before.
+        changed, surveyed = yield from self._partitions(rows, surveyed)
+        placed: list[Row] = []
+        waiting: list[Row] = []
+        reason = ""
+        for row in rows:
+            if row.stream in self._held_streams:
+                continue
+            there = _beyond(row.plan, surveyed.topics)
+            why = self._waits(row, there, surveyed.now)
+            if isinstance(why, Row):
+                placed.append(why)
+                changed = True
+            elif why is not None:
+                reason = why
+                waiting.append(row)
+                if row.stream is not None:
+                    self._held_streams.add(row.stream)
+            else:
+                placed.append(row if there is None else self._misplaced(row, there))
+        if waiting:
+            yield self._hold_of(waiting, reason)
+            placed = [row for row in placed if row.topic not in self._held_topics]
+        if not changed and len(placed) == len(rows):
+            return rows
+        return RowList(placed).blocked_left_out()
+
+    def _one_by_one(
+        self, rows: Rows, lost: Mapping[str, TopicState], surveyed: Surveyed, behind: Callable[[], Iterable[Row]]
+    ) -> Generator[Effect, Any, Rows]:
+        """Hold rows that cannot be sent now, and those that are sent behind them, each by itself; or condemn them."""
+        plain = not rows.asks_for_partitions and not self.rows and not self.withheld
+        if not lost and plain:
+            return rows
+        if not plain:
+            _, surveyed = yield from self._partitions(rows, surveyed)
+        kept: list[Row] = []
+        waiting: list[LeftOut] = []
+        until = surveyed.now + _AGAIN_SECONDS
+        # Why the rows of a topic and key wait, as they are sent, from the first of them on.
+        stopped: dict[Any, str] = {}
+        for row in rows:
+            verdict = self._verdict(row, lost, surveyed, stopped)
+            if isinstance(verdict, Row):
+                kept.append(verdict)
+            else:
+                away = _topic_of(row) in lost
+                waiting.append(LeftOut(row, verdict, surveyed.now if away else until, _topic_of(row) if away else None))
+                stopped.setdefault(sent_stream(row) or row.id, verdict)
+        if self.withheld.overtaken_by(kept) or self.withheld.waits_for(surveyed.topics.keys() - lost.keys()):
+            self.withheld.release()
+            yield Release()
+            return RowList()
+        self.withheld.readmit(kept)
+        if waiting:
+            gone = {topic: state.why for topic, state in lost.items() if not self.topics.expired(state)}
+            for row in behind():
+                topic = _topic_of(row) if _topic_of(row) in gone else None
+                why = gone.get(_topic_of(row)) or stopped.get(sent_stream(row))
+                if why is not None:
+                    waiting.append(LeftOut(row, why, surveyed.now, topic))
+            yield self._hold_singly(waiting, alone=not kept)
+        return RowList(kept).blocked_left_out()
+
+    def _verdict(
+        self, row: Row, lost: Mapping[str, TopicState], surveyed: Surveyed, stopped: Mapping[Any, str]
+    ) -> Row | str:
+        """Return a row that can be settled now; or why it waits."""
+        state = lost.get(_topic_of(row))
+        if state is not None:
+            return self._lost(row, state) if self.topics.expired(state) else state.why
+        stream = sent_stream(row)
+        joins = stopped.get(stream) or self.withheld.why(stream, surveyed.now)
+        if joins is not None:
+            return joins
+        there = _beyond(row.plan, surveyed.topics)
+        verdict = self._waits(row, there, surveyed.now)
+        if verdict is not None:
+            return verdict
+        return row if there is None else self._misplaced(row, there)
+
+    def _hold_singly(self, waiting: Sequence[LeftOut], *, alone: bool) -> Hold:
+        """Hold these rows, as far as there is room. `alone`: there is nothing else to send."""
+        first, behind = self.withheld.leave_out(waiting)
+        crowded = len(first) + len(behind) < len(waiting)
+        why = waiting[0].why
+        if crowded:
+            why = f"{why}; so many rows wait one by one that the whole shard waits behind them"
+        return Hold(
+            frozenset(),
+            why,
+            missing=frozenset(_topic_of(each.row) for each in waiting),
+            rows=first,
+            behind=behind,
+            resting=crowded and alone,
+        )
+
+    def _hold_of(self, waiting: Sequence[Row], why: str) -> Hold:
+        """Hold rows that wait, with their keys; or the topics that they are stored for, if there are many."""
+        many = self.rows.waiting_rows > _MOST_HELD_ROWS
+        if many:
+            self._held_topics |= {row.topic for row in waiting}
+        return Hold(
+            frozenset(row.topic for row in waiting if many),
+            why,
+            missing=frozenset(row.plan.topic for row in waiting if isinstance(row.plan, Record)),
+            streams=frozenset(row.stream for row in waiting if row.stream is not None and not many),
+            rows={row.id: row.create_time for row in waiting if row.stream is None and not many},
+        )
+
+    def _partitions(self, rows: Rows, surveyed: Surveyed) -> Generator[Effect, Any, tuple[bool, Surveyed]]:
+        """Return what is known of the topics, after a fresh look where a partition is asked for that is not there."""
+        doubtful = {_topic_of(row) for row in rows if _beyond(row.plan, surveyed.topics) is not None}
+        if not doubtful:
+            return False, surveyed
+        # Partitions may have been added since we last looked.
+        return True, (yield Survey(frozenset(doubtful), fresh=True))
+
+    def _waits(self, row: Row, there: int | None, now: float) -> Row | str | None:
+        """Return why a row waits, if it does: for its partition, or until it is tried again; or it, as a dead row."""
+        key = (row.id, row.create_time)
+        if there is not None and isinstance(row.plan, Record):
+            why = _missing(row.plan, there)
+            return why if self.rows.wait(key, row.plan.topic, why, now) else None
+        state = self.rows.look(key, now)
+        if state is None:
+            return None
+        if self.rows.overdue(state):
+            return self._condemned(row, Kind.REJECTED, self._rules.in_vain(state.why))
+        if not state.retry_at:
+            # Its partition has come. Only a row that was refused goes alone when it is tried again.
+            self.rows.clear(key)
+            self._came.add(state.topic)
+        return state.why if now < state.retry_at else None
+
+    def _lost(self, row: Row, state: TopicState) -> Row:
+        """Return a row of a topic that was not there for the whole of its grace."""
+        reason = self._rules.in_vain(state.why)
+        return self._condemned(row, state.kind or Kind.REJECTED, reason, max(1, state.tries))
+
+    def _misplaced(self, row: Row, there: int) -> Row:
+        """Return a row whose partition was not there for the whole of its grace."""
+        return self._condemned(row, Kind.NO_PARTITION, self._rules.in_vain(_missing(row.plan, there)))
+
+    def _condemned(self, row: Row, kind: Kind, reason: str, attempts: int = 1) -> Row:
+        return row._replace(plan=self._rules.condemned(row, dead(kind, reason, attempts)))
+
+
+def _topic_of(row: Row) -> str:
+    """Return the topic that a row is sent to; none that can be, if it is not."""
+    return row.plan.topic if isinstance(row.plan, Record) else ""
+
+
+def _beyond(plan: Any, statuses: Mapping[str, TopicStatus]) -> int | None:
+    """Return how many partitions there are, if it is a record that asks for one beyond them."""
+    status = statuses.get(plan.topic) if isinstance(plan, Record) and plan.partition >= 0 else None
+    if not isinstance(status, Available) or plan.partition < status.partitions:
+        return None
+    return status.partitions
+
+
+def _missing(plan: Any, there: int) -> str:
+    return f"partition {plan.partition} of {plan.topic} is not there: it has {there}"

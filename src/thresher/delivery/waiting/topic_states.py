@@ -1,0 +1,106 @@
+"""Why the rows of a topic wait: one state for each topic that cannot be written to.
+
+1. What the cluster says of a topic counts: a topic that it calls unavailable waits, and is lifted when it is available.
+2. A topic that refused a record, or did not answer for one, although it is called available, is tried again after a
+   while. Only a record that it takes lifts it.
+3. A state with a kind says what rows die of when the grace is over. Without a kind nothing is said about the rows:
+   they wait, however long.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from thresher.delivery.fate import DEAD_KINDS, Kind
+from thresher.delivery.waiting.grace import Grace, waited
+from thresher.kafka.topic_status import TopicStatus, Unavailable
+
+# A refusal costs the other topics a recovery, a silence also the time that a flush waits.
+_REFUSED_SECONDS = 1.0
+_SILENT_SECONDS, _LONGEST_SILENT_SECONDS = 5.0, 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """Why a topic cannot be written to, since when, and how often it was tried in vain."""
+
+    kind: Kind | None
+    why: str
+    waited: Grace
+    tries: int = 0
+    # After a try in vain: when the next one is due.
+    retry_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """The topics whose rows wait, and those that do not any more. `due`: did not answer, and are to be tried again."""
+
+    topics: Mapping[str, TopicState]
+    lifted: tuple[str, ...] = ()
+    due: tuple[str, ...] = ()
+
+
+class TopicStates:
+    """The states. For one thread; the time is passed in."""
+
+    def __init__(self, grace_seconds: float) -> None:
+        self._grace_seconds = grace_seconds
+        self._states: dict[str, TopicState] = {}
+
+    def surveyed(self, statuses: Mapping[str, TopicStatus], now: float) -> Waiting:
+        """Take in what the cluster says, and return which of these topics wait."""
+        waiting: dict[str, TopicState] = {}
+        lifted, due = [], []
+        for topic, status in statuses.items():
+            state = self._states.get(topic)
+            if isinstance(status, Unavailable):
+                waiting[topic] = self._note(topic, DEAD_KINDS.get(status.refusal), status.why, now)
+            elif state is not None and not state.tries:
+                del self._states[topic]
+                lifted.append(topic)
+            elif state is not None and now < state.retry_at:
+                waiting[topic] = state
+            elif state is not None and state.kind is None:
+                due.append(topic)
+        return Waiting(topics=waiting, lifted=tuple(lifted), due=tuple(due))
+
+    def put_off(self, topics: Iterable[str], now: float) -> Mapping[str, TopicState]:
+        """Put the next try of all topics that did not answer off, for longer each time; return these topics' states."""
+        for topic, state in self._states.items():
+            if state.kind is None and state.tries:
+                tries = state.tries + 1
+                self._states[topic] = replace(state, tries=tries, retry_at=now + _pause(tries))
+        return {topic: self._states[topic] for topic in topics if topic in self._states}
+
+    def refused(self, topic: str, kind: Kind | None, why: str, now: float) -> None:
+        """Take in that a topic refused a record; without a kind, that it did not answer for one."""
+        state = self._note(topic, kind, why, now)
+        pause = _REFUSED_SECONDS if kind is not None else _pause(state.tries)
+        self._states[topic] = replace(state, tries=state.tries + 1, retry_at=now + pause)
+
+    def delivered(self, topics: Iterable[str]) -> list[str]:
+        """Take in that these topics took records, and return those that waited."""
+        return [topic for topic in topics if self._states.pop(topic, None) is not None] if self._states else []
+
+    def expired(self, state: TopicState) -> bool:
+        """Whether the rows of a topic are to be set aside."""
+        return state.kind is not None and state.waited.over(self._grace_seconds)
+
+    def _note(self, topic: str, kind: Kind | None, why: str, now: float) -> TopicState:
+        before = self._states.get(topic)
+        # A grace begins with a kind.
+        same = before.waited if before is not None and before.kind is not None and kind is not None else None
+        state = TopicState(
+            kind=kind,
+            why=why,
+            waited=waited(same, now, self._grace_seconds),
+            tries=before.tries if before is not None else 0,
+            retry_at=before.retry_at if before is not None else 0.0,
+        )
+        self._states[topic] = state
+        return state
+
+
+def _pause(tries: int) -> float:
+    """Return for how long a topic that did not answer is left alone."""
+    return min(_LONGEST_SILENT_SECONDS, _SILENT_SECONDS * 2.0 ** min(tries, 10))

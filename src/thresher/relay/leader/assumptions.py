@@ -1,0 +1,31 @@
+"""What a relay takes for granted about its database: seen to by a take-over, and watched for as long as it leads.
+
+What breaks a guarantee raises. What merely differs from the table that we would make is returned, for the watch to tell
+of what is new.
+"""
+
+from thresher.db.control import ControlRow
+from thresher.db.outbox_store import StoreSession
+from thresher.db.problem import DatabaseRefused
+from thresher.delivery.problem import ForeignProgress
+from thresher.outbox.schema import check_relation
+from thresher.relay.settings import Settings
+
+
+def require_usable(session: StoreSession, settings: Settings) -> dict[str, str]:
+    """Return what about the outbox differs, and how. Raises `DatabaseRefused` if the guarantees do not hold on it."""
+    check = check_relation(session.relation(), settings.outbox, settings.shape)
+    if not check.usable:
+        reasons = "; ".join(str(finding) for finding in check.findings if finding.severity == "breaks")
+        raise DatabaseRefused(f"{settings.outbox} cannot serve as an outbox: {reasons}")
+    return {f"outbox, {finding.subject}": finding.detail for finding in check.findings}
+
+
+def require_known_system(name: str, row: ControlRow, system_id: str) -> None:
+    """Raise `ForeignProgress` if this database is not the one that the control row was made in."""
+    # Rows of earlier versions have the system alone.
+    if row.system_id not in {system_id, system_id.partition("/")[0]}:
+        raise ForeignProgress(
+            f"the relay {name!r} belongs to another database ({row.system_id}, this is {system_id}): a copy must not "
+            f"publish under its name. If this database has replaced it: 'thresher adopt {name}'"
+        )

@@ -1,0 +1,64 @@
+"""Reaches for the servers of a process now and then, so that it knows whether it could lead: whatever its role.
+
+1. Each server has a thread of its own: one that hangs says nothing about the others.
+2. A server that another part has reached within 15 s is left alone: a healthy leader is not probed at all.
+3. A server that was not reached is tried again after 5 s.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+
+from thresher.service.health import ServerHealth
+from thresher.service.ledger import Ledger
+from thresher.service.servers.reach import Reach
+
+_REACHED_SECONDS, _LOST_SECONDS = 15.0, 5.0
+_END_SECONDS = 1.0
+Probe = Callable[[], None]
+
+
+def rest_seconds(health: ServerHealth) -> float:
+    """Return for how long a server need not be probed: a probe of one that is not up is due."""
+    return max(0.0, _REACHED_SECONDS - health.seconds) if health.up else 0.0
+
+
+class Probing:
+    """The probes of one process. An error of a probe is counted and noted; its thread goes on."""
+
+    def __init__(self, probes: Mapping[str, Probe], reach: Reach, ledger: Ledger) -> None:
+        self._reach, self._ledger = reach, ledger
+        self._closed = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(server, probe), name=f"probe-{server}", daemon=True)
+            for server, probe in probes.items()
+        ]
+
+    def start(self) -> None:
+        """Begin to probe."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End. A probe that hangs in a client is left behind, and ends with the process."""
+        self._closed.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(_END_SECONDS)
+
+    def _run(self, server: str, probe: Probe) -> None:
+        while not self._closed.is_set():
+            if (rest := rest_seconds(self._reach.health()[server])) > 0:
+                self._closed.wait(rest)
+            elif not self._reached(server, probe) or not self._reach.health()[server].up:
+                # Also where a leader's look was not answered: then it takes more than a probe.
+                self._closed.wait(_LOST_SECONDS)
+
+    def _reached(self, server: str, probe: Probe) -> bool:
+        try:
+            probe()
+        except Exception as error:  # noqa: BLE001 - counted by its kind, and shown with its text
+            self._ledger.count_error(error)
+            self._reach.failed(server, error)
+            return False
+        self._reach.succeeded(server, probe=True)
+        return True

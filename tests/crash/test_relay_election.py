@@ -1,0 +1,46 @@
+"""Relays that are elected by NELI, with default time-outs and rows flowing: nothing is lost, repeated or reordered.
+
+A leader's whole family is killed, and another is stopped and goes on; its group is stormed, its leader topic is
+deleted, and both servers are killed. `./run soak relay --minutes N --election neli` has all of it, and more, at random.
+"""
+
+import pytest
+
+from tests.faults.fault_schedule import Fault
+from tests.faults.mixed_run import MixedRun
+from tests.relay.elected_subject import ElectedRelay
+from thresher.relay.settings import Delivery
+
+# One after another, each when the one before has been overcome: a session is 6 s.
+FAULTS = (
+    Fault(at=10.0, kind="kill-family"),
+    Fault(at=18.0, kind="pause-family", parameters={"seconds": 9.0}),
+    Fault(at=28.0, kind="storm", parameters={"seconds": 4.0}),
+    Fault(at=30.0, kind="leader-topic-deleted"),
+    Fault(at=34.0, kind="postgres-kill", parameters={"seconds": 0.5}),
+    Fault(at=36.0, kind="broker-kill", parameters={"node": 1, "seconds": 0.5}),
+)
+# Somewhat longer: a machine that takes long over a start makes the schedule wait.
+SECONDS = 52.0
+RATES = {Delivery.EXACTLY_ONCE: 300.0, Delivery.AT_LEAST_ONCE: 100.0}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "delivery", [Delivery.EXACTLY_ONCE, pytest.param(Delivery.AT_LEAST_ONCE, marks=pytest.mark.soak)]
+)
+def test_elected_relays_keep_their_promises_whoever_leads(delivery: Delivery) -> None:
+    relay = ElectedRelay(rate=RATES[delivery], delivery=delivery)
+    with MixedRun(relay) as run:
+        run.run(FAULTS, SECONDS)
+        verdict = run.verdict(everything=delivery is Delivery.AT_LEAST_ONCE)
+        rows = relay.end_load().committed
+        said = run.said(200_000)
+    assert verdict.ok, (verdict.line(), verdict.examples)
+    assert not run.outline.wrong, run.outline.wrong
+    assert not run.outline.missed, run.outline.missed
+    assert not run.outline.unreached
+    assert set(run.outline.faults) == {fault.kind for fault in FAULTS}
+    assert rows > 1_000
+    # The killed one's successor, and the stopped one's.
+    assert said.count("leadership of crash acquired") >= 3, said

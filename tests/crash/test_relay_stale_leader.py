@@ -1,0 +1,153 @@
+"""A shard that recovers while a broker that was cut off still answers as the leader of its progress."""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.faults.cut_off import OTHERS, STALE, CutOffCluster, cut_off_cluster
+from tests.processes import eventually
+from tests.relay.relaying import Place, taken_over
+from thresher.core.errors import Trouble
+from thresher.delivery.effects import (
+    Begin,
+    Commit,
+    Control,
+    Handlers,
+    Holder,
+    Init,
+    ReadControl,
+    ReadHolder,
+    ReadProgress,
+    WriteClaim,
+    WriteProgress,
+)
+from thresher.delivery.row import RowList
+from thresher.kafka import committed_tail, transactional
+from thresher.kafka.committed_tail import TailUnread
+from thresher.kafka.producer_problem import ProducerProblem
+from thresher.kafka.transaction_timeouts import TransactionTimeouts
+from thresher.relay.leader.progress_topic import KEPT
+from thresher.relay.names import progress_topic, transactional_id
+from thresher.relay.protocol.progress import OutboxProgress, Progress
+from thresher.relay.settings import Mandate
+from thresher.relay.shard.attempt import Attempt
+from thresher.relay.shard.steps import read_ahead_of
+from thresher.spark.bell import Bell
+from thresher.spark.worker.shard import Figures, Shard
+
+logger = logging.getLogger(__name__)
+
+# Seen: 5 s from the cut until the others have another leader.
+MOVED_SECONDS = 60.0
+ROUNDS = int(os.environ.get("THRESHER_STALE_ROUNDS", "8"))
+_COORDINATING = "__transaction_state"
+
+
+@contextmanager
+def attempt(mandate: Mandate, bootstrap: str) -> Iterator[Handlers]:
+    """Give one attempt at the shard, without a Spark around it."""
+    settings = replace(mandate.settings, kafka={"bootstrap.servers": bootstrap})
+    mandate = replace(mandate, settings=settings)
+    with ExitStack() as resources:
+        shard = Shard(
+            pipeline=settings.name, index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources
+        )
+        yield Attempt(shard, mandate, read_ahead_of(shard, mandate)).handlers(iter(()))
+
+
+def recovered(handlers: Handlers, book: OutboxProgress) -> list[Progress]:
+    """Recover as a protocol does, and return the last progress."""
+    handlers[Init](Init())
+    control = handlers[ReadControl](ReadControl())
+    assert isinstance(control, Control)
+    book.opened(control)
+    if not handlers[WriteClaim](WriteClaim()):
+        raise TailUnread("the claim is not certain")
+    assert handlers[ReadHolder](ReadHolder()) == Holder(lane=0, ours=True)
+    return list(handlers[ReadProgress](ReadProgress()))
+
+
+def published(handlers: Handlers, book: OutboxProgress) -> int:
+    """Recover, commit some more progress, and return its number."""
+    records = recovered(handlers, book)
+    number = records[-1].number + 1 if records else 0
+    handlers[Begin](Begin())
+    handlers[WriteProgress](WriteProgress(book.record(number, RowList(), 0)))
+    assert handlers[Commit](Commit())
+    return number
+
+
+def coordinated_by(cluster: CutOffCluster, name: str) -> int:
+    """Return the node that coordinates the first shard's transactions: as Kafka does it, by Java's hash of the id."""
+    hashed = 0
+    for letter in transactional_id(name, 0):
+        hashed = (31 * hashed + ord(letter)) & 0xFFFF_FFFF
+    signed = hashed - 2**32 if hashed >= 2**31 else hashed
+    return cluster.leader(_COORDINATING, OTHERS[0], abs(signed) % 4)
+
+
+def placed(cluster: CutOffCluster) -> Mandate:
+    """Take over as a relay whose progress the first node leads, and whose transactions another one coordinates."""
+    stack = cluster.stack
+    at = Place(stack, stack.postgres.create_database("stale"), "stale-")
+    kafka = {"bootstrap.servers": cluster.bootstrap(*OTHERS)}
+    # There is a topic of transactions from the first of them on.
+    taken_over(at.settings(name="stale-first", kafka=kafka, shards=1))
+    with attempt(
+        taken_over(at.settings(name="stale-first", kafka=kafka, shards=1)), kafka["bootstrap.servers"]
+    ) as any_:
+        any_[Init](Init())
+    at.sql("DELETE FROM thresher_relay")
+    name = next(name for n in range(100) if coordinated_by(cluster, name := f"stale-{n}") != STALE)
+    wanted = NewTopic(progress_topic(name), num_partitions=1, replica_assignment=[[STALE, *OTHERS]], config=KEPT)
+    client = AdminClient({**kafka})
+    for future in client.create_topics([wanted]).values():
+        future.result()
+    eventually(
+        lambda: all(cluster.leader(progress_topic(name), node) == STALE for node in (STALE, *OTHERS)), MOVED_SECONDS
+    )
+    return taken_over(at.settings(name=name, kafka=kafka, shards=1))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_progress_that_a_stale_leader_shows_is_never_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whoever is led astray is told so sooner.
+    monkeypatch.setattr(transactional, "TransactionTimeouts", partial(TransactionTimeouts.within, 4.0))
+    monkeypatch.setattr(committed_tail, "_REQUEST_SECONDS", 4.0)
+    with cut_off_cluster() as cluster:
+        mandate = placed(cluster)
+        topic = progress_topic(mandate.settings.name)
+        good, doubtful = cluster.bootstrap(*OTHERS), cluster.bootstrap(STALE, *OTHERS)
+        book = OutboxProgress(outbox_id=mandate.outbox_id, term=mandate.term, shard=0)
+        with attempt(mandate, good) as handlers:
+            published(handlers, book)
+        outcomes: Counter[str] = Counter()
+        with cluster.cut():
+            eventually(lambda: all(cluster.leader(topic, node) in OTHERS for node in OTHERS), MOVED_SECONDS)
+            assert cluster.leader(topic, STALE) == STALE, "it knows that it leads no more"
+            for _ in range(ROUNDS):
+                with attempt(mandate, good) as handlers:
+                    number = published(handlers, book)
+                with attempt(mandate, doubtful) as handlers:
+                    try:
+                        records = recovered(handlers, book)
+                    except (TailUnread, ProducerProblem, Trouble):
+                        outcomes["refused"] += 1
+                    else:
+                        assert [record.number for record in records] == [number]
+                        outcomes["right"] += 1
+            assert cluster.leader(topic, STALE) == STALE, "it was not cut off all the time"
+        logger.info("%d rounds: %s", ROUNDS, dict(outcomes))
+        assert outcomes["right"] > 0, outcomes
+        eventually(lambda: cluster.leader(topic, STALE) in OTHERS, MOVED_SECONDS)
+        with attempt(mandate, doubtful) as handlers:
+            assert [record.number for record in recovered(handlers, book)] == [number]

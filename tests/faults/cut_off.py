@@ -1,0 +1,142 @@
+"""A cluster of three nodes, the first of which can be cut off from the others while clients still reach it.
+
+The ways to its replicas' port and to all controllers' ports lead through proxies; those of clients do not. Cut off, the
+first node goes on to answer as the leader of what it led, with the ends that it knew.
+"""
+
+import contextlib
+import re
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from thresher.devstack import ports
+from thresher.devstack.broker import CONTROLLER, MAIN, KafkaOptions, Listener
+from thresher.devstack.stack import Stack
+from thresher.testing.proxy import Api, Cut, Frame, KafkaProxy, Verdict
+
+STALE, OTHERS = 1, (2, 3)
+_OPEN = "OPEN"
+# As the first node names itself to controllers: by its number, alone or behind a word.
+_STALE_CLIENT = re.compile(rb"(^|-)1(-|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOffCluster:
+    """The cluster. Clients come by listeners that nothing stands in front of."""
+
+    stack: Stack
+    # In front of the first node's ports, and of the other controllers.
+    inward: list[KafkaProxy]
+    outward: list[KafkaProxy]
+    client_ports: dict[int, int]
+
+    def bootstrap(self, *nodes: int) -> str:
+        """Return the addresses of these nodes, in this order."""
+        return ",".join(f"{ports.HOST}:{self.client_ports[node]}" for node in nodes)
+
+    @contextlib.contextmanager
+    def cut(self) -> Iterator[None]:
+        """Keep the first node cut off for as long as the context lasts."""
+        for proxy in self.inward:
+            proxy.pause()
+        rules = [proxy.on_request(None, _cut_stale) for proxy in self.outward]
+        try:
+            yield
+        finally:
+            for rule in rules:
+                rule.release()
+            for proxy in self.inward:
+                proxy.resume()
+
+    def leader(self, topic: str, node: int, partition: int = 0) -> int:
+        """Return which node leads a partition, by the word of this node: a client would ask any of them."""
+        return _leader(self.client_ports[node], topic, partition)
+
+
+def _leader(port: int, topic: str, partition: int) -> int:
+    """Ask for a topic's metadata, in a version that has plain fields."""
+    name = topic.encode()
+    request = struct.pack("!hhih", Api.METADATA, 4, 1, 5) + b"tests" + struct.pack("!ih", 1, len(name)) + name + b"\0"
+    with socket.create_connection((ports.HOST, port), 15) as connection, connection.makefile("rb") as answer:
+        connection.sendall(struct.pack("!i", len(request)) + request)
+        answer.read(4)
+
+        def number(form: str) -> int:
+            return int(struct.unpack(f"!{form}", answer.read(struct.calcsize(form)))[0])
+
+        def text() -> bytes:
+            return answer.read(max(0, number("h")))
+
+        answer.read(8)  # correlation, throttle time
+        for _ in range(number("i")):
+            answer.read(4), text(), answer.read(4), text()
+        text(), answer.read(4)  # cluster, controller
+        assert number("i") == 1
+        answer.read(2), text(), answer.read(1)  # error, name, internal
+        leaders = {}
+        for _ in range(number("i")):
+            answer.read(2)
+            place = number("i")
+            leaders[place] = number("i")
+            for _ in ("replicas", "in sync"):
+                answer.read(4 * number("i"))
+    return leaders[partition]
+
+
+def _cut_stale(frame: Frame) -> Verdict | None:
+    """Cut a connection to a controller that the first node has made: requests carry the name of their client."""
+    name = frame.raw[14 : 14 + max(0, int.from_bytes(frame.raw[12:14], signed=True))]
+    return Cut() if _STALE_CLIENT.search(name) else None
+
+
+@contextlib.contextmanager
+def cut_off_cluster() -> Iterator[CutOffCluster]:
+    """Run the cluster, whole at first."""
+    client_ports = {node: ports.free_port() for node in (STALE, *OTHERS)}
+    controllers = {node: ports.free_port() for node in (STALE, *OTHERS)}
+    replicas = ports.free_port()
+    options = KafkaOptions(
+        nodes=3,
+        listeners=(Listener(name=_OPEN, advertised_ports=tuple(client_ports.values())),),
+        properties={"auto.create.topics.enable": "false"},
+    )
+    stack = Stack(kafka=options)
+    kafka = stack.kafka
+    usual_properties, usual_start = kafka._properties, kafka.start
+    inward: list[KafkaProxy] = []
+    outward: list[KafkaProxy] = []
+
+    def properties(node: int, directory: Path) -> dict[str, str]:
+        found = usual_properties(node, directory)
+        voters = ",".join(f"{each}@{ports.HOST}:{port}" for each, port in controllers.items())
+        main = f"{MAIN}://{ports.HOST}:{kafka.port(MAIN, node)}"
+        way = f"{MAIN}://{ports.HOST}:{replicas}" if node == STALE else main
+        advertised = (
+            f"{found['advertised.listeners'].replace(main, way)},{CONTROLLER}://{ports.HOST}:{controllers[node]}"
+        )
+        open_ = f"{_OPEN}://{ports.HOST}:"
+        listening = found["listeners"].replace(f"{open_}{kafka.port(_OPEN, node)}", f"{open_}{client_ports[node]}")
+        return {
+            **found,
+            "controller.quorum.voters": voters,
+            "advertised.listeners": advertised,
+            "listeners": listening,
+        }
+
+    with contextlib.ExitStack() as running:
+
+        def proxied(way: int, port: int) -> KafkaProxy:
+            return running.enter_context(KafkaProxy(f"{ports.HOST}:{port}", port=way))
+
+        def start() -> None:
+            inward.append(proxied(replicas, kafka.port(MAIN, STALE)))
+            inward.append(proxied(controllers[STALE], kafka.port(CONTROLLER, STALE)))
+            outward.extend(proxied(controllers[node], kafka.port(CONTROLLER, node)) for node in OTHERS)
+            usual_start()
+
+        kafka._properties, kafka.start = properties, start  # type: ignore[method-assign]
+        running.enter_context(stack)
+        yield CutOffCluster(stack=stack, inward=inward, outward=outward, client_ports=client_ports)

@@ -1,0 +1,60 @@
+"""For transforms, which may give all rows one key, what a head hands over is in order whatever the stored key."""
+
+import contextlib
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.integration.test_relay_head_order import KEYS, World
+from tests.relay.reads import count_fetches
+from tests.relay.relaying import Place, taken_over
+from thresher.db.postgres.sessions import incarnation
+from thresher.devstack.stack import Stack
+from thresher.relay.names import buckets_of
+from thresher.relay.reading.pending_rows import PendingRows
+
+
+class Merged(World):
+    """One in which nothing is held or blocked, and all rows are sent under one key."""
+
+    def publish(self) -> None:
+        if self.lots:
+            ids = self.lots.popleft()
+            self.place.sql("DELETE FROM outbox WHERE id = ANY (%s)", ids)
+            self.sent += ids
+            for id_ in ids:
+                self.in_flight.pop(id_, None)
+
+    def hold(self) -> None: ...
+
+    def require_order(self) -> None:
+        for row in self.rows.values():
+            row.key = "merged"
+        super().require_order()
+
+
+@pytest.fixture
+def place(stack: Stack, dsn: str, topic_prefix: str) -> Place:
+    return Place(stack, dsn, topic_prefix)
+
+
+@pytest.fixture
+def head(place: Place) -> Iterator[PendingRows]:
+    settings = taken_over(place.settings(shards=1, transforms=("tests.relay.transforms:merged",))).settings
+    with psycopg.connect(settings.dsn) as connection:
+        since = incarnation(connection, settings.outbox).since
+    with contextlib.closing(PendingRows(settings, "tests", buckets_of(0, 1), since)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_come_in_order_over_all_keys(
+    place: Place, head: PendingRows, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = count_fetches(monkeypatch)
+    world = Merged(place, head, [f"k{number}" for number in range(KEYS)], seed)
+    world.play()
+    assert len(world.sent) > 5_000
+    # Else there was nothing to see.
+    assert min(kinds["window"], kinds["head"]) > 2

@@ -1,0 +1,142 @@
+"""Others who write where a relay keeps its progress, and relays that would write where another keeps its own."""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+
+from tests.relay.relaying import Place, taken_over
+from thresher.delivery.claims import Claim
+from thresher.delivery.fate import SENT
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message
+from thresher.relay.names import progress_topic
+from thresher.relay.protocol.progress import Origin, Progress, encode
+from thresher.relay.protocol.seal import Seal
+from thresher.spark.session.session import Session
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def at(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
+    return Place(stack, dsn, topic_prefix)
+
+
+@pytest.fixture
+def other(at: Place) -> Place:
+    """Another outbox in the same database."""
+    return Place(at.stack, at.dsn, f"{at.prefix}b-", table="second")
+
+
+def numbered(at: Place, numbers: Iterable[int]) -> list[Message]:
+    return [Message(topic=at.topic, key="k", value=str(number)) for number in numbers]
+
+
+def numbers(messages: Iterable[Any]) -> list[int]:
+    return [int(message.value()) for message in messages]
+
+
+def progress_of_all(at: Place) -> bytes:
+    """Return what an earlier version would have written when it had sent all pending rows."""
+    ((outbox_id,),) = at.sql("SELECT outbox_id FROM thresher_relay WHERE name = %s", at.settings().name)
+    rows = at.sql("SELECT id, create_time FROM outbox ORDER BY id")
+    return encode(
+        Progress(
+            origin=Origin(outbox_id=str(outbox_id), system_id="", incarnation="", term="", shard=0),
+            number=9,
+            ids=[id_ for id_, _ in rows],
+            create_times=[(time - EPOCH) // timedelta(microseconds=1) for _, time in rows],
+            fates=[SENT] * len(rows),
+        )
+    )
+
+
+def write(at: Place, *values: bytes, key: bytes = b"", seal: Callable[[bytes, bytes], Any] = lambda *_: None) -> None:
+    """Put records where the relay keeps its progress."""
+    producer = Producer({"bootstrap.servers": at.stack.kafka.bootstrap})
+    for value in values:
+        producer.produce(progress_topic(at.settings().name), value, key, partition=0, headers=seal(key, value))
+    assert producer.flush(60) == 0
+
+
+def test_records_of_strangers_neither_end_a_relay_nor_remove_a_row(at: Place) -> None:
+    at.stash(*numbered(at, range(50)))
+    with at.relaying(shards=1) as relaying:
+        relaying.until(lambda: at.pending() == 0)
+    at.stash(*numbered(at, range(50, 100)))
+    forged = progress_of_all(at)
+    guessed = Seal(secret="guessed", topic=progress_topic(at.settings().name), partition=0)
+    write(at, b"a row of somebody else", forged)
+    write(at, forged, seal=guessed.headers)
+    # Claims of strangers do not count: nobody waits for their authors.
+    claim = Claim(lane=1, claimant="theirs").encoded()
+    write(at, b"", key=claim)
+    write(at, b"", key=claim, seal=guessed.headers)
+    with at.relaying(shards=1) as relaying:
+        relaying.until(lambda: at.pending() == 0)
+        relaying.until(lambda: relaying.total("strangers") >= 3)
+        assert numbers(at.read(100)) == list(range(100))
+    # Behind them the relay's own progress is found again.
+    at.stash(*numbered(at, range(100, 110)))
+    with at.relaying(shards=1) as relaying:
+        relaying.until(lambda: at.pending() == 0)
+        assert relaying.total("strangers") == 0
+    assert numbers(at.read(110)) == list(range(110))
+
+
+def test_progress_without_a_seal_is_accepted_up_to_the_first_with_one(at: Place) -> None:
+    # An earlier version has sent these and has not settled them.
+    taken_over(at.settings(shards=1))
+    at.stash(*numbered(at, range(50)))
+    write(at, progress_of_all(at))
+    at.sql("ALTER TABLE thresher_relay DROP COLUMN secret")
+    at.stash(*numbered(at, range(50, 60)))
+    with at.relaying(shards=1) as relaying:
+        relaying.until(lambda: at.pending() == 0)
+        assert numbers(at.read(10)) == list(range(50, 60))
+        assert relaying.total("strangers") == 0
+    # From here on it is a stranger's, also when all of the horizon is settled.
+    at.stash(*numbered(at, range(60, 70)))
+    write(at, progress_of_all(at))
+    at.sql("VACUUM FULL outbox")
+    with at.relaying(shards=1) as relaying:
+        relaying.until(lambda: at.pending() == 0)
+        assert numbers(at.read(20)) == list(range(50, 70))
+
+
+def test_rows_to_another_relays_progress_are_set_aside(at: Place, other: Place) -> None:
+    theirs = progress_topic(other.settings().name)
+    shown = f"{at.prefix}shown.progress"
+    at.admin.create_topic(shown)
+    with other.relaying(shards=1) as relaying:
+        relaying.until(lambda: relaying.up)
+        at.stash(Message(topic=shown, key="k", value="the progress of a film"))
+        at.stash(*(Message(topic=theirs, key="k", value="harm") for _ in range(30)))
+        at.stash(*numbered(at, range(10)))
+        with at.relaying(shards=1) as mine:
+            mine.until(lambda: at.pending() == 0)
+        assert {(kind, reason) for _, kind, reason, *_ in at.dead()} == {
+            ("malformed", f"'{theirs}' is a relay's progress topic")
+        }
+        assert len(at.dead()) == 30
+        assert numbers(at.read(10)) == list(range(10))
+        assert [message.value() for message in at.read(1, shown)] == [b"the progress of a film"]
+
+
+def test_the_role_that_may_not_change_an_older_table_is_told_what_to_do(at: Place) -> None:
+    taken_over(at.settings(shards=1))
+    at.sql("ALTER TABLE thresher_relay DROP COLUMN secret")
+    at.sql("CREATE ROLE relay_role LOGIN PASSWORD 'secret'")
+    try:
+        at.sql("GRANT ALL ON outbox, outbox_dead, thresher_relay TO relay_role")
+        role = psycopg.conninfo.make_conninfo(at.dsn, user="relay_role", password="secret")
+        with at.relaying(shards=1, dsn=role) as relaying:
+            error = relaying.ended()
+        assert "ADD COLUMN IF NOT EXISTS secret" in str(error)
+        assert getattr(error, "exit_code", None) == 4
+    finally:
+        at.sql("DROP OWNED BY relay_role; DROP ROLE relay_role")

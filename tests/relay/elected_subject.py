@@ -1,0 +1,98 @@
+"""Relays that are elected by NELI, with default time-outs, as the subject of a random soak.
+
+One is a `Harvest`, the next is `thresher run`. Beside all that happens to a relay, their group is stormed and denied,
+and their leader topic is deleted.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+from tests.faults.fault_schedule import Kinds, broker_kinds, lasting, nothing, pausing
+from tests.faults.guarded import Guard, _binding
+from tests.faults.mix.agenda import Agenda
+from tests.faults.mix.candidates import Candidates
+from tests.faults.mix.crew import Crew, Stage
+from tests.faults.program import Program
+from tests.relay import mixed_subject
+from tests.relay.mixed_subject import LAYOUT, MixedRelay, relay_kinds
+from tests.relay.subject import NAME
+from thresher.devstack.broker import Kafka
+from thresher.election.neli_clients import consumer_properties
+from thresher.election.settings import ElectionSettings
+from thresher.kafka.admin import Admin
+
+LEADER_TOPIC = f"{NAME}.leader"
+_ELECTION_KINDS: Kinds = {
+    "kill-family": (2, nothing),
+    "pause-family": (3, pausing),
+    "storm": (2, lasting(3, 15)),
+    "leader-topic-deleted": (2, nothing),
+    # Less than what refused members bear.
+    "group-denied": (1, lasting(1, 20)),
+}
+_STAY_SECONDS, _GAP_SECONDS = 0.7, 0.3
+_PATIENCE_SECONDS = 5.0
+
+
+def elected_kinds(nodes: int = 1) -> Kinds:
+    """Return every kind of fault that elected relays meet on so many nodes."""
+    return {**relay_kinds(nodes), **broker_kinds(nodes, groups=True), **_ELECTION_KINDS}
+
+
+class ElectionFaults:
+    """What happens to the election."""
+
+    def __init__(self, kafka: Kafka, *, agenda: Agenda) -> None:
+        self._kafka, self._agenda = kafka, agenda
+        self._admin = Admin(kafka.bootstrap)
+        self._guard = Guard(kafka.bootstrap, patience_seconds=_PATIENCE_SECONDS)
+
+    def storm(self, seconds: float) -> None:
+        """Have members that know nothing of leadership join and leave, about every second."""
+        over = time.monotonic() + seconds
+        for _ in range(2):
+            threading.Thread(target=self._come_and_go, args=(over,), daemon=True).start()
+
+    def leader_topic_deleted(self) -> None:
+        self._admin.delete_topics([LEADER_TOPIC])
+
+    def group_denied(self, seconds: float) -> None:
+        denial = _binding(
+            ResourceType.GROUP, NAME, ResourcePatternType.LITERAL, AclOperation.READ, AclPermissionType.DENY
+        )
+        self._agenda.later(seconds, "admit", lambda: self._guard._unbind(denial))
+        self._guard._bind(denial)
+
+    def _come_and_go(self, over: float) -> None:
+        properties = consumer_properties({"bootstrap.servers": self._kafka.bootstrap}, NAME, ElectionSettings())
+        while time.monotonic() < over:
+            member = Consumer(properties)
+            member.subscribe([LEADER_TOPIC])
+            leaves = time.monotonic() + _STAY_SECONDS
+            while time.monotonic() < leaves:
+                member.consume(1, 0.05)
+            member.close()
+            time.sleep(_GAP_SECONDS)
+
+
+class ElectedRelay(MixedRelay):
+    """Two relays or more, of which one leads."""
+
+    def program(self, **settings: Any) -> Program:
+        # A family that is killed as a whole leaves nobody to remove its files: they go with the scene's.
+        program = super().program(**{"election": "neli", **settings})
+        return program.changed(variables={"TMPDIR": str(self._directory)})
+
+    def crew(self, stage: Stage) -> Candidates:
+        return Candidates(stage, LAYOUT, others={"as_command": True})
+
+    def parts(self, agenda: Agenda, crew: Crew) -> Sequence[object]:
+        return *super().parts(agenda, crew), ElectionFaults(self.stack.kafka, agenda=agenda)
+
+
+PARTS: tuple[type, ...] = (Candidates, ElectionFaults, *mixed_subject.PARTS[1:])

@@ -1,0 +1,27 @@
+"""How event handlers are told."""
+
+import pytest
+
+from thresher.service.events.announcer import Announcer
+from thresher.service.events.event import Event, LeaderRevoked, MeterRead
+
+
+def test_a_handler_that_fails_harms_nothing_but_itself(caplog: pytest.LogCaptureFixture) -> None:
+    announcer = Announcer("events")
+    told: list[Event] = []
+
+    def failing(_event: Event) -> None:
+        raise RuntimeError("the handler's own trouble")
+
+    # The first of them: whoever comes after it is told all the same.
+    announcer.add(failing)
+    announcer.add(told.append)
+    announcer.start()
+    events: list[Event] = [
+        LeaderRevoked(), MeterRead(relayed=1, rate=1.0, mean_rate=1.0, seconds=1.0), LeaderRevoked()
+    ]  # fmt: skip
+    for event in events:
+        announcer.announce(event)
+    announcer.close(60)
+    assert told == events
+    assert caplog.text.count("an event handler failed") == len(events)

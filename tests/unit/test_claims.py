@@ -1,0 +1,143 @@
+"""Whose claim to a shard counts, and what an attempt does about a lane that is blocked."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from thresher.delivery.carrier import Carrier, ShardIdentity
+from thresher.delivery.claims import LANES, UNCLAIMED, Claim, decoded, holder
+from thresher.delivery.effects import Blocked, Control, Holder, Init, ReadControl, ReadHolder, ReadProgress, WriteClaim
+from thresher.delivery.rules import Rules
+from thresher.kafka.problem import BrokerLost
+from thresher.relay.protocol.progress import Origin, OutboxProgress, Progress
+
+ORIGIN = Origin(outbox_id="ours", system_id="s", incarnation="1", term="now", shard=0)
+
+
+def claim(lane: int, claimant: str) -> Claim:
+    return Claim(lane=lane, claimant=claimant)
+
+
+@pytest.mark.parametrize("each", [claim(0, "a"), Claim(lane=2, claimant="3d0e-11", number=7), UNCLAIMED])
+def test_a_claim_is_read_as_it_was_written(each: Claim) -> None:
+    assert decoded(each.encoded()) == each
+
+
+@pytest.mark.parametrize(
+    "key", [None, b"", b"k", b"claim", b"claim/x/a/1", b"claim/1/a", b"claim/1/a/b", b"\xff/1/a/1"]
+)
+def test_any_other_key_is_no_claim(key: bytes | None) -> None:
+    assert decoded(key) is None
+
+
+def test_claims_through_the_same_lane_count_in_their_order() -> None:
+    assert holder(None, []) == UNCLAIMED
+    assert holder(None, [claim(0, "a"), claim(0, "b")]) == claim(0, "b")
+
+
+def test_the_holder_may_move_and_nobody_else() -> None:
+    moved = replace(claim(1, "a"), number=1)
+    assert holder(claim(0, "a"), [moved]) == moved
+    assert holder(claim(0, "a"), [claim(1, "b")]) == claim(0, "a")
+    assert holder(claim(0, "a"), [claim(0, "b"), claim(1, "a")]) == claim(0, "b"), "it was fenced before it moved"
+    assert holder(claim(0, "a"), [claim(1, "b"), claim(1, "c")]) == claim(0, "a"), "nothing follows a claim in vain"
+
+
+class Recovery:
+    """Runs recoveries of one attempt. `blocked` are lanes whose transaction does not end; `holder` is what is read."""
+
+    def __init__(self) -> None:
+        progress = OutboxProgress(outbox_id="ours", term="now", shard=0)
+        self.carrier = Carrier(ShardIdentity(outbox_id="ours", term="now", shard=0), Rules(), progress)
+        self.blocked: set[int] = set()
+        self.holder = Holder(lane=0, ours=False)
+        self.inits: list[int] = []
+        self.doubts = 0
+
+    def run(self) -> list[int]:
+        """Recover, and return the lanes that were initialised."""
+        self.inits = []
+        steps = self.carrier.recover()
+        answer: Any = None
+        try:
+            while True:
+                answer = self.answer(steps.send(answer))
+        except StopIteration:
+            return self.inits
+
+    def answer(self, effect: Any) -> Any:
+        match effect:
+            case ReadControl():
+                return Control(outbox_id="ours", term="now", system_id="s", incarnation="1")
+            case Init(lane=lane):
+                self.inits.append(lane)
+                return Blocked("narrow/0 has no leader") if lane in self.blocked else None
+            case WriteClaim() if self.doubts:
+                self.doubts -= 1
+                return False
+            case WriteClaim():
+                if self.holder.ours or self.holder.lane == self.inits[-1]:
+                    self.holder = Holder(lane=self.inits[-1], ours=True)
+            case ReadHolder():
+                return self.holder
+            case ReadProgress():
+                return [Progress(origin=ORIGIN, number=1)]
+        return None
+
+
+def test_the_holder_of_a_blocked_lane_goes_on_with_another() -> None:
+    recovery = Recovery()
+    assert recovery.run() == [0]
+    recovery.blocked = {0, 1}
+    assert recovery.run() == [0, 1, 2]
+    assert recovery.run() == [2]
+
+
+def test_an_attempt_that_does_not_hold_a_blocked_lane_waits_and_says_why() -> None:
+    recovery = Recovery()
+    recovery.blocked = {0}
+    with pytest.raises(BrokerLost, match="narrow/0 has no leader"):
+        recovery.run()
+    assert recovery.inits == [0]
+
+
+def test_a_new_attempt_follows_the_holder_to_its_lane() -> None:
+    for blocked in ([], [0]):
+        recovery = Recovery()
+        recovery.blocked, recovery.holder = set(blocked), Holder(lane=2, ours=False)
+        assert recovery.run() == [0, 2]
+
+
+def test_a_holder_that_was_displaced_leaves_and_fences_nobody() -> None:
+    recovery = Recovery()
+    recovery.run()
+    recovery.blocked, recovery.holder = {0}, Holder(lane=1, ours=False)
+    with pytest.raises(BrokerLost):
+        recovery.run()
+    assert recovery.inits == [0]
+
+
+def test_an_attempt_waits_when_all_its_lanes_are_blocked() -> None:
+    recovery = Recovery()
+    recovery.run()
+    recovery.blocked = set(range(LANES))
+    with pytest.raises(BrokerLost):
+        recovery.run()
+    assert recovery.inits == list(range(LANES))
+
+
+def test_a_claim_that_is_not_certain_is_made_again_and_given_up_in_the_end() -> None:
+    recovery = Recovery()
+    recovery.doubts = 2
+    assert recovery.run() == [0, 0, 0]
+    recovery.doubts = 9
+    with pytest.raises(BrokerLost, match="not certain"):
+        recovery.run()
+
+
+def test_a_copy_of_an_older_claim_moves_nothing_back() -> None:
+    first, moved = Claim(lane=0, claimant="U", number=1), Claim(lane=1, claimant="U", number=2)
+    # The last one is a stranger's copy, seal and all.
+    assert holder(first, [moved, first]) == moved
+    assert holder(first, [moved, replace(moved, lane=2, number=3)]).lane == 2

@@ -1,0 +1,58 @@
+"""What event handlers are told of a leadership that begins, goes on and ends."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from thresher.election.leadership import Acquired, Fenced, Refreshed, Revoked
+from thresher.service.events.event import Event, LeaderAcquired, LeaderFenced, LeaderRefreshed, LeaderRevoked
+from thresher.service.events.leadership_news import LeadershipNews
+
+ONE, TWO = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+class Listening:
+    """An announcer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.announce = self.events.append
+
+
+@pytest.fixture
+def listening() -> Listening:
+    return Listening()
+
+
+@pytest.fixture
+def news(listening: Any) -> LeadershipNews:
+    return LeadershipNews("orders", listening)
+
+
+def test_a_change_is_announced_when_it_has_happened(
+    news: LeadershipNews, listening: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
+    news.decided(Fenced(reason="late"))
+    assert "lost: late" in caplog.text
+    assert not listening.events
+    news.followed(Fenced(reason="late"))
+    assert listening.events == [LeaderFenced(reason="late")]
+
+
+def test_each_change_has_its_event(news: LeadershipNews, listening: Listening) -> None:
+    for change in (Acquired(leader_id=ONE), Refreshed(leader_id=TWO), Revoked()):
+        news.followed(change)
+    assert listening.events == [LeaderAcquired(leader_id=ONE), LeaderRefreshed(leader_id=TWO), LeaderRevoked()]
+
+
+def test_a_superseded_leader_is_fenced_and_the_next_leadership_is_another_matter(
+    news: LeadershipNews, listening: Listening
+) -> None:
+    news.superseded = "a newer one has taken over"
+    news.followed(Refreshed(leader_id=ONE))
+    news.followed(Revoked())
+    assert listening.events[1:] == [LeaderFenced(reason="a newer one has taken over")]
+    news.followed(Acquired(leader_id=TWO))
+    news.followed(Revoked())
+    assert listening.events[-1] == LeaderRevoked()

@@ -1,0 +1,52 @@
+"""Probes of servers: each in a thread of its own, and each failure is counted and noted."""
+
+import threading
+
+import pytest
+
+from tests.processes import eventually
+from thresher.db.problem import DatabaseLost
+from thresher.service.ledger import Ledger
+from thresher.service.servers import probing
+from thresher.service.servers.probing import Probing
+from thresher.service.servers.reach import Reach
+
+SOON_SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_LOST_SECONDS", 0.001)
+
+
+def test_failures_are_counted_until_a_server_is_reached() -> None:
+    left: list[BaseException | None] = [DatabaseLost("no"), ZeroDivisionError("a bug"), None]
+
+    def database() -> None:
+        if (error := left.pop(0)) is not None:
+            raise error
+
+    reach, ledger = Reach(["database"]), Ledger()
+    probes = Probing({"database": database}, reach, ledger)
+    probes.start()
+    eventually(lambda: reach.health()["database"].up, SOON_SECONDS)
+    probes.close()
+    # One that was just reached is left alone.
+    assert left == []
+    assert ledger.driver() == {"errors.database_lost": 1, "errors.unexpected": 1}
+
+
+def test_a_probe_that_hangs_keeps_no_other_and_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_END_SECONDS", 0.001)
+    answer = threading.Event()
+
+    def database() -> None:
+        answer.wait(SOON_SECONDS)
+
+    reach = Reach(["database", "broker"])
+    probes = Probing({"database": database, "broker": lambda: None}, reach, Ledger())
+    probes.start()
+    eventually(lambda: reach.health()["broker"].up, SOON_SECONDS)
+    assert not reach.health()["database"].up
+    probes.close()
+    answer.set()

@@ -1,0 +1,35 @@
+"""The headers of a record that anybody may have written."""
+
+from typing import Any
+
+import pytest
+
+from thresher.kafka.record_headers import headers_of
+
+
+class Read:
+    """As much of a message as headers need; what the client raises is raised."""
+
+    def __init__(self, headers: Any) -> None:
+        self._headers = headers
+
+    def headers(self) -> Any:
+        if isinstance(self._headers, Exception):
+            raise self._headers
+        return self._headers
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, ()),
+        ([], ()),
+        ([("a", b"1"), ("a", None), ("b", "text")], (("a", b"1"), ("a", None), ("b", b"text"))),
+        ({"a": b"1"}, (("a", b"1"),)),
+        # A name that is no text: the client cannot return any of the headers.
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), ()),
+    ],
+)
+def test_headers_are_pairs_whatever_was_written(given: Any, expected: Any) -> None:
+    message: Any = Read(given)
+    assert headers_of(message) == expected

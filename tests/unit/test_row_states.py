@@ -1,0 +1,113 @@
+"""Which rows may go together while there is poison among them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thresher.delivery.waiting.row_states import RowKey, RowStates
+
+
+def keys(*ids: int) -> list[RowKey]:
+    return [(each, 0) for each in ids]
+
+
+def test_without_suspects_all_go_together() -> None:
+    assert RowStates().fitting(keys(1, 2, 3)) == 3
+    assert RowStates().fitting(keys(1)) == 1
+
+
+def test_half_of_a_group_goes_together_and_nobody_else() -> None:
+    suspects = RowStates()
+    suspects.accuse(keys(1, 2, 3, 4))
+    assert suspects.fitting(keys(1, 2, 3, 4)) == 2
+    assert suspects.fitting(keys(9, 8, 1, 2)) == 2, "others do not go with suspects"
+    assert suspects.fitting(keys(1, 9)) == 1
+
+
+def test_groups_do_not_go_together() -> None:
+    suspects = RowStates()
+    suspects.accuse(keys(1, 2, 3, 4))
+    suspects.accuse(keys(5, 6, 7, 8))
+    assert suspects.fitting(keys(1, 5)) == 1
+    assert suspects.fitting(keys(5, 6, 7)) == 2
+
+
+def test_the_rest_of_a_group_is_suspected_no_more_once_the_poison_is_in_its_half() -> None:
+    suspects = RowStates()
+    suspects.accuse(keys(1, 2, 3, 4))
+    suspects.accuse(keys(1, 2))
+    assert suspects.fitting(keys(3, 4, 9)) == 3
+    assert suspects.fitting(keys(1, 2)) == 1
+
+
+def test_nobody_is_suspected_once_all_are_cleared() -> None:
+    suspects = RowStates()
+    suspects.accuse(keys(1, 2))
+    for key in keys(1, 2):
+        suspects.clear(key)
+    assert not suspects
+
+
+@given(
+    rows=st.integers(1, 40),
+    poison=st.sets(st.integers(0, 39), min_size=1, max_size=5),
+    reads=st.lists(st.permutations(range(40)), min_size=1, max_size=5),
+)
+def test_all_poison_is_found_whatever_is_read_first(rows: int, poison: set[int], reads: list[list[int]]) -> None:
+    suspects = RowStates()
+    left, found = set(range(rows)), set()
+    for turn in range(2_000):
+        order = [each for each in reads[turn % len(reads)] if each in left]
+        if not order:
+            break
+        sent = order[: suspects.fitting(keys(*order))]
+        if not poison & set(sent):
+            left -= set(sent)
+            for key in keys(*sent):
+                suspects.clear(key)
+        elif len(sent) == 1:
+            left.discard(sent[0])
+            found.add(sent[0])
+            suspects.clear((sent[0], 0))
+        else:
+            suspects.accuse(keys(*sent))
+    assert not left
+    assert found == poison & set(range(rows))
+    assert not suspects
+
+
+def test_a_waiting_row_goes_alone() -> None:
+    states = RowStates(60.0)
+    assert states.wait((2, 0), "t", "not yet", 0.0)
+    assert states.fitting(keys(1, 2, 3)) == 1
+    assert states.fitting(keys(2, 3)) == 1
+    states.clear((2, 0))
+    assert states.fitting(keys(1, 2, 3)) == 3
+
+
+def test_a_row_waits_for_the_grace_and_is_not_tried_at_once() -> None:
+    states = RowStates(60.0)
+    assert states.wait((1, 0), "t", "its time", 0.0, tried=True)
+    state = states.waiting((1, 0))
+    assert state is not None
+    assert state.retry_at == 12.0
+    assert states.waits_for("t")
+    assert states.wait((1, 0), "t", "its time", 59.9)
+    assert not states.wait((1, 0), "t", "its time", 60.0)
+
+
+def test_a_wait_that_nobody_looked_at_begins_anew() -> None:
+    states = RowStates(5.0)
+    assert states.wait((1, 0), "t", "not yet", 0.0)
+    assert states.wait((1, 0), "t", "not yet", 31.0), "what happened meanwhile is not known"
+    assert not states.wait((1, 0), "t", "not yet", 36.0)
+
+
+def test_a_row_that_waited_and_was_deleted_is_forgotten() -> None:
+    states = RowStates(60.0)
+    states.wait((1, 0), "t", "not yet", 0.0)
+    states.wait((2, 0), "t", "not yet", 50.0)
+    states.wait((3, 0), "u", "not yet", 0.0)
+    assert states.forget_unseen(60.0) == []
+    assert states.forget_unseen(61.0) == ["u"]
+    assert states.forget_unseen(111.0) == ["t"]
+    assert not states

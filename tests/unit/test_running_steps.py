@@ -1,0 +1,49 @@
+"""Steps that run, and for how long."""
+
+import pytest
+
+from thresher.delivery.effects import Begin, ReadControl
+from thresher.relay.shard.steps import step_name
+from thresher.spark.worker.running_steps import RunningSteps
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_step_is_as_old_as_it_has_run_and_gone_when_it_ends() -> None:
+    clock = Clock()
+    steps = RunningSteps(clock)
+    assert steps.ages() == {}
+    with steps.step("settle"):
+        clock.now += 2
+        with steps.step("read"):
+            clock.now += 3
+            assert steps.ages() == {"settle": 5, "read": 3}
+        assert steps.ages() == {"settle": 5}
+    assert steps.ages() == {}
+
+
+def test_a_step_that_is_entered_again_is_young_again() -> None:
+    clock = Clock()
+    steps = RunningSteps(clock)
+    read = steps.step("read")
+    for _ in range(3):
+        with read:
+            clock.now += 7
+            assert steps.ages() == {"read": 7}
+    assert steps.step("read") is read
+
+
+def test_a_step_that_fails_has_ended() -> None:
+    steps = RunningSteps(Clock())
+    with pytest.raises(ValueError, match="no"), steps.step("read"):
+        raise ValueError("no")
+    assert steps.ages() == {}
+
+
+def test_an_effect_is_a_step_under_its_own_name() -> None:
+    assert [step_name(effect) for effect in (ReadControl, Begin)] == ["read control", "begin"]

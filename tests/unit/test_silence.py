@@ -1,0 +1,46 @@
+"""How long nothing was delivered although rows waited."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thresher.testing.silence import longest_silence
+
+TIMES = st.integers(0, 60)
+
+
+def test_nothing_delivered_tells_nothing() -> None:
+    assert longest_silence([]) is None
+
+
+def test_a_row_that_waits_is_a_silence_from_its_commit() -> None:
+    assert longest_silence([(10, 13)]) == 3
+
+
+def test_a_silence_begins_with_the_delivery_before() -> None:
+    assert longest_silence([(0, 1), (0, 2), (0, 9), (0, 10)]) == 7
+
+
+def test_time_in_which_nothing_waits_is_no_silence() -> None:
+    assert longest_silence([(0, 1), (100, 102)]) == 2
+
+
+def test_a_row_that_overtakes_does_not_hide_the_wait_of_the_other() -> None:
+    # The second was committed later and delivered sooner: from then on the first waits alone.
+    assert longest_silence([(0, 20), (5, 6)]) == 14
+
+
+def test_a_delivery_before_its_commit_was_answered_is_no_silence() -> None:
+    assert longest_silence([(10, 9)]) == 0
+
+
+@given(st.lists(st.tuples(TIMES, TIMES).map(lambda pair: (min(pair), max(pair))), min_size=1, max_size=20))
+def test_it_is_the_longest_run_of_moments_with_a_row_waiting_and_none_delivered(rows: list[tuple[int, int]]) -> None:
+    longest = run = 0
+    for moment in range(60):
+        # The unit of time that begins with this moment.
+        if moment in {delivered for _, delivered in rows}:
+            run = 0
+        waits = any(committed <= moment < delivered for committed, delivered in rows)
+        run = run + 1 if waits else 0
+        longest = max(longest, run)
+    assert longest_silence(rows) == longest

@@ -1,0 +1,177 @@
+"""Which steps hang, who is told of them and when, and what probes make of them."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.processes import eventually
+from tests.unit.test_relay_end import MANDATE, SETTINGS, Stuck
+from thresher.db.lock_holder import LockHolder, held_by
+from thresher.db.problem import DatabaseLost
+from thresher.relay.leader.workload import RelayTerm, RelayWorkload
+from thresher.service import leading, watching
+from thresher.service.events.event import Event, StepHangs
+from thresher.service.health import Role, Vitals, liveness, readiness
+from thresher.service.leading import Leading
+from thresher.service.ledger import Ledger
+from thresher.service.stall import Stall, ToldStalls, stalls_of
+from thresher.service.watching import Watching
+from thresher.service.workload import Look
+from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
+from thresher.spark.driver.supervision import Phase
+from thresher.spark.problem import EngineLost
+
+
+def shard(index: int, **steps: float) -> ShardSnapshot:
+    return ShardSnapshot(
+        shard=index, state=Phase.RUNNING, seconds=1, attempt=1, restarts=0, host="h", pid=1, last_error=None,
+        resident_bytes=1000, gauges={"relaying": 1}, steps=dict(steps),
+    )  # fmt: skip
+
+
+def stall(step: str = "settle", index: int = 0, seconds: float = 40.0, why: str | None = None) -> Stall:
+    return Stall(shard=index, step=step, seconds=seconds, why=why)
+
+
+def test_a_step_hangs_that_has_run_for_too_long_and_the_oldest_comes_first() -> None:
+    shards = [shard(0, settle=29.9, read=30.0), shard(1, settle=45.04, commit=0.1)]
+    found = stalls_of(shards, 30.0, {(1, "settle"): "a lock"})
+    assert found == (stall("settle", 1, 45.0, "a lock"), stall("read", 0, 30.0))
+    assert stalls_of(shards, 60.0) == ()
+
+
+def test_a_stall_is_told_once_and_again_each_minute_until_it_ends() -> None:
+    hanging, other = stall(), stall("read", 1)
+    told = ToldStalls()
+    assert told.due([hanging], 0.0) == [hanging]
+    told = told.told([hanging], [hanging], 0.0)
+    assert told.due([hanging, other], 59.0) == [other]
+    told = told.told([hanging, other], [other], 59.0)
+    assert told.due([hanging, other], 61.0) == [hanging]
+    assert told.ended([other]) == [hanging.key]
+    told = told.told([other], [], 61.0)
+    assert told.ended([other]) == []
+    assert told.due([hanging], 62.0) == [hanging], "it hangs anew"
+
+
+class Hanging(Stuck):
+    """An engine with shards whose steps a test decides on."""
+
+    shards: Sequence[ShardSnapshot] = ()
+
+    def silent_seconds(self) -> float:
+        return 0.0
+
+    def snapshot(self) -> Snapshot:
+        return replace(super().snapshot(), shards=tuple(self.shards))
+
+
+class Term(RelayTerm):
+    """A term that looks at nothing."""
+
+    def __init__(self, explain: Callable[[], str | None]) -> None:
+        super().__init__(MANDATE)
+        self._explain = explain
+
+    @contextmanager
+    def watch(self) -> Iterator[Sequence[Look]]:
+        yield ()
+
+    def explain(self, *_: Any) -> str | None:
+        return self._explain()
+
+
+def refuse() -> str:
+    raise DatabaseLost("the database failed: no answer in 7 s")
+
+
+@pytest.mark.parametrize(
+    ("explain", "why"),
+    [(lambda: "backend 7 holds it", "backend 7 holds it"), (refuse, "no answer in 7 s"), (lambda: None, None)],
+)
+def test_a_watch_tells_of_a_step_that_hangs_with_the_reason_that_is_known(
+    explain: Callable[[], str | None], why: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(watching, "_WATCH_SECONDS", 0.01)
+    events: list[Event] = []
+    engine, over = Hanging(), threading.Event()
+    engine.shards = [shard(1, settle=31.0, read=1.0)]
+    watch = Watching(
+        RelayWorkload(SETTINGS), Term(explain), engine, Ledger(), stopping=over.is_set, announce=events.append  # type: ignore[arg-type]
+    )  # fmt: skip
+    with caplog.at_level(logging.INFO, "thresher.service.watching"):
+        watch.start()
+        eventually(lambda: events, 60)
+        (told,) = events
+        assert isinstance(told, StepHangs)
+        assert (told.shard, told.step, told.seconds) == (1, "settle", 31.0)
+        assert (told.why is None) if why is None else (why in str(told.why))
+        assert [each.why for each in watch.stalls] == [told.why]
+        assert watch.trouble == ("step_hangs", str(watch.stalls[0]))
+        engine.shards = [shard(1, read=1.0)]
+        eventually(lambda: "hangs no more" in caplog.text, 60)
+    over.set()
+    watch.end()
+    first = caplog.messages[0]
+    assert first.startswith("step 'settle' of shard 1 has not ended for 31 s: ")
+    assert (why or "what it waits for is not known") in first
+    assert len(events) == 1
+    assert watch.trouble is None
+
+
+def test_server_trouble_is_told_before_a_step_that_hangs() -> None:
+    engine = Hanging()
+    engine.shards = [shard(0, settle=31.0)]
+    watch = Watching(RelayWorkload(SETTINGS), Term(lambda: None), engine, Ledger(), stopping=lambda: False)  # type: ignore[arg-type]
+    watch._troubles["database"] = ("database_lost", "no answer")
+    assert watch.trouble == ("database_lost", "no answer")
+
+
+@pytest.mark.parametrize(("step", "alive"), [("settle", True), ("read", True), ("commit", True), ("transform", False)])
+def test_a_leader_with_a_step_that_hangs_is_unready_and_restarted_only_where_that_helps(
+    step: str, alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Workload(RelayWorkload):
+        def take_over(self, *_: Any) -> RelayTerm:
+            return Term(lambda: None)
+
+    monkeypatch.setattr(leading, "Engine", Hanging)
+    monkeypatch.setattr(Hanging, "shards", [shard(0, **{step: 30.0})])
+    led = Leading(Workload(SETTINGS))
+
+    def run() -> None:
+        with pytest.raises(EngineLost):
+            led.run()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    eventually(lambda: led.role is Role.LEADING, 60)
+    seen = Vitals(role=led.role, wording=led.workload.wording, trouble=led.trouble, silent_seconds=led.silent_seconds())
+    verdict = readiness(seen)
+    assert (verdict.good, verdict.reason) == (False, "step-hangs")
+    assert f"step {step!r} of shard 0 has not ended for 30 s" in verdict.detail["trouble"]
+    assert liveness(seen).good == alive
+    if not alive:
+        assert liveness(seen).detail == {"threads": ["transform of shard 0"]}
+    led.request_stop()
+    thread.join(60)
+
+
+def test_a_holder_of_a_lock_is_told_with_pid_user_and_query() -> None:
+    holder = LockHolder(
+        pid=42, user="app", application="psql", state="idle in transaction", seconds=312.4, query="SELECT 1\n  FROM t"
+    )
+    assert held_by([holder]) == (
+        "it waits for a lock held by backend 42 (user app, application 'psql', idle in transaction, its transaction "
+        "open for 312 s), query: SELECT 1 FROM t"
+    )
+    assert held_by([]) is None
+    assert "prepared transaction" in str(held_by([LockHolder(pid=None)]))
+    long = str(held_by([replace(holder, query="x" * 1000)] * 5))
+    assert len(long) < 1100
+    assert long.endswith("; and 2 others")

@@ -1,0 +1,264 @@
+"""When a leader gives its leadership up, and when it may lead again."""
+
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.processes import eventually
+from thresher.core.errors import Trouble
+from thresher.service.health import ServerHealth, ShardHealth
+from thresher.service.leading import Leading
+from thresher.service.servers.reach import Reach
+from thresher.service.step_down import Inquiry, Stall, Turns, failing, stalled
+
+UP = ShardHealth(shard=0, state="running", working=True)
+RECOVERING = ShardHealth(shard=0, state="running", working=False)
+DOWN = ShardHealth(shard=1, state="backing off", working=False, failures=1, last_error="no coordinator")
+SOON_SECONDS = 60.0
+
+
+@pytest.mark.parametrize(
+    ("waiting_for", "shards", "why"),
+    [
+        (None, (), None),
+        (None, (UP, DOWN), None),
+        (None, (RECOVERING, DOWN), None),
+        (None, (DOWN,), "no shard works: no coordinator"),
+        ("the database failed", (), "it cannot take over: the database failed"),
+    ],
+)
+def test_a_leader_fails_while_nothing_of_it_can_work(
+    waiting_for: str | None, shards: tuple[ShardHealth, ...], why: str | None
+) -> None:
+    assert failing(waiting_for, shards) == why
+
+
+@given(
+    st.booleans(),
+    st.integers(0, 3),
+    st.floats(0, 100),
+    st.sampled_from([None, "no shard works"]),
+    st.floats(0, 100),
+    st.floats(0, 100),
+)
+def test_only_a_leader_without_progress_for_so_long_is_stalled(
+    up: bool, failures: int, seconds: float, failing_for: str | None, failing_seconds: float, idle: float
+) -> None:
+    server = ServerHealth(up=up, failures=0 if up else failures, seconds=seconds, text="why")
+    found = stalled(
+        {"good": ServerHealth(up=True), "broker": server},
+        failing_for=failing_for,
+        failing_seconds=failing_seconds,
+        idle_seconds=idle,
+        limit_seconds=30.0,
+    )
+    if idle < 30:
+        # Something was done, or what was is not the fault of this leadership.
+        assert found is None
+    elif not up and failures > 0 and seconds >= 30:
+        assert found == Stall(why=f"its broker was not reached for {seconds:.0f} s: why", server_lost=True)
+    elif failing_for is not None and failing_seconds >= 30:
+        assert found is not None
+        assert not found.server_lost
+    else:
+        assert found is None
+
+
+class Led:
+    """A leadership as a stall is looked for in it."""
+
+    def __init__(self) -> None:
+        self.waiting_for: str | None = None
+        self.take_over = SimpleNamespace(failures=0)
+        self.now = 0.0
+        self.reach = Reach(["database", "broker"], clock=lambda: self.now)
+        self.reach.all_succeeded()
+        self.shards: tuple[ShardHealth, ...] = (UP,)
+        self.waits: bool | Exception | None = True
+        self.asked = self.done = 0
+
+    def shard_health(self) -> tuple[ShardHealth, ...]:
+        return self.shards
+
+    def work_waits(self) -> bool | None:
+        self.asked += 1
+        if isinstance(self.waits, Exception):
+            raise self.waits
+        return self.waits
+
+    def turns(self, **options: Any) -> Turns:
+        turns = Turns(self.reach, lambda: self.done, **{"step_down_seconds": 30.0, "alone": False, **options})
+        turns.begin(cast("Leading", self), self.now)
+        return turns
+
+    def steps_down(self, turns: Turns, now: float) -> Stall | None:
+        """Look twice: the answer to the first look is there at the second."""
+        self.now = now
+        before = self.asked
+        found = turns.stall(now)
+        if found is None and self.asked > before:
+            eventually(lambda: not [each for each in threading.enumerate() if each.name == "work-waits"], SOON_SECONDS)
+            found = turns.stall(now + 1.0)
+        return found
+
+
+def lose(led: Led, server: str = "broker") -> None:
+    led.reach.failed(server, Trouble("it hung up"))
+
+
+@pytest.mark.parametrize("waits", [True, None, Trouble("nobody knows")])
+def test_a_leader_without_a_server_steps_down_if_work_may_wait(waits: bool | Exception | None) -> None:
+    led = Led()
+    turns = led.turns()
+    led.waits = waits
+    lose(led)
+    assert led.steps_down(turns, 29) is None
+    assert led.asked == 0
+    stall = led.steps_down(turns, 30)
+    assert stall is not None
+    assert stall.why == "its broker was not reached for 30 s: it hung up"
+
+
+def test_a_leader_with_nothing_to_do_leads_on_and_asks_again() -> None:
+    led = Led()
+    turns = led.turns()
+    led.waits = False
+    lose(led)
+    assert led.steps_down(turns, 30) is None
+    assert led.steps_down(turns, 33) is None
+    assert led.asked == 1
+    led.waits = True
+    assert led.steps_down(turns, 40) is not None
+
+
+def test_a_question_without_an_answer_counts_as_work() -> None:
+    answer = threading.Event()
+
+    def ask() -> bool:
+        answer.wait(SOON_SECONDS)
+        return False
+
+    inquiry = Inquiry(ask)
+    assert inquiry.may_wait(100.0) is None
+    assert inquiry.may_wait(104.0) is None
+    assert inquiry.may_wait(105.0) is True
+    answer.set()
+
+
+def test_a_server_that_comes_back_ends_the_stall() -> None:
+    led = Led()
+    turns = led.turns()
+    lose(led)
+    led.now = 25
+    led.reach.succeeded("broker")
+    lose(led)
+    assert led.steps_down(turns, 50) is None
+    assert led.steps_down(turns, 55) is not None
+
+
+def test_a_leader_that_gets_things_done_leads_on() -> None:
+    led = Led()
+    turns = led.turns()
+    lose(led)
+    led.done = 1
+    assert led.steps_down(turns, 29) is None
+    assert led.steps_down(turns, 58) is None
+    assert led.steps_down(turns, 59) is not None
+
+
+def test_shards_that_all_fail_are_a_stall_and_one_that_works_ends_it() -> None:
+    led = Led()
+    turns = led.turns()
+    led.shards = (DOWN,)
+    assert led.steps_down(turns, 10) is None
+    assert led.steps_down(turns, 39) is None
+    led.shards = (UP,)
+    assert led.steps_down(turns, 40) is None
+    led.shards = (DOWN,)
+    assert led.steps_down(turns, 41) is None
+    assert led.steps_down(turns, 70) is None
+    led.shards = (replace(DOWN, failures=2),)
+    stall = led.steps_down(turns, 72)
+    assert stall is not None
+    assert "no coordinator" in stall.why
+
+
+def test_shards_that_recover_after_an_old_failure_are_no_stall() -> None:
+    led = Led()
+    turns = led.turns()
+    led.shards = (replace(DOWN, state="running"),)
+    for now in range(10, 100, 10):
+        assert led.steps_down(turns, now) is None
+
+
+def test_a_take_over_that_goes_on_after_a_failure_is_no_stall_and_one_that_fails_on_is() -> None:
+    led = Led()
+    turns = led.turns()
+    led.shards, led.waiting_for, led.take_over.failures = (), "one answer was late", 1
+    for now in range(0, 100, 10):
+        assert led.steps_down(turns, now) is None
+    led.take_over.failures = 2
+    assert led.steps_down(turns, 101) is not None
+
+
+def test_a_probe_that_connects_does_not_hide_that_looks_are_not_answered() -> None:
+    led = Led()
+    turns = led.turns()
+    found = None
+    for now in range(1, 60):
+        led.now = now
+        if now % 13 == 12:
+            led.reach.failed("database", Trouble("no answer in 12 s"), look=True)
+        led.reach.succeeded("database", probe=True)
+        found = found or led.steps_down(turns, now)
+    assert found is not None
+    led.reach.looks_ended()
+    led.reach.succeeded("database", probe=True)
+    assert led.reach.health()["database"].up
+
+
+def test_without_an_election_nobody_steps_down() -> None:
+    led = Led()
+    turns = led.turns(alone=True)
+    lose(led)
+    assert led.steps_down(turns, 1000) is None
+
+
+def test_a_cool_down_for_a_lost_server_ends_when_it_answers() -> None:
+    led = Led()
+    turns = led.turns()
+    lose(led)
+    for _ in range(3):
+        turns.stepped_down(Stall(why="w", server_lost=True), lasted=31, now=100)
+    assert (turns.may_lead(103.9), turns.may_lead(104)) == (False, True)
+    led.reach.succeeded("broker")
+    assert turns.may_lead(100)
+
+
+def test_one_that_is_elected_while_it_cools_down_gives_leadership_back_now_and_then() -> None:
+    turns = Led().turns()
+    turns.superseded(lasted=1, now=100)
+    given_back = [now for now in range(100, 120) if turns.gives_back(now)]
+    assert given_back == [105, 110, 115]
+
+
+def test_another_cool_down_takes_its_time() -> None:
+    led = Led()
+    turns = led.turns()
+    turns.stepped_down(Stall(why="w", server_lost=False), lasted=31, now=100)
+    assert (turns.may_lead(100.9), turns.may_lead(101)) == (False, True)
+    turns.superseded(lasted=1, now=200)
+    assert (turns.may_lead(201.9), turns.may_lead(202)) == (False, True)
+
+
+def test_a_leadership_that_was_good_for_a_minute_resets_the_cool_down() -> None:
+    led = Led()
+    turns = led.turns()
+    for lasted in (31, 31, 31, 91):
+        turns.stepped_down(Stall(why="w", server_lost=False), lasted=lasted, now=100)
+    assert turns.may_lead(101)

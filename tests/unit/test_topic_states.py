@@ -1,0 +1,58 @@
+"""Why topics wait: what the cluster says, what tries tell, and when the grace is over."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thresher.delivery.fate import Kind
+from thresher.delivery.waiting.topic_states import TopicStates
+from thresher.kafka.refusal import Refusal
+from thresher.kafka.topic_status import Available, TopicStatus, Unavailable
+
+THERE = Available(partitions=1)
+MISSING = Unavailable(refusal=Refusal.TOPIC, why="t is not there")
+UNLED = Unavailable(refusal=None, why="nobody leads t")
+GRACE_SECONDS = 60.0
+
+
+def test_what_the_cluster_says_holds_and_lifts_a_topic() -> None:
+    states = TopicStates(GRACE_SECONDS)
+    assert states.surveyed({"t": THERE}, 0.0).topics == {}
+    assert states.surveyed({"t": MISSING, "u": THERE}, 1.0).topics.keys() == {"t"}
+    found = states.surveyed({"t": THERE}, 2.0)
+    assert (found.topics, found.lifted) == ({}, ("t",))
+    assert states.surveyed({"t": THERE}, 3.0).lifted == ()
+
+
+def test_a_refusal_is_lifted_by_a_delivery_alone() -> None:
+    states = TopicStates(GRACE_SECONDS)
+    states.refused("t", Kind.NOT_AUTHORISED, "not ours", 0.0)
+    assert states.surveyed({"t": THERE}, 0.9).topics.keys() == {"t"}
+    found = states.surveyed({"t": THERE}, 1.0)
+    assert (found.topics, found.lifted) == ({}, ()), "it is tried, and the alarm stays"
+    assert states.delivered({"t", "u"}) == ["t"]
+    assert states.delivered({"t"}) == []
+
+
+def test_a_silent_topic_is_tried_less_and_less_often() -> None:
+    states = TopicStates(GRACE_SECONDS)
+    now, pauses = 0.0, []
+    for _ in range(6):
+        states.refused("t", None, "no answer", now)
+        began = now
+        while states.surveyed({"t": THERE}, now).topics:
+            now += 1.0
+        pauses.append(now - began)
+    assert pauses == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([THERE, MISSING, UNLED])), max_size=30))
+def test_no_topic_expires_that_was_not_missing_for_the_whole_grace(looks: list[tuple[int, TopicStatus]]) -> None:
+    states = TopicStates(GRACE_SECONDS)
+    now, missing_since = 0.0, None
+    for passed, status in looks:
+        now += passed
+        missing_since = (missing_since if missing_since is not None else now) if status is MISSING else None
+        for state in states.surveyed({"t": status}, now).topics.values():
+            if states.expired(state):
+                assert missing_since is not None
+                assert now - missing_since >= GRACE_SECONDS
