@@ -190,7 +190,7 @@ def test_a_message_that_no_keep_alive_reached_in_time_is_given_back_instead(scen
     scene.now = 60.1
     assert scene.in_progress.received([message]) == []
     assert [marker for _, marker in scene.markers.sent] == [
-        Marker(type=KEEPALIVE, message_id=message.id, redeliver_after_ms=0, undelivered=True)
+        Marker(type=KEEPALIVE, message_id=message.id, redeliver_after_ms=0, undelivered=True, released=True)
     ]
     assert (scene.count("messages_expired"), scene.count("messages_consumed")) == (1, 0)
     assert scene.after(30.0) == []
@@ -265,8 +265,8 @@ def test_a_nack_is_a_keep_alive_with_its_delay(scene: Scene) -> None:
     one.nack()
     two.nack(1.5)
     assert [marker for _, marker in scene.markers.sent] == [
-        Marker(type=KEEPALIVE, message_id=MessageId(0, 1), redeliver_after_ms=0),
-        Marker(type=KEEPALIVE, message_id=MessageId(0, 2), redeliver_after_ms=1_500),
+        Marker(type=KEEPALIVE, message_id=MessageId(0, 1), redeliver_after_ms=0, released=True),
+        Marker(type=KEEPALIVE, message_id=MessageId(0, 2), redeliver_after_ms=1_500, released=True),
     ]
     assert scene.count("messages_given_back") == 2
 
@@ -388,7 +388,7 @@ def test_the_rest_is_given_back_at_once(scene: Scene) -> None:
     two.ack()
     scene.in_progress.give_back()
     assert [marker for _, marker in scene.markers.sent[1:]] == [
-        Marker(type=KEEPALIVE, message_id=each.id, redeliver_after_ms=0) for each in (one, three)
+        Marker(type=KEEPALIVE, message_id=each.id, redeliver_after_ms=0, released=True) for each in (one, three)
     ]
     assert scene.count("messages_given_back") == 2
     assert scene.after(30.0) == []

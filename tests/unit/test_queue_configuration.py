@@ -51,14 +51,16 @@ def loaded(text: str, tmp_path: Path, flags: dict[str, Any] | None = None, **var
 def test_a_file_of_kafka_mq_gos_is_taken(tmp_path: Path) -> None:
     form = loaded(SEED, tmp_path).form
     assert form.consumer_receive_buffer_capacity == 1
-    assert form == configured(GIVEN | {"bootstrap-servers": "broker:9092", "consumer-receive-buffer-capacity": 1})
+    tracker = {"use-now-if-no-marker-seen": 60_000, "num-offsets-per-commit": 1_000}
+    keys = {"bootstrap-servers": "broker:9092", "consumer-receive-buffer-capacity": 1, "redelivery-tracker": tracker}
+    assert form == configured(GIVEN | keys)
 
 
 def test_defaults_are_the_originals_but_for_the_buffer() -> None:
     form = configured(GIVEN)
     assert (form.redelivery_timeout, form.consumer_next_message_timeout) == (60_000, 1_000)
     assert (form.consumer_max_messages_per_commit, form.consumer_receive_buffer_capacity) == (1_000, 500)
-    assert form.redelivery_tracker == {"use-now-if-no-marker-seen": 60_000, "num-offsets-per-commit": 1_000}
+    assert form.redelivery_tracker == {}
     assert form.handoff is HandOff.EXACTLY_ONCE
     assert (form.dead_topic, form.queues_topic) == ("messages.dead", "markers.queues")
 
@@ -68,14 +70,14 @@ def test_every_problem_is_in_one_message(tmp_path: Path) -> None:
         loaded(
             "bootstrap-servers: 'no such: place'\nmarker-topics: m\nmessage-topic: a b\nhandoff: twice\n"
             "redelivery-timeout: 43200001\nconsumer-receive-buffer-capacity: 0\nsend-timeout: soon\n"
-            "redelivery-tracker: {use-now: 1}\nkafka: {isolation.level: read_uncommitted, sasl.pasword: hunter2}\n",
+            "redelivery-tracker: soon\nkafka: {isolation.level: read_uncommitted, sasl.pasword: hunter2}\n",
             tmp_path,
         )  # fmt: skip
     text = str(caught.value)
     for part in (
         "bootstrap-servers: HOST:PORT is needed", "marker-topics: there is no such key, did you mean 'marker-topic'?",
         "message-topic: 1 to 242 of the characters", "handoff: ", "redelivery-timeout: ",
-        "consumer-receive-buffer-capacity: ", "send-timeout: ", "redelivery-tracker: use-now: there is no such key",
+        "consumer-receive-buffer-capacity: ", "send-timeout: ", "redelivery-tracker: keys with their values are needed",
         "kafka.isolation.level: the guarantee of queues rests on", "marker-topic: it is missing",
         "kafka.sasl.pasword: there is no such key, did you mean 'sasl.password'?",
     ):  # fmt: skip
@@ -128,29 +130,17 @@ def test_a_broker_is_named_in_one_place(name: str) -> None:
     assert f"kafka.{name}: the broker is named by 'bootstrap-servers'" in problems(kafka={name: "other:9092"})
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"num-offsets-per-commit": 0}, "num-offsets-per-commit: a whole number is needed, not 0"),
-        ({"use-now-if-no-marker-seen": -1}, "use-now-if-no-marker-seen: a whole number is needed, not -1"),
-        ({"use-now-if-no-marker-seen": "1s"}, "use-now-if-no-marker-seen: a whole number is needed"),
-        ({"num-offsets-per-comit": 1}, "did you mean 'num-offsets-per-commit'?"),
-        ({"num-offsets-per-commit": [1]}, "num-offsets-per-commit: a single value is needed"),
-        ("soon", "properties with their values are needed"),
-    ],
-)
-def test_the_trackers_section_is_judged(given: object, why: str) -> None:
-    assert "redelivery-tracker: " in (text := problems(redelivery_tracker=given))
-    assert why in text
+@pytest.mark.parametrize("key", ["max_deliveries_by_queue", "ttl_by_queue"])
+def test_limits_by_queue_are_whole_numbers(key: str) -> None:
+    for wrong in (0, -1, "1s"):
+        assert f"q: a whole number from 1 up is needed, not {wrong}" in problems(**{key: {"q": wrong}})
+    assert getattr(configured(GIVEN | {key: {"q": "3"}}), key) == {"q": 3}
 
 
-def test_the_trackers_section_keeps_its_other_default(tmp_path: Path) -> None:
+def test_the_trackers_section_is_the_trackers_to_judge(tmp_path: Path) -> None:
     variables = {"THRESHER_REDELIVERY_TRACKER": "num-offsets-per-commit=5"}
     form = loaded(f"{json.dumps(GIVEN)}", tmp_path, {"redelivery-tracker": None}, **variables).form
-    assert form.redelivery_tracker == {"use-now-if-no-marker-seen": 60_000, "num-offsets-per-commit": 5}
-    assert configured(GIVEN | {"redelivery_tracker": {"use_now_if_no_marker_seen": 0}}).redelivery_tracker == {
-        "use-now-if-no-marker-seen": 0, "num-offsets-per-commit": 1_000,
-    }  # fmt: skip
+    assert form.redelivery_tracker == {"num-offsets-per-commit": "5"}
 
 
 def test_flags_override_the_environment_and_that_the_file(tmp_path: Path) -> None:

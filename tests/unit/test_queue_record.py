@@ -7,8 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thresher.queue.message import Message, Progress
+from thresher.queue.wire.dead_letter import dead_headers, dead_key, dead_letter_of
 from thresher.queue.wire.marker import Headers, Marker, MarkerType, MessageId, decode, encode
-from thresher.queue.wire.record import DEAD_REASON, DELIVERY_COUNT, ENQUEUED_AT, ORIGIN_ID, OWN, headers_of, record_of
+from thresher.queue.wire.record import (
+    DEAD_REASON,
+    DELIVERY_COUNT,
+    ENQUEUED_AT,
+    FIRST_STARTED,
+    ORIGIN_ID,
+    OWN,
+    headers_of,
+    limit_headers,
+    record_of,
+)
 
 PLACE = MessageId(3, 14)
 TIME = 1_700_000_000_000
@@ -49,14 +60,36 @@ def test_a_record_and_its_headers_read_back_the_same() -> None:
     assert record_of(PLACE, b"payload", tuple(headers_of(record)), TIME + 1) == record
 
 
-def test_a_dead_letter_tells_why() -> None:
-    record = record_of(PLACE, b"", (), TIME)
-    assert dict(headers_of(record, "too large"))[DEAD_REASON] == b"too large"
-    assert DEAD_REASON not in dict(headers_of(record))
+def test_a_message_that_was_sent_with_a_delay_has_an_origin_too() -> None:
+    origin = MessageId(-1, 2**62)
+    assert record_of(PLACE, b"", ((ORIGIN_ID, str(origin).encode()),), TIME).origin_id == origin
+
+
+def test_limits_and_the_first_start_read_back_the_same() -> None:
+    headers = (*limit_headers(3, 5_000), (FIRST_STARTED, b"77"))
+    record = record_of(PLACE, b"payload", headers, TIME)
+    assert (record.max_deliveries, record.ttl_ms, record.first_started_ms, record.headers) == (3, 5_000, 77, ())
+    assert record_of(PLACE, b"payload", tuple(headers_of(record)), TIME) == record
+    assert limit_headers(None, None) == []
+
+
+def test_a_dead_letter_has_the_key_of_its_queue_and_origin_and_tells_why() -> None:
+    record = record_of(PLACE, b"payload", ((ORIGIN_ID, b"1-2"), ("h", b"v")), TIME)
+    key, headers = dead_key(b"a/b", record.origin_id), dead_headers(record, "too large")
+    assert key == b"1-2/a/b"
+    letter = dead_letter_of(MessageId(0, 9), key, b"payload", tuple(headers), TIME)
+    assert letter is not None
+    assert (letter.queue, letter.reason, letter.record.origin_id) == (b"a/b", "too large", MessageId(1, 2))
+    assert letter.record.headers == (("h", b"v"),)
+
+
+@pytest.mark.parametrize("key", [b"", b"queue", b"1-2", b"/queue", b"1/queue", b"x-2/queue"])
+def test_a_record_with_another_key_is_no_dead_letter(key: bytes) -> None:
+    assert dead_letter_of(PLACE, key, b"payload", (), TIME) is None
 
 
 def test_a_reason_that_is_no_text_is_still_written() -> None:
-    assert dict(headers_of(record_of(PLACE, b"", (), TIME), "\ud800"))[DEAD_REASON] == b"?"
+    assert dict(dead_headers(record_of(PLACE, b"", (), TIME), "\ud800"))[DEAD_REASON] == b"?"
 
 
 @pytest.mark.parametrize("content", [value for value in HOSTILE if value != b"9" * 9])
@@ -69,7 +102,7 @@ def test_a_time_that_is_none_is_taken_for_absent(content: bytes) -> None:
     assert record_of(PLACE, b"", ((ENQUEUED_AT, content),), TIME).enqueued_at_ms == TIME
 
 
-@pytest.mark.parametrize("content", [*HOSTILE, b"1", b"9999999999-1", b"1-" + b"9" * 19, b"-1-2", b"1--2"])
+@pytest.mark.parametrize("content", [*HOSTILE, b"1", b"9999999999-1", b"1-" + b"9" * 19, b"-2-2", b"1--2", b"-1-"])
 def test_an_origin_that_is_none_is_taken_for_absent(content: bytes) -> None:
     assert record_of(PLACE, b"", ((ORIGIN_ID, content),), TIME).origin_id == PLACE
 
@@ -85,6 +118,9 @@ def test_no_header_keeps_a_message_from_being_started(headers: Headers) -> None:
         delivery_count=record.delivery_count,
         origin_id=record.origin_id,
         enqueued_at_ms=record.enqueued_at_ms,
+        max_deliveries=record.max_deliveries,
+        ttl_ms=record.ttl_ms,
+        first_started_ms=record.first_started_ms,
     )
     assert decode(encode(start)) == start
 
@@ -110,4 +146,4 @@ def test_no_header_breaks_what_an_application_reads(headers: Headers) -> None:
 @given(header_lists)
 def test_a_dead_letter_of_any_record_can_be_replayed(headers: Headers) -> None:
     record = record_of(PLACE, b"payload", headers, TIME)
-    assert record_of(PLACE, b"payload", tuple(headers_of(record, "why")), TIME) == record
+    assert record_of(PLACE, b"payload", tuple(dead_headers(record, "why")), TIME) == record

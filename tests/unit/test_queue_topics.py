@@ -44,15 +44,14 @@ def test_topics_made_by_init_have_no_problem() -> None:
     [
         ("m", "cleanup.policy", "compact", "set it to delete"),
         ("t", "cleanup.policy", "compact,delete", "set it to delete"),
-        ("m.dead", "cleanup.policy", "compact", "set it to delete"),
+        ("m.dead", "cleanup.policy", "delete", "set it to compact"),
+        ("m.dead", "cleanup.policy", "compact,delete", "set it to compact"),
         ("t.queues", "cleanup.policy", "delete", "set it to compact"),
         ("t.queues", "cleanup.policy", "compact,delete", "set it to compact"),
         ("m", "retention.bytes", "1000000000", "set it to -1"),
         ("t", "retention.bytes", "0", "set it to -1"),
-        ("m.dead", "retention.bytes", "1000000000", "set it to -1"),
         ("m", "retention.ms", "3600000", "set it to 86400000 or more"),
         ("t", "retention.ms", "86399999", "set it to 86400000 or more"),
-        ("m.dead", "retention.ms", "604799999", "set it to 604800000 or more"),
         ("t", "message.timestamp.type", "CreateTime", "set it to LogAppendTime"),
         ("m", "max.message.bytes", "1000", "set it to 1049600 or more"),
         ("t", "max.message.bytes", "1049600", "set it to 1065984 or more"),
@@ -70,14 +69,6 @@ def test_what_could_lose_a_message_is_a_problem(topic: str, name: str, value: st
     assert remedy in why
 
 
-def test_dead_letters_outlive_messages_that_are_kept_for_ever() -> None:
-    assert problems(("m.dead", "retention.ms", "-1")) == []
-    assert problems(("m", "retention.ms", "-1"), ("m.dead", "retention.ms", "-1")) == []
-    ((topic, why),) = problems(("m", "retention.ms", "-1"))
-    assert topic == "m.dead"
-    assert "set it to -1" in why
-
-
 def test_fewer_partitions_than_asked_for_are_a_problem() -> None:
     ((topic, why),) = problems(partitions=2, asked=3)
     assert (topic, why) == ("m", "it has 2 partitions, and 3 were asked for: add partitions, or ask for 2")
@@ -91,5 +82,5 @@ def test_a_message_topic_without_its_configuration_is_judged_by_what_the_broker_
     told = {(topic, why.split()[0]) for topic, why in problems_of(CONFIG, bare, {})}
     assert told == {
         ("m", "max.message.bytes"), ("t", "max.message.bytes"), ("m.dead", "max.message.bytes"),
-        ("t", "message.timestamp.type"), ("t.queues", "cleanup.policy"),
+        ("t", "message.timestamp.type"), ("t.queues", "cleanup.policy"), ("m.dead", "cleanup.policy"),
     }  # fmt: skip

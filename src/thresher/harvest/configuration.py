@@ -108,7 +108,6 @@ def _without_effect(completed: Completed[RelayForm], translated: Translation) ->
 
 def _configuration(completed: Completed[RelayForm]) -> Configuration:
     form = completed.form
-    host, _, port = form.status.rpartition(":")
     return Configuration(
         settings=Settings(
             name=form.identity,
@@ -139,15 +138,9 @@ def _configuration(completed: Completed[RelayForm]) -> Configuration:
             back_off_seconds=form.back_off_seconds,
             back_off_most_seconds=max(form.back_off_seconds, POLICY.back_off_most_seconds),
         ),
-        status=None if form.status == "off" else (host, int(port)),
+        status=form.status_address,
         status_by_default="status" not in completed.given,
-        spark=SparkOptions(
-            master=form.spark_master,
-            conf={name: _as_spark_has_it(value) for name, value in form.spark.items()},
-            python=form.spark_python,
-            py_files=form.spark_py_files,
-            archives=form.spark_archives,
-        ),
+        spark=form.spark_options,
         step_down_seconds=form.step_down_seconds,
         metrics_seconds=form.metrics_seconds,
         log_format=form.log_format,
@@ -155,10 +148,6 @@ def _configuration(completed: Completed[RelayForm]) -> Configuration:
         secrets=completed.secrets,
         shown=_shown(completed),
     )
-
-
-def _as_spark_has_it(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(completed: Completed[RelayForm]) -> dict[str, Any]:

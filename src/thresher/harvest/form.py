@@ -4,40 +4,34 @@ Each key is declared here once. Its flag, its environment variable and its row i
 that; after a change, `maintenance/configuration_table.py` writes the table anew.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import Field, field_validator
 
 from thresher.config.form import (
     SINGLE_VALUE,
     Form,
     KafkaProperties,
-    Properties,
     Rule,
     Texts,
     fill_in,
-    lower_case,
-    off_is_text,
 )
 from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
-from thresher.config.log_level import LogLevel
 from thresher.config.problem import ConfigurationInvalid
 from thresher.config.report import Problem, as_text
 from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand, keys_of
 from thresher.core.errors import InvalidInput, shorten
-from thresher.core.topic_name import is_topic_name
 from thresher.db import TableName
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.kafka.transactional import GUARDED, properties
-from thresher.observe.logs import LogFormat
 from thresher.outbox.shape import BUCKETS, Shape
 from thresher.relay.names import valid_name
 from thresher.relay.settings import POLICY, Delivery, Limits, Settings, Settling
 from thresher.service.cool_down import STEP_DOWN_SECONDS
+from thresher.service.form import POLLS_IN_TIME, ServiceForm
 
 STATUS = "127.0.0.1:8640"
 _OWN_CLIENT = frozenset({"group.id", "isolation.level", "enable.auto.commit", "enable.partition.eof", "error_cb"})
@@ -54,8 +48,8 @@ OF_ELECTION = {
 }
 
 
-class RelayForm(Form):
-    """Every key of a relay."""
+class _OwnKeys(Form):
+    """The keys that only a relay has."""
 
     name: Annotated[str | None, DefaultText("`leader_group`")] = Field(
         default=None,
@@ -164,27 +158,6 @@ class RelayForm(Form):
         description="The election among relays of one name. `lease` is a row in the database, `neli` a consumer group; "
         "with `none`, the relay that started last leads.",
     )
-    leader_topic: Annotated[str | None, DefaultText("`<name>.leader`")] = Field(
-        default=_ELECTION.leader_topic, description="neli: the topic whose partition 0 decides."
-    )
-    leader_group: Annotated[str | None, DefaultText("from the name")] = Field(
-        default=_ELECTION.leader_group, description="neli: the consumer group."
-    )
-    heartbeat_timeout_seconds: float = Field(
-        default=_ELECTION.heartbeat_timeout_seconds,
-        gt=0,
-        le=3_600,
-        description="neli: seconds after which a leader that has not heard itself steps down.",
-    )
-    min_poll_seconds: float = Field(
-        default=_ELECTION.min_poll_seconds,
-        gt=0,
-        le=3_600,
-        description="neli: the least seconds between two heartbeats. Otherwise ten are sent within the time-out.",
-    )
-    max_poll_seconds: Annotated[float | None, DefaultText("half of `heartbeat_timeout_seconds`")] = Field(
-        default=None, gt=0, le=3_600, description="neli: the most seconds between two heartbeats."
-    )
     lease_seconds: float = Field(
         default=_ELECTION.lease_seconds,
         ge=0.2,
@@ -198,37 +171,6 @@ class RelayForm(Form):
         description="Seconds without progress after which a leader lets another process lead: it does not reach its "
         "database or its broker, and rows wait or nobody knows. With `none`, it leads on.",
     )
-    metrics_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        le=86_400,
-        description="Seconds between two readings of the meter. They become a program's events and lines of the log "
-        "at level `debug`.",
-    )
-    log_format: Annotated[LogFormat, BeforeValidator(lower_case)] = Field(
-        default=LogFormat.TEXT, description="The format of the log. `json` is one object a line."
-    )
-    log_level: Annotated[LogLevel, BeforeValidator(lower_case), BeforeValidator(off_is_text)] = Field(
-        default=LogLevel.INFO, description="The least that is logged. `--verbose` is `debug`."
-    )
-    status: Annotated[str, BeforeValidator(off_is_text)] = Field(
-        default=STATUS,
-        description="Address for 'thresher status', probes and Prometheus, HOST:PORT or off. Where nothing is said and "
-        "the port is taken, another one is used and logged: give each of several relays on one machine its own.",
-    )
-    spark_master: Annotated[str | None, DefaultText("local threads")] = Field(
-        default=None, description="A Spark master."
-    )
-    spark_python: str | None = Field(
-        default=None, description="The Python of executors elsewhere. See [the engine](architecture/engine.md)."
-    )
-    spark_archives: Texts = Field(
-        default=(),
-        description="Archives that 'thresher spark pack' made, as FILE#directory. They hold the environment of "
-        "executors elsewhere.",
-    )
-    spark_py_files: Texts = Field(default=(), description="Files with transforms to ship to executors elsewhere.")
-    spark: Properties = Field(default={}, description="Settings of Spark.")
 
     @field_validator("name")
     @classmethod
@@ -258,42 +200,19 @@ class RelayForm(Form):
                 raise ValueError(f"{shorten(path)} is not of the form package.module:function")
         return paths
 
-    @field_validator("leader_topic")
-    @classmethod
-    def _topic(cls, topic: str | None) -> str | None:
-        if topic is not None and not is_topic_name(topic):
-            raise ValueError("1 to 249 of the characters a-z A-Z 0-9 . _ - are needed")
-        return topic
-
-    @field_validator("leader_group")
-    @classmethod
-    def _group(cls, group: str | None) -> str | None:
-        if group is not None and not 1 <= len(group) <= 249:
-            raise ValueError("1 to 249 characters are needed")
-        return group
-
-    @field_validator("status")
-    @classmethod
-    def _status(cls, status: str) -> str:
-        host, _, port = status.rpartition(":")
-        if status != "off" and (not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535):
-            raise ValueError("HOST:PORT is needed, or 'off'")
-        return status
-
     @property
     def table(self) -> TableName:
         """The outbox."""
         return TableName(table=self.outbox, schema=self.schema_)
 
+
+class RelayForm(ServiceForm, _OwnKeys):
+    """Every key of a relay: its own, and those of every process."""
+
     @property
     def identity(self) -> str:
         """The relay's name: its own, or that of its group; never that of a host, a process or a program."""
         return self.name or self.leader_group or ""
-
-    @property
-    def longest_poll_seconds(self) -> float:
-        """How long an elected leader may go without asking Kafka."""
-        return self.heartbeat_timeout_seconds / 2 if self.max_poll_seconds is None else self.max_poll_seconds
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
@@ -356,14 +275,6 @@ def _elects_as_told(form: RelayForm, given: Mapping[str, Any]) -> Iterator[Probl
             yield key, f"it means nothing with 'election: {form.election}': leave it out, or elect by {kind}"
 
 
-def _polls_in_time(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
-    longest = form.longest_poll_seconds
-    if longest < form.min_poll_seconds:
-        yield "max_poll_seconds", f"{longest:g} is less than min_poll_seconds, {form.min_poll_seconds:g}"
-    if longest > form.heartbeat_timeout_seconds:
-        yield "max_poll_seconds", "it is more than heartbeat_timeout_seconds: no heartbeat would be heard in time"
-
-
 _KAFKA = KafkaSections(
     sections=("kafka", "producer"),
     guarded=GUARDED | _OWN_CLIENT,
@@ -375,6 +286,6 @@ _RULES = (
     Rule(frozenset({"outbox", "schema"}), _has_a_table),
     Rule(frozenset({"shape", "settle"}), _settles_its_shape),
     Rule(frozenset({"election"}), _elects_as_told),
-    Rule(frozenset({"heartbeat_timeout_seconds", "min_poll_seconds", "max_poll_seconds"}), _polls_in_time),
+    POLLS_IN_TIME,
     *_KAFKA.rules,
 )

@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from thresher.config.form import Form, KafkaProperties, Properties, Rule
 from thresher.config.kafka_properties import KafkaSections, wrong_servers
 from thresher.config.loading import Completed, complete, load
-from thresher.config.report import Problem, no_such_key
-from thresher.config.setting import DefaultText, Required
+from thresher.config.report import Problem
+from thresher.config.setting import DefaultText, Required, Section
 from thresher.kafka.transactional import GUARDED
 
 _TWELVE_HOURS = 43_200_000
-_TRACKER = {"use-now-if-no-marker-seen": 60_000, "num-offsets-per-commit": 1_000}
+_TEN_YEARS = 315_360_000_000
 # What the guarantees of a queue rest on, besides what those of a transaction do.
 _GUARDED = GUARDED | {
     "partitioner", "group.id", "group.instance.id", "group.protocol", "group.remote.assignor",
@@ -28,6 +28,12 @@ _GUARDED = GUARDED | {
     "auto.commit.interval.ms", "auto.offset.reset", "enable.partition.eof", "message.max.bytes", "error_cb",
     "max.in.flight", "max.in.flight.requests.per.connection", "retries", "message.send.max.retries",
 }  # fmt: skip
+
+
+def _mapping(given: object) -> object:
+    if not isinstance(given, Mapping):
+        raise ValueError("keys with their values are needed")  # noqa: TRY004 - pydantic takes this one
+    return {str(name): value for name, value in given.items()}
 
 
 class HandOff(enum.StrEnum):
@@ -81,13 +87,36 @@ class QueueConfig(Form):
         alias="consumer-max-messages-per-commit",
         description="The most records of other queues that are passed before offsets are committed.",
     )
-    redelivery_tracker: Annotated[
-        Properties, DefaultText("`use-now-if-no-marker-seen: 60000, num-offsets-per-commit: 1000`")
-    ] = Field(
-        default=_TRACKER,
+    redelivery_tracker: Annotated[dict[str, Any], BeforeValidator(_mapping), Section(), DefaultText("none")] = Field(
+        default={},
         alias="redelivery-tracker",
-        description="The tracker's own keys. `use-now-if-no-marker-seen` is in milliseconds, `num-offsets-per-commit` "
-        "in markers.",
+        description="The tracker's own keys. Only 'thresher queue track' reads and judges them: see "
+        "[the tracker's keys](#the-trackers-keys).",
+    )
+    max_deliveries: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        alias="max-deliveries",
+        description="The most times that a message is delivered. One that was delivered as often, and not acked, "
+        "becomes a dead letter.",
+    )
+    ttl: int | None = Field(
+        default=None,
+        ge=1,
+        le=_TEN_YEARS,
+        description="Milliseconds after the start of a message's first delivery during which it is delivered again. "
+        "Later it becomes a dead letter.",
+    )
+    max_deliveries_by_queue: Annotated[Properties, DefaultText("none")] = Field(
+        default={},
+        alias="max-deliveries-by-queue",
+        description="`max-deliveries` for some queues, by their ids. A message's own comes before both.",
+    )
+    ttl_by_queue: Annotated[Properties, DefaultText("none")] = Field(
+        default={},
+        alias="ttl-by-queue",
+        description="`ttl` for some queues, by their ids. A message's own comes before both.",
     )
     handoff: HandOff = Field(
         default=HandOff.EXACTLY_ONCE,
@@ -145,16 +174,13 @@ class QueueConfig(Form):
             raise ValueError("1 to 242 of the characters a-z A-Z 0-9 . _ - are needed")
         return topic
 
-    @field_validator("redelivery_tracker")
+    @field_validator("max_deliveries_by_queue", "ttl_by_queue")
     @classmethod
-    def _tracker(cls, given: dict[str, Any]) -> dict[str, Any]:
-        known = {str(name).replace("_", "-"): value for name, value in given.items()}
-        for name, value in known.items():
-            if name not in _TRACKER:
-                raise ValueError(f"{name}: {no_such_key(name, tuple(_TRACKER))}")
-            if not str(value).isdigit() or (name == "num-offsets-per-commit" and int(value) == 0):
-                raise ValueError(f"{name}: a whole number is needed, not {value}")
-        return {name: int(known.get(name, default)) for name, default in _TRACKER.items()}
+    def _limits(cls, given: dict[str, Any]) -> dict[str, int]:
+        for queue, value in given.items():
+            if not str(value).isdigit() or not 1 <= int(value) <= _TEN_YEARS:
+                raise ValueError(f"{queue}: a whole number from 1 up is needed, not {value}")
+        return {queue: int(value) for queue, value in given.items()}
 
     @property
     def redelivery_seconds(self) -> float:

@@ -171,7 +171,9 @@ class InProgress:
 
     def _return(self, message_id: MessageId, entry: _Entry) -> None:
         """Have a message redelivered at once."""
-        marker = Marker(type=MarkerType.KEEPALIVE, message_id=message_id, undelivered=entry.received is None)
+        marker = Marker(
+            type=MarkerType.KEEPALIVE, message_id=message_id, undelivered=entry.received is None, released=True
+        )
         # If that is not queued, it is redelivered after the time-out; the others need not wait for that.
         with contextlib.suppress(MarkerUnknown):
             self._markers.settle(self._queue, entry.partition, marker)
@@ -182,6 +184,9 @@ def _marker(message_id: MessageId, settlement: Settlement) -> Marker:
         case Ack():
             return Marker(type=MarkerType.END, message_id=message_id)
         case Nack(delay):
-            return Marker(type=MarkerType.KEEPALIVE, message_id=message_id, redeliver_after_ms=int(delay * 1000))
+            after = int(delay * 1000)
+            return Marker(
+                type=MarkerType.KEEPALIVE, message_id=message_id, redeliver_after_ms=after, released=True
+            )  # fmt: skip
         case Reject(reason):
             return Marker(type=MarkerType.KEEPALIVE, message_id=message_id, reject_reason=reason)

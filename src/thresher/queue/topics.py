@@ -5,7 +5,7 @@
 | messages | as asked | retention by time; records up to the largest message |
 | markers | as asked | LogAppendTime: the tracker's clock; retention by time; records larger than messages |
 | `<markers>.queues` | as the markers | compacted: where each queue's group began |
-| `<messages>.dead` | as the messages | retention by time; records larger than messages |
+| `<messages>.dead` | as the messages | compacted: a dead letter stays until it is replayed or dropped; larger records |
 """
 
 import time
@@ -28,7 +28,6 @@ _PARTITIONS = 4
 # Twice the longest delay and the longest extension of a message.
 _DAY_MS = 86_400_000
 _WEEK_MS = 7 * _DAY_MS
-_DEAD_MS = 4 * _WEEK_MS
 
 # Topics' settings by name; and a topic, what would happen to it, by which setting, and what that should be.
 Configs = Mapping[str, Mapping[str, str]]
@@ -88,7 +87,7 @@ def topics_of(config: QueueConfig, *, partitions: int | None, marker_partitions:
         QueueTopic(
             name=config.dead_topic,
             partitions=partitions,
-            config={**by_time, "retention.ms": str(_DEAD_MS), "max.message.bytes": larger},
+            config={"cleanup.policy": "compact", "max.message.bytes": larger},
         ),
     )
 
@@ -124,14 +123,18 @@ def _size_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
 
 def _retention_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
     """Yield the topics that would remove a record before its time."""
-    for name in (config.message_topic, config.marker_topic, config.dead_topic):
+    for name in (config.message_topic, config.marker_topic):
         if "compact" in found[name]["cleanup.policy"]:
             why = "records of one queue have one key, and all but one would go"
             yield name, why, "cleanup.policy", "delete"
         if int(found[name]["retention.bytes"]) >= 0:
             yield name, "a burst would remove records before their time", "retention.bytes", "-1"
-    if found[config.queues_topic]["cleanup.policy"] != "compact":
-        yield config.queues_topic, "what it notes would expire", "cleanup.policy", "compact"
+    for name, why in (
+        (config.queues_topic, "what it notes would expire"),
+        (config.dead_topic, "dead letters would expire"),
+    ):
+        if found[name]["cleanup.policy"] != "compact":
+            yield name, why, "cleanup.policy", "compact"
     kept = {name: int(each["retention.ms"]) for name, each in found.items()}
     for name, why in (
         (config.message_topic, "messages that wait for a day would go unread"),
@@ -139,10 +142,6 @@ def _retention_problems(config: QueueConfig, found: Configs) -> Iterator[Problem
     ):
         if 0 <= kept[name] < _DAY_MS:
             yield name, why, "retention.ms", f"{_DAY_MS} or more"
-    messages, dead = kept[config.message_topic], kept[config.dead_topic]
-    if dead >= 0 and (messages < 0 or dead < messages):
-        wanted = "-1" if messages < 0 else f"{messages} or more"
-        yield config.dead_topic, "dead letters would go before messages do", "retention.ms", wanted
 
 
 def _trust_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:

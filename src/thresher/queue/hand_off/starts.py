@@ -8,8 +8,8 @@ from thresher.kafka.transactional import Produced
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.intake import Batch
 from thresher.queue.hand_off.protocol import Refused, Uncertain
+from thresher.queue.wire.dead_letter import dead_headers, dead_key
 from thresher.queue.wire.marker import Marker, MarkerType, encode
-from thresher.queue.wire.record import headers_of
 
 _OF_RECORD = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME})
 
@@ -18,7 +18,8 @@ def records_of(queue: bytes, batch: Batch, config: QueueConfig, partition: int) 
     """Return a Start for each record of a batch, for that partition of the markers; or its dead letter."""
     if batch.dead_reason is not None:
         (record,) = batch.records
-        return [(config.dead_topic, record.payload, queue, -1, 0, headers_of(record, batch.dead_reason))]
+        headers = dead_headers(record, batch.dead_reason)
+        return [(config.dead_topic, record.payload, dead_key(queue, record.origin_id), -1, 0, headers)]
     return [
         (
             config.marker_topic,
@@ -33,6 +34,9 @@ def records_of(queue: bytes, batch: Batch, config: QueueConfig, partition: int) 
                     delivery_count=record.delivery_count,
                     origin_id=record.origin_id,
                     enqueued_at_ms=record.enqueued_at_ms,
+                    max_deliveries=record.max_deliveries,
+                    ttl_ms=record.ttl_ms,
+                    first_started_ms=record.first_started_ms,
                 )
             ),
             queue,

@@ -9,7 +9,7 @@ The fields that kafka-mq-go does not know are from 16 up; it skips them, and red
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from importlib import resources
 from typing import Any, NamedTuple
@@ -44,6 +44,11 @@ class MarkerType(IntEnum):
     KEEPALIVE = 2
 
 
+_TYPES = frozenset(map(int, MarkerType))
+# The fields of a Start that are absent where they are None.
+_OF_START = ("enqueued_at_ms", "max_deliveries", "ttl_ms", "first_started_ms", "read_to", "timeout_ms")
+
+
 # Not frozen, nor is a record: one is made for each message and each ack, and freezing it takes longer than the rest.
 @dataclass(slots=True, kw_only=True)
 class Marker:
@@ -59,7 +64,13 @@ class Marker:
     origin_id: MessageId | None = None
     enqueued_at_ms: int | None = None
     reject_reason: str | None = None
-    undelivered: bool = field(default=False)
+    undelivered: bool = False
+    max_deliveries: int | None = None
+    ttl_ms: int | None = None
+    first_started_ms: int | None = None
+    read_to: int | None = None
+    timeout_ms: int | None = None
+    released: bool = False
 
 
 def _message_class() -> Any:
@@ -80,37 +91,54 @@ def encode(marker: Marker) -> bytes:
     if marker.redeliver_after_ms:
         message.redeliver_after_ms = marker.redeliver_after_ms
     if marker.type is MarkerType.START:
-        message.key, message.value = marker.key, marker.value
-        for name, value in marker.headers:
-            message.headers.add(name=name.encode(errors="surrogateescape"), value=value)
-        message.delivery_count = marker.delivery_count
-        if marker.origin_id is not None:
-            message.origin_id.partition, message.origin_id.offset = marker.origin_id
-        if marker.enqueued_at_ms is not None:
-            message.enqueued_at_ms = marker.enqueued_at_ms
+        _add_start(message, marker)
+    if marker.origin_id is not None:
+        message.origin_id.partition, message.origin_id.offset = marker.origin_id
     if marker.reject_reason is not None:
         message.reject_reason = marker.reject_reason.encode(errors="replace").decode()
     if marker.undelivered:
         message.undelivered = True
+    if marker.released:
+        message.released = True
     try:
         return bytes(message.SerializeToString())
     except EncodeError as error:
         raise MarkerMalformed(f"the marker of message {marker.message_id} cannot be written: {error}") from error
 
 
-def decode(content: bytes) -> Marker:
-    """Return the marker that bytes are. Raises `MarkerMalformed`."""
+def _add_start(message: Any, marker: Marker) -> None:
+    message.key, message.value = marker.key, marker.value
+    for name, value in marker.headers:
+        message.headers.add(name=name.encode(errors="surrogateescape"), value=value)
+    message.delivery_count = marker.delivery_count
+    for field in _OF_START:
+        if (number := getattr(marker, field)) is not None:
+            setattr(message, field, number)
+
+
+def parse(content: bytes) -> Any:
+    """Return the protobuf message that bytes are, with the fields of `marker.proto`: at a fifth of what `decode` costs.
+
+    Raises `MarkerMalformed`.
+    """
     try:
         message = _Message.FromString(content)
-        kind = MarkerType(message.type)
     except DecodeError as error:
         raise MarkerMalformed(f"{len(content)} bytes are no marker: {error}") from error
-    except ValueError as error:
-        raise MarkerMalformed(f"a marker has a type that we do not know: {error}") from error
+    if message.version:
+        raise MarkerMalformed(f"a marker has version {message.version}, and we know none but 0")
+    if message.type not in _TYPES:
+        raise MarkerMalformed(f"a marker has a type that we do not know: {message.type}")
     if not message.HasField("message_id"):
         raise MarkerMalformed("a marker names no message")
+    return message
+
+
+def decode(content: bytes) -> Marker:
+    """Return the marker that bytes are. Raises `MarkerMalformed`."""
+    message = parse(content)
     return Marker(
-        type=kind,
+        type=MarkerType(message.type),
         message_id=MessageId(message.message_id.partition, message.message_id.offset),
         redeliver_after_ms=message.redeliver_after_ms,
         key=message.key,
@@ -124,6 +152,12 @@ def decode(content: bytes) -> Marker:
         enqueued_at_ms=message.enqueued_at_ms or None,
         reject_reason=message.reject_reason if message.HasField("reject_reason") else None,
         undelivered=message.undelivered,
+        max_deliveries=message.max_deliveries or None,
+        ttl_ms=message.ttl_ms or None,
+        first_started_ms=message.first_started_ms or None,
+        read_to=message.read_to if message.HasField("read_to") else None,
+        timeout_ms=message.timeout_ms or None,
+        released=message.released,
     )
 
 

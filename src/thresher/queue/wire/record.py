@@ -12,13 +12,20 @@ PREFIX = "thresher-"
 DELIVERY_COUNT = f"{PREFIX}delivery-count"
 ORIGIN_ID = f"{PREFIX}origin-id"
 ENQUEUED_AT = f"{PREFIX}enqueued-at"
+MAX_DELIVERIES = f"{PREFIX}max-deliveries"
+TTL = f"{PREFIX}ttl"
+FIRST_STARTED = f"{PREFIX}first-started"
 DEAD_REASON = f"{PREFIX}dead-reason"
-OWN = frozenset({DELIVERY_COUNT, ORIGIN_ID, ENQUEUED_AT, DEAD_REASON})
+OWN = frozenset({DELIVERY_COUNT, ORIGIN_ID, ENQUEUED_AT, MAX_DELIVERIES, TTL, FIRST_STARTED, DEAD_REASON})
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """A message in the message topic. `headers` are the application's."""
+    """A message in the message topic. `headers` are the application's.
+
+    The limits are the message's own, and absent where its queue's hold. `first_started_ms` is when its first delivery
+    was started, by the tracker's clock; a message that was not redelivered has none.
+    """
 
     message_id: MessageId
     payload: bytes
@@ -26,6 +33,9 @@ class Record:
     delivery_count: int
     origin_id: MessageId
     enqueued_at_ms: int
+    max_deliveries: int | None = None
+    ttl_ms: int | None = None
+    first_started_ms: int | None = None
 
     @property
     def size(self) -> int:
@@ -52,19 +62,28 @@ def record_of(message_id: MessageId, payload: bytes | None, headers: Headers, ti
         delivery_count=_number(own.get(DELIVERY_COUNT), 1, digits=9),
         origin_id=_message_id(own.get(ORIGIN_ID), message_id),
         enqueued_at_ms=_number(own.get(ENQUEUED_AT), timestamp_ms, digits=14),
+        max_deliveries=_number(own.get(MAX_DELIVERIES), 0, digits=9) or None,
+        ttl_ms=_number(own.get(TTL), 0, digits=14) or None,
+        first_started_ms=_number(own.get(FIRST_STARTED), 0, digits=14) or None,
     )
 
 
-def headers_of(record: Record, dead_reason: str | None = None) -> list[tuple[str, bytes | None]]:
+def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
     """Return the headers of a record that tells the past of another: redelivered, or a dead letter."""
     own: list[tuple[str, bytes | None]] = [
         (DELIVERY_COUNT, str(record.delivery_count).encode()),
         (ORIGIN_ID, str(record.origin_id).encode()),
         (ENQUEUED_AT, str(record.enqueued_at_ms).encode()),
     ]
-    if dead_reason is not None:
-        own.append((DEAD_REASON, dead_reason.encode(errors="replace")))
-    return [*record.headers, *own]
+    if record.first_started_ms is not None:
+        own.append((FIRST_STARTED, str(record.first_started_ms).encode()))
+    return [*record.headers, *own, *limit_headers(record.max_deliveries, record.ttl_ms)]
+
+
+def limit_headers(max_deliveries: int | None, ttl_ms: int | None) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a message that has limits of its own."""
+    limits = ((MAX_DELIVERIES, max_deliveries), (TTL, ttl_ms))
+    return [(name, str(value).encode()) for name, value in limits if value is not None]
 
 
 def _number(content: bytes | None, otherwise: int, *, digits: int) -> int:
@@ -75,7 +94,14 @@ def _number(content: bytes | None, otherwise: int, *, digits: int) -> int:
 
 
 def _message_id(content: bytes | None, otherwise: MessageId) -> MessageId:
-    partition, _, offset = (content or b"").partition(b"-")
-    if not (partition.isdigit() and offset.isdigit() and len(partition) <= 9 and len(offset) <= 18):
-        return otherwise
+    return (None if content is None else parse_message_id(content)) or otherwise
+
+
+def parse_message_id(content: bytes) -> MessageId | None:
+    """Return the message id that a text is; None where it is none. One that was sent with a delay has partition -1."""
+    partition, _, offset = content.rpartition(b"-")
+    if partition != b"-1" and not (partition.isdigit() and len(partition) <= 9):
+        return None
+    if not offset.isdigit() or len(offset) > 19 or int(offset) >= 2**63:
+        return None
     return MessageId(int(partition), int(offset))

@@ -1,0 +1,52 @@
+"""A dead letter: the record of the dead topic that keeps a message which is not delivered any more.
+
+The topic is compacted. A message's key is its queue and its origin id, so that it is there once, however often it was
+written; an empty record with the same key takes it out.
+"""
+
+from typing import NamedTuple
+
+from thresher.queue.wire.marker import Headers, MessageId
+from thresher.queue.wire.record import DEAD_REASON, Record, headers_of, parse_message_id, record_of
+
+_SEPARATOR = b"/"
+
+
+class DeadLetter(NamedTuple):
+    """A dead letter as it was read. Its record's id is its place in the dead topic."""
+
+    queue: bytes
+    record: Record
+    reason: str
+    written_ms: int
+
+
+def dead_key(queue: bytes, origin_id: MessageId) -> bytes:
+    """Return the key of a message's dead letter."""
+    return str(origin_id).encode() + _SEPARATOR + queue
+
+
+def dead_headers(record: Record, reason: str) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a message's dead letter."""
+    return [*headers_of(record), (DEAD_REASON, reason.encode(errors="replace"))]
+
+
+def queue_and_origin(key: bytes) -> tuple[bytes, MessageId] | None:
+    """Return whose dead letter has this key; None where it is nobody's."""
+    origin, separator, queue = key.partition(_SEPARATOR)
+    found = parse_message_id(origin)
+    return None if found is None or not separator else (queue, found)
+
+
+def dead_letter_of(
+    place: MessageId, key: bytes, payload: bytes, headers: Headers, timestamp_ms: int
+) -> DeadLetter | None:
+    """Return a dead letter as it was read; None where a record is none."""
+    found = queue_and_origin(key)
+    if found is None:
+        return None
+    reasons = [value or b"" for name, value in headers if name == DEAD_REASON]
+    reason = reasons[-1].decode(errors="replace") if reasons else ""
+    record = record_of(place, payload, headers, timestamp_ms)
+    record.origin_id = found[1]
+    return DeadLetter(queue=found[0], record=record, reason=reason, written_ms=timestamp_ms)

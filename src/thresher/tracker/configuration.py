@@ -1,0 +1,215 @@
+"""The tracker's configuration: the client's file, in which its own keys are the section `redelivery-tracker`.
+
+Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are made from
+that; after a change, `maintenance/configuration_table.py` writes the table anew.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from thresher.config.document import read
+from thresher.config.environment import from_environment
+from thresher.config.form import Rule
+from thresher.config.loading import Completed, complete, lay_over
+from thresher.config.report import Problem, no_such_key
+from thresher.config.setting import keys_of
+from thresher.election.settings import ElectionKind, ElectionSettings
+from thresher.queue.configuration import QueueConfig
+from thresher.service.cool_down import STEP_DOWN_SECONDS
+from thresher.service.form import POLLS_IN_TIME, ServiceForm
+from thresher.spark.policy import Policy
+from thresher.tracker.limits import Limit
+from thresher.tracker.settings import POLICY, TrackerSettings
+
+logger = logging.getLogger(__name__)
+
+SECTION = "redelivery-tracker"
+_TWELVE_HOURS = 43_200_000
+
+
+class _OwnKeys(QueueConfig):
+    """The client's keys, and those that only a tracker has."""
+
+    use_now_if_no_marker_seen: int = Field(
+        default=0,
+        ge=0,
+        le=_TWELVE_HOURS,
+        alias="use-now-if-no-marker-seen",
+        description="Milliseconds without a marker after which time counts that no marker tells of. kafka-mq-go needs "
+        "some, because it may have markers to read yet; here time counts only while all of them were read.",
+    )
+    num_offsets_per_commit: int = Field(
+        default=1_000,
+        ge=1,
+        le=1_000_000,
+        alias="num-offsets-per-commit",
+        description="Markers after which the offset is committed. It is committed every second besides, and at most "
+        "five times a second.",
+    )
+    shards: int = Field(
+        default=1,
+        ge=1,
+        le=1_024,
+        description="Spark tasks that share the partitions of the markers. More than there are partitions do nothing.",
+    )
+    memory_mb: int = Field(
+        default=2_048,
+        ge=128,
+        le=1_048_576,
+        description="The most memory of a shard, in megabytes. A message in progress needs about 1.5 kB and its "
+        "payload.",
+    )
+    accept_lost_markers: bool = Field(
+        default=False,
+        alias="accept-lost-markers",
+        description="Go on where markers were removed before they were tracked to their end. Messages that were "
+        "started there are not redelivered.",
+    )
+    election: ElectionKind = Field(
+        default=ElectionKind.NELI,
+        description="The election among trackers of one pair of topics. `neli` is a consumer group; with `none`, the "
+        "tracker that started last leads.",
+    )
+    step_down_seconds: float = Field(
+        default=STEP_DOWN_SECONDS,
+        ge=1,
+        le=86_400,
+        description="Seconds without progress after which a leader that does not reach its broker lets another "
+        "process lead. With `none`, it leads on.",
+    )
+
+    @field_validator("election")
+    @classmethod
+    def _without_database(cls, kind: ElectionKind) -> ElectionKind:
+        if kind is ElectionKind.LEASE:
+            raise ValueError("a lease is a row in a database, and a tracker has none: use neli")
+        return kind
+
+
+class TrackerForm(ServiceForm, _OwnKeys):
+    """Every key of a tracker: the client's, its own, and those of every process."""
+
+    @classmethod
+    def rules(cls) -> tuple[Rule, ...]:
+        """What keys must agree on."""
+        return (*QueueConfig.rules(), POLLS_IN_TIME)
+
+    @property
+    def settings(self) -> TrackerSettings:
+        """What its shards need to know."""
+        queues = {*self.max_deliveries_by_queue, *self.ttl_by_queue}
+        limit = Limit(max_deliveries=self.max_deliveries, ttl_ms=self.ttl)
+        return TrackerSettings(
+            message_topic=self.message_topic,
+            marker_topic=self.marker_topic,
+            dead_topic=self.dead_topic,
+            kafka=self.clients,
+            producer=self.producer,
+            consumer=self.consumer,
+            shards=self.shards,
+            limit=limit,
+            limits={
+                queue.encode(): Limit(
+                    max_deliveries=self.max_deliveries_by_queue.get(queue, limit.max_deliveries),
+                    ttl_ms=self.ttl_by_queue.get(queue, limit.ttl_ms),
+                )
+                for queue in queues
+            },
+            markers_per_commit=self.num_offsets_per_commit,
+            use_now_after_seconds=self.use_now_if_no_marker_seen / 1000,
+            memory_bytes=self.memory_mb << 20,
+            accept_lost_markers=self.accept_lost_markers,
+        )
+
+
+# The keys of the section: all but the client's.
+OWN_KEYS = tuple(key for key in keys_of(TrackerForm) if key not in keys_of(QueueConfig))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerConfiguration:
+    """All that a tracker needs to know."""
+
+    form: TrackerForm
+    completed: Completed[TrackerForm]
+
+    @property
+    def settings(self) -> TrackerSettings:
+        """What its shards need to know."""
+        return self.form.settings
+
+    @property
+    def election(self) -> ElectionSettings:
+        """How it competes."""
+        form = self.form
+        return ElectionSettings(
+            kind=form.election,
+            leader_topic=form.leader_topic,
+            leader_group=form.leader_group,
+            heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,
+            min_poll_seconds=form.min_poll_seconds,
+            max_poll_seconds=form.longest_poll_seconds,
+        )
+
+    @property
+    def policy(self) -> Policy:
+        """How its shards are supervised: the engine's limit of memory is there for what our own did not see."""
+        return replace(POLICY, memory_bytes=self.settings.memory_bytes)
+
+
+def load_tracker_config(
+    path: Path | None,
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str],
+    *,
+    warn: Callable[[str], object] = logger.warning,
+) -> TrackerConfiguration:
+    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`."""
+    variables = from_environment(TrackerForm, environment)
+    given = {key: value for key, value in (read(path) if path is not None else {}).items() if value is not None}
+    problems = [*_lift(given)]
+    lay_over(TrackerForm, given, variables.keys)
+    lay_over(TrackerForm, given, flags)
+    problems += _lift(given)
+    completed = complete(TrackerForm, given, problems=[*problems, *variables.problems], name_of=_name_in_file)
+    for remark in variables.remarks:
+        warn(completed.secrets.mask(remark))
+    return TrackerConfiguration(form=completed.form, completed=completed)
+
+
+def tracker_configured(given: QueueConfig | Mapping[str, Any]) -> TrackerConfiguration:
+    """Return a configuration that can work, from a program's keys. Raises `ConfigurationInvalid`."""
+    keys = given.model_dump(by_alias=True, exclude_unset=True) if isinstance(given, QueueConfig) else dict(given)
+    named = {_key(str(name)): value for name, value in keys.items()}
+    problems = [*_lift(named)]
+    completed = complete(TrackerForm, named, problems=problems, name_of=_name_in_file)
+    return TrackerConfiguration(form=completed.form, completed=completed)
+
+
+def _lift(given: dict[str, Any]) -> Iterator[Problem]:
+    """Move the section's keys to where the form has them."""
+    section = given.pop(SECTION, {})
+    if not isinstance(section, Mapping):
+        yield SECTION, "keys with their values are needed"
+        return
+    for name, value in section.items():
+        key = _key(str(name))
+        if key not in OWN_KEYS:
+            yield f"{SECTION}.{name}", no_such_key(key, OWN_KEYS)
+        elif value is not None:
+            given[key] = value
+
+
+def _key(name: str) -> str:
+    """Return a key by its name, which may be written with dashes or underscores."""
+    keys = keys_of(TrackerForm)
+    return next((each for each in (name, name.replace("_", "-"), name.replace("-", "_")) if each in keys), name)
+
+
+def _name_in_file(key: str) -> str:
+    return f"{SECTION}.{key}" if key.partition(".")[0] in OWN_KEYS else key

@@ -1,0 +1,80 @@
+"""The metrics of a tracker beside those of every service, and how they are read from what the driver knows."""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+from thresher.observe.metric import Family, MetricKind, Reading
+from thresher.service.metrics import family
+from thresher.service.report import Moment
+from thresher.service.wording import Wording
+from thresher.tracker.meter import MOST_QUEUES, OTHER, QUEUES
+
+# The words for a tracker in its metrics, on its pages and in its log.
+WORDING = Wording(label="tracker", verb="track", doing="tracking", done="started", held="held")
+# The errors that shards and take-overs meet most, beside those of every service.
+ERROR_KINDS = ("broker_lost", "producer_problem", "commit_unknown")
+
+_counter = partial(family, WORDING.label, MetricKind.COUNTER)
+_gauge = partial(family, WORDING.label, MetricKind.GAUGE)
+
+DEAD_KINDS = ("rejected", "max_deliveries", "ttl")
+# Counted by shards, under these names.
+_BY_SHARD: dict[str, Family] = {
+    "started": _counter("tracked_starts", "Starts of messages that were read.", "shard"),
+    "ended": _counter("tracked_ends", "Ends of messages that were in progress.", "shard"),
+    "redelivered": _counter("redelivered_messages", "Messages that went back to their queue.", "shard"),
+    "rewritten": _counter("rewritten_starts", "Starts that were written anew, so that older markers can go.", "shard"),
+    "malformed": _counter("malformed_markers", "Records of the marker topic that are no markers.", "shard"),
+    "unknown_ends": _counter("unknown_ends", "Ends of messages that were not in progress.", "shard"),
+    "unknown_keep_alives": _counter("unknown_keep_alives", "KeepAlives of messages not in progress.", "shard"),
+    "displaced": _counter(
+        "displaced_messages", "Messages whose id another one came to have: the message topic was made anew.", "shard"
+    ),
+}
+_DEAD = _counter("dead_messages", "Messages that became dead letters, by reason.", "shard", "kind")
+_GAUGES: dict[str, Family] = {
+    "in_progress": _gauge("in_progress_messages", "Messages that are started and not ended.", "shard"),
+    "delayed": _gauge("delayed_messages", "Messages that were sent with a delay, and wait.", "shard"),
+    "oldest_seconds": _gauge("oldest_in_progress_seconds", "Time since the oldest of them was started.", "shard"),
+    "due": _gauge("due_messages", "Messages that are being redelivered: their deadline has passed.", "shard"),
+    "marker_lag": _gauge("marker_lag", "Offsets of the markers that were not read yet.", "shard"),
+    "clock_seconds": _gauge("marker_clock_seconds", "The time by which deadlines count, since 1970.", "shard"),
+}
+_BY_QUEUE = _gauge(
+    "queue_in_progress_messages", f"Messages in progress by queue, for {MOST_QUEUES}; the others together.", "queue"
+)
+
+OWN_FAMILIES: tuple[Family, ...] = (*_BY_SHARD.values(), _DEAD, *_GAUGES.values(), _BY_QUEUE)
+
+
+def readings(moment: Moment) -> Iterator[Reading]:
+    """Yield what a tracker adds to its service's metrics. An unknown figure is left out, rather than shown as 0."""
+
+    def reading(of: Family, value: float, *labels: str) -> Reading:
+        return Reading(family=of, labels=(moment.name, *labels), value=value)
+
+    for shard, counts in sorted(moment.counts.items()):
+        for name, of in _BY_SHARD.items():
+            yield reading(of, counts.get(name, 0), str(shard))
+        for kind in DEAD_KINDS:
+            yield reading(_DEAD, counts.get(f"dead.{kind}", 0), str(shard), kind)
+    for each in moment.shards:
+        for name, of in _GAUGES.items():
+            if name in each.gauges:
+                yield reading(of, each.gauges[name], str(each.shard))
+    for queue, count in by_queue(moment).items():
+        yield reading(_BY_QUEUE, count, queue)
+
+
+def by_queue(moment: Moment) -> dict[str, int]:
+    """Return how many messages are in progress, for the queues with most of them; the others together."""
+    told: Counter[str] = Counter()
+    for shard in moment.shards:
+        for text in shard.notes.get(QUEUES, ()):
+            count, _, queue = text.partition(" ")
+            told[queue] += int(count)
+    rest = told.pop(OTHER, 0)
+    named = dict(told.most_common(MOST_QUEUES))
+    rest += told.total() - sum(named.values())
+    return {**named, OTHER: rest} if rest else named

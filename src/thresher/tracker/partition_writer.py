@@ -1,0 +1,188 @@
+"""The transactions of one marker partition, by the one producer that may write for it: every outcome is certain.
+
+1. `open` takes the partition over: whoever had it before is fenced, and its transaction ended.
+2. Each transaction commits the group's offset under a name of its own. Where its outcome is not certain, a new producer
+   ends it, and the name that the offset then has tells whether it was committed.
+3. A producer that was fenced is replaced by nobody here: another tracker has the partition. So is one whose partition
+   was committed to by somebody else meanwhile.
+
+A crash leaves a transaction open at most, which the successor's `open` ends.
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from thresher.core.errors import PipelineProblem, Superseded
+from thresher.kafka.group_offsets import GroupOffset, group_metadata, group_offsets
+from thresher.kafka.producer_problem import (
+    CommitUnknown,
+    OffsetsUnknown,
+    ProducerFenced,
+    ProducerProblem,
+    ProducerRefused,
+)
+from thresher.kafka.refusal import Refusal
+from thresher.kafka.transactional import TransactionalProducer, Undelivered
+from thresher.tracker.records import records_of
+from thresher.tracker.settings import TrackerSettings
+from thresher.tracker.transaction import Transaction
+
+# Partitions may be added to the message topic: how long their number is taken for known.
+_KNOWN_SECONDS = 10.0
+# How long the broker needs to end a transaction whose commit it has confirmed: the client would ask again after two
+# seconds where offsets alone follow sooner.
+_ENDING_SECONDS = 0.02
+_OF_RECORD = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME})
+
+
+class RecordRefused(PipelineProblem):
+    """The broker refuses a record that the tracker cannot do without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The transaction took effect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """The transaction took no effect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The transaction took no effect: the message topic refuses one of its messages."""
+
+    why: str
+
+
+Outcome = Committed | Undone | Refused
+MakeProducer = Callable[[str], TransactionalProducer]
+
+
+class PartitionWriter:
+    """Writes for one partition. For one thread."""
+
+    def __init__(self, settings: TrackerSettings, partition: int, make: MakeProducer) -> None:
+        self._settings, self._partition, self._make = settings, partition, make
+        self._group = group_metadata(settings.kafka, settings.name)
+        self._producer: TransactionalProducer | None = None
+        # No other writer gives its transactions such names.
+        self._name, self._number = uuid.uuid4().hex[:12], 0
+        self._committed_name: str | None = None
+        self._message_partitions, self._known_until = 1, float("-inf")
+        self._committed_at = 0.0
+
+    def open(self) -> int | None:
+        """Take the partition over, and return the committed offset; None where there is none."""
+        self._renew()
+        found = self._offset()
+        self._committed_name = None if found is None else found.metadata
+        return None if found is None else found.offset
+
+    def close(self) -> None:
+        """Let the producer go."""
+        if self._producer is not None:
+            self._producer.discard()
+            self._producer = None
+
+    def write(self, transaction: Transaction) -> Outcome:
+        """Do a transaction. Raises `Superseded`, `RecordRefused`, or a problem after which all is read again."""
+        name = f"{self._name}:{self._number}"
+        self._number += 1
+        try:
+            outcome = self._write(transaction, name)
+        except ProducerFenced as error:
+            raise self._superseded(str(error)) from error
+        except (CommitUnknown, OffsetsUnknown):
+            outcome = None
+        if outcome is None:
+            self._renew()
+            found = self._offset()
+            outcome = Committed() if found is not None and found.metadata == name else Undone()
+            self._require_own(found, name)
+        if isinstance(outcome, Committed):
+            self._committed_name = name
+        return outcome
+
+    def _write(self, transaction: Transaction, name: str) -> Outcome:
+        producer = self._ready()
+        records = records_of(transaction, self._settings, self._partition, self._message_partition)
+        if not records:
+            time.sleep(max(0.0, self._committed_at + _ENDING_SECONDS - time.monotonic()))
+        producer.begin()
+        producer.produce(enumerate(records))
+        if faults := producer.flush():
+            refused = self._judged(faults)
+            self._renew_certainly()
+            return refused
+        offset = GroupOffset(
+            topic=self._settings.marker_topic, partition=self._partition, offset=transaction.offset, metadata=name
+        )
+        producer.send_offsets([offset], self._group)
+        producer.commit()
+        self._committed_at = time.monotonic()
+        return Committed()
+
+    def _ready(self) -> TransactionalProducer:
+        if self._producer is not None and self._producer.spent:
+            self._renew_certainly()
+        if self._producer is None:
+            raise ProducerProblem("the producer was given up")
+        return self._producer
+
+    def _renew_certainly(self) -> None:
+        """Replace the producer where nothing is in doubt, unless somebody else has the partition."""
+        self._require_own(self._offset(), None)
+        self._renew()
+
+    def _renew(self) -> None:
+        self.close()
+        producer = self._make(self._settings.transactional_id(self._partition))
+        producer.init(self._settings.marker_topic)
+        self._producer = producer
+
+    def _offset(self) -> GroupOffset | None:
+        settings = self._settings
+        found = group_offsets(settings.kafka, settings.name, settings.marker_topic, [self._partition])
+        return found.get(self._partition)
+
+    def _require_own(self, found: GroupOffset | None, name: str | None) -> None:
+        metadata = None if found is None else found.metadata
+        if metadata not in {self._committed_name, name}:
+            raise self._superseded("its offset was committed by another")
+
+    def _superseded(self, why: str) -> Superseded:
+        where = f"partition {self._partition} of {self._settings.marker_topic}"
+        return Superseded(f"another tracker has {where}: {why}")
+
+    def _judged(self, faults: list[Undelivered]) -> Outcome:
+        """Return what undelivered records mean: nothing took effect."""
+        for fault in faults:
+            if fault.refusal is Refusal.FENCED:
+                raise ProducerFenced(f"{fault.topic}: {fault.why}")
+            if fault.refusal in {Refusal.TOPIC_DENIED, Refusal.CLIENT}:
+                raise ProducerRefused(
+                    f"the broker refuses a record for {fault.topic}: {fault.why}; grant Write on the topic"
+                )
+        for fault in faults:
+            if fault.refusal in _OF_RECORD:
+                if fault.topic != self._settings.message_topic:
+                    raise RecordRefused(
+                        f"{fault.topic} refuses what the tracker writes: {fault.why}; 'thresher queue init' judges "
+                        "the topic's settings"
+                    )
+                return Refused(why=fault.why)
+        raise ProducerProblem(f"{faults[0].topic}: {faults[0].why}")
+
+    def _message_partition(self) -> int:
+        """Return a partition of the message topic for a message: any."""
+        if time.monotonic() > self._known_until:
+            found = self._ready().partitions(self._settings.message_topic)
+            if not isinstance(found, int):
+                raise ProducerProblem(f"{self._settings.message_topic}: {found.str()}")
+            self._message_partitions, self._known_until = found, time.monotonic() + _KNOWN_SECONDS
+        return random.randrange(self._message_partitions)  # noqa: S311 - to spread messages

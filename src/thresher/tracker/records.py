@@ -1,0 +1,53 @@
+"""A tracker's transaction as records of the three topics."""
+
+from collections.abc import Callable
+
+from thresher.kafka.transactional import Produced
+from thresher.queue.wire.dead_letter import dead_headers, dead_key
+from thresher.queue.wire.marker import Marker, MessageId, encode
+from thresher.queue.wire.record import Record, headers_of
+from thresher.tracker.settings import TrackerSettings
+from thresher.tracker.transaction import Fate, Redelivered, Transaction, end_of, mark
+
+
+def records_of(
+    transaction: Transaction, settings: TrackerSettings, partition: int, message_partition: Callable[[], int]
+) -> list[Produced]:
+    """Return the records; markers go to `partition`, and each message where `message_partition` says.
+
+    The queue's messages come first: a record that the broker refuses is one of these.
+    """
+    records = [_fate_record(fate, settings, message_partition) for fate in transaction.fates]
+    markers = [*transaction.copies, *map(end_of, transaction.fates)]
+    records += [
+        (settings.marker_topic, encode(marker), marker.key or None, partition, 0, None)
+        for marker in markers
+    ]  # fmt: skip
+    if transaction.mark is not None:
+        records.append((settings.marker_topic, encode(mark(transaction.mark[0])), None, partition, 0, None))
+    return records
+
+
+def _fate_record(fate: Fate, settings: TrackerSettings, message_partition: Callable[[], int]) -> Produced:
+    marker = fate.marker
+    queue, record = marker.key, record_of_start(marker)
+    if isinstance(fate, Redelivered):
+        return (settings.message_topic, record.payload, queue, message_partition(), 0, headers_of(record))
+    headers = dead_headers(record, fate.reason)
+    return (settings.dead_topic, record.payload, dead_key(queue, record.origin_id), -1, 0, headers)
+
+
+def record_of_start(marker: Marker) -> Record:
+    """Return the message that a Start holds."""
+    return Record(
+        message_id=MessageId(*marker.message_id),
+        payload=marker.value,
+        headers=marker.headers,
+        delivery_count=marker.delivery_count,
+        origin_id=marker.origin_id or marker.message_id,
+        # kafka-mq-go does not tell.
+        enqueued_at_ms=marker.enqueued_at_ms or 0,
+        max_deliveries=marker.max_deliveries,
+        ttl_ms=marker.ttl_ms,
+        first_started_ms=marker.first_started_ms,
+    )

@@ -1,0 +1,54 @@
+"""A tracker's part of the pages of its process: what is in progress, redelivered and dead. It asks no server."""
+
+from collections.abc import Iterator
+
+from thresher.observe.metric import Reading
+from thresher.service.report import Moment, Observed, StatusPart
+from thresher.tracker.metrics import ERROR_KINDS, OWN_FAMILIES, by_queue, readings
+from thresher.tracker.settings import TrackerSettings
+
+# Counted by shards, and gauged by them: each is shown for a shard, and for all together.
+_COUNTS = ("started", "ended", "redelivered", "dead", "malformed", "unknown_ends", "unknown_keep_alives")
+_GAUGES = ("in_progress", "delayed", "due", "marker_lag")
+
+
+class TrackerReport:
+    """The part of one tracker. Safe from any thread."""
+
+    families = OWN_FAMILIES
+    error_kinds = ERROR_KINDS
+
+    def __init__(self, settings: TrackerSettings, observed: Observed) -> None:
+        self._settings, self._observed = settings, observed
+
+    def ask(self) -> None:
+        """Ask nobody."""
+
+    def status(self, moment: Moment, answer: None) -> StatusPart:  # noqa: ARG002 - nobody was asked
+        """Return the topics, what is in progress, and what became of the rest."""
+        shards = {
+            each.shard: {
+                **{name: moment.counts.get(each.shard, {}).get(name, 0) for name in _COUNTS},
+                **{name: each.gauges.get(name) for name in (*_GAUGES, "oldest_seconds", "clock_seconds")},
+            }
+            for each in moment.shards
+        }
+        gauges = [each.gauges for each in moment.shards]
+        return StatusPart(
+            page={
+                "message_topic": self._settings.message_topic,
+                "marker_topic": self._settings.marker_topic,
+                **{name: sum(counts.get(name, 0) for counts in moment.counts.values()) for name in _COUNTS},
+                **{name: sum(each.get(name, 0) for each in gauges) for name in _GAUGES},
+                "oldest_in_progress_seconds": max((each.get("oldest_seconds", 0.0) for each in gauges), default=0.0),
+                "queues": by_queue(moment),
+            },
+            shards=shards,
+        )
+
+    def readings(self, moment: Moment, answer: None) -> Iterator[Reading]:  # noqa: ARG002 - nobody was asked
+        """Yield a tracker's own metrics."""
+        return readings(moment)
+
+    def close(self) -> None:
+        """There is nothing to end."""

@@ -1,0 +1,197 @@
+"""The two ends of a tracker's pipeline, which the engine runs in a Python worker of a Spark task: `read` and `track`.
+
+The tracker pulls, and takes its partitions over before it pulls: nothing is read before each of them is fenced. A
+partition that is added to the markers' topic is taken over when it is announced, and then read from its offset.
+"""
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thresher.core.errors import PipelineProblem
+from thresher.kafka.admin import Admin
+from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition, PartitionAdded, ReadEvent
+from thresher.kafka.end_watch import EndWatch
+from thresher.kafka.partition_ends import partition_ends
+from thresher.kafka.partition_watch import PositionLost
+from thresher.kafka.problem import BrokerLost
+from thresher.kafka.transactional import TransactionalProducer
+from thresher.spark.worker.shard import Shard
+from thresher.tracker.clock import MarkerClock
+from thresher.tracker.meter import Meter
+from thresher.tracker.partition_writer import Committed, PartitionWriter, Refused
+from thresher.tracker.settings import TrackerSettings, owned
+from thresher.tracker.tracking import Rules, Tracking
+
+_POLL_SECONDS, _RECORDS = 0.05, 2_000
+_MEMORY_SECONDS = 1.0
+# Of the limit, the part beyond which nothing more is taken in.
+_FULL = 0.9
+# Of a reader: what is fetched ahead is memory that messages in progress cannot have.
+_READER = {"queued.max.messages.kbytes": 16_384, "queued.min.messages": 10_000}
+
+
+class MemoryFull(PipelineProblem):
+    """The messages in progress do not fit. A restart would read them all again, and end the same way."""
+
+
+class Source:
+    """The reader of an attempt, opened by whoever tracks, for whoever reads."""
+
+    reader: AssignedReader | None = None
+
+
+@dataclass(slots=True)
+class _Partition:
+    tracking: Tracking
+    writer: PartitionWriter
+
+
+def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[list[ReadEvent]]:  # noqa: ARG001 - a step's signature
+    """Give the events of the shard's partitions, as they come. The tracker has opened the reader by then."""
+    source = shard.share(Source)
+    while not shard.stopping:
+        yield [] if source.reader is None else source.reader.poll(_POLL_SECONDS, at_most=_RECORDS)
+
+
+def track(shard: Shard, config: Mapping[str, Any], batches: Iterator[list[ReadEvent]]) -> None:
+    """Track the shard's partitions until the chain runs dry, or something fails."""
+    settings: TrackerSettings = config["settings"]
+    # Messages in progress are many, live long and have no cycles: looking through them for some is in vain.
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 1_000)
+    with closing(Attempt(shard, settings, rules=settings.rules(config["retention_ms"]))) as attempt:
+        with shard.step("take over"):
+            attempt.open()
+        for events in batches:
+            attempt.take(events)
+            attempt.go_on()
+
+
+class Attempt:
+    """One attempt at one shard: its reader, and for each partition its tracking and its writer."""
+
+    def __init__(self, shard: Shard, settings: TrackerSettings, rules: Rules) -> None:
+        self._shard, self._settings, self._rules = shard, settings, rules
+        self._admin = Admin.of(settings.kafka)
+        self._partitions: dict[int, _Partition] = {}
+        self._ends = EndWatch(settings.marker_topic, self._admin.client)
+        self._meter = Meter(shard)
+        self._writing = shard.step("write")
+        self._memory_due = 0.0
+
+    def open(self) -> None:
+        """Take over the partitions that there are, and begin to read."""
+        topic = self._settings.marker_topic
+        facts = self._admin.topic(topic)
+        if facts is None:
+            raise BrokerLost(f"there is no topic {topic} any more")
+        starts = self._take_over(partition for partition in range(facts.partitions) if self._owns(partition))
+        reader = AssignedReader(
+            topic,
+            {**_READER, **self._settings.kafka, **self._settings.consumer},
+            starts=starts,
+            owns=self._owns,
+        )
+        self._shard.share(Source).reader = self._shard.enter(reader)
+        # One that was added between is announced by no event.
+        self._add(partition for partition in reader.partitions if partition not in starts)
+
+    def close(self) -> None:
+        """Let the producers go."""
+        for each in self._partitions.values():
+            each.writer.close()
+
+    def take(self, events: list[ReadEvent]) -> None:
+        """Take in what was read."""
+        at = time.monotonic()
+        partitions = self._partitions
+        for event in events:
+            if type(event) is ConsumerRecord:
+                tracking = partitions[event.partition].tracking
+                tracking.take(event.offset, event.timestamp_ms, event.key or b"", event.value or b"", at)
+            elif isinstance(event, EndOfPartition):
+                partitions[event.partition].tracking.reach(event.offset)
+            elif isinstance(event, PartitionAdded):
+                self._add([event.partition])
+        for end in self._ends.look(partitions):
+            partitions[end.partition].tracking.answered(end.asked_at, end.offset)
+
+    def go_on(self) -> None:
+        """Do the next transaction of each partition."""
+        for each in self._partitions.values():
+            transaction = each.tracking.next(time.monotonic())
+            if transaction is None:
+                continue
+            with self._writing:
+                outcome = each.writer.write(transaction)
+            if isinstance(outcome, Committed):
+                each.tracking.committed(transaction, time.monotonic())
+            elif isinstance(outcome, Refused):
+                each.tracking.refused(transaction, outcome.why)
+            else:
+                each.tracking.undone(transaction)
+        self._meter.tell({number: each.tracking for number, each in self._partitions.items()})
+        self._require_memory()
+
+    def _add(self, partitions: Any) -> None:
+        """Take partitions over that the reader has assigned to itself, and have them read from their offsets."""
+        reader = self._shard.share(Source).reader
+        for partition, start in self._take_over(partitions).items():
+            if reader is not None:
+                reader.seek(partition, start)
+
+    def _take_over(self, partitions: Any) -> dict[int, int]:
+        """Take partitions over, and return from which offset each is to be read."""
+        writers = {partition: PartitionWriter(self._settings, partition, self._producer) for partition in partitions}
+        committed = {partition: writer.open() for partition, writer in writers.items()}
+        ends = partition_ends(self._admin.client, self._settings.marker_topic, writers) if writers else {}
+        starts = {partition: self._start(partition, committed[partition], ends[partition].first) for partition in ends}
+        for partition, start in starts.items():
+            clock = MarkerClock(use_now_after_seconds=self._settings.use_now_after_seconds)
+            tracking = Tracking(partition, start, self._rules, clock=clock)
+            self._partitions[partition] = _Partition(tracking, writers[partition])
+        return starts
+
+    def _start(self, partition: int, committed: int | None, first: int) -> int:
+        if committed is None or committed >= first:
+            return first if committed is None else committed
+        if self._settings.accept_lost_markers:
+            self._shard.event("lost markers", partition=partition, markers=first - committed)
+            return first
+        raise PositionLost(
+            f"partition {partition} of {self._settings.marker_topic} has lost {first - committed} markers that were "
+            "not tracked to their end, by its retention or by somebody's hand: messages that were started there are "
+            "not redelivered; to go on without them, set redelivery-tracker.accept-lost-markers"
+        )
+
+    def _producer(self, transactional_id: str) -> TransactionalProducer:
+        return TransactionalProducer(transactional_id, {**self._settings.kafka, **self._settings.producer})
+
+    def _owns(self, partition: int) -> bool:
+        return owned(partition, self._shard.index, self._shard.shards)
+
+    def _require_memory(self) -> None:
+        now = time.monotonic()
+        if now < self._memory_due:
+            return
+        self._memory_due = now + _MEMORY_SECONDS
+        used, most = resident_bytes(), self._settings.memory_bytes
+        self._shard.gauge("memory_bytes", used)
+        if used > _FULL * most:
+            held = sum(len(each.tracking.messages) for each in self._partitions.values())
+            raise MemoryFull(
+                f"shard {self._shard.index} has {held:,} messages in progress in {used >> 20} MB, and "
+                f"redelivery-tracker.memory_mb is {most >> 20}: raise it, or redelivery-tracker.shards with the "
+                "partitions of the markers"
+            )
+
+
+def resident_bytes(statm: Callable[[], str] = lambda: Path("/proc/self/statm").read_text()) -> int:
+    """Return how much memory this process has."""
+    return int(statm().split()[1]) * os.sysconf("SC_PAGE_SIZE")

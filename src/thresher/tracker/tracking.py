@@ -1,0 +1,370 @@
+"""What a tracker makes of the markers of one partition, and which transaction it wants next. Pure: no server, no clock.
+
+1. `take` has the markers in order, `answered` what the broker says of its end: they move the clock and the messages.
+2. `next` gives a transaction, or nothing to do. The first one writes a mark of our own: an End of no message. Until it
+   was read back, markers of earlier trackers may come, and nothing is decided.
+3. A message whose deadline has passed waits for a mark that was written after the deadline: once that was read back,
+   every marker that was there before it was read too. A broker that was cut off may show an old end for long.
+4. A redelivery is one transaction: the records, an End for each old message, the offset. So is a dead letter.
+5. `committed` says that a transaction took effect, `refused` that a record of it was refused and nothing took effect.
+   Where neither is certain, all of this is thrown away, and another one reads from the committed offset.
+
+The committed offset is the smallest that is still needed. A message that keeps it back for long has its Start written
+anew. See `recent` for the markers that come between.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from thresher.queue.wire.marker import Marker, MarkerMalformed, MarkerType, decode, parse
+from thresher.tracker.clock import MarkerClock
+from thresher.tracker.limits import Limit, fate_of
+from thresher.tracker.recent import WINDOW, RecentMarkers, is_last
+from thresher.tracker.state import SYNTHETIC, Id, Messages, Started
+from thresher.tracker.transaction import Fate, Redelivered, Transaction
+
+# A transaction's most messages, and about how many bytes of theirs.
+MOST_MESSAGES, MOST_BYTES = 1_000, 4_000_000
+# Offsets are committed after so many markers or seconds, and not more often than this.
+_COMMIT_SECONDS, _LEAST_COMMIT_SECONDS = 1.0, 0.2
+# A Start is written anew when it is so many markers behind, and so many times as many as are in progress.
+MOST_BEHIND, _BEHIND_FACTOR = 1_000_000, 4
+# Longer than any retention.
+_LONGEST_MS = 10 * 365 * 86_400_000
+
+START, END = int(MarkerType.START), int(MarkerType.END)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a tracker goes by."""
+
+    limit_of: Callable[[bytes], Limit] = lambda _queue: Limit()
+    markers_per_commit: int = 1_000
+    # Starts older than this are written anew.
+    rewrite_after_ms: int = _LONGEST_MS
+    most_behind: int = MOST_BEHIND
+    window: int = WINDOW
+
+
+class Tracking:
+    """One partition of markers, from a committed offset on. For one thread."""
+
+    def __init__(
+        self,
+        partition: int,
+        start: int,
+        rules: Rules,
+        *,
+        clock: MarkerClock | None = None,
+        draw: Callable[[], int] = lambda: random.getrandbits(62),
+    ) -> None:
+        self.partition, self.position, self._begun_at = partition, start, start
+        self._rules, self._draw = rules, draw
+        self.clock = clock or MarkerClock()
+        self.messages = Messages()
+        self.counts: Counter[str] = Counter()
+        self._recent: RecentMarkers | None = RecentMarkers(rules.window)
+        # Copies that were written and not read: how many, to which offset was read before, and of which messages; and
+        # the Ends of these messages.
+        self._unread, self._read_to = 0, start
+        self._copied_messages: set[Started] = set()
+        self._late = RecentMarkers(rules.window)
+        # The mark that was written and not read back, and what the clock said before.
+        self._mark: tuple[int, int] | None = None
+        # What the clock said when the last mark that was read back was written; None before the first.
+        self._confirmed_ms: int | None = None
+        self._own_ends: set[tuple[Id, Id | None]] = set()
+        self._committed, self._committed_at, self._since_commit = start, float("-inf"), 0
+        self._most = MOST_MESSAGES
+        self._high = start
+
+    @property
+    def decides(self) -> bool:
+        """Whether the first mark was read back: what earlier trackers and consumers had written has been read."""
+        return self._confirmed_ms is not None
+
+    @property
+    def lag(self) -> int:
+        """How many offsets there are behind the position, as of the broker's last answer."""
+        return max(0, self._high - self.position)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long ago the oldest message in progress was started; 0 where there is none."""
+        oldest = self.messages.oldest(1, lambda _: True)
+        return max(0, self.clock.now_ms - oldest[0].started_ms) / 1000 if oldest else 0.0
+
+    def take(self, offset: int, timestamp_ms: int, key: bytes, content: bytes, at: float) -> None:
+        """Take in the next marker. One that cannot be read is counted, and passed over."""
+        now = self.clock.marker(timestamp_ms, at)
+        self.position = offset + 1
+        self._since_commit += 1
+        try:
+            marker = parse(content)
+        except MarkerMalformed:
+            self.counts["malformed"] += 1
+            return
+        message_id = marker.message_id
+        id_ = (message_id.partition, message_id.offset)
+        if id_[1] < 0 or id_[0] < SYNTHETIC:
+            self.counts["malformed"] += 1
+        elif marker.type == START:
+            self._start(id_, marker, key, content, offset, now)
+        elif marker.type == END:
+            self._end(id_, marker, offset)
+        else:
+            self._keep_alive(id_, marker, offset, now)
+
+    def reach(self, offset: int) -> None:
+        """Take in that there is no marker before this offset that was not taken in."""
+        self.position = max(self.position, offset)
+
+    def answered(self, asked_at: float, high: int) -> None:
+        """Take in what the broker, asked at that moment, says of its high watermark."""
+        self._high = high
+        self.clock.answered(asked_at, at_end=self.position >= high)
+
+    def next(self, at: float) -> Transaction | None:
+        """Return the next transaction; None while there is nothing to do."""
+        now = self.clock.now_ms
+        if self._mark is None:
+            if self._confirmed_ms is None:
+                return self._marking(now)
+            due = self.messages.next_deadline_ms(self.clock.resumed_ms) if self.clock.anchored else None
+            if due is not None and due <= self._confirmed_ms:
+                return self._redelivering(self._confirmed_ms, now)
+            if due is not None and due <= now:
+                return self._marking(now)
+        if self.decides and (copies := self._copying(now)) is not None:
+            return copies
+        return self._committing(at)
+
+    def committed(self, transaction: Transaction, at: float) -> None:
+        """Take in that a transaction took effect."""
+        self._committed, self._committed_at, self._since_commit = transaction.offset, at, 0
+        self._mark = transaction.mark or self._mark
+        if transaction.copies:
+            self._unread, self._copied_messages = len(transaction.copies), set(transaction.messages)
+            self._read_to = transaction.copies[0].read_to or 0
+            self.counts["rewritten"] += len(transaction.copies)
+        for message, fate in zip(transaction.messages, transaction.fates, strict=False):
+            self._own_ends.add((message.id, fate.marker.origin_id))
+            self.messages.remove(message)
+            if isinstance(fate, Redelivered):
+                self.counts["redelivered"] += 1
+            else:
+                self.counts["dead"] += 1
+                self.counts[f"dead.{fate.kind}"] += 1
+        self._most = MOST_MESSAGES
+
+    def refused(self, transaction: Transaction, why: str) -> None:
+        """Take in that the broker refused a record for the message topic, and that nothing took effect.
+
+        Fewer messages follow, until one alone is refused: it becomes a dead letter.
+        """
+        if len(transaction.messages) == 1 and isinstance(transaction.fates[0], Redelivered):
+            transaction.messages[0].reject_reason = f"the queue's topic refuses the message: {why}"
+        self._most = max(1, len(transaction.messages) // 2)
+        self.undone(transaction)
+
+    def undone(self, transaction: Transaction) -> None:
+        """Take in that a transaction took no effect."""
+        if transaction.fates:
+            for message in transaction.messages:
+                self.messages.put_back(message)
+
+    def _start(self, id_: Id, marker: Any, key: bytes, content: bytes, offset: int, now: int) -> None:
+        known = self.messages.get(id_)
+        if marker.HasField("read_to"):
+            self._copy(id_, marker, known, key, content, offset, now)
+            return
+        if known is not None:
+            if _origin(known.content) == _origin_of(marker):
+                self.messages.remove(known)
+            else:
+                # The message topic was made anew, and offsets came again.
+                self.counts["displaced"] += 1
+                self.messages.displace(known, now)
+        after = min(marker.redeliver_after_ms, _LONGEST_MS)
+        message = self.messages.add(
+            id_,
+            marker.key or key,
+            content,
+            offset=offset,
+            now_ms=now,
+            after_ms=after,
+            patience_ms=0 if id_[0] == SYNTHETIC else after,
+        )
+        message.undelivered = marker.undelivered
+        self.counts["started"] += 1
+
+    def _copy(
+        self, id_: Id, marker: Any, known: Started | None, key: bytes, content: bytes, offset: int, now: int
+    ) -> None:
+        """Take in a Start that a tracker wrote anew."""
+        read_to = marker.read_to
+        if self.decides:
+            # Nobody else can write one any more.
+            self._unread -= 1
+        if offset - read_to > self._rules.window or read_to > offset:
+            self.counts["void_copies"] += 1
+            return
+        if read_to < self._begun_at:
+            # A message in progress would have kept the committed offset below that.
+            return
+        if known is not None:
+            if _origin(known.content) == _origin_of(marker):
+                self.messages.set_offset(known, read_to, now)
+            return
+        recent = self._late if self._recent is None else self._recent
+        later = recent.after(id_, read_to) or self._late.after(id_, read_to)
+        if later is not None and later.type == END:
+            return
+        message = self.messages.add(
+            id_,
+            marker.key or key,
+            content,
+            offset=read_to,
+            now_ms=now,
+            after_ms=min(marker.redeliver_after_ms, _LONGEST_MS),
+            patience_ms=min(marker.timeout_ms, _LONGEST_MS),
+        )
+        message.undelivered = marker.undelivered
+        message.started_ms = marker.first_started_ms or now
+        if later is not None:
+            self._put_off(message, later, now)
+
+    def _end(self, id_: Id, marker: Any, offset: int) -> None:
+        if self._mark is not None and id_ == (SYNTHETIC, self._mark[0]):
+            self._confirmed_ms, self._mark, self._recent = self._mark[1], None, None
+            return
+        message = self.messages.get(id_)
+        if marker.HasField("origin_id"):
+            origin = _origin_of(marker)
+            candidates = [*self.messages.displaced(id_), *([] if message is None else [message])]
+            message = next((each for each in candidates if _origin(each.content) == origin), None)
+        if message is not None:
+            if self._unread and message in self._copied_messages:
+                self._late.note(id_, offset, marker)
+            self.counts["ended"] += 1
+            self.messages.remove(message)
+        elif id_[0] != SYNTHETIC and not self._is_own(id_, marker):
+            self.counts["unknown_ends"] += 1
+        if self._recent is not None:
+            self._recent.note(id_, offset, marker)
+
+    def _is_own(self, id_: Id, marker: Any) -> bool:
+        own = (id_, _origin_of(marker))
+        found = own in self._own_ends
+        self._own_ends.discard(own)
+        return found
+
+    def _keep_alive(self, id_: Id, marker: Any, offset: int, now: int) -> None:
+        message = self.messages.get(id_)
+        if message is None:
+            self.counts["unknown_keep_alives"] += 1
+            if self._recent is not None:
+                self._recent.note(id_, offset, marker)
+            return
+        self._put_off(message, marker, now)
+
+    def _put_off(self, message: Started, marker: Any, now: int) -> None:
+        if message.reject_reason is not None:
+            # It was on its way when the message was rejected.
+            return
+        after = min(marker.redeliver_after_ms, _LONGEST_MS)
+        if is_last(marker):
+            message.reject_reason = marker.reject_reason
+            after = 0
+        message.undelivered = marker.undelivered
+        message.patience_ms = 0 if marker.released or message.reject_reason is not None else after
+        self.messages.set_deadline(message, now + after)
+
+    def _marking(self, now: int) -> Transaction:
+        return Transaction(offset=self._offset(), mark=(self._draw(), now))
+
+    def _redelivering(self, until_ms: int, now: int) -> Transaction:
+        messages: list[Started] = []
+        fates: list[Fate] = []
+        size = 0
+        for message in self.messages.take_due(until_ms, self.clock.resumed_ms):
+            messages.append(message)
+            fates.append(fate_of(message, self._rules.limit_of(message.queue), now))
+            size += len(message.content or b"")
+            if len(messages) >= self._most or size > MOST_BYTES:
+                break
+        following = self.messages.next_deadline_ms(self.clock.resumed_ms)
+        mark = None
+        if following is not None and until_ms < following <= now:
+            mark = (self._draw(), now)
+        taken = tuple(messages)
+        return Transaction(offset=self._offset(taken), fates=tuple(fates), messages=taken, mark=mark)
+
+    def _copying(self, now: int) -> Transaction | None:
+        """Have the Starts written anew that keep the committed offset back for long."""
+        if self._unread:
+            return None
+        messages = [
+            message
+            for message in self.messages.oldest(MOST_MESSAGES, lambda each: self._is_old(each, now))
+            # What is due has its turn first; and the copy of one that has another's id would be the other's.
+            if message.deadline_ms > now and self.messages.get(message.id) is message
+        ]
+        most = _fitting([len(message.content or b"") for message in messages])
+        if not most:
+            return None
+        messages = messages[:most]
+        copies = tuple(self._copied(message, now) for message in messages)
+        return Transaction(offset=self._offset(), copies=copies, messages=tuple(messages))
+
+    def _is_old(self, message: Started, now: int) -> bool:
+        behind = max(self._rules.most_behind, _BEHIND_FACTOR * len(self.messages))
+        return now - message.written_ms > self._rules.rewrite_after_ms or self.position - message.offset > behind
+
+    def _copied(self, message: Started, now: int) -> Marker:
+        marker = decode(message.content or b"")
+        marker.key = message.queue
+        marker.origin_id = marker.origin_id or marker.message_id
+        marker.redeliver_after_ms = message.deadline_ms - now
+        marker.timeout_ms = message.patience_ms or None
+        marker.undelivered = message.undelivered
+        if message.id[0] != SYNTHETIC:
+            marker.first_started_ms = marker.first_started_ms or message.started_ms
+        marker.read_to = self.position
+        return marker
+
+    def _committing(self, at: float) -> Transaction | None:
+        since = at - self._committed_at
+        enough = self._since_commit >= self._rules.markers_per_commit or since >= _COMMIT_SECONDS
+        if not enough or since < _LEAST_COMMIT_SECONDS:
+            return None
+        offset = self._offset()
+        return None if offset == self._committed else Transaction(offset=offset)
+
+    def _offset(self, ended: tuple[Started, ...] = ()) -> int:
+        """Return the smallest offset that is needed without these messages."""
+        if not self.decides:
+            # A copy may come of a message whose markers were passed already.
+            return self._begun_at
+        first = self.messages.first_offset(without=frozenset(ended))
+        needed = self.position if first is None else min(first, self.position)
+        return min(needed, self._read_to) if self._unread else needed
+
+
+def _fitting(sizes: list[int]) -> int:
+    """Return how many messages of these sizes go into one transaction: one at least, if there is one."""
+    return next((place + 1 for place, size in enumerate(accumulate(sizes)) if size > MOST_BYTES), len(sizes))
+
+
+def _origin_of(marker: Any) -> Id:
+    given = marker.origin_id if marker.HasField("origin_id") else marker.message_id
+    return (given.partition, given.offset)
+
+
+def _origin(content: bytes | None) -> Id:
+    return _origin_of(parse(content or b""))

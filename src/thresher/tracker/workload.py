@@ -1,0 +1,131 @@
+"""The tracker as a workload of a service: takes over a pair of topics, and has their markers tracked by shards.
+
+`TrackerTerm` is one take-over. There is no row in a database that says who leads: each partition's transactional id is
+the fence. A shard that was fenced ends the leadership, which has to be won again before anything is fenced anew.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from thresher.kafka.admin import Admin
+from thresher.kafka.problem import broker_problem
+from thresher.service.report import Observed
+from thresher.service.workload import Look
+from thresher.spark.pipeline import Pipeline, Step
+from thresher.spark.policy import Policy
+from thresher.tracker.metrics import WORDING
+from thresher.tracker.report import TrackerReport
+from thresher.tracker.settings import POLICY, TrackerSettings
+from thresher.tracker.topics import require_suitable
+
+logger = logging.getLogger(__name__)
+
+# Also the name of its metric: thresher_broker_up.
+SERVERS = ("broker",)
+# All that shards need.
+PRELOAD = ("thresher.tracker.shard",)
+_LOOK_SECONDS = 30.0
+
+
+class TrackerWorkload:
+    """One tracker."""
+
+    wording = WORDING
+    preload = PRELOAD
+
+    def __init__(self, settings: TrackerSettings, *, policy: Policy | None = None) -> None:
+        self.settings = settings
+        self._policy = policy or POLICY
+
+    @property
+    def name(self) -> str:
+        """The identity that all trackers of these topics share."""
+        return self.settings.name
+
+    @property
+    def shards(self) -> int:
+        """How many shards it has."""
+        return self.settings.shards
+
+    @property
+    def probes(self) -> Mapping[str, Callable[[], None]]:
+        """How to reach its broker."""
+        return {SERVERS[0]: self._reach_broker}
+
+    def check(self, *, local: bool) -> None:
+        """Nothing can be known to be wrong before the broker was asked."""
+
+    def take_over(self, term: str, wanted: Callable[[], bool]) -> "TrackerTerm | None":
+        """Judge the topics; the shards take their partitions over."""
+        retention_ms = require_suitable(self.settings)
+        return TrackerTerm(term, self.settings, retention_ms, self._policy) if wanted() else None
+
+    def report(self, observed: Observed) -> TrackerReport:
+        """Return what a tracker's pages add."""
+        return TrackerReport(self.settings, observed)
+
+    def _reach_broker(self) -> None:
+        try:
+            # The probe's error says it all: the client's own lines would repeat it.
+            Admin.of({"log_level": 0, **self.settings.kafka}).greet()
+        except KafkaException as error:
+            raise broker_problem("the broker was not reached", error.args[0]) from error
+
+
+class TrackerTerm:
+    """One take-over of a tracker."""
+
+    alarms: Mapping[str, str] = {}
+
+    def __init__(self, term: str, settings: TrackerSettings, retention_ms: int, policy: Policy) -> None:
+        self._term, self._settings, self._retention_ms, self._policy = term, settings, retention_ms, policy
+        self.alarms = {}
+
+    @property
+    def id(self) -> str:
+        """The id of the leadership."""
+        return self._term
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Read, track."""
+        config = {"settings": self._settings, "retention_ms": self._retention_ms}
+        return Pipeline(
+            name=self._settings.name,
+            shards=self._settings.shards,
+            steps=(
+                Step(function="thresher.tracker.shard:read", config=config),
+                Step(function="thresher.tracker.shard:track", config=config),
+            ),
+            policy=self._policy,
+        )
+
+    @contextmanager
+    def watch(self) -> Iterator[Sequence[Look]]:
+        """Look at what the guarantees rest on: the settings of the topics."""
+        yield (Look(at="broker", run=self._look_at_topics, every_seconds=_LOOK_SECONDS),)
+
+    def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
+        """Take in an event of a shard."""
+        if event == "lost markers":
+            message = "shard %d goes on without %d markers of partition %d, which were removed before they were tracked"
+            logger.warning(message, shard, fields["markers"], fields["partition"])
+
+    def work_waits(self) -> bool:
+        """Whether there is anything to do: markers may come at any time."""
+        return True
+
+    def explain(self, shard: int, step: str) -> str | None:  # noqa: ARG002 - nothing more is known
+        """Say nothing: a client's call hangs."""
+        return None
+
+    def taken_back(self) -> bool:
+        """Whether a restore has superseded it: there is no database."""
+        return False
+
+    def _look_at_topics(self) -> None:
+        require_suitable(self._settings)

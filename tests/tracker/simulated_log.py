@@ -1,0 +1,152 @@
+"""A partition of markers in memory, and a tracker that reads it, crashes and is replaced: for tests without servers.
+
+Time is the broker's and everybody's, in milliseconds. A transaction is appended as a whole, behind it its end, which is
+a record that no reader sees.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
+from thresher.tracker.tracking import Rules, Tracking
+from thresher.tracker.transaction import Dead, Redelivered, Transaction, end_of, mark
+
+QUEUE = b"q"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A message that a committed transaction redelivered, or made a dead letter."""
+
+    at_ms: int
+    id: MessageId
+    fate: Redelivered | Dead
+
+
+@dataclass
+class SimulatedLog:
+    """The log, with offsets from `first` on; None is the end of a transaction."""
+
+    rules: Rules
+    seed: int = 0
+    now_ms: int = 1_000_000
+    records: list[tuple[int, bytes] | None] = field(default_factory=list)
+    first: int = 0
+    committed: int = 0
+    decided: list[Decided] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self.tracking = self._tracking()
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last record."""
+        return len(self.records)
+
+    def append(self, marker: Marker) -> None:
+        """Append a consumer's marker."""
+        self.records.append((self.now_ms, encode(marker)))
+
+    def start(self, number: int, after_ms: int, **fields: object) -> None:
+        """Append a Start of a message."""
+        message_id = MessageId(0, number)
+        self.append(
+            Marker(
+                type=MarkerType.START,
+                message_id=message_id,
+                redeliver_after_ms=after_ms,
+                key=QUEUE,
+                value=b"%d" % number,
+                **fields,  # type: ignore[arg-type]
+            )
+        )
+
+    def end_of(self, number: int) -> None:
+        """Append an End of a message."""
+        self.append(Marker(type=MarkerType.END, message_id=MessageId(0, number)))
+
+    def keep_alive(self, number: int, after_ms: int, **fields: object) -> None:
+        """Append a KeepAlive of a message."""
+        self.append(
+            Marker(
+                type=MarkerType.KEEPALIVE,
+                message_id=MessageId(0, number),
+                redeliver_after_ms=after_ms,
+                **fields,  # type: ignore[arg-type]
+            )
+        )
+
+    def read(self, most: int | None = None) -> None:
+        """Have the tracker read so many records, or all; and be told the end if it has reached it."""
+        tracking, at = self.tracking, self.now_ms / 1000
+        until = self.end if most is None else min(self.end, tracking.position + most)
+        for offset in range(tracking.position, until):
+            record = self.records[offset]
+            if record is None:
+                tracking.reach(offset + 1)
+            else:
+                tracking.take(offset, record[0], QUEUE, record[1], at)
+
+    def ask(self, *, stale: bool = False) -> None:
+        """Have the tracker told where the end is; `stale`: by a broker that was cut off where the tracker has read."""
+        self.tracking.answered(self.now_ms / 1000, self.tracking.position if stale else self.end)
+
+    def step(self, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Do the next transaction, and return whether there was one. `meanwhile` happens before it commits."""
+        transaction = self.tracking.next(self.now_ms / 1000)
+        if transaction is None:
+            return False
+        meanwhile()
+        self.commit(transaction)
+        self.tracking.committed(transaction, self.now_ms / 1000)
+        return True
+
+    def commit(self, transaction: Transaction) -> None:
+        """Have a transaction take effect, whether the tracker learns of it or not."""
+        assert self.committed <= transaction.offset, "a committed offset goes back"
+        self.transactions.append(transaction)
+        written = [] if transaction.mark is None else [mark(transaction.mark[0])]
+        written += transaction.copies
+        for fate in transaction.fates:
+            id_ = fate.marker.message_id
+            self.decided.append(Decided(self.now_ms, id_, fate))
+            written.append(end_of(fate))
+        for each in written:
+            self.append(each)
+        if written:
+            self.records.append(None)
+        self.committed = transaction.offset
+
+    def crash(self, *, committing: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Replace the tracker by another one; `committing`: its last transaction took effect all the same."""
+        transaction = self.tracking.next(self.now_ms / 1000)
+        if committing and transaction is not None:
+            meanwhile()
+            self.commit(transaction)
+        self.tracking = self._tracking()
+
+    def trim(self) -> None:
+        """Have retention remove what nobody needs."""
+        self.records[: self.committed] = [None] * self.committed
+        self.first = self.committed
+
+    def run(self, milliseconds: int, step_ms: int = 100) -> None:
+        """Have the tracker do all that it wants to, for so long."""
+        for _ in range(0, milliseconds, step_ms):
+            self.now_ms += step_ms
+            self.settle()
+
+    def settle(self) -> None:
+        """Have the tracker read all and do all that it wants to now."""
+        for _ in range(1_000):
+            self.read()
+            self.ask()
+            if not self.step():
+                return
+        raise AssertionError("the tracker never comes to rest")
+
+    def _tracking(self) -> Tracking:
+        return Tracking(0, self.committed, self.rules, draw=lambda: self._random.getrandbits(62))

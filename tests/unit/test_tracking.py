@@ -1,0 +1,320 @@
+"""What a tracker makes of markers: deadlines, grace, marks, limits, and Starts that are written anew."""
+
+import pytest
+
+from tests.tracker.simulated_log import SimulatedLog
+from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
+from thresher.tracker.limits import Limit
+from thresher.tracker.tracking import MOST_MESSAGES, Rules
+from thresher.tracker.transaction import Dead, Redelivered
+
+
+def log(**rules: object) -> SimulatedLog:
+    return SimulatedLog(rules=Rules(**rules))  # type: ignore[arg-type]
+
+
+def fates(found: SimulatedLog) -> list[tuple[int, str]]:
+    """What became of which message, in order."""
+    return [
+        (
+            each.id.offset,
+            each.fate.kind if isinstance(each.fate, Dead) else f"delivery {each.fate.marker.delivery_count}",
+        )
+        for each in found.decided
+    ]
+
+
+def test_nothing_is_decided_before_a_mark_of_its_own_was_read_back() -> None:
+    found = log()
+    found.start(1, 100)
+    found.now_ms += 10_000
+    found.read()
+    found.ask()
+    assert found.step(), "the first mark"
+    assert not found.tracking.decides
+    found.now_ms += 10_000
+    found.ask(stale=True)
+    assert not found.step()
+    found.run(2_000)
+    assert fates(found) == [(1, "delivery 2")]
+
+
+def test_an_end_behind_a_stale_watermark_is_read_before_anything_is_redelivered() -> None:
+    found = log()
+    found.run(200)
+    found.start(1, 5_000)
+    found.settle()
+    found.end_of(1)
+    # A broker that was cut off shows no End, while time passes.
+    for _ in range(20):
+        found.now_ms += 500
+        found.ask(stale=True)
+    assert found.tracking.clock.now_ms >= found.now_ms - 500
+    assert found.step(), "the mark that is written after the deadline"
+    found.run(5_000)
+    assert fates(found) == []
+
+
+def test_a_message_is_redelivered_with_one_more_delivery_and_ended() -> None:
+    found = log()
+    found.start(1, 1_000, headers=(("h", b"v"),), enqueued_at_ms=7)
+    found.run(900)
+    assert fates(found) == []
+    found.run(3_000)
+    (decided,) = found.decided
+    assert isinstance(decided.fate, Redelivered)
+    marker = decided.fate.marker
+    assert (marker.delivery_count, marker.origin_id, marker.headers) == (2, MessageId(0, 1), (("h", b"v"),))
+    assert (marker.enqueued_at_ms, marker.key, marker.value) == (7, b"q", b"1")
+    assert not len(found.tracking.messages)
+    assert found.committed == found.end
+
+
+def test_after_a_start_consumers_have_half_their_time_out_to_say_that_they_live() -> None:
+    found = log()
+    found.start(1, 10_000)
+    found.start(2, 90_000)
+    found.now_ms += 100_000
+    found.run(4_900)
+    assert fates(found) == [], "nobody could have written a KeepAlive that was read"
+    found.keep_alive(1, 10_000)
+    found.run(5_000)
+    assert fates(found) == []
+    found.run(21_000)
+    assert fates(found) == [(1, "delivery 2"), (2, "delivery 2")], "at most 30 s for the second"
+
+
+@pytest.mark.parametrize("marker", [{"released": True}, {"reject_reason": "no"}])
+def test_a_nack_and_a_reject_have_no_grace(marker: dict[str, object]) -> None:
+    found = log()
+    found.start(1, 60_000)
+    found.keep_alive(1, 0, **marker)
+    found.now_ms += 100_000
+    found.run(1_500)
+    assert len(found.decided) == 1
+
+
+def test_a_silent_broker_is_no_reason_to_redeliver_what_could_not_be_kept_alive() -> None:
+    found = log()
+    found.run(500)
+    found.start(1, 4_000)
+    found.run(1_000)
+    # The broker is away; afterwards another queue's marker brings the time of the broker's clock.
+    found.now_ms += 20_000
+    found.start(2, 60_000)
+    found.run(1_800)
+    assert fates(found) == []
+    found.run(1_500)
+    assert fates(found) == [(1, "delivery 2")]
+
+
+def test_a_second_start_of_the_same_message_replaces_the_first() -> None:
+    found = log()
+    found.start(1, 1_000)
+    found.run(500)
+    found.start(1, 5_000)
+    found.run(3_000)
+    assert fates(found) == []
+    found.run(6_000)
+    assert fates(found) == [(1, "delivery 2")]
+
+
+def test_a_message_whose_id_another_one_has_is_redelivered_and_the_other_is_not_ended_by_that() -> None:
+    found = log()
+    found.run(500)
+    found.start(1, 60_000, origin_id=MessageId(0, 900), delivery_count=3)
+    found.run(500)
+    found.start(1, 5_000)
+    found.run(1_000)
+    assert fates(found) == [(1, "delivery 4")]
+    assert found.decided[0].fate.marker.origin_id == MessageId(0, 900)
+    assert len(found.tracking.messages) == 1
+    found.crash(committing=False)
+    found.run(20_000)
+    assert fates(found) == [(1, "delivery 4"), (1, "delivery 2")]
+
+
+def test_a_message_that_was_given_back_undelivered_keeps_its_count() -> None:
+    found = log()
+    found.start(1, 60_000, delivery_count=3)
+    found.keep_alive(1, 0, released=True, undelivered=True)
+    found.run(2_000)
+    assert fates(found) == [(1, "delivery 3")]
+
+
+def test_a_delayed_message_is_delivered_the_first_time_when_it_is_due() -> None:
+    found = log(limit_of=lambda _: Limit(max_deliveries=1, ttl_ms=100))
+    found.append(
+        Marker(type=MarkerType.START, message_id=MessageId(-1, 5), redeliver_after_ms=3_000, key=b"q", undelivered=True)
+    )
+    found.run(2_900)
+    assert fates(found) == []
+    assert found.tracking.messages.delayed == 1
+    found.run(500)
+    assert fates(found) == [(5, "delivery 1")]
+    assert found.decided[0].fate.marker.first_started_ms is None
+    assert found.tracking.messages.delayed == 0
+
+
+def test_past_its_deliveries_a_message_is_a_dead_letter_unless_nobody_saw_it() -> None:
+    found = log(limit_of=lambda _: Limit(max_deliveries=3))
+    found.start(1, 100, delivery_count=2)
+    found.start(2, 100, delivery_count=3)
+    found.start(3, 100, delivery_count=3, max_deliveries=4)
+    found.start(4, 100, delivery_count=3)
+    found.keep_alive(4, 0, released=True, undelivered=True)
+    found.run(3_000)
+    assert sorted(fates(found)) == [(1, "delivery 3"), (2, "max_deliveries"), (3, "delivery 4"), (4, "delivery 3")]
+
+
+def test_a_ttl_counts_from_the_first_start() -> None:
+    found = log(limit_of=lambda _: Limit(ttl_ms=5_000))
+    found.run(100)
+    now = found.now_ms
+    found.start(1, 100, first_started_ms=now - 5_000)
+    found.start(2, 100, first_started_ms=now - 3_000)
+    found.start(3, 100, first_started_ms=now - 5_000, ttl_ms=100_000)
+    found.start(4, 6_000)
+    found.run(1_000)
+    assert sorted(fates(found)) == [(1, "ttl"), (2, "delivery 2"), (3, "delivery 2")]
+    found.run(10_000)
+    assert fates(found)[-1] == (4, "ttl")
+
+
+def test_redelivered_messages_tell_when_they_were_first_started() -> None:
+    found = log()
+    found.run(100)
+    found.start(1, 100)
+    began = found.now_ms
+    found.run(3_000)
+    assert abs((found.decided[0].fate.marker.first_started_ms or 0) - began) <= 100
+
+
+def test_a_keep_alive_after_a_reject_brings_nothing_back() -> None:
+    found = log()
+    found.start(1, 60_000)
+    found.keep_alive(1, 0, reject_reason="no")
+    found.keep_alive(1, 60_000)
+    found.run(2_000)
+    assert fates(found) == [(1, "rejected")]
+
+
+def test_what_is_no_marker_is_counted_and_passed_over() -> None:
+    found = log()
+    found.records.append((found.now_ms, b"no marker"))
+    found.append(Marker(type=MarkerType.START, message_id=MessageId(-2, 1), redeliver_after_ms=1))
+    found.append(Marker(type=MarkerType.START, message_id=MessageId(0, -1), redeliver_after_ms=1))
+    # A version of later.
+    found.records.append((found.now_ms, b"\x08\x01" + encode(Marker(type=MarkerType.END, message_id=MessageId(0, 1)))))
+    found.end_of(7)
+    found.keep_alive(7, 5)
+    found.start(1, 100)
+    found.run(3_000)
+    counts = found.tracking.counts
+    assert (counts["malformed"], counts["unknown_ends"], counts["unknown_keep_alives"]) == (4, 1, 1)
+    assert fates(found) == [(1, "delivery 2")]
+
+
+def test_our_own_ends_are_nobodys_mistake() -> None:
+    found = log()
+    found.start(1, 100)
+    found.run(3_000)
+    assert found.tracking.counts["unknown_ends"] == 0
+
+
+def test_a_start_that_keeps_the_offset_back_for_long_is_written_anew() -> None:
+    found = log(rewrite_after_ms=5_000)
+    found.start(1, 3_600_000)
+    found.run(20_000)
+    assert found.committed > 0
+    found.trim()
+    found.crash(committing=False)
+    found.run(30_000)
+    assert len(found.tracking.messages) == 1
+    found.end_of(1)
+    found.run(5_000)
+    assert not len(found.tracking.messages)
+    assert found.committed == found.end
+    assert found.decided == []
+
+
+def test_a_start_that_is_a_million_markers_behind_is_written_anew_though_it_is_young() -> None:
+    found = log(most_behind=50)
+    found.start(1, 3_600_000)
+    for number in range(2, 60):
+        found.start(number, 3_600_000)
+        found.end_of(number)
+    found.run(3_000)
+    assert found.tracking.counts["rewritten"] == 1
+    assert found.committed > 50
+
+
+def test_many_messages_go_in_bounded_transactions() -> None:
+    found = log()
+    for number in range(2 * MOST_MESSAGES + 1):
+        found.start(number, 100)
+    found.run(3_000)
+    sizes = [len(each.fates) for each in found.transactions if each.fates]
+    assert sizes == [MOST_MESSAGES, MOST_MESSAGES, 1]
+
+
+def test_a_refused_message_is_found_among_others_and_becomes_a_dead_letter() -> None:
+    found = log()
+    for number in range(8):
+        found.start(number, 100)
+    found.now_ms += 1_000
+    refused = 0
+    for _ in range(200):
+        found.now_ms += 100
+        found.read()
+        found.ask()
+        transaction = found.tracking.next(found.now_ms / 1000)
+        if transaction is None:
+            continue
+        if any(isinstance(each, Redelivered) and each.marker.message_id.offset == 5 for each in transaction.fates):
+            refused += 1
+            found.tracking.refused(transaction, "too large")
+            continue
+        found.commit(transaction)
+        found.tracking.committed(transaction, found.now_ms / 1000)
+    assert refused <= 6, "each time half as many"
+    assert sorted(fates(found)) == [
+        (number, "rejected" if number == 5 else "delivery 2") for number in range(8)
+    ]  # fmt: skip
+    (dead,) = [each.fate for each in found.decided if isinstance(each.fate, Dead)]
+    assert "too large" in dead.reason
+
+
+def test_a_transaction_that_took_no_effect_is_tried_again() -> None:
+    found = log()
+    found.start(1, 100)
+    undone = 0
+    for _ in range(50):
+        found.now_ms += 100
+        found.read()
+        found.ask()
+        transaction = found.tracking.next(found.now_ms / 1000)
+        if transaction is not None and transaction.fates and undone < 3:
+            undone += 1
+            found.tracking.undone(transaction)
+        elif transaction is not None:
+            found.commit(transaction)
+            found.tracking.committed(transaction, found.now_ms / 1000)
+    assert fates(found) == [(1, "delivery 2")]
+
+
+def test_offsets_are_committed_by_number_and_by_time_and_not_too_often() -> None:
+    found = log(markers_per_commit=10)
+    found.run(3_000)
+    before = len(found.transactions)
+    for number in range(100):
+        found.start(number, 60_000)
+        found.end_of(number)
+        found.now_ms += 10
+        found.settle()
+    assert 4 <= len(found.transactions) - before <= 6, "one second, five times"
+    found.run(3_000)
+    assert found.committed == found.end
+    at_rest = len(found.transactions)
+    found.run(10_000)
+    assert len(found.transactions) == at_rest, "nothing new, nothing to commit"
