@@ -127,7 +127,8 @@ class Tracking:
     def answered(self, asked_at: float, high: int) -> None:
         """Take in what the broker, asked at that moment, says of its high watermark."""
         self._high = high
-        self.clock.answered(asked_at, at_end=self.position >= high)
+        # The last marker may be days old: the first mark brings the broker's time of now.
+        self.clock.answered(asked_at, at_end=self.decides and self.position >= high)
 
     def next(self, at: float) -> Transaction | None:
         """Return the next transaction; None while there is nothing to do."""
