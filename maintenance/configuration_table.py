@@ -1,6 +1,6 @@
-"""Writes the tables of the settings of the relay and of queues into docs/configuration.md, each from its form.
+"""Writes the tables of the settings of relay, queues and tracker into docs/configuration.md, each from its form.
 
-Run it after a change of `thresher.harvest.form` or `thresher.queue.configuration`: a test compares page and forms.
+Run it after a change of a form: a test compares page and forms.
 """
 
 from pathlib import Path
@@ -8,15 +8,25 @@ from pathlib import Path
 from thresher.config.docs_table import with_table
 from thresher.harvest.form import RelayForm
 from thresher.queue.configuration import QueueConfig
+from thresher.tracker.configuration import OWN_KEYS, TrackerForm
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
-QUEUES = "\n## Queues\n"
+QUEUES, TRACKER = "\n## Queues\n", "\n### The tracker's keys\n"
 
 
 def with_tables(page: str) -> str:
-    """Return the page with the relay's table before the heading of queues, and the queues' behind it."""
-    relay, heading, queues = page.partition(QUEUES)
-    return with_table(relay, RelayForm) + heading + with_table(queues, QueueConfig)
+    """Return the page with each table: the relay's, behind the heading of queues theirs, then the tracker's."""
+    relay, of_queues, rest = page.partition(QUEUES)
+    queues, of_tracker, tracker = rest.partition(TRACKER)
+    return "".join(
+        (
+            with_table(relay, RelayForm),
+            of_queues,
+            with_table(queues, QueueConfig),
+            of_tracker,
+            with_table(tracker, TrackerForm, OWN_KEYS),
+        )
+    )
 
 
 if __name__ == "__main__":

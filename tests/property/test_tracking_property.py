@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tracker.simulated_log import SimulatedLog
-from thresher.tracker.tracking import Rules
-from thresher.tracker.transaction import Dead, Redelivered
+from thresher.tracker.protocol.tracking import Rules
+from thresher.tracker.protocol.transaction import Dead, Redelivered
 
 AFTER_MS = (60, 200, 1_000, 3_000, 20_000)
 TIMES_MS = (1, 10, 150, 700, 2_500)

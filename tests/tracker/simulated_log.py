@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
-from thresher.tracker.tracking import Rules, Tracking
-from thresher.tracker.transaction import Dead, Redelivered, Transaction, end_of, mark
+from thresher.tracker.protocol.tracking import Rules, Tracking
+from thresher.tracker.protocol.transaction import Dead, Redelivered, Transaction, end_of, mark
 
 QUEUE = b"q"
 

@@ -5,16 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from maintenance.configuration_table import QUEUES, with_tables
+from maintenance.configuration_table import QUEUES, TRACKER, with_tables
 from thresher.config.setting import keys_of
 from thresher.harvest.configuration import load
 from thresher.harvest.form import KEYS
 from thresher.harvest.reaper import KEYS_OF_HARVEST, LIMITS
 from thresher.kafka.transactional import GUARDED
 from thresher.queue.configuration import _GUARDED, QueueConfig, load_queue_config
+from thresher.tracker.configuration import OWN_KEYS, load_tracker_config
 
 WHOLE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
-PAGE, _, OF_QUEUES = WHOLE.partition(QUEUES)
+PAGE, _, _REST = WHOLE.partition(QUEUES)
+OF_QUEUES, _, OF_TRACKER = _REST.partition(TRACKER)
 HEAD = "| key | meaning | values | default |"
 
 
@@ -86,7 +88,14 @@ def test_every_key_of_queues_has_its_row() -> None:
     assert tuple(told) == keys_of(QueueConfig)
     assert told["redelivery-timeout"][-2:] == ["10 to 43,200,000", "60,000"]
     assert told["message-topic"][-1] == "required"
-    assert told["redelivery-tracker"][-1] == "`use-now-if-no-marker-seen: 60000, num-offsets-per-commit: 1000`"
+    assert told["redelivery-tracker"][-1] == "none"
+
+
+def test_every_key_of_the_tracker_has_its_row() -> None:
+    told = rows(HEAD, OF_TRACKER)
+    assert tuple(told) == OWN_KEYS
+    assert told["memory_mb"][-1] == "2,048"
+    assert told["use-now-if-no-marker-seen"][-1] == "0"
 
 
 def test_the_example_of_queues_is_taken(tmp_path: Path) -> None:
@@ -96,6 +105,9 @@ def test_the_example_of_queues_is_taken(tmp_path: Path) -> None:
     path.write_text(example.replace("/run/secrets", str(tmp_path)))
     form = load_queue_config(path, {}, {}).form
     assert (form.message_topic, form.kafka["sasl.password"]) == ("messages", "hunter2")
+    tracker = load_tracker_config(path, {}, {}).form
+    assert (tracker.shards, tracker.status) == (2, "0.0.0.0:8640")
+    assert tracker.settings.limits[b"payments"].max_deliveries == 3
 
 
 def test_what_queues_refuse_is_listed() -> None:

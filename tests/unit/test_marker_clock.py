@@ -1,6 +1,6 @@
 """The tracker's clock: the broker's timestamps, and monotonic time only where nothing can have been missed."""
 
-from thresher.tracker.clock import SILENT_SECONDS, SLACK_MS, MarkerClock
+from thresher.tracker.protocol.clock import SILENT_SECONDS, SLACK_MS, MarkerClock
 
 HOUR_MS = 3_600_000
 

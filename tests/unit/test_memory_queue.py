@@ -261,3 +261,62 @@ def test_a_message_taken_while_its_consumer_closes_counts_as_delivered(queue: Qu
     closing.join(SOON_SECONDS)
     with queue.consumer() as other:
         assert receive(other).delivery_count == 2
+
+
+def test_a_delayed_message_comes_when_its_time_has_come_and_was_not_delivered_before(
+    queue: Queue, clock: Clock
+) -> None:
+    consumer = queue.consumer()
+    sent = queue.producer().send(b"later", {"h": "v"}, delay=10)
+    clock.now += 9.9
+    assert consumer.receive(0) is None
+    clock.now += 0.2
+    message = receive(consumer)
+    assert (message.delivery_count, message.origin_id, message.headers) == (1, sent, (("h", b"v"),))
+
+
+def test_past_its_deliveries_a_message_is_a_dead_letter(service: MemoryQueueService, queue: Queue) -> None:
+    consumer = queue.consumer()
+    queue.producer().send(b"poison", max_deliveries=2)
+    for delivery in (1, 2):
+        message = receive(consumer)
+        assert message.delivery_count == delivery
+        message.nack()
+    assert consumer.receive(0) is None
+    (letter,) = service.dead_letters("orders")
+    assert (letter.payload, letter.delivery_count) == (b"poison", 2)
+    assert letter.reason == "it was delivered 2 times, and max-deliveries is 2"
+
+
+def test_past_its_ttl_a_message_is_a_dead_letter(service: MemoryQueueService, queue: Queue, clock: Clock) -> None:
+    consumer = queue.consumer()
+    queue.producer().send(b"old", ttl=5, delay=60)
+    clock.now += 61
+    message = receive(consumer)
+    message.nack()
+    message = receive(consumer)
+    clock.now += 5
+    message.nack()
+    assert consumer.receive(0) is None
+    assert "ttl is 5 s" in service.dead_letters("orders")[0].reason
+
+
+def test_limits_are_those_of_the_configuration_too() -> None:
+    keys = {"max-deliveries": 1, "max-deliveries-by-queue": {"many": 2}}
+    with MemoryQueueService(keys) as service:
+        for name, most in (("one", 1), ("many", 2)):
+            queue = service.queue(name)
+            send(queue, b"x")
+            consumer = queue.consumer()
+            for _ in range(most):
+                receive(consumer).nack()
+            assert consumer.receive(0) is None
+            assert len(service.dead_letters(name)) == 1
+
+
+def test_a_message_that_nobody_saw_is_not_past_its_deliveries(queue: Queue, service: MemoryQueueService) -> None:
+    consumer = queue.consumer()
+    queue.producer().send(b"x", max_deliveries=1)
+    consumer.close()
+    assert receive(queue.consumer()).delivery_count == 1
+    assert service.dead_letters("orders") == ()

@@ -17,7 +17,11 @@ from thresher.core.errors import ThresherError
 from thresher.observe.metric import Family, MetricKind
 from thresher.queue.metrics import FAMILIES as OF_QUEUES
 from thresher.relay.report.metrics import FAMILIES
+from thresher.service.metrics import ServiceMetrics
 from thresher.spark.policy import Policy
+from thresher.tracker.metrics import OWN_FAMILIES as OWN
+from thresher.tracker.metrics import WORDING as TRACKER_WORDING
+from thresher.tracker.workload import SERVERS
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -193,3 +197,32 @@ def test_a_relay_by_itself_is_asked_whether_it_is_ready_and_a_sidecar_is_not() -
     assert "readinessProbe" not in beside
     # A sidecar as Kubernetes knows it: ended after the service.
     assert (beside["restartPolicy"], beside in pod["initContainers"]) == ("Always", True)
+
+
+# The tracker's.
+
+OF_TRACKER = {family.name: family for family in (*ServiceMetrics(TRACKER_WORDING, servers=SERVERS).families, *OWN)}
+
+
+def tracker_expressions() -> Iterator[str]:
+    board = json.loads((EXAMPLES / "grafana" / "thresher-tracker.json").read_text())
+    for panel in board["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+    (group,) = yaml.safe_load((EXAMPLES / "prometheus" / "tracker_alerts.yaml").read_text())["groups"]
+    yield from (rule["expr"] for rule in group["rules"])
+
+
+@pytest.mark.parametrize("expression", [*tracker_expressions()])
+def test_an_expression_about_a_tracker_asks_for_what_exists(expression: str) -> None:
+    for metric in re.findall(r"thresher_\w+", expression):
+        family = OF_TRACKER[metric]
+        assert (family.kind is MetricKind.COUNTER) == bool(re.search(rf"(rate|increase)\({metric}\b", expression))
+        asked = {label.strip() for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.split(",")}
+        assert asked <= set(family.labels)
+
+
+def test_every_metric_of_a_tracker_is_shown_and_listed() -> None:
+    shown = set(re.findall(r"thresher_\w+", " ".join(tracker_expressions())))
+    assert {family.name for family in OWN} <= shown
+    listed = set(re.findall(r"`(thresher_\w+)`", OPERATIONS.partition("### The tracker")[2]))
+    assert {family.name for family in OWN} <= listed <= set(OF_TRACKER)

@@ -10,6 +10,8 @@ from thresher.queue.metrics import Figures
 from thresher.queue.problem import MessageInvalid, SendRefused, SendUnknown
 from thresher.queue.producer import QueueProducer
 from thresher.queue.shared_producer import Report, SharedProducer
+from thresher.queue.wire.marker import MarkerType, decode
+from thresher.queue.wire.record import MAX_DELIVERIES, TTL
 
 MOST_BYTES = 1_000
 REFUSALS = [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.INVALID_RECORD]
@@ -39,15 +41,17 @@ class Recorded:
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
+        self.records: list[tuple[str, bytes, bytes, dict[str, Any]]] = []
         self.error: Exception | None = None
         self.distrusted = 0
 
     def distrust(self) -> None:
         self.distrusted += 1
 
-    def produce(self, _topic: str, _value: bytes, _key: bytes, report: Report, **_: Any) -> None:
+    def produce(self, topic: str, value: bytes, key: bytes, report: Report, **more: Any) -> None:
         if self.error is not None:
             raise self.error
+        self.records.append((topic, value, key, more))
         self.reports.append(report)
 
     def answer(self, code: int | None = None) -> None:
@@ -61,7 +65,15 @@ def client() -> Recorded:
 
 @pytest.fixture
 def producer(client: Recorded) -> QueueProducer:
-    return QueueProducer(b"q", "t", cast("SharedProducer", client), Figures(), most_bytes=MOST_BYTES, seconds=1.0)
+    return QueueProducer(
+        b"q",
+        "topic",
+        cast("SharedProducer", client),
+        Figures(),
+        delayed=("markers", lambda _: 5),
+        most_bytes=MOST_BYTES,
+        seconds=1.0,
+    )
 
 
 def test_a_confirmed_message_has_the_place_of_its_record(producer: QueueProducer, client: Recorded) -> None:
@@ -112,3 +124,42 @@ def test_a_send_that_the_client_does_not_take_leaves_nothing_to_wait_for(
     with pytest.raises(BrokerLost):
         producer.send_async(b"x")
     assert producer.flush(0)
+
+
+def test_limits_of_a_message_are_in_its_headers(producer: QueueProducer, client: Recorded) -> None:
+    producer.send_async(b"x", {"h": b"v"}, max_deliveries=3, ttl=1.5)
+    ((topic, value, _, more),) = client.records
+    assert (topic, value) == ("topic", b"x")
+    assert more["headers"] == [("h", b"v"), (MAX_DELIVERIES, b"3"), (TTL, b"1500")]
+
+
+def test_a_delayed_message_is_a_start_of_an_id_that_no_record_has(producer: QueueProducer, client: Recorded) -> None:
+    sent = producer.send_async(b"x", {"h": b"v"}, delay=1.2345, max_deliveries=3, ttl=1.5)
+    ((topic, value, key, more),) = client.records
+    assert (topic, key, more["partition"]) == ("markers", b"q", 5)
+    start = decode(value)
+    assert (start.type, start.key, start.value, start.headers) == (MarkerType.START, b"q", b"x", (("h", b"v"),))
+    assert start.redeliver_after_ms == 1_235, "never early"
+    assert start.undelivered
+    assert (start.max_deliveries, start.ttl_ms) == (3, 1_500)
+    assert start.message_id == start.origin_id
+    assert start.message_id.partition == -1
+    client.answer()
+    assert sent.result(0) == start.message_id
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"delay": -1}, "a delay of 0 to"),
+        ({"delay": 43_201}, "a delay of 0 to"),
+        ({"max_deliveries": 0}, "max_deliveries is a number from 1"),
+        ({"ttl": 0}, "a ttl of 0.001 to"),
+    ],
+)
+def test_a_limit_that_can_be_none_is_refused(
+    producer: QueueProducer, client: Recorded, limits: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(MessageInvalid, match=why):
+        producer.send_async(b"x", **limits)
+    assert client.records == []

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.tracker.simulated_log import SimulatedLog
+from thresher.queue.limits import Limit
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
-from thresher.tracker.limits import Limit
-from thresher.tracker.tracking import MOST_MESSAGES, Rules
-from thresher.tracker.transaction import Dead, Redelivered
+from thresher.tracker.protocol.tracking import MOST_MESSAGES, Rules
+from thresher.tracker.protocol.transaction import Dead, Redelivered
 
 
 def log(**rules: object) -> SimulatedLog:

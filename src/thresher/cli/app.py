@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 it did not work, 2 what was asked for cannot work, 3 super
 has to act before it can work, 130 interrupted.
 """
 
+import enum
 import importlib
 import sys
 from functools import partial
@@ -12,12 +13,21 @@ from typing import Annotated, Any
 import typer
 
 from thresher import __version__
-from thresher.cli import config, queue, run, spark, stack, status
+from thresher.cli import config, run, spark, stack, status
 from thresher.cli.form_command import add_form_command
 from thresher.cli.lazy_command import add_lazy_command, only_command
 from thresher.cli.output import complain, emit_text
+from thresher.cli.queue.app import app as queue_app
 from thresher.core.errors import ThresherError
 from thresher.core.interruptible import interruptible
+
+
+class DemoKind(enum.StrEnum):
+    """What is shown."""
+
+    RELAY = "relay"
+    QUEUE = "queue"
+
 
 app = typer.Typer(
     name="thresher",
@@ -50,21 +60,31 @@ for _name, _help in LAZY.items():
 app.add_typer(stack.app, name="stack")
 app.add_typer(spark.app, name="spark")
 app.add_typer(config.app, name="config")
-app.add_typer(queue.app, name="queue")
+app.add_typer(queue_app, name="queue")
 
 
 @app.command()
 def demo(
-    records: Annotated[int, typer.Option(help="Records to write.", min=1000, max=1_000_000)] = 20_000,
+    what: Annotated[
+        DemoKind, typer.Argument(help="relay: an outbox to Kafka. queue: messages, consumers and the tracker.")
+    ] = DemoKind.RELAY,
+    records: Annotated[
+        int | None, typer.Option(help="Records, or messages: 20,000 or 10,000.", min=1000, max=1_000_000)
+    ] = None,
 ) -> None:
-    """Bring up Postgres and Kafka, write to an outbox, relay it on Spark, kill the relay on the way, and judge.
+    """Bring up servers, write to an outbox, relay it on Spark, kill the relay on the way, and judge; or the same for a
+    queue, whose consumer and tracker are killed.
 
     Exit code 1 if anything was lost, invented, repeated or reordered, or if too little happened to tell.
     """
     # Only here: the other commands work without the stack's packages.
-    from thresher.cli.demo import show  # noqa: PLC0415
+    if what is DemoKind.QUEUE:
+        from thresher.cli.demo.queue import show as show_queue  # noqa: PLC0415
 
-    raise typer.Exit(0 if show(records) else 1)
+        raise typer.Exit(0 if show_queue(records or 10_000) else 1)
+    from thresher.cli.demo.relay import show  # noqa: PLC0415
+
+    raise typer.Exit(0 if show(records or 20_000) else 1)
 
 
 def _version(asked: bool) -> None:

@@ -1,17 +1,15 @@
 """`thresher run`: the relay as a program, from a file, the environment and flags."""
 
-import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from thresher.cli.output import hide, note, result, tell_by
-from thresher.core.errors import InvalidInput
 from thresher.core.secrets import mask_logs
 from thresher.devstack.kept import KeptStack
 from thresher.observe.logs import LogFormat, configure_logging
@@ -43,9 +41,9 @@ def run(
     same name (do not restart), 4 somebody has to act: password, permission, missing table, another's progress topic.
     """
     # Only here: the other commands work without the relay's packages.
-    from thresher.harvest.configuration import Configuration, load  # noqa: PLC0415
+    from thresher.cli.serving import pages_shown  # noqa: PLC0415
+    from thresher.harvest.configuration import load  # noqa: PLC0415
     from thresher.harvest.harvest import Harvest  # noqa: PLC0415
-    from thresher.service.pages import StatusPages  # noqa: PLC0415
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
 
     # A transform in the directory where it was started is found by the workers too.
@@ -68,19 +66,7 @@ def run(
         step_down_seconds=loaded.step_down_seconds,
     )
 
-    @contextlib.contextmanager
-    def shown(loaded: Configuration) -> Iterator[None]:
-        if loaded.status is None:
-            yield
-            return
-        board = StatusPages(harvest)
-        try:
-            with _server(*loaded.status, loaded.status_by_default, board):
-                yield
-        finally:
-            board.close()
-
-    with stopped_by_signals(harvest), shown(loaded):
+    with stopped_by_signals(harvest), pages_shown(harvest, loaded.status, by_default=loaded.status_by_default):
         harvest.start()
         harvest.wait()
     result(f"stopped; {harvest.relayed:,} rows relayed")
@@ -91,21 +77,3 @@ def _local_stack() -> dict[str, Any]:
         return {}
     note("using the database and the broker of the local stack")
     return {"data_source": endpoints.dsn, "kafka": {"bootstrap.servers": endpoints.bootstrap}}
-
-
-def _server(host: str, port: int, by_default: bool, board: Any) -> Any:
-    from thresher.observe.server import Server  # noqa: PLC0415
-
-    try:
-        server = Server(host, port, board.pages)
-    except OSError as error:
-        if not by_default:
-            raise InvalidInput(f"status: {host}:{port} cannot be listened on: {error}") from error
-        server = Server(host, 0, board.pages)
-        logging.getLogger("thresher").warning(
-            "%s:%d is taken: ask with 'thresher status --at %s:%d'", host, port, host, server.port
-        )
-    logging.getLogger("thresher").info(
-        "status at http://%s:%d/status", host, server.port, extra={"pages": sorted(board.pages), "port": server.port}
-    )
-    return server

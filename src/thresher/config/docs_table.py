@@ -1,7 +1,7 @@
 """The table of a form's settings for a page of the docs, in Markdown, and its place between two marks on the page."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from pydantic import BaseModel
 
@@ -13,17 +13,18 @@ BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
 _HEAD = ("| key | meaning | values | default |", "| --- | --- | --- | --- |")
 
 
-def table_of(form: type[BaseModel]) -> str:
-    """Return the table: one row for each key, in the order of the form."""
-    return "\n".join((*_HEAD, *(f"| {' | '.join(_cells(setting))} |" for setting in settings_of(form))))
+def table_of(form: type[BaseModel], keys: Collection[str] | None = None) -> str:
+    """Return the table: one row for each key, or for each of `keys`, in the order of the form."""
+    settings = [setting for setting in settings_of(form) if keys is None or setting.key in keys]
+    return "\n".join((*_HEAD, *(f"| {' | '.join(_cells(setting))} |" for setting in settings)))
 
 
-def with_table(page: str, form: type[BaseModel]) -> str:
+def with_table(page: str, form: type[BaseModel], keys: Collection[str] | None = None) -> str:
     """Return the page with the form's table between its marks. Raises `ValueError` where it has no marks."""
     marked = re.compile(rf"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
     if marked.search(page) is None:
         raise ValueError(f"the page has no place for the table: {BEGIN} and {END} are missing")
-    return marked.sub(lambda _: f"{BEGIN}\n{table_of(form)}\n{END}", page)
+    return marked.sub(lambda _: f"{BEGIN}\n{table_of(form, keys)}\n{END}", page)
 
 
 def _cells(setting: Setting) -> Iterator[str]:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from thresher.election.leadership import Leadership
-from thresher.election.lease import Lease
 from thresher.election.neli import Neli
 from thresher.election.problem import ElectionMisused
 from thresher.election.settings import ElectionKind, ElectionSettings
@@ -39,6 +38,9 @@ def competitor(
         case ElectionKind.LEASE:
             if dsn is None:
                 raise ElectionMisused("a lease is a row in a database, and no database was named")
+            # Only here: the other elections work without the driver of a database.
+            from thresher.election.lease import Lease  # noqa: PLC0415
+
             return Lease(
                 dsn=dsn,
                 schema=schema,

@@ -52,6 +52,7 @@ class BaseQueueService(ABC):
             self.config.message_topic,
             sending,
             self._figures,
+            delayed=(self.config.marker_topic, self._marker_partition),
             most_bytes=self.config.max_message_bytes,
             seconds=self.config.send_timeout / 1000,
         )
@@ -85,6 +86,10 @@ class BaseQueueService(ABC):
     @abstractmethod
     def _sending(self) -> SharedProducer:
         """Return what all producers send by. The service's lock is held."""
+
+    @abstractmethod
+    def _marker_partition(self, queue: bytes) -> int:
+        """Return which partition has the markers of a queue's next messages."""
 
     @abstractmethod
     def _consumer(self, queue: bytes) -> QueueConsumer:

@@ -1,5 +1,11 @@
-"""Sends messages to a queue: records of the message topic whose key is the queue's id, to partitions at random."""
+"""Sends messages to a queue: records of the message topic whose key is the queue's id, to partitions at random.
 
+A message with a delay is not in the message topic yet: it is a Start in the marker topic, of an id that no record has.
+When its time has come, the tracker puts it into the queue, as it does with a message that was given back.
+"""
+
+import math
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -8,25 +14,40 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from thresher.queue.message import MessageId
+from thresher.queue.message import MOST_SECONDS, MessageId
 from thresher.queue.metrics import SEND_SECONDS, Figures
 from thresher.queue.problem import MessageInvalid, QueueClosed, SendRefused, SendUnknown
 from thresher.queue.sent import Sent, unknown
 from thresher.queue.shared_producer import SharedProducer, is_refusal
-from thresher.queue.wire.record import OWN
+from thresher.queue.wire.marker import Marker, MarkerType, encode
+from thresher.queue.wire.record import OWN, limit_headers
 
 GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+# The marker topic, and what says which of its partitions has the markers of a queue.
+MarkerPlace = tuple[str, Callable[[bytes], int]]
 # What a header has besides its name and value.
 _HEADER_BYTES = 16
+# The partition of ids that no record has.
+_SYNTHETIC = -1
+_MOST_DELIVERIES, _MOST_TTL_SECONDS = 1_000_000, 315_360_000.0
 
 
 class QueueProducer:
     """Sends to one queue. Safe from any thread; a context manager."""
 
     def __init__(
-        self, queue: bytes, topic: str, producer: SharedProducer, figures: Figures, *, most_bytes: int, seconds: float
+        self,
+        queue: bytes,
+        topic: str,
+        producer: SharedProducer,
+        figures: Figures,
+        *,
+        delayed: MarkerPlace,
+        most_bytes: int,
+        seconds: float,
     ) -> None:
         self._queue, self._topic, self._producer, self._figures = queue, topic, producer, figures
+        self._delayed = delayed
         self._most_bytes, self._seconds = most_bytes, seconds
         self._closed = False
         # Changed without a lock, which senders and reports would fight for: each change is one step of the interpreter.
@@ -34,13 +55,24 @@ class QueueProducer:
         self._idle = threading.Condition()
         self._flushes = 0
 
-    def send(self, payload: bytes | str, headers: GivenHeaders | None = None) -> MessageId:
+    def send(
+        self,
+        payload: bytes | str,
+        headers: GivenHeaders | None = None,
+        *,
+        delay: float = 0.0,
+        max_deliveries: int | None = None,
+        ttl: float | None = None,
+    ) -> MessageId:
         """Send a message, and return its id once every in-sync replica has it.
+
+        It is delivered `delay` seconds later, `max_deliveries` times at most, and not again when `ttl` seconds have
+        passed since its first delivery was started. A delay needs a tracker.
 
         Raises `MessageInvalid` or `SendRefused` where it is not in the queue, and `SendUnknown` where that is
         not known.
         """
-        sent = self.send_async(payload, headers)
+        sent = self.send_async(payload, headers, delay=delay, max_deliveries=max_deliveries, ttl=ttl)
         try:
             # The client gives up before that, and says why.
             return sent.result(self._seconds + 5.0)
@@ -52,6 +84,10 @@ class QueueProducer:
         payload: bytes | str,
         headers: GivenHeaders | None = None,
         callback: Callable[[Sent], None] | None = None,
+        *,
+        delay: float = 0.0,
+        max_deliveries: int | None = None,
+        ttl: float | None = None,
     ) -> Sent:
         """Send a message without waiting; return a future of its id, whose errors are those of `send`.
 
@@ -65,10 +101,16 @@ class QueueProducer:
         except UnicodeEncodeError as error:
             raise MessageInvalid(f"text that has no UTF-8 cannot be sent: {error}") from error
         self._require_valid(content, given)
+        ttl_ms = _require_limits(delay, max_deliveries, ttl)
         sent = Sent(self, callback)
         self._in_flight.add(sent)
         try:
-            self._producer.produce(self._topic, content, self._queue, sent, headers=given)
+            if delay:
+                self._delay(sent, content, given, delay, max_deliveries, ttl_ms)
+            else:
+                if limits := limit_headers(max_deliveries, ttl_ms):
+                    given = [*(given or ()), *limits]
+                self._producer.produce(self._topic, content, self._queue, sent, headers=given)
         except KafkaException as error:
             self._done(sent)
             self._figures.count("send_refused")
@@ -111,6 +153,34 @@ class QueueProducer:
                 self._producer.distrust()
         self._done(sent)
 
+    def _delay(
+        self,
+        sent: Sent,
+        payload: bytes,
+        headers: list[tuple[str, bytes | None]] | None,
+        delay: float,
+        max_deliveries: int | None,
+        ttl_ms: int | None,
+    ) -> None:
+        """Write the Start of a message that the tracker is to put into the queue later."""
+        topic, partition_of = self._delayed
+        sent.message_id = MessageId(_SYNTHETIC, random.getrandbits(62))
+        marker = Marker(
+            type=MarkerType.START,
+            message_id=sent.message_id,
+            # Never early.
+            redeliver_after_ms=math.ceil(delay * 1000),
+            key=self._queue,
+            value=payload,
+            headers=tuple(headers or ()),
+            origin_id=sent.message_id,
+            enqueued_at_ms=int(time.time() * 1000),
+            undelivered=True,
+            max_deliveries=max_deliveries,
+            ttl_ms=ttl_ms,
+        )
+        self._producer.produce(topic, encode(marker), self._queue, sent, partition=partition_of(self._queue))
+
     def _done(self, sent: Sent) -> None:
         self._in_flight.discard(sent)
         # Whoever begins to wait looks once more.
@@ -129,6 +199,17 @@ class QueueProducer:
                 f"the message has {size:,} bytes and at most {self._most_bytes:,} are allowed: send less, "
                 "or raise max-message-bytes here and max.message.bytes of the topics ('thresher queue init' judges it)"
             )
+
+
+def _require_limits(delay: float, max_deliveries: int | None, ttl: float | None) -> int | None:
+    """Return the milliseconds of a ttl. Raises `MessageInvalid` where a limit can be none."""
+    if not 0 <= delay <= MOST_SECONDS:
+        raise MessageInvalid(f"a delay of 0 to {MOST_SECONDS:g} seconds is needed, not {delay}")
+    if max_deliveries is not None and not 1 <= max_deliveries <= _MOST_DELIVERIES:
+        raise MessageInvalid(f"max_deliveries is a number from 1 to {_MOST_DELIVERIES:,}, not {max_deliveries}")
+    if ttl is not None and not 0.001 <= ttl <= _MOST_TTL_SECONDS:
+        raise MessageInvalid(f"a ttl of 0.001 to {_MOST_TTL_SECONDS:g} seconds is needed, not {ttl}")
+    return None if ttl is None else math.ceil(ttl * 1000)
 
 
 def _headers(given: GivenHeaders) -> list[tuple[str, bytes | None]]:

@@ -45,6 +45,9 @@ class Sent(Future[MessageId]):
     _exception: BaseException | None = None
     _made: threading.Condition | None = None
 
+    # Where it is not the record's place.
+    message_id: MessageId | None = None
+
     def __init__(self, sender: Sender, callback: Callable[["Sent"], None] | None) -> None:
         # Not `super().__init__()`, which makes a condition.
         self._sender, self._callback = sender, callback
@@ -64,7 +67,7 @@ class Sent(Future[MessageId]):
         """Take in the broker's answer. Called once, by the thread that serves all sends."""
         try:
             if error is None:
-                self._finish(MessageId(record.partition() or 0, record.offset() or 0), None)
+                self._finish(self.message_id or MessageId(record.partition() or 0, record.offset() or 0), None)
             elif is_refusal(error):
                 self._finish(None, SendRefused(f"the broker refused the message: {error.str()}"))
             else:

@@ -29,8 +29,8 @@ from thresher.queue.shared_producer import SharedProducer
 
 # No transaction is open for longer: it would hide the markers behind it, of all queues.
 _TIMEOUTS = TransactionTimeouts.within(5.0)
-# A record's own bytes, besides its message.
-_RECORD_BYTES = 1_024
+# A record's own bytes, besides its message; and what a Start has besides.
+_RECORD_BYTES, _START_BYTES = 1_024, 16_384
 # librdkafka's limit. Other programs may write larger messages than we do: what is too large, the broker decides.
 _LARGEST_BYTES = 1_000_000_000
 # An ack is worth sending as long as the process lives: the tracker waits when the broker was silent.
@@ -66,7 +66,14 @@ class QueueService(BaseQueueService):
             self._sends = SharedProducer("sending", self._sending_producer)
         return self._sends
 
-    def _consumer(self, queue: bytes) -> QueueConsumer:
+    def _marker_partition(self, queue: bytes) -> int:
+        with self._lock:
+            self._require_open()
+            _, markers = self._marking()
+        return markers.partition(queue)
+
+    def _marking(self) -> tuple[SharedProducer, Markers]:
+        """Return what all markers are sent by. The service's lock is held."""
         if self._marks is None or self._markers is None:
             self._marks = SharedProducer("marking", self._marking_producer)
             self._markers = Markers(
@@ -75,19 +82,23 @@ class QueueService(BaseQueueService):
                 self._figures,
                 confirm_seconds=self.config.send_timeout / 1000 + 5.0,
             )
-        progress = InProgress(queue, self._markers, self._figures, redelivery_seconds=self.config.redelivery_seconds)
+        return self._marks, self._markers
+
+    def _consumer(self, queue: bytes) -> QueueConsumer:
+        marks, markers = self._marking()
+        progress = InProgress(queue, markers, self._figures, redelivery_seconds=self.config.redelivery_seconds)
         buffer = ReceiveBuffer()
         member = MemberThread(
             queue,
             self.config,
             partial(self._group_client, queue),
-            self._writing(queue, self._markers, self._marks),
-            Placing(queue, group_of(queue), self.config, self._marks),
+            self._writing(queue, markers, marks),
+            Placing(queue, group_of(queue), self.config, marks),
             buffer,
             progress,
             self._figures,
         )
-        return QueueConsumer(buffer, progress, member, self._markers, self._keep_alive, forget=self._forget)
+        return QueueConsumer(buffer, progress, member, markers, self._keep_alive, forget=self._forget)
 
     def _end(self) -> None:
         self._keep_alive.close()
@@ -113,7 +124,9 @@ class QueueService(BaseQueueService):
             # A client that lost its connection after a time-out is replaced before it can send again.
             "reconnect.backoff.ms": 500,
         }
-        return self._producer("random", self.config.send_timeout, self.config.max_message_bytes + _RECORD_BYTES, most)
+        # A message with a delay is a Start.
+        largest = self.config.max_message_bytes + _RECORD_BYTES + _START_BYTES
+        return self._producer("random", self.config.send_timeout, largest, most)
 
     def _marking_producer(self) -> Producer:
         most: dict[str, Any] = {"queue.buffering.max.messages": _MOST_MARKERS}

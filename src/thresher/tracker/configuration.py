@@ -20,10 +20,10 @@ from thresher.config.report import Problem, no_such_key
 from thresher.config.setting import keys_of
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.queue.configuration import QueueConfig
+from thresher.queue.limits import limit_of_all, limits_by_queue
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.form import POLLS_IN_TIME, ServiceForm
 from thresher.spark.policy import Policy
-from thresher.tracker.limits import Limit
 from thresher.tracker.settings import POLICY, TrackerSettings
 
 logger = logging.getLogger(__name__)
@@ -102,8 +102,6 @@ class TrackerForm(ServiceForm, _OwnKeys):
     @property
     def settings(self) -> TrackerSettings:
         """What its shards need to know."""
-        queues = {*self.max_deliveries_by_queue, *self.ttl_by_queue}
-        limit = Limit(max_deliveries=self.max_deliveries, ttl_ms=self.ttl)
         return TrackerSettings(
             message_topic=self.message_topic,
             marker_topic=self.marker_topic,
@@ -112,14 +110,8 @@ class TrackerForm(ServiceForm, _OwnKeys):
             producer=self.producer,
             consumer=self.consumer,
             shards=self.shards,
-            limit=limit,
-            limits={
-                queue.encode(): Limit(
-                    max_deliveries=self.max_deliveries_by_queue.get(queue, limit.max_deliveries),
-                    ttl_ms=self.ttl_by_queue.get(queue, limit.ttl_ms),
-                )
-                for queue in queues
-            },
+            limit=limit_of_all(self),
+            limits=limits_by_queue(self),
             markers_per_commit=self.num_offsets_per_commit,
             use_now_after_seconds=self.use_now_if_no_marker_seen / 1000,
             memory_bytes=self.memory_mb << 20,
@@ -150,7 +142,8 @@ class TrackerConfiguration:
         return ElectionSettings(
             kind=form.election,
             leader_topic=form.leader_topic,
-            leader_group=form.leader_group,
+            # Not the group of the offsets, which is to have no members.
+            leader_group=form.leader_group or f"{form.settings.name}.leader",
             heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,
             min_poll_seconds=form.min_poll_seconds,
             max_poll_seconds=form.longest_poll_seconds,

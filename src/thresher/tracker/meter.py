@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from thresher.observe.tally import Number
-from thresher.tracker.tracking import Tracking
+from thresher.tracker.protocol.tracking import Tracking
 
 _TELL_SECONDS = 0.5
 # Queues that are told by name; the others are told together.

@@ -42,7 +42,7 @@ _GAUGES: dict[str, Family] = {
     "clock_seconds": _gauge("marker_clock_seconds", "The time by which deadlines count, since 1970.", "shard"),
 }
 _BY_QUEUE = _gauge(
-    "queue_in_progress_messages", f"Messages in progress by queue, for {MOST_QUEUES}; the others together.", "queue"
+    "in_progress_messages_by_queue", f"Messages in progress, for {MOST_QUEUES} queues; the others together.", "queue"
 )
 
 OWN_FAMILIES: tuple[Family, ...] = (*_BY_SHARD.values(), _DEAD, *_GAUGES.values(), _BY_QUEUE)

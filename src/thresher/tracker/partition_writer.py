@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from thresher.core.errors import PipelineProblem, Superseded
+from thresher.delivery.crash_points import CrashPoint, CrashPoints
 from thresher.kafka.group_offsets import GroupOffset, group_metadata, group_offsets
 from thresher.kafka.producer_problem import (
     CommitUnknown,
@@ -26,9 +27,9 @@ from thresher.kafka.producer_problem import (
 )
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.transactional import TransactionalProducer, Undelivered
+from thresher.tracker.protocol.transaction import Transaction
 from thresher.tracker.records import records_of
 from thresher.tracker.settings import TrackerSettings
-from thresher.tracker.transaction import Transaction
 
 # Partitions may be added to the message topic: how long their number is taken for known.
 _KNOWN_SECONDS = 10.0
@@ -66,8 +67,11 @@ MakeProducer = Callable[[str], TransactionalProducer]
 class PartitionWriter:
     """Writes for one partition. For one thread."""
 
-    def __init__(self, settings: TrackerSettings, partition: int, make: MakeProducer) -> None:
+    def __init__(
+        self, settings: TrackerSettings, partition: int, make: MakeProducer, crash: CrashPoints | None = None
+    ) -> None:
         self._settings, self._partition, self._make = settings, partition, make
+        self._crash = crash or CrashPoints(None, 0)
         self._group = group_metadata(settings.kafka, settings.name)
         self._producer: TransactionalProducer | None = None
         # No other writer gives its transactions such names.
@@ -79,6 +83,7 @@ class PartitionWriter:
     def open(self) -> int | None:
         """Take the partition over, and return the committed offset; None where there is none."""
         self._renew()
+        self._crash.reach(CrashPoint.RECOVERY_FENCED)
         found = self._offset()
         self._committed_name = None if found is None else found.metadata
         return None if found is None else found.offset
@@ -93,6 +98,8 @@ class PartitionWriter:
         """Do a transaction. Raises `Superseded`, `RecordRefused`, or a problem after which all is read again."""
         name = f"{self._name}:{self._number}"
         self._number += 1
+        self._crash.hold([fate.marker.message_id.offset for fate in transaction.fates] if self._crash.watched else ())
+        self._crash.reach(CrashPoint.BEFORE_BEGIN)
         try:
             outcome = self._write(transaction, name)
         except ProducerFenced as error:
@@ -119,12 +126,15 @@ class PartitionWriter:
             refused = self._judged(faults)
             self._renew_certainly()
             return refused
+        self._crash.reach(CrashPoint.FLUSHED)
         offset = GroupOffset(
             topic=self._settings.marker_topic, partition=self._partition, offset=transaction.offset, metadata=name
         )
         producer.send_offsets([offset], self._group)
+        self._crash.reach(CrashPoint.BEFORE_COMMIT)
         producer.commit()
         self._committed_at = time.monotonic()
+        self._crash.reach(CrashPoint.COMMITTED)
         return Committed()
 
     def _ready(self) -> TransactionalProducer:

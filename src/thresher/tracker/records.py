@@ -6,8 +6,8 @@ from thresher.kafka.transactional import Produced
 from thresher.queue.wire.dead_letter import dead_headers, dead_key
 from thresher.queue.wire.marker import Marker, MessageId, encode
 from thresher.queue.wire.record import Record, headers_of
+from thresher.tracker.protocol.transaction import Fate, Redelivered, Transaction, end_of, mark
 from thresher.tracker.settings import TrackerSettings
-from thresher.tracker.transaction import Fate, Redelivered, Transaction, end_of, mark
 
 
 def records_of(

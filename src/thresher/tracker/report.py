@@ -10,6 +10,8 @@ from thresher.tracker.settings import TrackerSettings
 # Counted by shards, and gauged by them: each is shown for a shard, and for all together.
 _COUNTS = ("started", "ended", "redelivered", "dead", "malformed", "unknown_ends", "unknown_keep_alives")
 _GAUGES = ("in_progress", "delayed", "due", "marker_lag")
+# Shown for a shard alone.
+_OF_SHARD = ("oldest_seconds", "clock_seconds", "memory_bytes")
 
 
 class TrackerReport:
@@ -29,7 +31,10 @@ class TrackerReport:
         shards = {
             each.shard: {
                 **{name: moment.counts.get(each.shard, {}).get(name, 0) for name in _COUNTS},
-                **{name: each.gauges.get(name) for name in (*_GAUGES, "oldest_seconds", "clock_seconds")},
+                **{
+                    name: each.gauges.get(name)
+                    for name in (*_GAUGES, "oldest_seconds", "clock_seconds", "memory_bytes")
+                },
             }
             for each in moment.shards
         }

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from thresher.queue.limits import Limit
 from thresher.spark.policy import Policy
-from thresher.tracker.limits import Limit
-from thresher.tracker.tracking import Rules
+from thresher.tracker.protocol.tracking import Rules
 
 # A shard that starts over reads everything again: it does so less eagerly than one that has nothing to lose.
 POLICY = Policy(back_off_seconds=0.5)

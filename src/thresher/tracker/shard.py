@@ -7,13 +7,14 @@ partition that is added to the markers' topic is taken over when it is announced
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from thresher.core.errors import PipelineProblem
+from thresher.delivery.crash_points import CrashPoints
 from thresher.kafka.admin import Admin
 from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition, PartitionAdded, ReadEvent
 from thresher.kafka.end_watch import EndWatch
@@ -22,14 +23,16 @@ from thresher.kafka.partition_watch import PositionLost
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.spark.worker.shard import Shard
-from thresher.tracker.clock import MarkerClock
 from thresher.tracker.meter import Meter
 from thresher.tracker.partition_writer import Committed, PartitionWriter, Refused
+from thresher.tracker.protocol.clock import MarkerClock
+from thresher.tracker.protocol.tracking import Rules, Tracking
 from thresher.tracker.settings import TrackerSettings, owned
-from thresher.tracker.tracking import Rules, Tracking
 
 _POLL_SECONDS, _RECORDS = 0.05, 2_000
 _MEMORY_SECONDS = 1.0
+# librdkafka's limit: what is too large, the broker decides.
+_LARGEST_BYTES = 1_000_000_000
 # Of the limit, the part beyond which nothing more is taken in.
 _FULL = 0.9
 # Of a reader: what is fetched ahead is memory that messages in progress cannot have.
@@ -65,7 +68,8 @@ def track(shard: Shard, config: Mapping[str, Any], batches: Iterator[list[ReadEv
     # Messages in progress are many, live long and have no cycles: looking through them for some is in vain.
     gc.freeze()
     gc.set_threshold(200_000, 50, 1_000)
-    with closing(Attempt(shard, settings, rules=settings.rules(config["retention_ms"]))) as attempt:
+    crash = CrashPoints(config.get("hook"), shard.index)
+    with closing(Attempt(shard, settings, settings.rules(config["retention_ms"]), crash)) as attempt:
         with shard.step("take over"):
             attempt.open()
         for events in batches:
@@ -76,8 +80,8 @@ def track(shard: Shard, config: Mapping[str, Any], batches: Iterator[list[ReadEv
 class Attempt:
     """One attempt at one shard: its reader, and for each partition its tracking and its writer."""
 
-    def __init__(self, shard: Shard, settings: TrackerSettings, rules: Rules) -> None:
-        self._shard, self._settings, self._rules = shard, settings, rules
+    def __init__(self, shard: Shard, settings: TrackerSettings, rules: Rules, crash: CrashPoints) -> None:
+        self._shard, self._settings, self._rules, self._crash = shard, settings, rules, crash
         self._admin = Admin.of(settings.kafka)
         self._partitions: dict[int, _Partition] = {}
         self._ends = EndWatch(settings.marker_topic, self._admin.client)
@@ -139,16 +143,19 @@ class Attempt:
         self._meter.tell({number: each.tracking for number, each in self._partitions.items()})
         self._require_memory()
 
-    def _add(self, partitions: Any) -> None:
+    def _add(self, partitions: Iterable[int]) -> None:
         """Take partitions over that the reader has assigned to itself, and have them read from their offsets."""
         reader = self._shard.share(Source).reader
         for partition, start in self._take_over(partitions).items():
             if reader is not None:
                 reader.seek(partition, start)
 
-    def _take_over(self, partitions: Any) -> dict[int, int]:
+    def _take_over(self, partitions: Iterable[int]) -> dict[int, int]:
         """Take partitions over, and return from which offset each is to be read."""
-        writers = {partition: PartitionWriter(self._settings, partition, self._producer) for partition in partitions}
+        writers = {
+            partition: PartitionWriter(self._settings, partition, self._producer, self._crash)
+            for partition in partitions
+        }
         committed = {partition: writer.open() for partition, writer in writers.items()}
         ends = partition_ends(self._admin.client, self._settings.marker_topic, writers) if writers else {}
         starts = {partition: self._start(partition, committed[partition], ends[partition].first) for partition in ends}
@@ -171,7 +178,8 @@ class Attempt:
         )
 
     def _producer(self, transactional_id: str) -> TransactionalProducer:
-        return TransactionalProducer(transactional_id, {**self._settings.kafka, **self._settings.producer})
+        properties = {**self._settings.kafka, **self._settings.producer, "message.max.bytes": _LARGEST_BYTES}
+        return TransactionalProducer(transactional_id, properties)
 
     def _owns(self, partition: int) -> bool:
         return owned(partition, self._shard.index, self._shard.shards)

@@ -19,7 +19,7 @@ class Tracker(Service):
     """One competitor for one pair of topics. A context manager: entering starts, leaving stops. Safe from any thread.
 
     `config` is a client's, whose `redelivery_tracker` holds the tracker's own keys. A `logger` gets all that Thresher
-    logs.
+    logs. `hook` is for tests: see `thresher.delivery.crash_points`.
     """
 
     _noun: ClassVar[str] = "tracker"
@@ -29,12 +29,13 @@ class Tracker(Service):
         config: TrackerConfiguration | QueueConfig | Mapping[str, Any],
         *,
         logger: logging.Logger | None = None,
+        hook: str | None = None,
     ) -> None:
         loaded = config if isinstance(config, TrackerConfiguration) else tracker_configured(config)
         self.config = loaded
         settings, election = loaded.settings, loaded.election
         super().__init__(
-            TrackerWorkload(settings, policy=loaded.policy),
+            TrackerWorkload(settings, policy=loaded.policy, hook=hook),
             election=lambda: competitor(election, name=settings.name, kafka=settings.kafka),
             alone=election.kind is ElectionKind.NONE,
             spark=loaded.form.spark_options,

@@ -32,14 +32,14 @@ _LOOK_SECONDS = 30.0
 
 
 class TrackerWorkload:
-    """One tracker."""
+    """One tracker. `hook` is a function by import path that is called at each crash point: for tests."""
 
     wording = WORDING
     preload = PRELOAD
 
-    def __init__(self, settings: TrackerSettings, *, policy: Policy | None = None) -> None:
+    def __init__(self, settings: TrackerSettings, *, policy: Policy | None = None, hook: str | None = None) -> None:
         self.settings = settings
-        self._policy = policy or POLICY
+        self._policy, self._hook = policy or POLICY, hook
 
     @property
     def name(self) -> str:
@@ -62,7 +62,9 @@ class TrackerWorkload:
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "TrackerTerm | None":
         """Judge the topics; the shards take their partitions over."""
         retention_ms = require_suitable(self.settings)
-        return TrackerTerm(term, self.settings, retention_ms, self._policy) if wanted() else None
+        if not wanted():
+            return None
+        return TrackerTerm(term, self.settings, {"retention_ms": retention_ms, "hook": self._hook}, self._policy)
 
     def report(self, observed: Observed) -> TrackerReport:
         """Return what a tracker's pages add."""
@@ -79,11 +81,10 @@ class TrackerWorkload:
 class TrackerTerm:
     """One take-over of a tracker."""
 
-    alarms: Mapping[str, str] = {}
-
-    def __init__(self, term: str, settings: TrackerSettings, retention_ms: int, policy: Policy) -> None:
-        self._term, self._settings, self._retention_ms, self._policy = term, settings, retention_ms, policy
-        self.alarms = {}
+    def __init__(self, term: str, settings: TrackerSettings, more: Mapping[str, Any], policy: Policy) -> None:
+        """`more` is what shards are told besides."""
+        self._term, self._settings, self._more, self._policy = term, settings, more, policy
+        self.alarms: Mapping[str, str] = {}
 
     @property
     def id(self) -> str:
@@ -93,7 +94,7 @@ class TrackerTerm:
     @property
     def pipeline(self) -> Pipeline:
         """Read, track."""
-        config = {"settings": self._settings, "retention_ms": self._retention_ms}
+        config = {"settings": self._settings, **self._more}
         return Pipeline(
             name=self._settings.name,
             shards=self._settings.shards,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from thresher.queue import producer as blocking_producer
@@ -10,6 +11,7 @@ from thresher.queue.configuration import QueueConfig
 from thresher.queue.message import MessageId
 from thresher.queue.problem import QueueClosed
 from thresher.queue.producer import GivenHeaders
+from thresher.queue.sent import Sent
 
 _MOST_SENDS = 10_000
 # librdkafka's own limits of what a client has queued. There is no limit of the number where 0 is given.
@@ -39,19 +41,38 @@ class QueueProducer:
         self._sending: set[asyncio.Task[MessageId]] = set()
         self._closed = False
 
-    async def send(self, payload: bytes | str, headers: GivenHeaders | None = None) -> MessageId:
-        """Send a message, and return its id once every replica has it.
+    async def send(
+        self,
+        payload: bytes | str,
+        headers: GivenHeaders | None = None,
+        *,
+        delay: float = 0.0,
+        max_deliveries: int | None = None,
+        ttl: float | None = None,
+    ) -> MessageId:
+        """Send a message, and return its id once every replica has it. Its limits are those of the blocking `send`.
 
         Raises `MessageInvalid` or `SendRefused` where it is not in the queue, and `SendUnknown` where that is
         not known.
         """
-        return await self.send_async(payload, headers)
+        return await self.send_async(payload, headers, delay=delay, max_deliveries=max_deliveries, ttl=ttl)
 
-    def send_async(self, payload: bytes | str, headers: GivenHeaders | None = None) -> asyncio.Future[MessageId]:
+    def send_async(
+        self,
+        payload: bytes | str,
+        headers: GivenHeaders | None = None,
+        *,
+        delay: float = 0.0,
+        max_deliveries: int | None = None,
+        ttl: float | None = None,
+    ) -> asyncio.Future[MessageId]:
         """Send a message without waiting; return a future of its id. Every error of `send` is the future's."""
         if self._closed:
             raise QueueClosed("the producer was closed")
-        sending = asyncio.get_running_loop().create_task(self._send(payload, headers))
+        send = partial(
+            self.blocking.send_async, payload, headers, delay=delay, max_deliveries=max_deliveries, ttl=ttl
+        )  # fmt: skip
+        sending = asyncio.get_running_loop().create_task(self._send(send, delayed=delay > 0))
         # The loop itself does not keep its tasks.
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
@@ -84,10 +105,11 @@ class QueueProducer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _send(self, payload: bytes | str, headers: GivenHeaders | None) -> MessageId:
+    async def _send(self, send: Callable[[], Sent], *, delayed: bool) -> MessageId:
         await self._room.acquire()
         try:
-            sent = asyncio.wrap_future(self.blocking.send_async(payload, headers))
+            # One with a delay asks for the partitions of the markers first.
+            sent = asyncio.wrap_future(await result_of(begin(send)) if delayed else send())
         except BaseException:
             self._room.release()
             raise

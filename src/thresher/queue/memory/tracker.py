@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from thresher.queue.buffer import ReceiveBuffer
 from thresher.queue.configuration import QueueConfig
+from thresher.queue.limits import limit_of_all, limits_by_queue
 from thresher.queue.message import Ack, Headers, Message, MessageId, Nack, Progress, Reject, Settlement
 from thresher.queue.problem import AlreadySettled, QueueClosed
-from thresher.queue.wire.record import Record
+from thresher.queue.wire.marker import Marker
+from thresher.queue.wire.record import Record, record_of
 
 # How many messages a consumer starts ahead of its application: as many as one on Kafka does at first.
 _AHEAD = 8
@@ -21,7 +23,7 @@ _LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A message that was rejected. `id` and `delivery_count` are those of its last delivery."""
+    """A message that was rejected, or is past its limits. `id` and `delivery_count` are those of its last delivery."""
 
     queue: bytes
     payload: bytes
@@ -66,13 +68,15 @@ class MemoryTracker:
     def __init__(self, config: QueueConfig, monotonic: Callable[[], float], wall_clock: Callable[[], float]) -> None:
         self._ahead = min(_AHEAD, config.consumer_receive_buffer_capacity)
         self._max_in_progress = config.max_in_progress
+        self._limit, self._limits = limit_of_all(config), limits_by_queue(config)
         self._monotonic, self._wall_clock = monotonic, wall_clock
         # Consumers wait here for messages too: see `MemoryBuffer`.
         self.changed = threading.Condition()
         self._queues: defaultdict[bytes, _QueueState] = defaultdict(_QueueState)
         self._offsets = itertools.count()
-        # Messages that were nacked with a delay, by the time that they are due; numbers break ties.
-        self._delayed: list[tuple[float, int, bytes, Record]] = []
+        # Messages that come later, by the time that they are due, and whether their last delivery counts; numbers break
+        # ties.
+        self._delayed: list[tuple[float, int, bytes, Record, bool]] = []
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -83,17 +87,27 @@ class MemoryTracker:
             if self._closed:
                 raise QueueClosed("the service was closed")
             message_id = self._new_id()
-            record = Record(
-                message_id=message_id,
-                payload=payload,
-                headers=headers,
-                delivery_count=1,
-                origin_id=message_id,
-                enqueued_at_ms=int(self._wall_clock() * 1000),
-            )
+            record = record_of(message_id, payload, headers, int(self._wall_clock() * 1000))
             self._queues[queue].waiting.append(record)
             self._hand_out(queue)
         return message_id
+
+    def delay(self, start: Marker) -> None:
+        """Take in a message that is to come later. Raises `QueueClosed`."""
+        with self.changed:
+            if self._closed:
+                raise QueueClosed("the service was closed")
+            record = Record(
+                message_id=start.message_id,
+                payload=start.value,
+                headers=start.headers,
+                delivery_count=1,
+                origin_id=start.message_id,
+                enqueued_at_ms=int(self._wall_clock() * 1000),
+                max_deliveries=start.max_deliveries,
+                ttl_ms=start.ttl_ms,
+            )
+            self._redeliver(start.key, record, start.redeliver_after_ms / 1000, delivered=False)
 
     def dead_letters(self, queue: bytes) -> tuple[DeadLetter, ...]:
         """Return a queue's dead letters."""
@@ -139,7 +153,7 @@ class MemoryTracker:
                 case Ack():
                     pass
                 case Nack(delay):
-                    self._redeliver(share.queue, _counted(entry.record), delay)
+                    self._redeliver(share.queue, entry.record, delay, delivered=True)
                 case Reject(reason):
                     self._queues[share.queue].dead.append(_dead_letter(share.queue, entry.record, reason))
             del share.entries[message.id]
@@ -153,7 +167,7 @@ class MemoryTracker:
             left, share.entries = share.entries, {}
             for entry in left.values():
                 delivered = entry.received is not None
-                self._redeliver(share.queue, _counted(entry.record) if delivered else entry.record, 0.0)
+                self._redeliver(share.queue, entry.record, 0.0, delivered=delivered)
             self._hand_out(share.queue)
         return len(left)
 
@@ -162,8 +176,8 @@ class MemoryTracker:
         with self.changed:
             now = self._monotonic()
             while self._delayed and self._delayed[0][0] <= now:
-                _, _, queue, record = heapq.heappop(self._delayed)
-                self._redeliver(queue, record, 0.0)
+                _, _, queue, record, delivered = heapq.heappop(self._delayed)
+                self._redeliver(queue, record, 0.0, delivered=delivered)
                 self._hand_out(queue)
 
     def close(self) -> None:
@@ -178,15 +192,29 @@ class MemoryTracker:
     def _new_id(self) -> MessageId:
         return MessageId(0, next(self._offsets))
 
-    def _redeliver(self, queue: bytes, record: Record, delay_seconds: float) -> None:
+    def _redeliver(self, queue: bytes, record: Record, delay_seconds: float, *, delivered: bool) -> None:
+        """Put a message into its queue, now or later; or make it a dead letter. `delivered`: this delivery counts."""
         if delay_seconds == 0:
-            self._queues[queue].waiting.append(replace(record, message_id=self._new_id()))
+            self._requeue(queue, record, delivered=delivered)
             return
-        heapq.heappush(self._delayed, (self._monotonic() + delay_seconds, next(self._numbers), queue, record))
+        entry = (self._monotonic() + delay_seconds, next(self._numbers), queue, record, delivered)
+        heapq.heappush(self._delayed, entry)
         if self._thread is None and not self._closed:
             # It wakes a `receive` that waits.
             self._thread = threading.Thread(target=self._look_often, name="thresher-queue-memory", daemon=True)
             self._thread.start()
+
+    def _requeue(self, queue: bytes, record: Record, *, delivered: bool) -> None:
+        if record.first_started_ms is not None:
+            limit = self._limits.get(queue, self._limit).overridden(record.max_deliveries, record.ttl_ms)
+            deliveries = record.delivery_count - (not delivered)
+            age_ms = int(self._monotonic() * 1000) - record.first_started_ms
+            if (passed := limit.passed(deliveries=deliveries, age_ms=age_ms)) is not None:
+                self._queues[queue].dead.append(_dead_letter(queue, record, passed.reason))
+                return
+            if delivered:
+                record = replace(record, delivery_count=record.delivery_count + 1)
+        self._queues[queue].waiting.append(replace(record, message_id=self._new_id()))
 
     def _look_often(self) -> None:
         with self.changed:
@@ -204,6 +232,8 @@ class MemoryTracker:
                 return
             share = min(ready, key=lambda each: (len(each.buffer), each.started))
             record = state.waiting.popleft()
+            if record.first_started_ms is None:
+                record.first_started_ms = int(self._monotonic() * 1000)
             share.entries[record.message_id] = Started(record)
             share.started += 1
             share.buffer.put([Message.of(record, share.queue, share.progress)])
@@ -212,10 +242,6 @@ class MemoryTracker:
         return (
             not share.buffer.closed and len(share.buffer) < self._ahead and len(share.entries) < self._max_in_progress
         )
-
-
-def _counted(record: Record) -> Record:
-    return replace(record, delivery_count=record.delivery_count + 1)
 
 
 def _dead_letter(queue: bytes, record: Record, reason: str) -> DeadLetter:

@@ -51,25 +51,31 @@ _OF_START = ("enqueued_at_ms", "max_deliveries", "ttl_ms", "first_started_ms", "
 
 # Not frozen, nor is a record: one is made for each message and each ack, and freezing it takes longer than the rest.
 @dataclass(slots=True, kw_only=True)
-class Marker:
-    """One marker. What its type does not carry has the default."""
+class StartContent:
+    """What a Start holds besides: the message, its past, its own limits; and, written anew, how its writer stood."""
 
-    type: MarkerType
-    message_id: MessageId
-    redeliver_after_ms: int = 0
     key: bytes = b""
     value: bytes = b""
     headers: Headers = ()
     delivery_count: int = 1
-    origin_id: MessageId | None = None
     enqueued_at_ms: int | None = None
-    reject_reason: str | None = None
-    undelivered: bool = False
     max_deliveries: int | None = None
     ttl_ms: int | None = None
     first_started_ms: int | None = None
     read_to: int | None = None
     timeout_ms: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Marker(StartContent):
+    """One marker. What its type does not carry has the default."""
+
+    type: MarkerType
+    message_id: MessageId
+    redeliver_after_ms: int = 0
+    origin_id: MessageId | None = None
+    reject_reason: str | None = None
+    undelivered: bool = False
     released: bool = False
 
 

@@ -7,7 +7,7 @@ are later ones, although they are read before it. A copy that was written furthe
 from typing import Any
 
 from thresher.queue.wire.marker import MarkerType
-from thresher.tracker.state import Id
+from thresher.tracker.protocol.state import Id
 
 # As many markers are remembered at least. A transaction is open for 15 s at most, and short of a broker's trouble for
 # milliseconds.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId
-from thresher.tracker.state import SYNTHETIC, Started
+from thresher.tracker.protocol.state import SYNTHETIC, Started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,17 +20,19 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from thresher.queue.wire.marker import Marker, MarkerMalformed, MarkerType, decode, parse
-from thresher.tracker.clock import MarkerClock
-from thresher.tracker.limits import Limit, fate_of
-from thresher.tracker.recent import WINDOW, RecentMarkers, is_last
-from thresher.tracker.state import SYNTHETIC, Id, Messages, Started
-from thresher.tracker.transaction import Fate, Redelivered, Transaction
+from thresher.queue.limits import Limit
+from thresher.queue.wire.marker import MarkerMalformed, MarkerType, parse
+from thresher.tracker.protocol.clock import MarkerClock
+from thresher.tracker.protocol.commit_pace import CommitPace
+from thresher.tracker.protocol.copies import Copies, copy_of
+from thresher.tracker.protocol.limits import fate_of
+from thresher.tracker.protocol.marks import Marks
+from thresher.tracker.protocol.recent import WINDOW, is_last
+from thresher.tracker.protocol.state import SYNTHETIC, Id, Messages, Started
+from thresher.tracker.protocol.transaction import Fate, Redelivered, Transaction
 
 # A transaction's most messages, and about how many bytes of theirs.
 MOST_MESSAGES, MOST_BYTES = 1_000, 4_000_000
-# Offsets are committed after so many markers or seconds, and not more often than this.
-_COMMIT_SECONDS, _LEAST_COMMIT_SECONDS = 1.0, 0.2
 # A Start is written anew when it is so many markers behind, and so many times as many as are in progress.
 MOST_BEHIND, _BEHIND_FACTOR = 1_000_000, 4
 # Longer than any retention.
@@ -63,30 +65,22 @@ class Tracking:
         clock: MarkerClock | None = None,
         draw: Callable[[], int] = lambda: random.getrandbits(62),
     ) -> None:
-        self.partition, self.position, self._begun_at = partition, start, start
-        self._rules, self._draw = rules, draw
+        self.partition, self.position = partition, start
+        self._rules = rules
         self.clock = clock or MarkerClock()
         self.messages = Messages()
         self.counts: Counter[str] = Counter()
-        self._recent: RecentMarkers | None = RecentMarkers(rules.window)
-        # Copies that were written and not read: how many, to which offset was read before, and of which messages; and
-        # the Ends of these messages.
-        self._unread, self._read_to = 0, start
-        self._copied_messages: set[Started] = set()
-        self._late = RecentMarkers(rules.window)
-        # The mark that was written and not read back, and what the clock said before.
-        self._mark: tuple[int, int] | None = None
-        # What the clock said when the last mark that was read back was written; None before the first.
-        self._confirmed_ms: int | None = None
+        self._marks, self._copies = Marks(draw), Copies(start, rules.window)
+        self._pace = CommitPace(start, rules.markers_per_commit)
+        # Ends that were written with fates, and not read back.
         self._own_ends: set[tuple[Id, Id | None]] = set()
-        self._committed, self._committed_at, self._since_commit = start, float("-inf"), 0
         self._most = MOST_MESSAGES
         self._high = start
 
     @property
     def decides(self) -> bool:
         """Whether the first mark was read back: what earlier trackers and consumers had written has been read."""
-        return self._confirmed_ms is not None
+        return self._marks.confirmed_ms is not None
 
     @property
     def lag(self) -> int:
@@ -103,7 +97,7 @@ class Tracking:
         """Take in the next marker. One that cannot be read is counted, and passed over."""
         now = self.clock.marker(timestamp_ms, at)
         self.position = offset + 1
-        self._since_commit += 1
+        self._pace.taken()
         try:
             marker = parse(content)
         except MarkerMalformed:
@@ -132,26 +126,28 @@ class Tracking:
 
     def next(self, at: float) -> Transaction | None:
         """Return the next transaction; None while there is nothing to do."""
-        now = self.clock.now_ms
-        if self._mark is None:
-            if self._confirmed_ms is None:
-                return self._marking(now)
+        now, confirmed = self.clock.now_ms, self._marks.confirmed_ms
+        if not self._marks.on_its_way:
+            if confirmed is None:
+                return Transaction(offset=self._offset(), mark=self._marks.new(now))
             due = self.messages.next_deadline_ms(self.clock.resumed_ms) if self.clock.anchored else None
-            if due is not None and due <= self._confirmed_ms:
-                return self._redelivering(self._confirmed_ms, now)
+            if due is not None and due <= confirmed:
+                return self._redelivering(confirmed, now)
             if due is not None and due <= now:
-                return self._marking(now)
+                return Transaction(offset=self._offset(), mark=self._marks.new(now))
         if self.decides and (copies := self._copying(now)) is not None:
             return copies
-        return self._committing(at)
+        if not self._pace.is_due(at):
+            return None
+        offset = self._offset()
+        return Transaction(offset=offset) if self._pace.is_new(offset) else None
 
     def committed(self, transaction: Transaction, at: float) -> None:
         """Take in that a transaction took effect."""
-        self._committed, self._committed_at, self._since_commit = transaction.offset, at, 0
-        self._mark = transaction.mark or self._mark
+        self._pace.committed(transaction.offset, at)
+        self._marks.written(transaction.mark)
         if transaction.copies:
-            self._unread, self._copied_messages = len(transaction.copies), set(transaction.messages)
-            self._read_to = transaction.copies[0].read_to or 0
+            self._copies.written(transaction.messages, transaction.copies[0].read_to or 0)
             self.counts["rewritten"] += len(transaction.copies)
         for message, fate in zip(transaction.messages, transaction.fates, strict=False):
             self._own_ends.add((message.id, fate.marker.origin_id))
@@ -209,21 +205,14 @@ class Tracking:
     ) -> None:
         """Take in a Start that a tracker wrote anew."""
         read_to = marker.read_to
-        if self.decides:
-            # Nobody else can write one any more.
-            self._unread -= 1
-        if offset - read_to > self._rules.window or read_to > offset:
+        if not self._copies.counts(offset, read_to):
             self.counts["void_copies"] += 1
-            return
-        if read_to < self._begun_at:
-            # A message in progress would have kept the committed offset below that.
             return
         if known is not None:
             if _origin(known.content) == _origin_of(marker):
                 self.messages.set_offset(known, read_to, now)
             return
-        recent = self._late if self._recent is None else self._recent
-        later = recent.after(id_, read_to) or self._late.after(id_, read_to)
+        later = self._copies.later(id_, read_to)
         if later is not None and later.type == END:
             return
         message = self.messages.add(
@@ -241,8 +230,8 @@ class Tracking:
             self._put_off(message, later, now)
 
     def _end(self, id_: Id, marker: Any, offset: int) -> None:
-        if self._mark is not None and id_ == (SYNTHETIC, self._mark[0]):
-            self._confirmed_ms, self._mark, self._recent = self._mark[1], None, None
+        if self._marks.read_back(id_):
+            self._copies.rebuilt()
             return
         message = self.messages.get(id_)
         if marker.HasField("origin_id"):
@@ -250,14 +239,13 @@ class Tracking:
             candidates = [*self.messages.displaced(id_), *([] if message is None else [message])]
             message = next((each for each in candidates if _origin(each.content) == origin), None)
         if message is not None:
-            if self._unread and message in self._copied_messages:
-                self._late.note(id_, offset, marker)
             self.counts["ended"] += 1
             self.messages.remove(message)
-        elif id_[0] != SYNTHETIC and not self._is_own(id_, marker):
+            self._copies.ended(message, offset, marker)
+            return
+        if id_[0] != SYNTHETIC and not self._is_own(id_, marker):
             self.counts["unknown_ends"] += 1
-        if self._recent is not None:
-            self._recent.note(id_, offset, marker)
+        self._copies.unknown(id_, offset, marker)
 
     def _is_own(self, id_: Id, marker: Any) -> bool:
         own = (id_, _origin_of(marker))
@@ -269,10 +257,9 @@ class Tracking:
         message = self.messages.get(id_)
         if message is None:
             self.counts["unknown_keep_alives"] += 1
-            if self._recent is not None:
-                self._recent.note(id_, offset, marker)
-            return
-        self._put_off(message, marker, now)
+            self._copies.unknown(id_, offset, marker)
+        else:
+            self._put_off(message, marker, now)
 
     def _put_off(self, message: Started, marker: Any, now: int) -> None:
         if message.reject_reason is not None:
@@ -285,9 +272,6 @@ class Tracking:
         message.undelivered = marker.undelivered
         message.patience_ms = 0 if marker.released or message.reject_reason is not None else after
         self.messages.set_deadline(message, now + after)
-
-    def _marking(self, now: int) -> Transaction:
-        return Transaction(offset=self._offset(), mark=(self._draw(), now))
 
     def _redelivering(self, until_ms: int, now: int) -> Transaction:
         messages: list[Started] = []
@@ -302,17 +286,23 @@ class Tracking:
         following = self.messages.next_deadline_ms(self.clock.resumed_ms)
         mark = None
         if following is not None and until_ms < following <= now:
-            mark = (self._draw(), now)
+            mark = self._marks.new(now)
         taken = tuple(messages)
         return Transaction(offset=self._offset(taken), fates=tuple(fates), messages=taken, mark=mark)
 
     def _copying(self, now: int) -> Transaction | None:
         """Have the Starts written anew that keep the committed offset back for long."""
-        if self._unread:
+        if self._copies.unread:
             return None
+        behind = max(self._rules.most_behind, _BEHIND_FACTOR * len(self.messages))
+        before, written_before = self.position - behind, now - self._rules.rewrite_after_ms
+
+        def is_old(message: Started) -> bool:
+            return message.written_ms < written_before or message.offset < before
+
         messages = [
             message
-            for message in self.messages.oldest(MOST_MESSAGES, lambda each: self._is_old(each, now))
+            for message in self.messages.oldest(MOST_MESSAGES, is_old)
             # What is due has its turn first; and the copy of one that has another's id would be the other's.
             if message.deadline_ms > now and self.messages.get(message.id) is message
         ]
@@ -320,41 +310,13 @@ class Tracking:
         if not most:
             return None
         messages = messages[:most]
-        copies = tuple(self._copied(message, now) for message in messages)
+        copies = tuple(copy_of(message, self.position, now) for message in messages)
         return Transaction(offset=self._offset(), copies=copies, messages=tuple(messages))
-
-    def _is_old(self, message: Started, now: int) -> bool:
-        behind = max(self._rules.most_behind, _BEHIND_FACTOR * len(self.messages))
-        return now - message.written_ms > self._rules.rewrite_after_ms or self.position - message.offset > behind
-
-    def _copied(self, message: Started, now: int) -> Marker:
-        marker = decode(message.content or b"")
-        marker.key = message.queue
-        marker.origin_id = marker.origin_id or marker.message_id
-        marker.redeliver_after_ms = message.deadline_ms - now
-        marker.timeout_ms = message.patience_ms or None
-        marker.undelivered = message.undelivered
-        if message.id[0] != SYNTHETIC:
-            marker.first_started_ms = marker.first_started_ms or message.started_ms
-        marker.read_to = self.position
-        return marker
-
-    def _committing(self, at: float) -> Transaction | None:
-        since = at - self._committed_at
-        enough = self._since_commit >= self._rules.markers_per_commit or since >= _COMMIT_SECONDS
-        if not enough or since < _LEAST_COMMIT_SECONDS:
-            return None
-        offset = self._offset()
-        return None if offset == self._committed else Transaction(offset=offset)
 
     def _offset(self, ended: tuple[Started, ...] = ()) -> int:
         """Return the smallest offset that is needed without these messages."""
-        if not self.decides:
-            # A copy may come of a message whose markers were passed already.
-            return self._begun_at
         first = self.messages.first_offset(without=frozenset(ended))
-        needed = self.position if first is None else min(first, self.position)
-        return min(needed, self._read_to) if self._unread else needed
+        return self._copies.needed(self.position if first is None else min(first, self.position))
 
 
 def _fitting(sizes: list[int]) -> int:

@@ -6,41 +6,37 @@ beyond what it shows.
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from thresher.cli.form_command import add_form_command
-from thresher.cli.output import AsJson, emit_json, hide, note, out, table
-from thresher.cli.queue_receiving import receive_messages
-from thresher.cli.queue_sending import send_lines
-from thresher.core.errors import InvalidInput, shorten
-from thresher.core.secrets import mask_logs
+from thresher.cli.output import AsJson, emit_json, note, out, table
+from thresher.cli.queue import dead, tracking
+from thresher.cli.queue.loading import (
+    ConfigFile,
+    JsonLines,
+    QueueId,
+    form,
+    given_queue_id,
+    load_config,
+    text_of,
+)
+from thresher.cli.queue.receiving import receive_messages
+from thresher.cli.queue.sending import send_lines
+from thresher.core.errors import shorten
 from thresher.core.signals import stopped_by_signals
-from thresher.observe.logs import configure_logging
 
 if TYPE_CHECKING:
-    from thresher.queue import Message, MessageId, QueueConfig
+    from thresher.queue import Message, MessageId
 
-app = typer.Typer(help="Make the topics of message queues on Kafka; send, receive and look.", no_args_is_help=True)
-
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file with any of these keys.")
-]
-QueueId = Annotated[str, typer.Argument(metavar="QUEUE", help="Id of the queue.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object for each message, on its line.")]
-
-
-def form() -> "type[QueueConfig]":
-    """Return the form whose flags the commands have."""
-    from thresher.queue.configuration import QueueConfig  # noqa: PLC0415
-
-    return QueueConfig
+app = typer.Typer(
+    help="Make the topics of message queues on Kafka; send, receive, track and look.", no_args_is_help=True
+)
 
 
 def init(
@@ -62,7 +58,7 @@ def init(
     # Only here, as in every command: the other commands work without the packages of queues.
     from thresher.queue.topics import init_topics  # noqa: PLC0415
 
-    judged = init_topics(_loaded(config, flags), partitions=partitions, marker_partitions=marker_partitions)
+    judged = init_topics(load_config(config, flags), partitions=partitions, marker_partitions=marker_partitions)
     suitable = not any(topic.problems for topic in judged)
     if as_json:
         emit_json({"suitable": suitable, "topics": [asdict(topic) for topic in judged]})
@@ -85,6 +81,7 @@ def send(
     ] = None,
     config: ConfigFile = None,
     header: Annotated[list[str] | None, typer.Option(help="A header, as name=value; may be repeated.")] = None,
+    delay: Annotated[float, typer.Option(help="Seconds until it is delivered. A tracker has to run.", min=0)] = 0.0,
     lines: Annotated[
         bool, typer.Option("--lines", help="Send a message for each line of standard input, without its line end.")
     ] = False,
@@ -93,6 +90,8 @@ def send(
     as_json: JsonLines = False,
 ) -> None:
     """Send a message, or one for each line, and print each id once the broker has the message.
+
+    --max-deliveries and --ttl, in milliseconds, are the messages' own, whatever limits their queue has.
 
     Standard input is sent as it is, with a line end at its end. With --lines, reading stops at the first message that
     fails, and the messages before it are waited for. Exit codes: 1 a message was refused, or whether it was sent is
@@ -103,17 +102,23 @@ def send(
     from thresher.queue.inspection import reached  # noqa: PLC0415
 
     problems: list[str] = []
-    id_, headers = _queue_id(queue, problems), _headers(header or (), problems)
+    id_, headers = given_queue_id(queue, problems), _headers(header or (), problems)
     if lines and payload not in {None, "-"}:
         problems.append("--lines: the messages are lines of standard input, so leave PAYLOAD out")
-    loaded = _loaded(config, flags, problems)
+    loaded = load_config(config, flags, problems)
     reached(loaded, [loaded.message_topic])
+    ttl_ms = flags.get("ttl")
+    limits: dict[str, Any] = {
+        "delay": delay,
+        "max_deliveries": flags.get("max-deliveries"),
+        "ttl": None if ttl_ms is None else ttl_ms / 1000,
+    }
     with QueueService(loaded) as service, service.queue(id_).producer() as producer:
         if lines:
-            send_lines(producer, sys.stdin.buffer, headers, partial(_print_id, as_json=as_json))
+            send_lines(producer, sys.stdin.buffer, headers, partial(_print_id, as_json=as_json), **limits)
         else:
             content = sys.stdin.buffer.read() if payload in {None, "-"} else os.fsencode(str(payload))
-            _print_id(producer.send(content, headers), as_json)
+            _print_id(producer.send(content, headers, **limits), as_json)
 
 
 def receive(
@@ -145,8 +150,8 @@ def receive(
     from thresher.queue.inspection import reached  # noqa: PLC0415
 
     problems: list[str] = []
-    id_ = _queue_id(queue, problems)
-    loaded = _loaded(config, flags, problems)
+    id_ = given_queue_id(queue, problems)
+    loaded = load_config(config, flags, problems)
     at_once = most if no_ack else min(most, loaded.max_in_progress)
     loaded = loaded.model_copy(update={"max_in_progress": at_once})
     reached(loaded, [loaded.message_topic, loaded.marker_topic, loaded.queues_topic, loaded.dead_topic])
@@ -186,14 +191,14 @@ def peek(
     from thresher.queue.inspection import peek as read  # noqa: PLC0415
 
     problems: list[str] = []
-    id_ = _queue_id(queue, problems)
-    found = read(_loaded(config, flags, problems), id_, most, last=last, handed_off=handed_off)
+    id_ = given_queue_id(queue, problems)
+    found = read(load_config(config, flags, problems), id_, most, last=last, handed_off=handed_off)
     if as_json:
         for each in found:
             emit_json(described(each.record.message_id, each.record) | {"waiting": each.waiting})
         return
     table(
-        f"Messages of {_text(id_)}, the {'newest' if last else 'oldest'} {most} at most",
+        f"Messages of {text_of(id_)}, the {'newest' if last else 'oldest'} {most} at most",
         ["id", "sent", "delivery", "bytes", "waiting", "headers", "payload"],
         [
             [
@@ -202,8 +207,8 @@ def peek(
                 str(each.record.delivery_count),
                 f"{len(each.record.payload):,}",
                 "yes" if each.waiting else "no",
-                " ".join(f"{name}={'' if value is None else _text(value)}" for name, value in each.record.headers),
-                shorten(_text(each.record.payload)),
+                " ".join(f"{name}={'' if value is None else text_of(value)}" for name, value in each.record.headers),
+                shorten(text_of(each.record.payload)),
             ]
             for each in found
         ],
@@ -227,8 +232,8 @@ def stats(
     from thresher.queue.inspection import stats as read  # noqa: PLC0415
 
     problems: list[str] = []
-    ids = [_queue_id(queue, problems) for queue in queues or ()]
-    found = read(_loaded(config, flags, problems), ids)
+    ids = [given_queue_id(queue, problems) for queue in queues or ()]
+    found = read(load_config(config, flags, problems), ids)
     unread = [each.problem for each in found.queues if each.problem is not None]
     if as_json:
         emit_json(
@@ -257,7 +262,7 @@ def stats(
         ["queue", "consumers", "lag, in records of all queues", "in progress", "oldest in progress"],
         [
             [
-                _text(each.queue),
+                text_of(each.queue),
                 "unknown" if each.members is None else str(each.members),
                 "unknown" if each.lag_records is None else f"{each.lag_records:,}",
                 f"{each.in_progress:,}",
@@ -282,34 +287,8 @@ def stats(
 
 for _command in (init, send, receive, peek, stats):
     add_form_command(app, _command.__name__, _command, form)
-
-
-def _loaded(config: Path | None, flags: Mapping[str, Any], problems: Sequence[str] = ()) -> "QueueConfig":
-    """Return the configuration. Raises with its problems and those of the arguments, in one message."""
-    from thresher.config.problem import ConfigurationInvalid  # noqa: PLC0415
-    from thresher.queue.configuration import load_queue_config  # noqa: PLC0415
-
-    try:
-        loaded = load_queue_config(config, flags, os.environ)
-    except ConfigurationInvalid as error:
-        raise ConfigurationInvalid("\n  ".join([str(error), *problems])) from None
-    if problems:
-        raise InvalidInput("\n  ".join(problems))
-    hide(loaded.secrets.mask)
-    configure_logging(level="warning")
-    mask_logs(loaded.secrets)
-    return loaded.form
-
-
-def _queue_id(given: str, problems: list[str]) -> bytes:
-    from thresher.queue.queue import queue_id  # noqa: PLC0415
-
-    try:
-        # The bytes of the command line, whatever its encoding.
-        return queue_id(os.fsencode(given))
-    except InvalidInput as error:
-        problems.append(f"QUEUE: {error}")
-        return b""
+add_form_command(app, "track", tracking.track, tracking.form)
+app.add_typer(dead.app, name="dead")
 
 
 def _headers(given: Iterable[str], problems: list[str]) -> list[tuple[str, bytes]]:
@@ -335,9 +314,3 @@ def _print_message(message: "Message", as_json: bool) -> None:
     else:
         # Bytes are printed as they are.
         typer.echo(message.payload)
-
-
-def _text(content: bytes) -> str:
-    """Return bytes for a table: whoever may send must not write to an operator's terminal."""
-    text = content.decode("utf-8", "backslashreplace")
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thresher.cli.output import note
 from thresher.core.errors import ThresherError
@@ -28,13 +28,17 @@ def send_lines(
     lines: Iterable[bytes],
     headers: Sequence[tuple[str, bytes]],
     print_id: "Callable[[MessageId], None]",
+    **limits: Any,
 ) -> None:
-    """Send a message for each line, and print their ids. Raises the first error, with the number of its line."""
+    """Send a message for each line, with these limits, and print their ids.
+
+    Raises the first error, with the number of its line.
+    """
     confirming = _Confirming(print_id)
     try:
         for number, line in enumerate(lines, 1):
             try:
-                sent = producer.send_async(line.removesuffix(b"\n"), headers)
+                sent = producer.send_async(line.removesuffix(b"\n"), headers, **limits)
             except ThresherError as error:
                 confirming.failed.append((number, error))
                 break

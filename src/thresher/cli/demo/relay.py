@@ -3,8 +3,6 @@
 import contextlib
 import math
 import secrets
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,9 +16,9 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 
+from thresher.cli.demo.process import DemoProcess
 from thresher.cli.output import complain, err, fetching, out, table
 from thresher.cli.status import RelayUnreachable, ask
-from thresher.core.errors import ThresherError
 from thresher.core.signals import stopped_by_signals
 from thresher.db import TableName
 from thresher.devstack.ports import free_port
@@ -84,7 +82,9 @@ def _show(records: int) -> bool:
 def _play(stack: Stack, dsn: str, records: int, directory: Path) -> bool:
     history = directory / "history.jsonl"
     scene = Scene(records=records)
-    relay = _Relay(dsn, stack.kafka.bootstrap, directory / "relay.log")
+    at = f"127.0.0.1:{free_port()}"
+    run = ["run", "--name", "demo", "--ds", dsn, "--bootstrap", stack.kafka.bootstrap, "--status", at]
+    relay = DemoProcess("relay", run, directory / "relay.log")
     plan = Plan(
         dsn=dsn,
         records=records,
@@ -102,10 +102,10 @@ def _play(stack: Stack, dsn: str, records: int, directory: Path) -> bool:
     pump = threading.Thread(target=_pump, args=(fleet, scene), daemon=True)
     with relay, _following(stack.kafka.bootstrap, scene), Live(_panel(scene, None), console=err) as live:
         relay.start()
-        _await_relay(relay, scene)
+        _await_relay(relay, at, scene)
         pump.start()
         try:
-            _watch(relay, scene, pump, live, history)
+            _watch(relay, at, scene, pump, live, history)
         finally:
             fleet.stop()
             pump.join()
@@ -117,24 +117,26 @@ def _play(stack: Stack, dsn: str, records: int, directory: Path) -> bool:
     return _judge(scene, verdict, _latencies(scene, history))
 
 
-def _await_relay(relay: "_Relay", scene: Scene) -> None:
+def _await_relay(relay: DemoProcess, at: str, scene: Scene) -> None:
     """Return when its shards are there: their first transactions lay claim to the progress topic."""
     while not scene.status.get("shards") or not all(shard["transactions"] for shard in scene.status["shards"]):
         time.sleep(_LOOK_SECONDS)
         relay.require_alive()
         with contextlib.suppress(RelayUnreachable):
-            scene.status = ask(relay.at)
+            scene.status = ask(at)
     scene.doing = "relaying"
 
 
-def _watch(relay: "_Relay", scene: Scene, pump: threading.Thread, live: Live, history: Path) -> None:
+def _watch(
+    relay: DemoProcess, at: str, scene: Scene, pump: threading.Thread, live: Live, history: Path
+) -> None:  # fmt: skip
     """Look on until everything has arrived; kill the relay once, in the middle of it."""
     deadline = math.inf
     while time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
         relay.require_alive()
         with contextlib.suppress(RelayUnreachable):
-            scene.status = ask(relay.at)
+            scene.status = ask(at)
         if not scene.kills and scene.tally.rows >= _KILL_SHARE * scene.records and scene.status.get("relayed"):
             relay.kill()
             scene.kills += 1
@@ -173,46 +175,6 @@ def _following(bootstrap: str, scene: Scene) -> Iterator[None]:
     finally:
         over.set()
         reader.join(10.0)
-
-
-class _Relay:
-    """`thresher run` as a process of its own: something to kill. A context manager that leaves none behind."""
-
-    def __init__(self, dsn: str, bootstrap: str, log: Path) -> None:
-        self.at = f"127.0.0.1:{free_port()}"
-        self._arguments = ["--name", "demo", "--ds", dsn, "--bootstrap", bootstrap, "--status", self.at]
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it, next to what is left of the one before."""
-        with self._log.open("ab") as log:
-            command = [sys.executable, "-m", "thresher", "run", *self._arguments]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-
-    def require_alive(self) -> None:
-        """Raise with its last words if it has ended by itself."""
-        if self._process is not None and self._process.poll() is not None:
-            last = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
-            raise ThresherError(f"the relay ended with exit code {self._process.returncode}:\n{last}")
-
-    def kill(self) -> None:
-        """Kill it with -9."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def stop(self) -> None:
-        """Stop it in good order."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(60)
-
-    def __enter__(self) -> "_Relay":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
 
 def _latencies(scene: Scene, history: Path) -> tuple[float, float] | None:

@@ -1,0 +1,1 @@
+"""What `bench/tracker.py` measures with."""

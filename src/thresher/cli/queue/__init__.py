@@ -1,0 +1,1 @@
+"""`thresher queue`: message queues on Kafka, from a shell."""

@@ -1,0 +1,171 @@
+"""`thresher queue dead`: messages that are not delivered any more, to look at, to put back, or to drop."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thresher.cli.form_command import add_form_command
+from thresher.cli.output import AsJson, emit_json, emit_text, out, table
+from thresher.cli.queue.loading import ConfigFile, form, given_queue_id, load_config, text_of
+from thresher.core.errors import InvalidInput, shorten
+
+if TYPE_CHECKING:
+    from thresher.queue.wire.dead_letter import DeadLetter
+
+app = typer.Typer(help="Look at messages that became dead letters; put them back, or drop them.", no_args_is_help=True)
+
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Origin ids of messages.")]
+OfQueue = Annotated[str | None, typer.Option("--queue", help="Only those of this queue.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+
+
+def list_letters(
+    config: ConfigFile = None,
+    queue: OfQueue = None,
+    most: Annotated[int, typer.Option("--max", help="How many at most.", min=1)] = 100,
+    *,
+    flags: Mapping[str, Any],
+    as_json: AsJson = False,
+) -> None:
+    """List dead letters, the earliest first."""
+    found = _found(config, flags, queue)
+    if as_json:
+        emit_json({"letters": [_plain(letter) for letter in found[:most]], "more": len(found) > most})
+        return
+    table(
+        "Dead letters",
+        ["id", "queue", "sent", "deliveries", "bytes", "reason", "payload"],
+        [
+            [
+                str(letter.record.origin_id),
+                text_of(letter.queue),
+                _time(letter),
+                str(letter.record.delivery_count),
+                f"{len(letter.record.payload):,}",
+                text_of(letter.reason.encode()),
+                shorten(text_of(letter.record.payload)),
+            ]
+            for letter in found[:most]
+        ],
+    )
+    if len(found) > most:
+        out.print(f"and {len(found) - most:,} more: --max {len(found)} shows them")
+
+
+def show(
+    id_: Annotated[str, typer.Argument(metavar="ID", help="Origin id of the message.")],
+    config: ConfigFile = None,
+    queue: OfQueue = None,
+    *,
+    flags: Mapping[str, Any],
+    as_json: AsJson = False,
+) -> None:
+    """Show one dead letter with all its content."""
+    found = [letter for letter in _found(config, flags, queue) if str(letter.record.origin_id) == id_]
+    if not found:
+        raise InvalidInput(f"no message {id_} is a dead letter")
+    for letter in found:
+        whole = _plain(letter)
+        if as_json:
+            emit_json(whole)
+        else:
+            for name, value in whole.items():
+                emit_text(f"{name:16} {'' if value is None else value}")
+
+
+def replay(
+    ids: Ids = None,
+    config: ConfigFile = None,
+    queue: OfQueue = None,
+    every: All = False,
+    *,
+    flags: Mapping[str, Any],
+    as_json: AsJson = False,
+) -> None:
+    """Put messages back into their queues: they are delivered as if they were new.
+
+    Each message and its removal from the dead letters are one transaction. Deliveries are counted from one again, and
+    a ttl from the next start.
+    """
+    from thresher.tracker.dead import replay as change  # noqa: PLC0415
+
+    _change(change, "messages were put back into their queues", config, flags, ids, queue, every=every, as_json=as_json)
+
+
+def drop(
+    ids: Ids = None,
+    config: ConfigFile = None,
+    queue: OfQueue = None,
+    every: All = False,
+    *,
+    flags: Mapping[str, Any],
+    as_json: AsJson = False,
+) -> None:
+    """Remove dead letters for good: their messages were not processed, and never will be."""
+    from thresher.tracker.dead import drop as change  # noqa: PLC0415
+
+    _change(change, "dead letters were dropped", config, flags, ids, queue, every=every, as_json=as_json)
+
+
+for _name, _command in (("list", list_letters), ("show", show), ("replay", replay), ("drop", drop)):
+    add_form_command(app, _name, _command, form)
+
+
+def _change(
+    change: Callable[..., int],
+    what: str,
+    config: Any,
+    flags: Mapping[str, Any],
+    ids: list[str] | None,
+    queue: str | None,
+    *,
+    every: bool,
+    as_json: bool,
+) -> None:
+    """Change the letters that the options name. Nothing named is a mistake, not everything."""
+    if not ids and queue is None and not every:
+        raise InvalidInput("which messages? Give ids, --queue or --all")
+    problems: list[str] = []
+    only = None if queue is None else given_queue_id(queue, problems)
+    loaded = load_config(config, flags, problems)
+    from thresher.tracker.dead import dead_letters  # noqa: PLC0415
+
+    wanted = set(ids or ())
+    if wanted:
+        there = {str(letter.record.origin_id) for letter in dead_letters(loaded) if only in {None, letter.queue}}
+        if missing := sorted(wanted - there):
+            raise InvalidInput(f"no dead letters: {', '.join(missing[:10])}; nothing was changed")
+    count = change(
+        loaded,
+        lambda letter: only in {None, letter.queue} and (not wanted or str(letter.record.origin_id) in wanted),
+    )
+    if as_json:
+        emit_json({"messages": count})
+    else:
+        out.print(f"{count:,} {what}")
+
+
+def _found(config: Any, flags: Mapping[str, Any], queue: str | None) -> "list[DeadLetter]":
+    problems: list[str] = []
+    only = None if queue is None else given_queue_id(queue, problems)
+    loaded = load_config(config, flags, problems)
+    from thresher.tracker.dead import dead_letters  # noqa: PLC0415
+
+    return [letter for letter in dead_letters(loaded) if only in {None, letter.queue}]
+
+
+def _plain(letter: "DeadLetter") -> dict[str, Any]:
+    from thresher.queue.inspection import as_json_text, described  # noqa: PLC0415
+
+    return {
+        **described(letter.record.origin_id, letter.record),
+        **as_json_text("queue", letter.queue),
+        "reason": letter.reason,
+    }
+
+
+def _time(letter: "DeadLetter") -> str:
+    from thresher.queue.inspection import time_of  # noqa: PLC0415
+
+    return f"{time_of(letter.record.enqueued_at_ms):%Y-%m-%d %H:%M:%S}"

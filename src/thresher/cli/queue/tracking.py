@@ -1,0 +1,61 @@
+"""`thresher queue track`: the redelivery tracker as a program, from a file, the environment and flags."""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thresher.cli.output import hide, result, tell_by
+from thresher.cli.queue.loading import ConfigFile
+from thresher.core.secrets import mask_logs
+from thresher.observe.logs import LogFormat, configure_logging
+
+if TYPE_CHECKING:
+    from thresher.tracker.configuration import TrackerForm
+
+
+def form() -> "type[TrackerForm]":
+    """Return the form whose flags the command has."""
+    from thresher.tracker.configuration import TrackerForm  # noqa: PLC0415
+
+    return TrackerForm
+
+
+def track(
+    config: ConfigFile = None,
+    *,
+    flags: Mapping[str, Any],
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
+) -> None:
+    """Redeliver messages that were started and not acked in time, until SIGINT or SIGTERM.
+
+    The file is that of the queues' clients; the tracker's own keys are its section redelivery-tracker. Of several that
+    are started for one pair of topics, one leads and the others wait for their turn. The first signal finishes what is
+    open, the second does not wait. Exit codes: 0 stopped as asked, 1 it failed and may be started again, 2 the
+    configuration cannot work, 3 superseded by a newer tracker (without an election: do not restart), 4 somebody has to
+    act: a topic's settings, permissions, markers that are gone, or memory.
+    """
+    # Only here: the other commands work without the tracker's packages.
+    from thresher.cli.serving import pages_shown  # noqa: PLC0415
+    from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
+    from thresher.tracker.configuration import load_tracker_config  # noqa: PLC0415
+    from thresher.tracker.tracker import Tracker  # noqa: PLC0415
+
+    overrides = {**flags, "log_level": "debug"} if verbose else flags
+    remarks: list[str] = []
+    loaded = load_tracker_config(config, overrides, os.environ, warn=remarks.append)
+    completed, keys = loaded.completed, loaded.form
+    hide(completed.secrets.mask)
+    configure_logging(keys.log_format, keys.log_level)
+    mask_logs(completed.secrets)
+    tell_by(logging.getLogger("thresher") if keys.log_format is LogFormat.JSON else None)
+    for remark in remarks:
+        logging.getLogger("thresher").warning(remark)
+    tracker = Tracker(loaded)
+    by_default = "status" not in completed.given
+    with stopped_by_signals(tracker), pages_shown(tracker, keys.status_address, by_default=by_default):
+        tracker.start()
+        tracker.wait()
+    result(f"stopped; {tracker.redelivered:,} messages redelivered")

@@ -1,0 +1,134 @@
+"""The dead letters of queues: to look at, to put back into their queues, or to drop.
+
+1. Whoever changes something first takes the one transactional id over that all changes are made by, and reads the topic
+   after that: what another one has put back or dropped is seen.
+2. A letter that is put back is one transaction: the message in its queue, and an empty record that takes the letter
+   out. A crash leaves both or neither.
+3. A message that is put back is as new: it counts its deliveries from one, and its ttl from its next start. It keeps
+   its origin id, so that it has the same key if it becomes a dead letter again.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from thresher.core.errors import ThresherError
+from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition
+from thresher.kafka.problem import BrokerLost
+from thresher.kafka.producer_problem import ProducerFenced
+from thresher.kafka.transactional import Produced, TransactionalProducer
+from thresher.queue.configuration import QueueConfig
+from thresher.queue.wire.dead_letter import DeadLetter, dead_key, dead_letter_of
+from thresher.queue.wire.marker import MessageId
+from thresher.queue.wire.record import headers_of
+
+_AT_ONCE = 500
+_READ_SECONDS, _POLL_SECONDS = 60.0, 0.5
+_LARGEST_BYTES = 1_000_000_000
+
+Chosen = Callable[[DeadLetter], bool]
+
+
+class ChangeRefused(ThresherError):  # noqa: N818
+    """Not all letters were put back or dropped. What was, was so as a whole."""
+
+
+def dead_letters(config: QueueConfig) -> list[DeadLetter]:
+    """Return the dead letters there are, the earliest first. Raises `BrokerLost` or `BrokerRefused`."""
+    found: dict[bytes, DeadLetter] = {}
+    for record in _records(config):
+        key = record.key or b""
+        # An empty record takes a letter out; the last one of a key counts.
+        letter = None if record.value is None else _letter(record, key)
+        if letter is None:
+            found.pop(key, None)
+        else:
+            found[key] = letter
+    return sorted(found.values(), key=lambda each: (each.written_ms, each.record.message_id))
+
+
+def replay(config: QueueConfig, chosen: Chosen) -> int:
+    """Put the chosen letters back into their queues, and return how many they were. Raises `ChangeRefused`."""
+
+    def records(letter: DeadLetter, partitions: int) -> list[Produced]:
+        message = replace(letter.record, delivery_count=1, first_started_ms=None)
+        place = random.randrange(partitions)  # noqa: S311 - to spread messages
+        return [(config.message_topic, message.payload, letter.queue, place, 0, headers_of(message))]
+
+    return _change(config, chosen, records)
+
+
+def drop(config: QueueConfig, chosen: Chosen) -> int:
+    """Remove the chosen letters for good, and return how many they were. Raises `ChangeRefused`."""
+    return _change(config, chosen, lambda _letter, _partitions: [])
+
+
+def _change(config: QueueConfig, chosen: Chosen, records: Callable[[DeadLetter, int], Sequence[Produced]]) -> int:
+    done = 0
+    with _producer(config) as producer:
+        letters = [letter for letter in dead_letters(config) if chosen(letter)]
+        partitions = producer.partitions(config.message_topic)
+        if not isinstance(partitions, int):
+            raise BrokerLost(f"{config.message_topic}: {partitions.str()}")
+        try:
+            for first in range(0, len(letters), _AT_ONCE):
+                some = letters[first : first + _AT_ONCE]
+                written = [
+                    record
+                    for letter in some
+                    for record in (*records(letter, partitions), _taken_out(config.dead_topic, letter))
+                ]
+                producer.begin()
+                producer.produce(enumerate(written))
+                if faults := producer.flush():
+                    raise ChangeRefused(f"{done} letters were changed; then {faults[0].topic} refused: {faults[0].why}")
+                producer.commit()
+                done += len(some)
+        except ProducerFenced as error:
+            raise ChangeRefused(
+                f"{done} letters were changed; then somebody else began to replay or drop letters: {error}"
+            ) from error
+    return done
+
+
+def _taken_out(topic: str, letter: DeadLetter) -> Produced:
+    # Where it is, though partitions may have been added since.
+    place = letter.record.message_id.partition
+    return (topic, None, dead_key(letter.queue, letter.record.origin_id), place, 0, None)
+
+
+@contextmanager
+def _producer(config: QueueConfig) -> Iterator[TransactionalProducer]:
+    properties: Mapping[str, Any] = {**config.clients, **config.producer, "message.max.bytes": _LARGEST_BYTES}
+    producer = TransactionalProducer(f"{config.dead_topic}.changes", properties)
+    try:
+        producer.init(config.dead_topic)
+        yield producer
+    finally:
+        producer.discard()
+
+
+def _letter(record: ConsumerRecord, key: bytes) -> DeadLetter | None:
+    place = MessageId(record.partition, record.offset)
+    return dead_letter_of(place, key, record.value or b"", record.headers, record.timestamp_ms)
+
+
+def _records(config: QueueConfig) -> Iterator[ConsumerRecord]:
+    """Yield the committed records of the dead topic, those of a partition in their order, up to its end."""
+    with AssignedReader(config.dead_topic, {**config.clients, **config.consumer}) as reader:
+        left = set(reader.partitions)
+        deadline = time.monotonic() + _READ_SECONDS
+        while left:
+            events: Iterable[Any] = reader.poll(_POLL_SECONDS)
+            if time.monotonic() > deadline:
+                raise BrokerLost(f"{config.dead_topic} was not read to its end in {_READ_SECONDS:g} s")
+            for event in events:
+                if isinstance(event, ConsumerRecord):
+                    deadline = time.monotonic() + _READ_SECONDS
+                    if event.partition in left:
+                        yield event
+                elif isinstance(event, EndOfPartition):
+                    left.discard(event.partition)

@@ -1,0 +1,1 @@
+"""What a tracker makes of markers, without servers: time, messages in progress, decisions and transactions."""

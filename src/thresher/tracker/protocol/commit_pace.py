@@ -1,0 +1,28 @@
+"""When the offset is committed: after so many markers or a second, and at most five times a second."""
+
+_SECONDS, _LEAST_SECONDS = 1.0, 0.2
+
+
+class CommitPace:
+    """The pace of one partition's commits. Looks at no clock."""
+
+    def __init__(self, start: int, markers: int) -> None:
+        self._committed, self._at = start, float("-inf")
+        self._markers, self._since = markers, 0
+
+    def taken(self) -> None:
+        """A marker was taken in."""
+        self._since += 1
+
+    def is_due(self, at: float) -> bool:
+        """Whether it is time to commit."""
+        since = at - self._at
+        return since >= _LEAST_SECONDS and (self._since >= self._markers or since >= _SECONDS)
+
+    def is_new(self, offset: int) -> bool:
+        """Whether this offset is another than was committed."""
+        return offset != self._committed
+
+    def committed(self, offset: int, at: float) -> None:
+        """The offset is committed."""
+        self._committed, self._at, self._since = offset, at, 0

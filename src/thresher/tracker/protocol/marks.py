@@ -1,0 +1,38 @@
+"""A tracker's own marks: Ends of no message, by which it knows that everything before them was read."""
+
+import random
+from collections.abc import Callable
+
+from thresher.tracker.protocol.state import SYNTHETIC, Id
+
+
+class Marks:
+    """The marks of one partition: one at a time is on its way. For one thread."""
+
+    def __init__(self, draw: Callable[[], int] = lambda: random.getrandbits(62)) -> None:
+        """`draw` returns a number that no other mark has."""
+        self._draw = draw
+        # The one that was written and not read back: its number, and what the clock said before it was written.
+        self._written: tuple[int, int] | None = None
+        # What the clock said before the last one was written that was read back; None before the first.
+        self.confirmed_ms: int | None = None
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether one was written and not read back."""
+        return self._written is not None
+
+    def new(self, now_ms: int) -> tuple[int, int]:
+        """Return one to write: its number, and what the clock says."""
+        return self._draw(), now_ms
+
+    def written(self, mark: tuple[int, int] | None) -> None:
+        """Take in that one is committed, if there was one."""
+        self._written = mark or self._written
+
+    def read_back(self, id_: Id) -> bool:
+        """Take in an End of this id, and return whether it is the mark that was written last."""
+        if self._written is None or id_ != (SYNTHETIC, self._written[0]):
+            return False
+        self.confirmed_ms, self._written = self._written[1], None
+        return True

@@ -1,0 +1,199 @@
+"""Trackers that are killed, stopped and superseded, and consumers that die: every message is processed in the end."""
+
+import contextlib
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.program import Program
+from tests.processes import eventually, marked
+from tests.queue.program import POINTS
+from tests.queue.topics import QueueTopics
+from tests.tracker.tracked import ALONE, end, redelivered, start, write
+from thresher.delivery.crash_points import CrashPoint
+from thresher.devstack.stack import Stack
+from thresher.kafka.partitioners import murmur2_partition
+from thresher.kafka.transactional import TransactionalProducer
+from thresher.queue import QueueService
+from thresher.queue.wire.marker import MarkerType, encode
+
+MESSAGES = 30
+# Seen: 8 s for a tracker to start; 15 s on a busy machine, with a transaction to time out.
+PATIENCE_SECONDS = 90.0
+MARK = "THRESHER_TRACKER_TEST"
+
+
+class Trackers:
+    """Tracker programs of one pair of topics."""
+
+    def __init__(self, topics: QueueTopics, directory: Path) -> None:
+        self.topics, self._directory = topics, directory
+        self.processes: list[Any] = []
+
+    def start(self, crash: dict[str, Any] | None = None, **section: Any) -> Any:
+        number = len(self.processes)
+        keys = self.topics.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        keys["redelivery-tracker"] = {**ALONE, **section}
+        settings: dict[str, Any] = {"keys": keys}
+        if crash is not None:
+            settings["crash"] = {**crash, "done": str(self._directory / f"done-{number}")}
+        variables = {MARK: f"{self._directory}/{number}"}
+        program = Program(module="tests.tracker.program", settings=settings, variables=variables)
+        process = program.start(self._directory / f"tracker-{number}.log")
+        self.processes.append(process)
+        return process
+
+    def has_crashed(self, number: int) -> bool:
+        return (self._directory / f"done-{number}").exists()
+
+    def tree(self, number: int) -> set[int]:
+        """Every process of a tracker: driver, JVM, daemon and workers."""
+        return set(marked(f"{MARK}={self._directory}/{number}"))
+
+    def log(self, number: int) -> str:
+        return (self._directory / f"tracker-{number}.log").read_text(errors="replace")
+
+    def said(self) -> str:
+        logs = [f"tracker {number}:\n{self.log(number)[-5000:]}" for number in range(len(self.processes))]
+        return "\n".join([f"redelivered {self.counts()}", *logs])
+
+    def is_tracking(self, number: int) -> bool:
+        return "is tracking" in self.log(number)
+
+    def counts(self) -> Counter[bytes]:
+        """How often each message is in the message topic."""
+        return Counter(record.payload for record in redelivered(self.topics))
+
+
+@pytest.fixture
+def trackers(stack: Stack, tmp_path: Path) -> Iterator[Trackers]:
+    made = Trackers(QueueTopics(stack.kafka.bootstrap), tmp_path)
+    yield made
+    for number, process in enumerate(made.processes):
+        for pid in made.tree(number):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(60)
+
+
+ALL = {b"%d" % number: 1 for number in range(MESSAGES)}
+
+
+@pytest.mark.parametrize(
+    ("who", "point"),
+    [
+        *(("worker", point) for point in ("before-begin", "flushed", "before-commit", "committed")),
+        ("jvm", "flushed"),
+        ("driver", "before-commit"),
+        ("driver", "committed"),
+    ],
+)
+def test_a_tracker_that_is_killed_redelivers_each_message_once(trackers: Trackers, who: str, point: str) -> None:
+    assert CrashPoint(point)
+    topics = trackers.topics
+    write(topics, *(start(number, 500) for number in range(MESSAGES)))
+    victim = trackers.start({"point": point, "who": who})
+    eventually(lambda: trackers.has_crashed(0), PATIENCE_SECONDS, trackers.said)
+    if who != "worker":
+        # A worker comes back by itself; a process is started again by whoever runs it.
+        eventually(lambda: victim.poll() is not None, PATIENCE_SECONDS, trackers.said)
+        trackers.start()
+    eventually(lambda: trackers.counts() == ALL, PATIENCE_SECONDS, trackers.said)
+    time.sleep(2)
+    assert trackers.counts() == ALL, trackers.said()
+    assert {record.delivery_count for record in redelivered(topics)} == {2}
+
+
+def test_a_tracker_that_was_stopped_and_superseded_ends_and_repeats_nothing(trackers: Trackers) -> None:
+    topics = trackers.topics
+    older = trackers.start()
+    eventually(lambda: trackers.is_tracking(0), PATIENCE_SECONDS, trackers.said)
+    write(topics, *(start(number, 3_000) for number in range(MESSAGES)))
+    stopped = trackers.tree(0)
+    assert len(stopped) >= 3
+    _signal(stopped, signal.SIGSTOP)
+    trackers.start(shards=2)
+    eventually(lambda: trackers.counts() == ALL, PATIENCE_SECONDS, trackers.said)
+    _signal(stopped, signal.SIGCONT)
+    write(topics, start(100, 200), start(101, 60_000), end(101))
+    eventually(lambda: older.poll() is not None, PATIENCE_SECONDS, trackers.said)
+    assert older.poll() == 3, trackers.said()
+    eventually(lambda: trackers.counts() == {**ALL, b"100": 1}, PATIENCE_SECONDS, trackers.said)
+
+
+def test_a_standby_takes_over_from_a_leader_that_is_killed(trackers: Trackers) -> None:
+    for _ in range(2):
+        trackers.start(election="neli")
+    eventually(lambda: trackers.is_tracking(0) or trackers.is_tracking(1), PATIENCE_SECONDS, trackers.said)
+    leader = 0 if trackers.is_tracking(0) else 1
+    eventually(lambda: "Spark is ready" in trackers.log(1 - leader), PATIENCE_SECONDS, trackers.said)
+    write(trackers.topics, *(start(number, 4_000) for number in range(MESSAGES)))
+    trackers.processes[leader].kill()
+    eventually(lambda: trackers.is_tracking(1 - leader), PATIENCE_SECONDS, trackers.said)
+    eventually(lambda: trackers.counts() == ALL, PATIENCE_SECONDS, trackers.said)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_messages_of_a_killed_consumer_are_all_processed(trackers: Trackers, tmp_path: Path, point: str) -> None:
+    topics = QueueTopics(
+        trackers.topics.config.bootstrap_servers,
+        consumer_receive_buffer_capacity=5,
+        redelivery_timeout=1_500,
+    )
+    trackers.topics = topics
+    trackers.start()
+    with QueueService(topics.config) as service:
+        producer = service.queue("jobs").producer()
+        sent = {producer.send(b"%d" % number): b"%d" % number for number in range(MESSAGES)}
+        quick = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
+        keys = topics.config.model_dump(mode="json", by_alias=True) | {"consumer": quick}
+        notes = tmp_path / "notes"
+        program = Program(
+            module="tests.queue.program",
+            settings={"keys": keys, "queue": "jobs", "notes": str(notes), "die": point, "after": 3},
+        )
+        victim = program.start(tmp_path / "consumer.log")
+        assert victim.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        processed: set[bytes] = set()
+        noted = notes.read_text().splitlines()
+        ended = {each.marker.message_id for each in topics.markers(b"jobs") if each.marker.type is MarkerType.END}
+        processed |= {payload for id_, payload in sent.items() if id_ in ended and f"received {id_}" in noted}
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        with service.queue("jobs").consumer() as consumer:
+            while processed != set(sent.values()) and time.monotonic() < deadline:
+                for message in consumer.receive_batch(10, 1.0):
+                    processed.add(message.payload)
+                    message.ack(sync=True)
+    assert processed == set(sent.values()), trackers.said()
+
+
+def test_a_consumers_open_transaction_delays_redelivery_and_causes_no_false_one(trackers: Trackers) -> None:
+    topics = trackers.topics
+    trackers.start()
+    eventually(lambda: trackers.is_tracking(0), PATIENCE_SECONDS, trackers.said)
+    write(topics, start(1, 2_000), start(2, 2_000))
+    hanging = TransactionalProducer("hanging", topics.eyes)
+    hanging.init(topics.config.marker_topic)
+    hanging.begin()
+    partition = murmur2_partition(b"orders", 2)
+    hanging.produce([(0, (topics.config.marker_topic, encode(start(3, 60_000)), b"orders", partition, 0, None))])
+    assert hanging.flush() == []
+    # Behind the open transaction: nobody reads it until the broker ends that.
+    write(topics, end(1))
+    time.sleep(5)
+    assert trackers.counts() == {}
+    eventually(lambda: trackers.counts() == {b"2": 1}, PATIENCE_SECONDS, trackers.said)
+    time.sleep(2)
+    assert trackers.counts() == {b"2": 1}
+    hanging.discard()
+
+
+def _signal(pids: set[int], kind: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, kind)

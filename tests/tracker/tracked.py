@@ -1,0 +1,119 @@
+"""A tracker in this process, on the Spark of the tests, and markers that nobody's consumer has written."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Producer
+
+from tests.processes import eventually
+from tests.queue.topics import QueueTopics
+from thresher.core.errors import ThresherError
+from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition
+from thresher.kafka.partitioners import murmur2_partition
+from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
+from thresher.queue.wire.record import Record, record_of
+from thresher.tracker.tracker import Tracker
+
+# Five times what was seen, and five seconds more.
+PATIENCE_SECONDS = 30.0
+ALONE = {"election": "none", "status": "off"}
+
+
+def tracker_of(topics: QueueTopics, **section: Any) -> Tracker:
+    """Return a tracker for these topics, not started."""
+    given = topics.config.model_dump(by_alias=True, exclude_unset=True)
+    return Tracker({**given, "redelivery-tracker": {**given.get("redelivery-tracker", {}), **ALONE, **section}})
+
+
+@contextmanager
+def tracked(topics: QueueTopics, **section: Any) -> Iterator[Tracker]:
+    """Track these topics while the context lasts. An error that ends the tracker is raised at its end."""
+    with tracker_of(topics, **section) as tracker:
+        eventually(
+            lambda: (
+                (found := tracker.snapshot()) is not None
+                and all(shard.gauges.get("tracking") for shard in found.shards)
+            ),
+            PATIENCE_SECONDS,
+            lambda: f"{tracker.state}, {tracker.waiting_for}, {tracker.snapshot()}",
+        )
+        yield tracker
+
+
+def ended_by(topics: QueueTopics, **section: Any) -> ThresherError:
+    """Return what ends a tracker of these topics."""
+    tracker = tracker_of(topics, **section)
+    tracker.start()
+    try:
+        tracker.wait(PATIENCE_SECONDS)
+    except ThresherError as error:
+        return error
+    finally:
+        tracker.stop()
+    raise AssertionError("the tracker goes on")
+
+
+def figure(tracker: Tracker, name: str) -> float:
+    """Return a figure of all shards: counted, or gauged."""
+    found = tracker.snapshot()
+    gauged = sum(shard.gauges.get(name, 0) for shard in (found.shards if found else ()))
+    return tracker.ledger.total(name) or gauged
+
+
+def start(number: int, after_ms: int, *, queue: bytes = b"orders", **fields: Any) -> Marker:
+    """Return the Start of a message that some consumer has."""
+    return Marker(
+        type=MarkerType.START,
+        message_id=MessageId(0, number),
+        redeliver_after_ms=after_ms,
+        key=queue,
+        value=fields.pop("value", b"%d" % number),
+        **fields,
+    )
+
+
+def end(number: int) -> Marker:
+    """Return the End of such a message."""
+    return Marker(type=MarkerType.END, message_id=MessageId(0, number))
+
+
+def keep_alive(number: int, after_ms: int, **fields: Any) -> Marker:
+    """Return a KeepAlive of such a message."""
+    return Marker(
+        type=MarkerType.KEEPALIVE, message_id=MessageId(0, number), redeliver_after_ms=after_ms, **fields
+    )  # fmt: skip
+
+
+def write(topics: QueueTopics, *markers: Marker | bytes, queue: bytes = b"orders") -> None:
+    """Write markers of a queue, as its consumer would, and wait until the broker has them."""
+    facts = topics.admin.topic(topics.config.marker_topic)
+    assert facts is not None
+    partition = murmur2_partition(queue, facts.partitions)
+    producer = Producer({**topics.eyes, "acks": "all", "linger.ms": 0, "message.max.bytes": 1_000_000_000})
+    for marker in markers:
+        content = marker if isinstance(marker, bytes) else encode(marker)
+        producer.produce(topics.config.marker_topic, content, queue, partition)
+    assert producer.flush(30) == 0
+
+
+def redelivered(topics: QueueTopics) -> list[Record]:
+    """Return the messages that are in the message topic, with what their headers tell."""
+    return [
+        record_of(MessageId(each.partition, each.offset), each.value, each.headers, each.timestamp_ms)
+        for each in committed(topics, topics.config.message_topic)
+    ]
+
+
+def committed(topics: QueueTopics, topic: str) -> list[ConsumerRecord]:
+    """Return the committed records of a topic, with their keys and headers."""
+    found: list[ConsumerRecord] = []
+    with AssignedReader(topic, topics.eyes) as reader:
+        left = set(reader.partitions)
+        while left:
+            for event in reader.poll(1.0):
+                if isinstance(event, ConsumerRecord):
+                    found.append(event)
+                elif isinstance(event, EndOfPartition):
+                    left.discard(event.partition)
+    return found
