@@ -1,6 +1,5 @@
 """Trackers that are killed, stopped and superseded, and consumers that die: every message is processed in the end."""
 
-import contextlib
 import os
 import signal
 import time
@@ -75,11 +74,11 @@ class Trackers:
 def trackers(stack: Stack, tmp_path: Path) -> Iterator[Trackers]:
     made = Trackers(QueueTopics(stack.kafka.bootstrap), tmp_path)
     yield made
+    for process in made.processes:
+        process.terminate()
     for number, process in enumerate(made.processes):
-        for pid in made.tree(number):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
         process.wait(60)
+        eventually(lambda left=number: not made.tree(left), PATIENCE_SECONDS, made.said)  # type: ignore[misc]
 
 
 ALL = {b"%d" % number: 1 for number in range(MESSAGES)}

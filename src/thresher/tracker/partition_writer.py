@@ -3,8 +3,7 @@
 1. `open` takes the partition over: whoever had it before is fenced, and its transaction ended.
 2. Each transaction commits the group's offset under a name of its own. Where its outcome is not certain, a new producer
    ends it, and the name that the offset then has tells whether it was committed.
-3. A producer that was fenced is replaced by nobody here: another tracker has the partition. So is one whose partition
-   was committed to by somebody else meanwhile.
+3. Nobody is fenced without the partition's claim, which is looked for before and after. See `claims`.
 
 A crash leaves a transaction open at most, which the successor's `open` ends.
 """
@@ -12,12 +11,11 @@ A crash leaves a transaction open at most, which the successor's `open` ends.
 import random
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from thresher.core.errors import PipelineProblem, Superseded
+from thresher.core.errors import PipelineProblem
 from thresher.delivery.crash_points import CrashPoint, CrashPoints
-from thresher.kafka.group_offsets import GroupOffset, group_metadata, group_offsets
+from thresher.kafka.group_offsets import GroupOffset, group_metadata
 from thresher.kafka.producer_problem import (
     CommitUnknown,
     OffsetsUnknown,
@@ -27,6 +25,7 @@ from thresher.kafka.producer_problem import (
 )
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.transactional import TransactionalProducer, Undelivered
+from thresher.tracker.claims import claimed, is_by, offsets_of, producer_of, require_claim
 from thresher.tracker.protocol.transaction import Transaction
 from thresher.tracker.records import records_of
 from thresher.tracker.settings import TrackerSettings
@@ -61,31 +60,24 @@ class Refused:
 
 
 Outcome = Committed | Undone | Refused
-MakeProducer = Callable[[str], TransactionalProducer]
 
 
 class PartitionWriter:
     """Writes for one partition. For one thread."""
 
-    def __init__(
-        self, settings: TrackerSettings, partition: int, make: MakeProducer, crash: CrashPoints | None = None
-    ) -> None:
-        self._settings, self._partition, self._make = settings, partition, make
-        self._crash = crash or CrashPoints(None, 0)
+    def __init__(self, settings: TrackerSettings, partition: int, term: str, crash: CrashPoints) -> None:
+        self._settings, self._partition, self._term, self._crash = settings, partition, term, crash
         self._group = group_metadata(settings.kafka, settings.name)
         self._producer: TransactionalProducer | None = None
         # No other writer gives its transactions such names.
         self._name, self._number = uuid.uuid4().hex[:12], 0
-        self._committed_name: str | None = None
         self._message_partitions, self._known_until = 1, float("-inf")
         self._committed_at = 0.0
 
     def open(self) -> int | None:
-        """Take the partition over, and return the committed offset; None where there is none."""
-        self._renew()
+        """Take the partition over, and return the committed offset; None where there is none. Raises `Superseded`."""
+        found = self._renew()
         self._crash.reach(CrashPoint.RECOVERY_FENCED)
-        found = self._offset()
-        self._committed_name = None if found is None else found.metadata
         return None if found is None else found.offset
 
     def close(self) -> None:
@@ -95,25 +87,18 @@ class PartitionWriter:
             self._producer = None
 
     def write(self, transaction: Transaction) -> Outcome:
-        """Do a transaction. Raises `Superseded`, `RecordRefused`, or a problem after which all is read again."""
+        """Do a transaction. Raises `Superseded`, `RecordRefused`, or a problem after which all is read again.
+
+        A producer that was fenced is such a problem: whether its claim still holds, the next attempt finds out.
+        """
         name = f"{self._name}:{self._number}"
         self._number += 1
         self._crash.hold([fate.marker.message_id.offset for fate in transaction.fates] if self._crash.watched else ())
         self._crash.reach(CrashPoint.BEFORE_BEGIN)
         try:
-            outcome = self._write(transaction, name)
-        except ProducerFenced as error:
-            raise self._superseded(str(error)) from error
+            return self._write(transaction, name)
         except (CommitUnknown, OffsetsUnknown):
-            outcome = None
-        if outcome is None:
-            self._renew()
-            found = self._offset()
-            outcome = Committed() if found is not None and found.metadata == name else Undone()
-            self._require_own(found, name)
-        if isinstance(outcome, Committed):
-            self._committed_name = name
-        return outcome
+            return Committed() if is_by(self._renew(), self._term, name) else Undone()
 
     def _write(self, transaction: Transaction, name: str) -> Outcome:
         producer = self._ready()
@@ -124,12 +109,10 @@ class PartitionWriter:
         producer.produce(enumerate(records))
         if faults := producer.flush():
             refused = self._judged(faults)
-            self._renew_certainly()
+            self._renew()
             return refused
         self._crash.reach(CrashPoint.FLUSHED)
-        offset = GroupOffset(
-            topic=self._settings.marker_topic, partition=self._partition, offset=transaction.offset, metadata=name
-        )
+        offset = claimed(self._settings, self._partition, transaction.offset, self._term, name)
         producer.send_offsets([offset], self._group)
         self._crash.reach(CrashPoint.BEFORE_COMMIT)
         producer.commit()
@@ -138,36 +121,27 @@ class PartitionWriter:
         return Committed()
 
     def _ready(self) -> TransactionalProducer:
-        if self._producer is not None and self._producer.spent:
-            self._renew_certainly()
+        if self._producer is None or self._producer.spent:
+            self._renew()
         if self._producer is None:
             raise ProducerProblem("the producer was given up")
         return self._producer
 
-    def _renew_certainly(self) -> None:
-        """Replace the producer where nothing is in doubt, unless somebody else has the partition."""
-        self._require_own(self._offset(), None)
-        self._renew()
-
-    def _renew(self) -> None:
+    def _renew(self) -> GroupOffset | None:
+        """Replace the producer, and return the committed offset: nobody else can commit another one from here on."""
         self.close()
-        producer = self._make(self._settings.transactional_id(self._partition))
+        self._offset()
+        producer = producer_of(self._settings, self._settings.transactional_id(self._partition))
         producer.init(self._settings.marker_topic)
+        found = self._offset()
         self._producer = producer
+        return found
 
     def _offset(self) -> GroupOffset | None:
-        settings = self._settings
-        found = group_offsets(settings.kafka, settings.name, settings.marker_topic, [self._partition])
+        """Return the committed offset. Raises `Superseded` where another leader has claimed the partition."""
+        found = offsets_of(self._settings, [self._partition])
+        require_claim(self._settings, found, self._term)
         return found.get(self._partition)
-
-    def _require_own(self, found: GroupOffset | None, name: str | None) -> None:
-        metadata = None if found is None else found.metadata
-        if metadata not in {self._committed_name, name}:
-            raise self._superseded("its offset was committed by another")
-
-    def _superseded(self, why: str) -> Superseded:
-        where = f"partition {self._partition} of {self._settings.marker_topic}"
-        return Superseded(f"another tracker has {where}: {why}")
 
     def _judged(self, faults: list[Undelivered]) -> Outcome:
         """Return what undelivered records mean: nothing took effect."""

@@ -21,7 +21,6 @@ from thresher.kafka.end_watch import EndWatch
 from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.partition_watch import PositionLost
 from thresher.kafka.problem import BrokerLost
-from thresher.kafka.transactional import TransactionalProducer
 from thresher.spark.worker.shard import Shard
 from thresher.tracker.meter import Meter
 from thresher.tracker.partition_writer import Committed, PartitionWriter, Refused
@@ -31,8 +30,6 @@ from thresher.tracker.settings import TrackerSettings, owned
 
 _POLL_SECONDS, _RECORDS = 0.05, 2_000
 _MEMORY_SECONDS = 1.0
-# librdkafka's limit: what is too large, the broker decides.
-_LARGEST_BYTES = 1_000_000_000
 # Of the limit, the part beyond which nothing more is taken in.
 _FULL = 0.9
 # Of a reader: what is fetched ahead is memory that messages in progress cannot have.
@@ -69,7 +66,8 @@ def track(shard: Shard, config: Mapping[str, Any], batches: Iterator[list[ReadEv
     gc.freeze()
     gc.set_threshold(200_000, 50, 1_000)
     crash = CrashPoints(config.get("hook"), shard.index)
-    with closing(Attempt(shard, settings, settings.rules(config["retention_ms"]), crash)) as attempt:
+    rules = settings.rules(config["retention_ms"])
+    with closing(Attempt(shard, settings, rules, term=config["term"], crash=crash)) as attempt:
         with shard.step("take over"):
             attempt.open()
         for events in batches:
@@ -80,8 +78,9 @@ def track(shard: Shard, config: Mapping[str, Any], batches: Iterator[list[ReadEv
 class Attempt:
     """One attempt at one shard: its reader, and for each partition its tracking and its writer."""
 
-    def __init__(self, shard: Shard, settings: TrackerSettings, rules: Rules, crash: CrashPoints) -> None:
-        self._shard, self._settings, self._rules, self._crash = shard, settings, rules, crash
+    def __init__(self, shard: Shard, settings: TrackerSettings, rules: Rules, *, term: str, crash: CrashPoints) -> None:
+        self._shard, self._settings, self._rules = shard, settings, rules
+        self._term, self._crash = term, crash
         self._admin = Admin.of(settings.kafka)
         self._partitions: dict[int, _Partition] = {}
         self._ends = EndWatch(settings.marker_topic, self._admin.client)
@@ -153,8 +152,7 @@ class Attempt:
     def _take_over(self, partitions: Iterable[int]) -> dict[int, int]:
         """Take partitions over, and return from which offset each is to be read."""
         writers = {
-            partition: PartitionWriter(self._settings, partition, self._producer, self._crash)
-            for partition in partitions
+            partition: PartitionWriter(self._settings, partition, self._term, self._crash) for partition in partitions
         }
         committed = {partition: writer.open() for partition, writer in writers.items()}
         ends = partition_ends(self._admin.client, self._settings.marker_topic, writers) if writers else {}
@@ -176,10 +174,6 @@ class Attempt:
             "not tracked to their end, by its retention or by somebody's hand: messages that were started there are "
             "not redelivered; to go on without them, set redelivery-tracker.accept-lost-markers"
         )
-
-    def _producer(self, transactional_id: str) -> TransactionalProducer:
-        properties = {**self._settings.kafka, **self._settings.producer, "message.max.bytes": _LARGEST_BYTES}
-        return TransactionalProducer(transactional_id, properties)
 
     def _owns(self, partition: int) -> bool:
         return owned(partition, self._shard.index, self._shard.shards)

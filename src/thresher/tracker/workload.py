@@ -1,7 +1,7 @@
 """The tracker as a workload of a service: takes over a pair of topics, and has their markers tracked by shards.
 
-`TrackerTerm` is one take-over. There is no row in a database that says who leads: each partition's transactional id is
-the fence. A shard that was fenced ends the leadership, which has to be won again before anything is fenced anew.
+`TrackerTerm` is one take-over. There is no row in a database that says who leads: the committed offset of each
+partition does (`claims`), and each partition's transactional id is the fence.
 """
 
 import logging
@@ -17,6 +17,7 @@ from thresher.service.report import Observed
 from thresher.service.workload import Look
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
+from thresher.tracker.claims import claim_all, offsets_of, require_claim
 from thresher.tracker.metrics import WORDING
 from thresher.tracker.report import TrackerReport
 from thresher.tracker.settings import POLICY, TrackerSettings
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 SERVERS = ("broker",)
 # All that shards need.
 PRELOAD = ("thresher.tracker.shard",)
-_LOOK_SECONDS = 30.0
+_CLAIM_SECONDS, _TOPIC_SECONDS = 5.0, 30.0
 
 
 class TrackerWorkload:
@@ -60,11 +61,13 @@ class TrackerWorkload:
         """Nothing can be known to be wrong before the broker was asked."""
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "TrackerTerm | None":
-        """Judge the topics; the shards take their partitions over."""
+        """Judge the topics, and claim the partitions of the markers."""
         retention_ms = require_suitable(self.settings)
         if not wanted():
             return None
-        return TrackerTerm(term, self.settings, {"retention_ms": retention_ms, "hook": self._hook}, self._policy)
+        claim_all(self.settings, term)
+        more = {"retention_ms": retention_ms, "hook": self._hook, "term": term}
+        return TrackerTerm(term, self.settings, more, self._policy)
 
     def report(self, observed: Observed) -> TrackerReport:
         """Return what a tracker's pages add."""
@@ -107,8 +110,11 @@ class TrackerTerm:
 
     @contextmanager
     def watch(self) -> Iterator[Sequence[Look]]:
-        """Look at what the guarantees rest on: the settings of the topics."""
-        yield (Look(at="broker", run=self._look_at_topics, every_seconds=_LOOK_SECONDS),)
+        """Look at the claims, and at what the guarantees rest on: the settings of the topics."""
+        yield (
+            Look(at="broker", run=self._look_at_claims, every_seconds=_CLAIM_SECONDS),
+            Look(at="broker", run=self._look_at_topics, every_seconds=_TOPIC_SECONDS),
+        )
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Take in an event of a shard."""
@@ -127,6 +133,12 @@ class TrackerTerm:
     def taken_back(self) -> bool:
         """Whether a restore has superseded it: there is no database."""
         return False
+
+    def _look_at_claims(self) -> None:
+        settings = self._settings
+        facts = Admin.of(settings.kafka).topic(settings.marker_topic)
+        if facts is not None:
+            require_claim(settings, offsets_of(settings, range(facts.partitions)), self._term)
 
     def _look_at_topics(self) -> None:
         require_suitable(self._settings)
