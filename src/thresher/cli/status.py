@@ -1,8 +1,9 @@
-"""`thresher status`: how a running relay stands, asked over loopback HTTP."""
+"""`thresher status`: how a running relay or tracker stands, asked over loopback HTTP."""
 
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import typer
@@ -13,22 +14,28 @@ from thresher.core.topic_name import is_topic
 
 
 class RelayUnreachable(ThresherError):  # noqa: N818
-    """No relay answers there."""
+    """Nobody answers there."""
 
     retryable = True
 
 
 def status(
     at: Annotated[
-        str, typer.Option("--at", envvar="THRESHER_STATUS", help="Where the relay shows itself, HOST:PORT.")
+        str, typer.Option("--at", envvar="THRESHER_STATUS", help="Where the process shows itself, HOST:PORT.")
     ] = "127.0.0.1:8640",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a running relay has relayed, what is pending and for how long, shard by shard."""
+    """Show how a running relay or tracker stands: what it has done, what waits and for how long, shard by shard."""
     picture = ask(at)
     if as_json:
         emit_json(picture)
-        return
+    elif "marker_topic" in picture:
+        _show_tracker(picture)
+    else:
+        _show_relay(picture)
+
+
+def _show_relay(picture: dict[str, Any]) -> None:
     pending = picture["pending"]
     about = "" if picture["pending_exact"] in {True, None} else "about "
     oldest = "unknown" if pending is None else "none"
@@ -59,25 +66,58 @@ def status(
     )
     for what, why in picture["alarms"].items():
         note(f"alarm: rows of topic {what} wait: {why}" if is_topic(what) else f"alarm: {what}: {why}")
-    if picture["waiting_for"]:
-        note(f"it waits to take over: {picture['waiting_for']}")
     if picture["database_trouble"]:
         note(f"alarm: {picture['database_trouble']}")
+    _show_trouble(picture, aside={"database"})
+
+
+def _show_tracker(picture: dict[str, Any]) -> None:
+    out.print(f"tracker {picture['name']} of {picture['marker_topic']}: {picture['state']}", markup=False)
+    out.print(
+        f"in progress {picture['in_progress']:,.0f}, of them delayed {picture['delayed']:,.0f}, due "
+        f"{picture['due']:,.0f}, oldest {picture['oldest_in_progress_seconds']:.1f} s; "
+        f"started {picture['started']:,}, ended {picture['ended']:,}, redelivered {picture['redelivered']:,}, "
+        f"dead {picture['dead']:,}; markers not read {picture['marker_lag']:,.0f}"
+    )
+    table(
+        "Shards",
+        ["shard", "state", "attempt", "process", "in progress", "redelivered", "markers not read", "last error"],
+        [
+            [
+                str(shard["shard"]),
+                shard["state"],
+                str(shard["attempt"]),
+                f"{shard['host']}:{shard['pid']}" if shard["pid"] else "",
+                f"{shard['in_progress'] or 0:,.0f}",
+                f"{shard['redelivered']:,}",
+                f"{shard['marker_lag'] or 0:,.0f}",
+                shard["last_error"] or "",
+            ]
+            for shard in picture["shards"]
+        ],
+    )
+    _show_trouble(picture)
+
+
+def _show_trouble(picture: dict[str, Any], aside: Collection[str] = ()) -> None:
+    """Show what every process may wait for; servers that are `aside` were told of."""
+    if picture["waiting_for"]:
+        note(f"it waits to take over: {picture['waiting_for']}")
     for server, state in picture["servers"].items():
-        if server != "database" and not state["up"]:
+        if server not in aside and not state["up"]:
             note(f"alarm: its {server} does not answer: {state['trouble']}")
 
 
 def ask(at: str) -> dict[str, Any]:
-    """Return what the relay at HOST:PORT says of itself."""
+    """Return what the process at HOST:PORT says of itself."""
     host, _, port = at.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidInput(f"--at {at}: HOST:PORT is needed")
     try:
-        # To the relay itself, whatever proxy the environment names.
+        # To the process itself, whatever proxy the environment names.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"http://{host}:{port}/status", timeout=15) as answer:
             picture: dict[str, Any] = json.load(answer)
     except (OSError, urllib.error.URLError, ValueError) as error:
-        raise RelayUnreachable(f"no relay answers at {at} ({error}): is one running?") from error
+        raise RelayUnreachable(f"no relay or tracker answers at {at} ({error}): is one running?") from error
     return picture

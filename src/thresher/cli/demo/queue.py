@@ -126,9 +126,7 @@ def _play(bootstrap: str, messages: int, directory: Path) -> bool:
 
 
 def _await_tracker(tracker: DemoProcess, at: str, scene: Scene, live: Live) -> None:
-    while scene.status.get("state") != "leading" or not all(
-        shard.get("clock_seconds") for shard in scene.status["shards"]
-    ):
+    while not scene.status.get("ready"):
         time.sleep(_LOOK_SECONDS)
         _look(tracker, at, scene, live)
     scene.doing = "sending"
@@ -159,7 +157,7 @@ def _watch(tracker: DemoProcess, consumers: list[DemoProcess], at: str, scene: S
             scene.redelivered_before, scene.status = scene.redelivered, {}
             scene.doing = "the tracker was killed with -9, and started again"
             tracker.start()
-        elif scene.trackers_killed and scene.status.get("state") == "leading":
+        elif scene.trackers_killed and scene.status.get("ready"):
             scene.doing = "tracking again"
     # The last acks.
     time.sleep(_LOOK_SECONDS)
