@@ -43,7 +43,7 @@ class TrackedConsumers(Consumers):
     def _trackers(self) -> list[Started]:
         return [each for each in self._started if getattr(each, "tracks", False)]
 
-    def keep_up(self, *, newest_ended: bool) -> None:
+    def keep_up(self, *, newest_ended: bool) -> None:  # noqa: ARG002 - any of them
         while len(self._trackers) < TRACKERS:
             begun = self._begun({"tracker": True})
             begun.tracks = True  # type: ignore[attr-defined]
@@ -125,7 +125,7 @@ class TrackedQueues(MixedQueues):
                 markers.append(Timed(record.timestamp_ms, decode(record.value or b"")))
             except MarkerMalformed:
                 self._malformed += 1
-        self._held = Tracked(
+        self._tracked = Tracked(
             messages={
                 MessageId(each.partition, each.offset): identity_of(each.value or b"")
                 for each in records
@@ -143,14 +143,14 @@ class TrackedQueues(MixedQueues):
             confirmed=frozenset(name for name in self._load.confirmed if not name.startswith(f"{OTHER}/")),
             sent=frozenset(self._load.sent),
         )
-        self._tracked_verdict = TrackedVerdict.of(judge(self._held))
+        self._tracked_verdict = TrackedVerdict.of(judge(self._tracked))
         return self._tracked_verdict
 
     def wrong(self) -> list[str]:
         return [f"{self._malformed} records of the marker topic are no markers"] if self._malformed else []
 
     def figures(self) -> dict[str, int]:
-        held = self._held
+        held = self._tracked
         return {
             "sent": len(held.sent),
             "confirmed": len(held.confirmed),

@@ -1,8 +1,8 @@
 """The verdict on tracked queues: whether every message was processed or died, and none came again without need. Pure.
 
 1. Lost: a message that was confirmed, and that no consumer has ended in any of its deliveries, nor is a dead letter.
-2. Repeated: a message that was redelivered, or became a dead letter, although its End was there before its deadline; one
-   delivery of which came again twice; a message with two dead letters.
+2. Repeated: a message that was redelivered, or became a dead letter, although its End was there before its deadline;
+   one whose delivery came again twice; one with two dead letters.
 3. Early: one that came again before its deadline.
 4. Phantom: a message, or a dead letter, that nobody has sent.
 """
