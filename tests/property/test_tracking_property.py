@@ -160,7 +160,8 @@ class Walk:
         self.checked = len(self.log.decided)
 
 
-@settings(max_examples=150, deadline=None)
+# The same ones each time: a mutant is caught or not.
+@settings(max_examples=250, deadline=None, derandomize=True)
 @given(
     behind=st.sampled_from([4, 20, 1_000]),
     rewrite=st.sampled_from([500, 5_000, 10**9]),

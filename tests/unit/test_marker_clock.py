@@ -6,58 +6,71 @@ HOUR_MS = 3_600_000
 
 
 def anchored(timestamp_ms: int = 1_000_000, at: float = 50.0, **options: float) -> MarkerClock:
-    """A clock whose partition was read to its end."""
+    """A clock whose first mark was read."""
     clock = MarkerClock(**options)
+    clock.heard(at)
     clock.marker(timestamp_ms, at)
-    clock.answered(at, at_end=True)
+    clock.resume()
+    clock.caught_up(at)
     return clock
 
 
-def test_before_the_end_is_reached_timestamps_alone_count() -> None:
+def answer(clock: MarkerClock, *asked_at: float) -> None:
+    """Have the broker answer questions, all that was there having been read."""
+    for each in asked_at:
+        clock.heard(each)
+        clock.caught_up(each)
+
+
+def test_before_the_first_mark_timestamps_alone_count() -> None:
     clock = MarkerClock()
     assert clock.now_ms == 0
     assert clock.marker(1_000_000, 50.0) == 1_000_000
-    clock.answered(51.0, at_end=False)
-    clock.answered(52.0, at_end=False)
-    assert (clock.now_ms, clock.anchored) == (1_000_000, False)
+    answer(clock, 51.0, 52.0)
+    assert (clock.now_ms, clock.resumed_ms) == (1_000_000, None)
     assert clock.marker(1_000_000 + HOUR_MS, 52.0) == 1_000_000 + HOUR_MS, "history is read faster than it passed"
 
 
 def test_at_the_end_monotonic_time_counts_up_to_the_question() -> None:
     clock = anchored()
-    clock.answered(50.5, at_end=True)
+    answer(clock, 50.5)
     assert clock.now_ms == 1_000_500
-    clock.answered(51.0, at_end=True)
+    answer(clock, 51.0)
     assert clock.now_ms == 1_001_000
 
 
-def test_a_marker_that_was_not_read_yet_stops_the_clock() -> None:
+def test_what_was_not_read_stops_the_clock_until_it_was() -> None:
     clock = anchored()
-    clock.answered(51.0, at_end=False)
-    clock.answered(52.0, at_end=False)
+    for asked_at in (51.0, 52.0, 53.0):
+        clock.heard(asked_at)
     assert clock.now_ms == 1_000_000
-    clock.answered(52.5, at_end=True)
-    assert clock.now_ms == 1_000_500, "what passed before the last answer is not made up for"
+    clock.caught_up(52.0)
+    assert clock.now_ms == 1_002_000, "up to the question whose answer was read, and no further"
     assert clock.resumed_ms == 1_000_000, "an open hand-off is no silence"
 
 
-def test_a_silent_broker_stops_the_clock_and_grants_a_grace() -> None:
+def test_a_silent_broker_stops_the_clock_and_markers_have_to_be_shown_to_work_again() -> None:
     clock = anchored()
-    clock.answered(50.5, at_end=True)
-    clock.answered(50.5 + SILENT_SECONDS + 100, at_end=True)
-    assert clock.now_ms == 1_000_500
-    assert clock.resumed_ms == 1_000_500
-    clock.answered(50.5 + SILENT_SECONDS + 101, at_end=True)
-    assert clock.now_ms == 1_001_500
+    answer(clock, 50.5)
+    back = 50.5 + SILENT_SECONDS + 100
+    answer(clock, back)
+    assert (clock.now_ms, clock.resumed_ms) == (1_000_500, None)
+    clock.marker(1_000_500 + 103_000, back + 0.1)
+    assert clock.resumed_ms is None, "another's marker shows nothing"
+    clock.marker(1_000_500 + 103_100, back + 0.2)
+    clock.resume()
+    assert clock.resumed_ms == clock.now_ms == 1_000_500 + 103_100, "from the mark on, not from before the silence"
 
 
 def test_no_time_is_counted_twice() -> None:
     clock = anchored()
     clock.marker(1_000_400, 50.4)
-    clock.answered(50.5, at_end=True)
+    answer(clock, 50.5)
     assert clock.now_ms == 1_000_500
     clock.marker(1_000_450, 50.6)
     assert clock.now_ms == 1_000_500
+    clock.caught_up(50.2)
+    assert clock.now_ms == 1_000_500, "an older question"
 
 
 def test_it_never_goes_back_and_goes_on_from_where_it_is() -> None:
@@ -82,32 +95,23 @@ def test_a_jump_back_after_a_jump_forward_costs_nothing() -> None:
     assert clock.marker(1_001_200, 51.2) == 1_001_200 + SLACK_MS - 100
 
 
-def test_the_grace_after_a_start_begins_where_the_end_was_reached() -> None:
+def test_the_grace_after_a_start_begins_with_the_first_mark() -> None:
     clock = MarkerClock()
     clock.marker(1_000_000, 50.0)
     clock.marker(1_000_000 + HOUR_MS, 50.0)
-    clock.answered(50.0, at_end=True)
+    clock.resume()
     assert clock.resumed_ms == 1_000_000 + HOUR_MS
-
-
-def test_an_empty_partition_has_no_time() -> None:
-    clock = MarkerClock()
-    clock.answered(50.0, at_end=True)
-    clock.answered(51.0, at_end=True)
-    assert (clock.now_ms, clock.anchored) == (0, False)
 
 
 def test_monotonic_time_may_be_told_to_wait_for_markers() -> None:
     clock = anchored(use_now_after_seconds=2.0)
-    clock.answered(51.0, at_end=True)
-    clock.answered(52.0, at_end=True)
+    answer(clock, 51.0, 52.0)
     assert clock.now_ms == 1_000_000
-    clock.answered(53.0, at_end=True)
+    answer(clock, 53.0)
     assert clock.now_ms == 1_001_000
 
 
 def test_small_steps_add_up() -> None:
     clock = anchored()
-    for step in range(1, 1_001):
-        clock.answered(50.0 + step * 0.0333, at_end=True)
+    answer(clock, *(50.0 + step * 0.0333 for step in range(1, 1_001)))
     assert abs(clock.now_ms - 1_033_300) <= 1

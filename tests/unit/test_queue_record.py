@@ -102,7 +102,9 @@ def test_a_time_that_is_none_is_taken_for_absent(content: bytes) -> None:
     assert record_of(PLACE, b"", ((ENQUEUED_AT, content),), TIME).enqueued_at_ms == TIME
 
 
-@pytest.mark.parametrize("content", [*HOSTILE, b"1", b"9999999999-1", b"1-" + b"9" * 19, b"-2-2", b"1--2", b"-1-"])
+@pytest.mark.parametrize(
+    "content", [*HOSTILE, b"1", b"9999999999-1", b"1-" + b"9" * 19, b"-1-2", b"1--2", b"d-", b"d--1"]
+)
 def test_an_origin_that_is_none_is_taken_for_absent(content: bytes) -> None:
     assert record_of(PLACE, b"", ((ORIGIN_ID, content),), TIME).origin_id == PLACE
 
@@ -147,3 +149,10 @@ def test_no_header_breaks_what_an_application_reads(headers: Headers) -> None:
 def test_a_dead_letter_of_any_record_can_be_replayed(headers: Headers) -> None:
     record = record_of(PLACE, b"payload", headers, TIME)
     assert record_of(PLACE, b"payload", tuple(dead_headers(record, "why")), TIME) == record
+
+
+def test_a_header_whose_name_is_no_text_can_be_sent() -> None:
+    record = record_of(PLACE, b"", ((b"\xff-name".decode(errors="surrogateescape"), b"v"),), TIME)
+    for name, _ in headers_of(record):
+        name.encode()
+    assert (r"\xff-name", b"v") in headers_of(record)

@@ -69,7 +69,8 @@ def demo(
         DemoKind, typer.Argument(help="relay: an outbox to Kafka. queue: messages, consumers and the tracker.")
     ] = DemoKind.RELAY,
     records: Annotated[
-        int | None, typer.Option(help="Records, or messages: 20,000 or 10,000.", min=1000, max=1_000_000)
+        int | None,
+        typer.Option(help="Records, or messages, of which 20,000 at most.", min=1000, max=1_000_000),
     ] = None,
 ) -> None:
     """Bring up servers, write to an outbox, relay it on Spark, kill the relay on the way, and judge; or the same for a
@@ -81,7 +82,7 @@ def demo(
     if what is DemoKind.QUEUE:
         from thresher.cli.demo.queue import show as show_queue  # noqa: PLC0415
 
-        raise typer.Exit(0 if show_queue(records or 10_000) else 1)
+        raise typer.Exit(0 if show_queue(min(records or 10_000, 20_000)) else 1)
     from thresher.cli.demo.relay import show  # noqa: PLC0415
 
     raise typer.Exit(0 if show(records or 20_000) else 1)
@@ -121,7 +122,7 @@ def main() -> None:
         what = f"{error.name} is not installed" if error.name else str(error).splitlines()[0]
         complain(
             f"{what}: pip install 'thresher[relay]' for the relay and its commands, 'thresher[queue]' for queues, "
-            "'thresher[stack]' for local servers"
+            "'thresher[tracker]' for their tracker, 'thresher[stack]' for local servers"
         )
         sys.exit(2)
     except KeyboardInterrupt:

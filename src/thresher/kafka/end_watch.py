@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-# An answer that has not come by then is not waited for.
-_ANSWER_SECONDS = 3.0
+# An answer that has not come by then is not waited for. The client answers for all partitions at once: one whose leader
+# is away must not keep the others waiting for long.
+_ANSWER_SECONDS = 1.0
 
 
 class HighWatermark(NamedTuple):

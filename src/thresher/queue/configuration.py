@@ -178,7 +178,7 @@ class QueueConfig(Form):
     @classmethod
     def _limits(cls, given: dict[str, Any]) -> dict[str, int]:
         for queue, value in given.items():
-            if not str(value).isdigit() or not 1 <= int(value) <= _TEN_YEARS:
+            if not str(value).isdecimal() or not 1 <= int(value) <= _TEN_YEARS:
                 raise ValueError(f"{queue}: a whole number from 1 up is needed, not {value}")
         return {queue: int(value) for queue, value in given.items()}
 

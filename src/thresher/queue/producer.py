@@ -205,7 +205,7 @@ def _require_limits(delay: float, max_deliveries: int | None, ttl: float | None)
     """Return the milliseconds of a ttl. Raises `MessageInvalid` where a limit can be none."""
     if not 0 <= delay <= MOST_SECONDS:
         raise MessageInvalid(f"a delay of 0 to {MOST_SECONDS:g} seconds is needed, not {delay}")
-    if max_deliveries is not None and not 1 <= max_deliveries <= _MOST_DELIVERIES:
+    if max_deliveries is not None and not (type(max_deliveries) is int and 1 <= max_deliveries <= _MOST_DELIVERIES):
         raise MessageInvalid(f"max_deliveries is a number from 1 to {_MOST_DELIVERIES:,}, not {max_deliveries}")
     if ttl is not None and not 0.001 <= ttl <= _MOST_TTL_SECONDS:
         raise MessageInvalid(f"a ttl of 0.001 to {_MOST_TTL_SECONDS:g} seconds is needed, not {ttl}")

@@ -76,5 +76,10 @@ def offsets_of(settings: TrackerSettings, partitions: range | list[int]) -> dict
 
 def producer_of(settings: TrackerSettings, transactional_id: str) -> TransactionalProducer:
     """Return a producer before its `init`."""
-    properties = {**settings.kafka, **settings.producer, "message.max.bytes": _LARGEST_BYTES}
+    properties = {
+        **settings.kafka,
+        **settings.producer,
+        "message.max.bytes": _LARGEST_BYTES,
+        "batch.size": settings.batch_bytes,
+    }
     return TransactionalProducer(transactional_id, properties)

@@ -59,7 +59,7 @@ class _OwnKeys(QueueConfig):
     )
     memory_mb: int = Field(
         default=2_048,
-        ge=128,
+        ge=256,
         le=1_048_576,
         description="The most memory of a shard, in megabytes. A message in progress needs about 1.5 kB and its "
         "payload.",
@@ -164,11 +164,12 @@ def load_tracker_config(
 ) -> TrackerConfiguration:
     """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`."""
     variables = from_environment(TrackerForm, environment)
-    given = {key: value for key, value in (read(path) if path is not None else {}).items() if value is not None}
-    problems = [*_lift(given)]
-    lay_over(TrackerForm, given, variables.keys)
-    lay_over(TrackerForm, given, flags)
-    problems += _lift(given)
+    given: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for layer in (read(path) if path is not None else {}, variables.keys, flags):
+        named = {_key(str(name)): value for name, value in layer.items() if value is not None}
+        problems += _lift(named)
+        lay_over(TrackerForm, given, named)
     completed = complete(TrackerForm, given, problems=[*problems, *variables.problems], name_of=_name_in_file)
     for remark in variables.remarks:
         warn(completed.secrets.mask(remark))

@@ -38,11 +38,12 @@ class ChangeRefused(ThresherError):  # noqa: N818
 
 def dead_letters(config: QueueConfig) -> list[DeadLetter]:
     """Return the dead letters there are, the earliest first. Raises `BrokerLost` or `BrokerRefused`."""
-    found: dict[bytes, DeadLetter] = {}
+    # By partition: a key moves where some are added, and partitions have no order among them.
+    found: dict[tuple[int, bytes], DeadLetter] = {}
     for record in _records(config):
-        key = record.key or b""
+        key = (record.partition, record.key or b"")
         # An empty record takes a letter out; the last one of a key counts.
-        letter = None if record.value is None else _letter(record, key)
+        letter = None if record.value is None else _letter(record, key[1])
         if letter is None:
             found.pop(key, None)
         else:

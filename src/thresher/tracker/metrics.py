@@ -18,7 +18,7 @@ ERROR_KINDS = ("broker_lost", "producer_problem", "commit_unknown")
 _counter = partial(family, WORDING.label, MetricKind.COUNTER)
 _gauge = partial(family, WORDING.label, MetricKind.GAUGE)
 
-DEAD_KINDS = ("rejected", "max_deliveries", "ttl")
+DEAD_KINDS = ("rejected", "max_deliveries", "ttl", "refused")
 # Counted by shards, under these names.
 _BY_SHARD: dict[str, Family] = {
     "started": _counter("tracked_starts", "Starts of messages that were read.", "shard"),

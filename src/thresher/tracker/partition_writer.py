@@ -4,6 +4,8 @@
 2. Each transaction commits the group's offset under a name of its own. Where its outcome is not certain, a new producer
    ends it, and the name that the offset then has tells whether it was committed.
 3. Nobody is fenced without the partition's claim, which is looked for before and after. See `claims`.
+4. A writer that finds an offset which it has neither found before nor committed is at its end: another attempt at its
+   shard goes on from what it has not read.
 
 A crash leaves a transaction open at most, which the successor's `open` ends.
 """
@@ -35,7 +37,7 @@ _KNOWN_SECONDS = 10.0
 # How long the broker needs to end a transaction whose commit it has confirmed: the client would ask again after two
 # seconds where offsets alone follow sooner.
 _ENDING_SECONDS = 0.02
-_OF_RECORD = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME})
+_OF_RECORD = frozenset({Refusal.ROW, Refusal.SIZE})
 
 
 class RecordRefused(PipelineProblem):
@@ -71,12 +73,14 @@ class PartitionWriter:
         self._producer: TransactionalProducer | None = None
         # No other writer gives its transactions such names.
         self._name, self._number = uuid.uuid4().hex[:12], 0
+        # What lay beside the offset when it was last known.
+        self._known: str | None = None
         self._message_partitions, self._known_until = 1, float("-inf")
         self._committed_at = 0.0
 
     def open(self) -> int | None:
         """Take the partition over, and return the committed offset; None where there is none. Raises `Superseded`."""
-        found = self._renew()
+        found = self._renew(first=True)
         self._crash.reach(CrashPoint.RECOVERY_FENCED)
         return None if found is None else found.offset
 
@@ -86,22 +90,24 @@ class PartitionWriter:
             self._producer.discard()
             self._producer = None
 
-    def write(self, transaction: Transaction) -> Outcome:
+    def write(self, transaction: Transaction, now_ms: int) -> Outcome:
         """Do a transaction. Raises `Superseded`, `RecordRefused`, or a problem after which all is read again.
 
         A producer that was fenced is such a problem: whether its claim still holds, the next attempt finds out.
+        `now_ms` is the time of its records: a broker may refuse that of this machine.
         """
         name = f"{self._name}:{self._number}"
         self._number += 1
         self._crash.hold([fate.marker.message_id.offset for fate in transaction.fates] if self._crash.watched else ())
         self._crash.reach(CrashPoint.BEFORE_BEGIN)
         try:
-            return self._write(transaction, name)
+            return self._write(transaction, name, now_ms)
         except (CommitUnknown, OffsetsUnknown):
-            return Committed() if is_by(self._renew(), self._term, name) else Undone()
+            return Committed() if is_by(self._renew(in_doubt=name), self._term, name) else Undone()
 
-    def _write(self, transaction: Transaction, name: str) -> Outcome:
+    def _write(self, transaction: Transaction, name: str, now_ms: int) -> Outcome:
         producer = self._ready()
+        producer.now_ms = now_ms
         records = records_of(transaction, self._settings, self._partition, self._message_partition)
         if not records:
             time.sleep(max(0.0, self._committed_at + _ENDING_SECONDS - time.monotonic()))
@@ -116,7 +122,7 @@ class PartitionWriter:
         producer.send_offsets([offset], self._group)
         self._crash.reach(CrashPoint.BEFORE_COMMIT)
         producer.commit()
-        self._committed_at = time.monotonic()
+        self._committed_at, self._known = time.monotonic(), offset.metadata
         self._crash.reach(CrashPoint.COMMITTED)
         return Committed()
 
@@ -127,21 +133,29 @@ class PartitionWriter:
             raise ProducerProblem("the producer was given up")
         return self._producer
 
-    def _renew(self) -> GroupOffset | None:
-        """Replace the producer, and return the committed offset: nobody else can commit another one from here on."""
+    def _renew(self, *, first: bool = False, in_doubt: str | None = None) -> GroupOffset | None:
+        """Replace the producer, and return the committed offset: nobody else can commit another one from here on.
+
+        Raises `Superseded` where another leader has claimed the partition, and `ProducerFenced` where another attempt
+        has written since; the `first` time, all may have been written that there is.
+        """
         self.close()
-        self._offset()
+        self._offset(first, in_doubt)
         producer = producer_of(self._settings, self._settings.transactional_id(self._partition))
         producer.init(self._settings.marker_topic)
-        found = self._offset()
-        self._producer = producer
+        found = self._offset(first, in_doubt)
+        self._producer, self._known = producer, None if found is None else found.metadata
         return found
 
-    def _offset(self) -> GroupOffset | None:
-        """Return the committed offset. Raises `Superseded` where another leader has claimed the partition."""
+    def _offset(self, first: bool, in_doubt: str | None) -> GroupOffset | None:
         found = offsets_of(self._settings, [self._partition])
         require_claim(self._settings, found, self._term)
-        return found.get(self._partition)
+        offset = found.get(self._partition)
+        metadata = None if offset is None else offset.metadata
+        ours = metadata == self._known or (in_doubt is not None and is_by(offset, self._term, in_doubt))
+        if not first and not ours:
+            raise ProducerFenced(f"another attempt at this shard has written for partition {self._partition}")
+        return offset
 
     def _judged(self, faults: list[Undelivered]) -> Outcome:
         """Return what undelivered records mean: nothing took effect."""

@@ -30,6 +30,8 @@ class TrackerSettings:
     markers_per_commit: int = 1_000
     use_now_after_seconds: float = 0.0
     memory_bytes: int = 2_048 << 20
+    # The most bytes of a batch of records: the broker judges batches. Found out when it takes over.
+    batch_bytes: int = 1_000_000
     # Go on where markers were removed before they were read.
     accept_lost_markers: bool = False
 

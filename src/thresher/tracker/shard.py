@@ -4,6 +4,7 @@ The tracker pulls, and takes its partitions over before it pulls: nothing is rea
 partition that is added to the markers' topic is taken over when it is announced, and then read from its offset.
 """
 
+import contextlib
 import gc
 import os
 import time
@@ -12,6 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from confluent_kafka import KafkaException
 
 from thresher.core.errors import PipelineProblem
 from thresher.delivery.crash_points import CrashPoints
@@ -29,7 +32,7 @@ from thresher.tracker.protocol.tracking import Rules, Tracking
 from thresher.tracker.settings import TrackerSettings, owned
 
 _POLL_SECONDS, _RECORDS = 0.05, 2_000
-_MEMORY_SECONDS = 1.0
+_MEMORY_SECONDS, _RETENTION_SECONDS = 1.0, 30.0
 # Of the limit, the part beyond which nothing more is taken in.
 _FULL = 0.9
 # Of a reader: what is fetched ahead is memory that messages in progress cannot have.
@@ -87,6 +90,7 @@ class Attempt:
         self._meter = Meter(shard)
         self._writing = shard.step("write")
         self._memory_due = 0.0
+        self._retention_due = time.monotonic() + _RETENTION_SECONDS
 
     def open(self) -> None:
         """Take over the partitions that there are, and begin to read."""
@@ -122,25 +126,44 @@ class Attempt:
                 partitions[event.partition].tracking.reach(event.offset)
             elif isinstance(event, PartitionAdded):
                 self._add([event.partition])
-        for end in self._ends.look(partitions):
-            partitions[end.partition].tracking.answered(end.asked_at, end.offset)
+        self._look_at_ends()
 
     def go_on(self) -> None:
         """Do the next transaction of each partition."""
         for each in self._partitions.values():
+            # Many partitions take a while, which is no silence of the broker.
+            self._look_at_ends()
             transaction = each.tracking.next(time.monotonic())
             if transaction is None:
                 continue
             with self._writing:
-                outcome = each.writer.write(transaction)
+                outcome = each.writer.write(transaction, each.tracking.clock.now_ms)
             if isinstance(outcome, Committed):
                 each.tracking.committed(transaction, time.monotonic())
             elif isinstance(outcome, Refused):
                 each.tracking.refused(transaction, outcome.why)
             else:
                 each.tracking.undone(transaction)
+        self._look_at_retention()
         self._meter.tell({number: each.tracking for number, each in self._partitions.items()})
         self._require_memory()
+
+    def _look_at_ends(self) -> None:
+        for end in self._ends.look(self._partitions):
+            self._partitions[end.partition].tracking.answered(end.asked_at, end.offset)
+
+    def _look_at_retention(self) -> None:
+        """Go by the retention that the markers have now: a Start must be written anew before it is removed."""
+        now = time.monotonic()
+        if now < self._retention_due:
+            return
+        self._retention_due = now + _RETENTION_SECONDS
+        with contextlib.suppress(KafkaException):
+            found = self._admin.topic_config(self._settings.marker_topic)
+            rules = self._settings.rules(int(found["retention.ms"]))
+            for each in self._partitions.values():
+                each.tracking.change(rules)
+            self._rules = rules
 
     def _add(self, partitions: Iterable[int]) -> None:
         """Take partitions over that the reader has assigned to itself, and have them read from their offsets."""

@@ -1,5 +1,7 @@
 """Judges the topics that a tracker's promise rests on, before it takes over and while it leads."""
 
+from dataclasses import dataclass
+
 from confluent_kafka import KafkaException
 
 from thresher.kafka.admin import Admin
@@ -8,16 +10,29 @@ from thresher.queue.problem import TopicsUnsuitable
 from thresher.queue.topics import await_topics
 from thresher.tracker.settings import TrackerSettings
 
+_LEAST_BATCH, _MOST_BATCH = 1_000, 1_000_000
+# What a batch has besides its records.
+_HEAD = 512
 
-def require_suitable(settings: TrackerSettings) -> int:
-    """Return for how many milliseconds markers are kept; negative: for ever.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """For how many milliseconds markers are kept, negative: for ever; and the most bytes that all topics take."""
+
+    retention_ms: int
+    batch_bytes: int
+
+
+def require_suitable(settings: TrackerSettings) -> TopicFacts:
+    """Return what a tracker has to know of its topics.
 
     Raises `TopicsUnsuitable` where a topic is missing, or would lose markers or dead letters; `BrokerLost`.
     """
     admin = Admin.of(settings.kafka)
     try:
         await_topics(admin, [settings.message_topic, settings.marker_topic, settings.dead_topic])
-        markers, dead = (admin.topic_config(name) for name in (settings.marker_topic, settings.dead_topic))
+        names = (settings.message_topic, settings.marker_topic, settings.dead_topic)
+        messages, markers, dead = (admin.topic_config(name) for name in names)
     except KafkaException as error:
         raise broker_problem("the topics of the queues could not be judged", error.args[0]) from error
     marker_topic, dead_topic = settings.marker_topic, settings.dead_topic
@@ -32,4 +47,7 @@ def require_suitable(settings: TrackerSettings) -> int:
                 f"{setting} of {topic} is {given[setting]}: {why}; set it to {wanted} and see what "
                 "'thresher queue init' says of the rest"
             )
-    return int(markers["retention.ms"])
+    smallest = min(int(each["max.message.bytes"]) for each in (messages, markers, dead))
+    return TopicFacts(
+        retention_ms=int(markers["retention.ms"]), batch_bytes=max(_LEAST_BATCH, min(_MOST_BATCH, smallest - _HEAD))
+    )

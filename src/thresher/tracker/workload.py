@@ -7,6 +7,7 @@ partition does (`claims`), and each partition's transactional id is the fence.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -62,12 +63,13 @@ class TrackerWorkload:
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "TrackerTerm | None":
         """Judge the topics, and claim the partitions of the markers."""
-        retention_ms = require_suitable(self.settings)
+        facts = require_suitable(self.settings)
         if not wanted():
             return None
         claim_all(self.settings, term)
-        more = {"retention_ms": retention_ms, "hook": self._hook, "term": term}
-        return TrackerTerm(term, self.settings, more, self._policy)
+        settings = replace(self.settings, batch_bytes=facts.batch_bytes)
+        more = {"retention_ms": facts.retention_ms, "hook": self._hook, "term": term}
+        return TrackerTerm(term, settings, more, self._policy)
 
     def report(self, observed: Observed) -> TrackerReport:
         """Return what a tracker's pages add."""

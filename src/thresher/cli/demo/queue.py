@@ -23,6 +23,7 @@ from rich.table import Table
 from thresher.cli.demo.process import DemoProcess
 from thresher.cli.output import complain, err, fetching, out, table
 from thresher.cli.status import RelayUnreachable, ask
+from thresher.core.errors import ThresherError
 from thresher.core.signals import stopped_by_signals
 from thresher.devstack.ports import free_port
 from thresher.devstack.stack import Stack
@@ -126,7 +127,10 @@ def _play(bootstrap: str, messages: int, directory: Path) -> bool:
 
 
 def _await_tracker(tracker: DemoProcess, at: str, scene: Scene, live: Live) -> None:
+    deadline = time.monotonic() + _REST_SECONDS
     while not scene.status.get("ready"):
+        if time.monotonic() > deadline:
+            raise ThresherError(f"the tracker is not ready after {_REST_SECONDS:g} s: {scene.status.get('reason')}")
         time.sleep(_LOOK_SECONDS)
         _look(tracker, at, scene, live)
     scene.doing = "sending"
@@ -142,7 +146,7 @@ def _look(tracker: DemoProcess, at: str, scene: Scene, live: Live) -> None:
 def _watch(tracker: DemoProcess, consumers: list[DemoProcess], at: str, scene: Scene, live: Live) -> None:
     """Look on until everything was processed; kill a consumer, then the tracker, in the middle of it."""
     deadline = time.monotonic() + _SECONDS + _REST_SECONDS
-    while not scene.done and time.monotonic() < deadline:
+    while not (scene.done and scene.redelivered) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
         _look(tracker, at, scene, live)
         for consumer in consumers[scene.consumers_killed :]:
@@ -243,6 +247,7 @@ def _judge(scene: Scene) -> bool:
             ("no consumer was killed", scene.consumers_killed > 0),
             ("the tracker was not killed", scene.trackers_killed > 0),
             ("too few messages were sent", scene.sent == scene.messages),
+            ("nothing was redelivered", scene.redelivered > 0),
         )
         if not there
     ]

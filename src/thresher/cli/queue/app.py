@@ -82,6 +82,12 @@ def send(
     config: ConfigFile = None,
     header: Annotated[list[str] | None, typer.Option(help="A header, as name=value; may be repeated.")] = None,
     delay: Annotated[float, typer.Option(help="Seconds until it is delivered. A tracker has to run.", min=0)] = 0.0,
+    own_max_deliveries: Annotated[
+        int | None, typer.Option(help="Deliveries of these messages at most, whatever their queue's limit is.", min=1)
+    ] = None,
+    own_ttl: Annotated[
+        float | None, typer.Option(help="Seconds after their first start in which they come again.", min=0.001)
+    ] = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Send a message for each line of standard input, without its line end.")
     ] = False,
@@ -90,8 +96,6 @@ def send(
     as_json: JsonLines = False,
 ) -> None:
     """Send a message, or one for each line, and print each id once the broker has the message.
-
-    --max-deliveries and --ttl, in milliseconds, are the messages' own, whatever limits their queue has.
 
     Standard input is sent as it is, with a line end at its end. With --lines, reading stops at the first message that
     fails, and the messages before it are waited for. Exit codes: 1 a message was refused, or whether it was sent is
@@ -107,12 +111,7 @@ def send(
         problems.append("--lines: the messages are lines of standard input, so leave PAYLOAD out")
     loaded = load_config(config, flags, problems)
     reached(loaded, [loaded.message_topic])
-    ttl_ms = flags.get("ttl")
-    limits: dict[str, Any] = {
-        "delay": delay,
-        "max_deliveries": flags.get("max-deliveries"),
-        "ttl": None if ttl_ms is None else ttl_ms / 1000,
-    }
+    limits: dict[str, Any] = {"delay": delay, "max_deliveries": own_max_deliveries, "ttl": own_ttl}
     with QueueService(loaded) as service, service.queue(id_).producer() as producer:
         if lines:
             send_lines(producer, sys.stdin.buffer, headers, partial(_print_id, as_json=as_json), **limits)

@@ -27,13 +27,16 @@ class MarkerMalformed(ThresherError, ValueError):  # noqa: N818
 
 
 class MessageId(NamedTuple):
-    """A message's place in the message topic. A redelivered message has a new one."""
+    """A message's place in the message topic. A redelivered message has a new one.
+
+    A message that was sent with a delay has no place yet: its partition is -1, written `d`.
+    """
 
     partition: int
     offset: int
 
     def __str__(self) -> str:
-        return f"{self.partition}-{self.offset}"
+        return f"{'d' if self.partition == -1 else self.partition}-{self.offset}"
 
 
 class MarkerType(IntEnum):
@@ -46,7 +49,7 @@ class MarkerType(IntEnum):
 
 _TYPES = frozenset(map(int, MarkerType))
 # The fields of a Start that are absent where they are None.
-_OF_START = ("enqueued_at_ms", "max_deliveries", "ttl_ms", "first_started_ms", "read_to", "timeout_ms")
+_OF_START = ("max_deliveries", "ttl_ms", "first_started_ms", "read_to", "timeout_ms")
 
 
 # Not frozen, nor is a record: one is made for each message and each ack, and freezing it takes longer than the rest.
@@ -98,6 +101,8 @@ def encode(marker: Marker) -> bytes:
         message.redeliver_after_ms = marker.redeliver_after_ms
     if marker.type is MarkerType.START:
         _add_start(message, marker)
+    if marker.enqueued_at_ms is not None:
+        message.enqueued_at_ms = marker.enqueued_at_ms
     if marker.origin_id is not None:
         message.origin_id.partition, message.origin_id.offset = marker.origin_id
     if marker.reject_reason is not None:

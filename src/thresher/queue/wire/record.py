@@ -77,7 +77,13 @@ def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
     ]
     if record.first_started_ms is not None:
         own.append((FIRST_STARTED, str(record.first_started_ms).encode()))
-    return [*record.headers, *own, *limit_headers(record.max_deliveries, record.ttl_ms)]
+    given = [(_sendable(name), value) for name, value in record.headers]
+    return [*given, *own, *limit_headers(record.max_deliveries, record.ttl_ms)]
+
+
+def _sendable(name: str) -> str:
+    """Return a header's name; where it is no text, with its bytes escaped: the client takes text alone."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def limit_headers(max_deliveries: int | None, ttl_ms: int | None) -> list[tuple[str, bytes | None]]:
@@ -98,10 +104,10 @@ def _message_id(content: bytes | None, otherwise: MessageId) -> MessageId:
 
 
 def parse_message_id(content: bytes) -> MessageId | None:
-    """Return the message id that a text is; None where it is none. One that was sent with a delay has partition -1."""
-    partition, _, offset = content.rpartition(b"-")
-    if partition != b"-1" and not (partition.isdigit() and len(partition) <= 9):
+    """Return the message id that a text is; None where it is none."""
+    partition, _, offset = content.partition(b"-")
+    if partition != b"d" and not (partition.isdigit() and len(partition) <= 9):
         return None
     if not offset.isdigit() or len(offset) > 19 or int(offset) >= 2**63:
         return None
-    return MessageId(int(partition), int(offset))
+    return MessageId(-1 if partition == b"d" else int(partition), int(offset))

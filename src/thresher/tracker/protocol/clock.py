@@ -2,14 +2,14 @@
 
 1. A marker's timestamp, which the broker gave it, sets the clock forward. It never goes back: timestamps that go back
    are counted on from where the clock is.
-2. Monotonic time counts only up to a moment at which the broker was asked for its end, if all that was there then has
-   been read. A broker that does not answer, and markers that were not read yet, leave the clock where it is.
-3. Once the end was reached for the first time, timestamps cannot set the clock further ahead than monotonic time and a
-   slack: a broker whose clock jumps forward expires nothing.
-4. After a start, and after the broker was silent, there was a time at which nobody could write a marker. `resumed_ms`
-   says when that ended.
+2. Monotonic time counts only up to a moment at which the broker was asked for its end, once all that was there then has
+   been read. Until that, the clock stands where the markers have set it.
+3. A broker that does not answer for a while was silent: that time does not count, and nobody could write a marker.
+   `resumed_ms` says when a fresh mark showed that markers can be written again; it is None until then, as at the start.
+4. After the first mark, timestamps cannot set the clock further ahead than monotonic time and a slack: a broker whose
+   clock jumps forward expires nothing.
 
-Wall time is never read. Milliseconds, as timestamps have; `at` is monotonic, in seconds.
+Wall time is never read. Milliseconds, as timestamps have; moments are monotonic, in seconds.
 """
 
 # How far timestamps may run ahead of monotonic time, in all: brokers' clocks differ by as much, and drift.
@@ -28,21 +28,17 @@ class MarkerClock:
         self._timestamp_ms: int | None = None
         # What is added to timestamps, so that they go on where the clock is.
         self._shift = 0.0
-        # When the end was first reached, and what the clock said then.
+        # When the first mark was read, and what the clock said then.
         self._anchor: tuple[float, float] | None = None
-        # When the broker was last asked with success, and when a marker was read last.
-        self._asked_at = self._marker_at = float("-inf")
-        self.resumed_ms = 0
+        # When the broker was last asked with success; up to when time was counted, or never will be; and when a marker
+        # was read last.
+        self._asked_at = self._counted_to = self._marker_at = float("-inf")
+        self.resumed_ms: int | None = None
 
     @property
     def now_ms(self) -> int:
         """What it says; 0 before the first marker."""
         return int(self._now)
-
-    @property
-    def anchored(self) -> bool:
-        """Whether the end was reached once."""
-        return self._anchor is not None
 
     def marker(self, timestamp_ms: int, at: float) -> int:
         """Take in the timestamp of a marker that was read at that moment, and return what the clock says."""
@@ -60,15 +56,21 @@ class MarkerClock:
         self._marker_at = at
         return int(self._now)
 
-    def answered(self, asked_at: float, *, at_end: bool) -> None:
-        """The broker has said where its end was at that moment; `at_end`: all that is before it has been read."""
-        last, self._asked_at = self._asked_at, asked_at
-        if asked_at - last > SILENT_SECONDS:
-            # It stands still over the silence.
-            self.resumed_ms = self.now_ms
-        elif at_end and self.anchored:
-            counted_from = max(last, self._marker_at + self._delay)
+    def heard(self, asked_at: float) -> None:
+        """The broker has answered a question of that moment."""
+        if asked_at - self._asked_at > SILENT_SECONDS:
+            self.resumed_ms, self._counted_to = None, asked_at
+        self._asked_at = max(self._asked_at, asked_at)
+
+    def caught_up(self, asked_at: float) -> None:
+        """All that was there when the broker was asked, at that moment, has been read."""
+        if self._anchor is not None:
+            counted_from = max(self._counted_to, self._marker_at + self._delay)
             self._now += max(0.0, asked_at - counted_from) * 1000
-        if at_end and not self.anchored and self._timestamp_ms is not None:
-            self._anchor = (asked_at, self._now)
-            self.resumed_ms = self.now_ms
+        self._counted_to = max(self._counted_to, asked_at)
+
+    def resume(self) -> None:
+        """The marker that was taken in last is a mark that was written after the start, or after the silence."""
+        if self._anchor is None:
+            self._anchor = (self._marker_at, self._now)
+        self.resumed_ms = self.now_ms

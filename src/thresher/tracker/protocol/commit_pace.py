@@ -1,6 +1,7 @@
 """When the offset is committed: after so many markers or a second, and at most five times a second."""
 
 _SECONDS, _LEAST_SECONDS = 1.0, 0.2
+_DAY_SECONDS = 86_400.0
 
 
 class CommitPace:
@@ -19,9 +20,9 @@ class CommitPace:
         since = at - self._at
         return since >= _LEAST_SECONDS and (self._since >= self._markers or since >= _SECONDS)
 
-    def is_new(self, offset: int) -> bool:
-        """Whether this offset is another than was committed."""
-        return offset != self._committed
+    def is_new(self, offset: int, at: float) -> bool:
+        """Whether this offset is another than was committed, or that was long ago: a broker forgets idle groups."""
+        return offset != self._committed or at - self._at > _DAY_SECONDS
 
     def committed(self, offset: int, at: float) -> None:
         """The offset is committed."""

@@ -12,7 +12,7 @@ def fate_of(message: Started, limit: Limit, now_ms: int) -> Fate:
     marker.key = message.queue
     marker.origin_id = marker.origin_id or marker.message_id
     if message.reject_reason is not None:
-        return Dead(marker=marker, reason=message.reject_reason, kind="rejected")
+        return Dead(marker=marker, reason=message.reject_reason, kind=message.reject_kind)
     if message.id[0] != SYNTHETIC:
         # One that was sent with a delay has not been delivered yet.
         marker.first_started_ms = marker.first_started_ms or message.started_ms

@@ -16,15 +16,19 @@ class Marks:
         self._written: tuple[int, int] | None = None
         # What the clock said before the last one was written that was read back; None before the first.
         self.confirmed_ms: int | None = None
+        # The number of one that was written to show that markers can be written again.
+        self._fresh: int | None = None
 
     @property
     def on_its_way(self) -> bool:
         """Whether one was written and not read back."""
         return self._written is not None
 
-    def new(self, now_ms: int) -> tuple[int, int]:
-        """Return one to write: its number, and what the clock says."""
-        return self._draw(), now_ms
+    def new(self, now_ms: int, *, fresh: bool = False) -> tuple[int, int]:
+        """Return one to write: its number, and what the clock says. `fresh`: markers may not have been writable."""
+        number = self._draw()
+        self._fresh = number if fresh else self._fresh
+        return number, now_ms
 
     def written(self, mark: tuple[int, int] | None) -> None:
         """Take in that one is committed, if there was one."""
@@ -36,3 +40,7 @@ class Marks:
             return False
         self.confirmed_ms, self._written = self._written[1], None
         return True
+
+    def is_fresh(self, id_: Id) -> bool:
+        """Whether the mark of this id shows that markers can be written again."""
+        return self._fresh is not None and id_ == (SYNTHETIC, self._fresh)

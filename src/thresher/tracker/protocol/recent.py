@@ -13,29 +13,32 @@ from thresher.tracker.protocol.state import Id
 # milliseconds.
 WINDOW = 100_000
 
+_Noted = dict[Id, tuple[int, Any]]
+
 
 class RecentMarkers:
-    """The last marker of each message, among the last markers of a partition."""
+    """The last marker of each message, and the last that no KeepAlive changes, among the last of a partition."""
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window
         self._first = 0
-        self._before: dict[Id, tuple[int, Any]] = {}
-        self._now: dict[Id, tuple[int, Any]] = {}
+        # The older and the newer half: Ends and rejects, and KeepAlives.
+        self._final: tuple[_Noted, _Noted] = ({}, {})
+        self._kept: tuple[_Noted, _Noted] = ({}, {})
 
     def note(self, id_: Id, offset: int, marker: Any) -> None:
-        """Remember a message's marker, which was read at this offset. A KeepAlive takes back no End and no reject."""
+        """Remember a message's marker, which was read at this offset."""
         if offset - self._first > self._window:
-            self._before, self._now, self._first = self._now, {}, offset
-        before = self._now.get(id_) or self._before.get(id_)
-        if before is not None and marker.type == MarkerType.KEEPALIVE and is_last(before[1]):
-            marker = before[1]
-        self._now[id_] = (offset, marker)
+            self._final, self._kept, self._first = (self._final[1], {}), (self._kept[1], {}), offset
+        (self._final if is_last(marker) else self._kept)[1][id_] = (offset, marker)
 
     def after(self, id_: Id, offset: int) -> Any | None:
-        """Return the message's last marker if it is not before this offset."""
-        found = self._now.get(id_) or self._before.get(id_)
-        return None if found is None or found[0] < offset else found[1]
+        """Return the message's last marker that is not before this offset. A KeepAlive takes back no End, no reject."""
+        for older, newer in (self._final, self._kept):
+            found = newer.get(id_) or older.get(id_)
+            if found is not None and found[0] >= offset:
+                return found[1]
+        return None
 
 
 def is_last(marker: Any) -> bool:

@@ -15,6 +15,8 @@ _LEAST_SWEPT = 1_000
 _GRACE_PART, _MOST_GRACE_MS = 2, 30_000
 
 _TAKEN = -1
+# Later than any deadline.
+_NEVER_MS = 2**62
 # The partition of ids that no record has: messages that were sent with a delay, and a tracker's own marks.
 SYNTHETIC = -1
 
@@ -25,7 +27,7 @@ class Started:
     """One message in progress. Not a dataclass: there may be millions."""
 
     __slots__ = (
-        "content", "deadline_ms", "id", "offset", "patience_ms", "queue", "queued_ms", "reject_reason",
+        "content", "deadline_ms", "id", "offset", "patience_ms", "queue", "queued_ms", "reject_kind", "reject_reason",
         "started_ms", "undelivered", "written_ms",
     )  # fmt: skip
 
@@ -40,7 +42,9 @@ class Started:
         # The time-out that the deadline rests on; 0 where nobody is waited for: a delay, a nack, a reject.
         self.patience_ms = 0
         self.undelivered = False
+        # Why it is to become a dead letter, and by whom: its application, or the topic of its queue.
         self.reject_reason: str | None = None
+        self.reject_kind = "rejected"
 
 
 class Messages:
@@ -155,8 +159,8 @@ class Messages:
             heapq.heappush(self._by_offset, each)
         return [message for _, _, message in taken]
 
-    def next_deadline_ms(self, resumed_ms: int) -> int | None:
-        """Return when the next message is due; `resumed_ms` is when markers could be written again."""
+    def next_deadline_ms(self, resumed_ms: int | None) -> int | None:
+        """Return when the next message is due; `resumed_ms` is when markers could be written again, None: not yet."""
         while self._by_deadline:
             queued, _, message = self._by_deadline[0]
             if message.content is None or queued != message.queued_ms:
@@ -169,7 +173,7 @@ class Messages:
             self._queue(message, due)
         return None
 
-    def take_due(self, until_ms: int, resumed_ms: int) -> Iterator[Started]:
+    def take_due(self, until_ms: int, resumed_ms: int | None) -> Iterator[Started]:
         """Yield the messages that are due by then, earliest first. Each is queued again by `put_back`."""
         while (due := self.next_deadline_ms(resumed_ms)) is not None and due <= until_ms:
             _, _, message = heapq.heappop(self._by_deadline)
@@ -215,7 +219,9 @@ def _is_current(offset: int, _: int, message: Started) -> bool:
     return message.content is not None and message.offset == offset
 
 
-def _with_grace(message: Started, resumed_ms: int) -> int:
+def _with_grace(message: Started, resumed_ms: int | None) -> int:
     if not message.patience_ms:
         return 0
+    if resumed_ms is None:
+        return _NEVER_MS
     return resumed_ms + min(message.patience_ms // _GRACE_PART, _MOST_GRACE_MS)

@@ -14,7 +14,7 @@ anew. See `recent` for the markers that come between.
 """
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -35,8 +35,13 @@ from thresher.tracker.protocol.transaction import Fate, Redelivered, Transaction
 MOST_MESSAGES, MOST_BYTES = 1_000, 4_000_000
 # A Start is written anew when it is so many markers behind, and so many times as many as are in progress.
 MOST_BEHIND, _BEHIND_FACTOR = 1_000_000, 4
+# By what a message is known: its origin id, and when it was sent first.
+Origin = tuple[int, int, int]
 # Longer than any retention.
 _LONGEST_MS = 10 * 365 * 86_400_000
+
+# More than are asked while a consumer's transaction is open.
+_QUESTIONS = 64
 
 START, END = int(MarkerType.START), int(MarkerType.END)
 
@@ -73,9 +78,11 @@ class Tracking:
         self._marks, self._copies = Marks(draw), Copies(start, rules.window)
         self._pace = CommitPace(start, rules.markers_per_commit)
         # Ends that were written with fates, and not read back.
-        self._own_ends: set[tuple[Id, Id | None]] = set()
+        self._own_ends: set[tuple[Id, Origin]] = set()
         self._most = MOST_MESSAGES
         self._high = start
+        # When the broker was asked for its end, and what it said, where not all before that was read yet.
+        self._questions: deque[tuple[float, int]] = deque(maxlen=_QUESTIONS)
 
     @property
     def decides(self) -> bool:
@@ -93,10 +100,21 @@ class Tracking:
         oldest = self.messages.oldest(1, lambda _: True)
         return max(0, self.clock.now_ms - oldest[0].started_ms) / 1000 if oldest else 0.0
 
+    def _catch_up(self) -> None:
+        while self._questions and self._questions[0][1] <= self.position:
+            self.clock.caught_up(self._questions.popleft()[0])
+
+    def change(self, rules: Rules) -> None:
+        """Go by other rules from now on."""
+        self._rules = rules
+
     def take(self, offset: int, timestamp_ms: int, key: bytes, content: bytes, at: float) -> None:
         """Take in the next marker. One that cannot be read is counted, and passed over."""
         now = self.clock.marker(timestamp_ms, at)
         self.position = offset + 1
+        if self._questions and self._questions[0][1] <= offset:
+            # All before this marker was read: time counts up to when the broker was asked.
+            self._catch_up()
         self._pace.taken()
         try:
             marker = parse(content)
@@ -117,20 +135,22 @@ class Tracking:
     def reach(self, offset: int) -> None:
         """Take in that there is no marker before this offset that was not taken in."""
         self.position = max(self.position, offset)
+        self._catch_up()
 
     def answered(self, asked_at: float, high: int) -> None:
         """Take in what the broker, asked at that moment, says of its high watermark."""
         self._high = high
-        # The last marker may be days old: the first mark brings the broker's time of now.
-        self.clock.answered(asked_at, at_end=self.decides and self.position >= high)
+        self.clock.heard(asked_at)
+        self._questions.append((asked_at, high))
+        self._catch_up()
 
     def next(self, at: float) -> Transaction | None:
         """Return the next transaction; None while there is nothing to do."""
         now, confirmed = self.clock.now_ms, self._marks.confirmed_ms
         if not self._marks.on_its_way:
-            if confirmed is None:
-                return Transaction(offset=self._offset(), mark=self._marks.new(now))
-            due = self.messages.next_deadline_ms(self.clock.resumed_ms) if self.clock.anchored else None
+            if confirmed is None or self.clock.resumed_ms is None:
+                return Transaction(offset=self._offset(), mark=self._marks.new(now, fresh=True))
+            due = self.messages.next_deadline_ms(self.clock.resumed_ms)
             if due is not None and due <= confirmed:
                 return self._redelivering(confirmed, now)
             if due is not None and due <= now:
@@ -140,7 +160,7 @@ class Tracking:
         if not self._pace.is_due(at):
             return None
         offset = self._offset()
-        return Transaction(offset=offset) if self._pace.is_new(offset) else None
+        return Transaction(offset=offset) if self._pace.is_new(offset, at) else None
 
     def committed(self, transaction: Transaction, at: float) -> None:
         """Take in that a transaction took effect."""
@@ -150,7 +170,8 @@ class Tracking:
             self._copies.written(transaction.messages, transaction.copies[0].read_to or 0)
             self.counts["rewritten"] += len(transaction.copies)
         for message, fate in zip(transaction.messages, transaction.fates, strict=False):
-            self._own_ends.add((message.id, fate.marker.origin_id))
+            origin = fate.marker.origin_id or fate.marker.message_id
+            self._own_ends.add((message.id, (*origin, fate.marker.enqueued_at_ms or 0)))
             self.messages.remove(message)
             if isinstance(fate, Redelivered):
                 self.counts["redelivered"] += 1
@@ -165,7 +186,8 @@ class Tracking:
         Fewer messages follow, until one alone is refused: it becomes a dead letter.
         """
         if len(transaction.messages) == 1 and isinstance(transaction.fates[0], Redelivered):
-            transaction.messages[0].reject_reason = f"the queue's topic refuses the message: {why}"
+            message = transaction.messages[0]
+            message.reject_reason, message.reject_kind = f"the queue's topic refuses the message: {why}", "refused"
         self._most = max(1, len(transaction.messages) // 2)
         self.undone(transaction)
 
@@ -214,7 +236,10 @@ class Tracking:
             return
         later = self._copies.later(id_, read_to)
         if later is not None and later.type == END:
-            return
+            if not later.HasField("origin_id") or _origin_of(later) == _origin_of(marker):
+                return
+            # It ended another message that had the same id.
+            later = None
         message = self.messages.add(
             id_,
             marker.key or key,
@@ -232,6 +257,8 @@ class Tracking:
     def _end(self, id_: Id, marker: Any, offset: int) -> None:
         if self._marks.read_back(id_):
             self._copies.rebuilt()
+            if self._marks.is_fresh(id_):
+                self.clock.resume()
             return
         message = self.messages.get(id_)
         if marker.HasField("origin_id"):
@@ -243,7 +270,8 @@ class Tracking:
             self.messages.remove(message)
             self._copies.ended(message, offset, marker)
             return
-        if id_[0] != SYNTHETIC and not self._is_own(id_, marker):
+        # Of marks of earlier trackers nothing is known, nor need be.
+        if not self._is_own(id_, marker) and id_[0] != SYNTHETIC:
             self.counts["unknown_ends"] += 1
         self._copies.unknown(id_, offset, marker)
 
@@ -324,10 +352,11 @@ def _fitting(sizes: list[int]) -> int:
     return next((place + 1 for place, size in enumerate(accumulate(sizes)) if size > MOST_BYTES), len(sizes))
 
 
-def _origin_of(marker: Any) -> Id:
+def _origin_of(marker: Any) -> Origin:
+    """Return by what a message is known: an id comes again where the message topic was made anew."""
     given = marker.origin_id if marker.HasField("origin_id") else marker.message_id
-    return (given.partition, given.offset)
+    return (given.partition, given.offset, marker.enqueued_at_ms)
 
 
-def _origin(content: bytes | None) -> Id:
+def _origin(content: bytes | None) -> Origin:
     return _origin_of(parse(content or b""))

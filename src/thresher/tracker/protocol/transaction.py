@@ -45,4 +45,10 @@ def mark(number: int) -> Marker:
 
 def end_of(fate: Fate) -> Marker:
     """Return the End of a message that has a fate. It ends no other one that has come to have the same id."""
-    return Marker(type=MarkerType.END, message_id=fate.marker.message_id, origin_id=fate.marker.origin_id)
+    marker = fate.marker
+    return Marker(
+        type=MarkerType.END,
+        message_id=marker.message_id,
+        origin_id=marker.origin_id,
+        enqueued_at_ms=marker.enqueued_at_ms,
+    )

@@ -1,0 +1,196 @@
+"""A transaction's outcome is certain: the offset's name tells, and whoever finds another's has to read again."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from thresher.core.errors import Superseded
+from thresher.delivery.crash_points import CrashPoints
+from thresher.kafka.group_offsets import GroupOffset
+from thresher.kafka.producer_problem import CommitUnknown, OffsetsUnknown, ProducerFenced, ProducerProblem
+from thresher.kafka.refusal import Refusal
+from thresher.kafka.transactional import Undelivered
+from thresher.queue.wire.marker import Marker, MarkerType, MessageId
+from thresher.tracker import partition_writer
+from thresher.tracker.partition_writer import Committed, PartitionWriter, RecordRefused, Refused, Undone
+from thresher.tracker.protocol.transaction import Redelivered, Transaction
+from thresher.tracker.settings import TrackerSettings
+
+SETTINGS = TrackerSettings(message_topic="m", marker_topic="k", dead_topic="m.dead", kafka={})
+MARK = Transaction(offset=5, mark=(1, 0))
+
+
+class Broker:
+    """The committed offset, and how the next commits end."""
+
+    def __init__(self) -> None:
+        self.offset: GroupOffset | None = None
+        self.inits = 0
+        # Of the next commit: whether it takes effect, and what is raised.
+        self.ending: tuple[bool, type[Exception] | None] = (True, None)
+        self.faults: list[Undelivered] = []
+        self.before_init: Callable[[], None] = lambda: None
+        self.now_ms: list[int] = []
+
+    def found(self, *_: object) -> dict[int, GroupOffset]:
+        return {} if self.offset is None else {0: self.offset}
+
+    def commit_as(self, metadata: str, offset: int = 3) -> None:
+        self.offset = GroupOffset(topic="k", partition=0, offset=offset, metadata=metadata)
+
+
+class Producer:
+    """A producer of that broker."""
+
+    spent = False
+    now_ms = 0
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._sent: GroupOffset | None = None
+
+    def init(self, _: str) -> None:
+        self._broker.before_init()
+        self._broker.inits += 1
+
+    def begin(self) -> None:
+        self._broker.now_ms.append(self.now_ms)
+
+    def produce(self, records: Any) -> None:
+        list(records)
+
+    def flush(self) -> list[Undelivered]:
+        faults, self._broker.faults = self._broker.faults, []
+        return faults
+
+    def send_offsets(self, offsets: list[GroupOffset], _: object) -> None:
+        (self._sent,) = offsets
+
+    def commit(self) -> None:
+        takes_effect, error = self._broker.ending
+        self._broker.ending = (True, None)
+        if takes_effect:
+            self._broker.offset = self._sent
+        if error is not None:
+            raise error("a slow answer")
+
+    def partitions(self, _: str) -> int:
+        return 1
+
+    def discard(self) -> None:
+        pass
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    made = Broker()
+    monkeypatch.setattr(partition_writer, "offsets_of", made.found)
+    monkeypatch.setattr(partition_writer, "producer_of", lambda *_: Producer(made))
+    monkeypatch.setattr(partition_writer, "group_metadata", lambda *_: None)
+    return made
+
+
+@pytest.fixture
+def writer(broker: Broker) -> PartitionWriter:
+    broker.commit_as("term:claim")
+    made = PartitionWriter(SETTINGS, 0, "term", CrashPoints(None, 0))
+    assert made.open() == 3
+    return made
+
+
+def test_a_transaction_is_committed_with_its_offset_its_term_and_the_clocks_time(
+    broker: Broker, writer: PartitionWriter
+) -> None:
+    assert writer.write(MARK, 1_000) == Committed()
+    assert broker.offset is not None
+    assert broker.offset.offset == 5
+    assert broker.offset.metadata.startswith("term:")
+    assert broker.now_ms == [1_000]
+
+
+@pytest.mark.parametrize("error", [CommitUnknown, OffsetsUnknown])
+@pytest.mark.parametrize("effect", [True, False])
+def test_a_commit_in_doubt_is_decided_by_the_name_beside_the_offset(
+    broker: Broker, writer: PartitionWriter, error: type[Exception], effect: bool
+) -> None:
+    broker.ending = (effect, error)
+    assert writer.write(MARK, 1) == (Committed() if effect else Undone())
+    assert broker.inits == 2, "a new producer ended it"
+    assert writer.write(MARK, 1) == Committed(), "it goes on"
+
+
+def test_a_commit_in_doubt_after_which_another_attempt_has_written_is_nobodys_to_decide(
+    broker: Broker, writer: PartitionWriter
+) -> None:
+    broker.ending = (True, CommitUnknown)
+    produced = Producer.commit
+
+    def then_another(self: Producer) -> None:
+        try:
+            produced(self)
+        finally:
+            broker.commit_as("term:another:0", offset=6)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Producer, "commit", then_another)
+        with pytest.raises(ProducerFenced, match="another attempt at this shard"):
+            writer.write(MARK, 1)
+    assert broker.inits == 1, "it was not fenced"
+
+
+def test_another_attempt_that_writes_while_this_one_fences_is_seen(broker: Broker, writer: PartitionWriter) -> None:
+    broker.ending = (False, CommitUnknown)
+    broker.before_init = lambda: broker.commit_as("term:another:0")
+    with pytest.raises(ProducerFenced):
+        writer.write(MARK, 1)
+
+
+def test_another_leaders_claim_ends_it(broker: Broker, writer: PartitionWriter) -> None:
+    broker.ending = (False, CommitUnknown)
+    broker.before_init = lambda: broker.commit_as("newer:claim")
+    with pytest.raises(Superseded, match="its term is newer"):
+        writer.write(MARK, 1)
+    fenced = broker.inits
+    with pytest.raises(Superseded):
+        PartitionWriter(SETTINGS, 0, "term", CrashPoints(None, 0)).open()
+    assert broker.inits == fenced, "nobody is fenced without a claim"
+
+
+def test_a_partition_that_nobody_has_claimed_is_taken(broker: Broker) -> None:
+    broker.offset = None
+    made = PartitionWriter(SETTINGS, 0, "term", CrashPoints(None, 0))
+    assert made.open() is None
+    assert made.write(MARK, 1) == Committed()
+
+
+def fault(refusal: Refusal, topic: str = "m") -> Undelivered:
+    return Undelivered(refusal=refusal, why="no", topic=topic)
+
+
+def test_a_message_that_its_topic_refuses_is_told_and_the_writer_goes_on(
+    broker: Broker, writer: PartitionWriter
+) -> None:
+    start = Marker(type=MarkerType.START, message_id=MessageId(0, 1), key=b"q")
+    for refusal in (Refusal.SIZE, Refusal.ROW):
+        broker.faults = [fault(refusal)]
+        assert writer.write(Transaction(offset=5, fates=(Redelivered(marker=start),)), 1) == Refused(why="no")
+    assert writer.write(MARK, 1) == Committed()
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (fault(Refusal.SIZE, "k"), RecordRefused),
+        (fault(Refusal.SIZE, "m.dead"), RecordRefused),
+        (fault(Refusal.TIME), ProducerProblem),
+        (fault(Refusal.FENCED), ProducerFenced),
+        (fault(Refusal.MOMENT), ProducerProblem),
+    ],
+)
+def test_a_record_that_the_tracker_needs_is_not_given_up(
+    broker: Broker, writer: PartitionWriter, found: Undelivered, problem: type[Exception]
+) -> None:
+    broker.faults = [found]
+    with pytest.raises(problem):
+        writer.write(MARK, 1)
