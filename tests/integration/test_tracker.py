@@ -265,8 +265,8 @@ def test_markers_that_are_gone_end_it_unless_they_are_given_up(topics: QueueTopi
 
 def test_a_shard_whose_memory_is_full_ends_it(topics: QueueTopics) -> None:
     payload = bytes(1_000_000)
-    write(topics, *(start(number, 3_600_000, value=payload) for number in range(80)))
-    error = ended_by(topics, memory_mb=160)
+    write(topics, *(start(number, 3_600_000, value=payload) for number in range(190)))
+    error = ended_by(topics, memory_mb=256)
     assert isinstance(error, MemoryFull)
     assert error.exit_code == 4
-    assert "redelivery-tracker.memory_mb is 160: raise it" in str(error)
+    assert "redelivery-tracker.memory_mb is 256: raise it" in str(error)

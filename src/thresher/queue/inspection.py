@@ -40,6 +40,9 @@ _ANSWER_SECONDS = 15.0
 # Read at a time; and how far from the end the newest messages are looked for at first.
 _RECORDS, _FIRST_STEP = 500, 1_000
 _GROUP_PREFIX = group_of(b"")
+# More than a copy of a Start can be behind an End.
+_ENDED = 200_000
+_Origin = tuple[MessageId, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,7 @@ class QueueStats:
     members: int | None
     lag_records: int | None
     in_progress: int
+    delayed: int
     oldest_started_ms: int | None
     problem: str | None = None
 
@@ -88,23 +92,43 @@ class StartedMessages:
     """The messages in progress, as the markers of one partition after another tell."""
 
     def __init__(self) -> None:
-        self._started: dict[MessageId, tuple[bytes, int]] = {}
+        # Of each: its queue, when it was started, and by what it is known besides its id.
+        self._started: dict[MessageId, tuple[bytes, int, _Origin]] = {}
+        # Messages that have ended, by id: a copy of a Start may come behind the End. The newest last.
+        self._ended: dict[MessageId, None] = {}
 
     def take(self, marker: Marker, timestamp_ms: int) -> None:
         """Take in the next marker of a partition. A Start that was written again keeps its first time."""
+        place = marker.message_id
         if marker.type is MarkerType.START:
-            self._started.setdefault(marker.message_id, (marker.key, timestamp_ms))
+            if marker.read_to is None or place not in self._ended:
+                self._started.setdefault(place, (marker.key, timestamp_ms, _origin(marker)))
         elif marker.type is MarkerType.END:
-            # Retention may have removed its Start.
-            self._started.pop(marker.message_id, None)
+            known = self._started.get(place)
+            # A tracker's End is for one of the messages that had the id; of a consumer's, that is not known.
+            if known is not None and (marker.origin_id is None or known[2] == _origin(marker)):
+                del self._started[place]
+            self._ended.pop(place, None)
+            self._ended[place] = None
+            if len(self._ended) > _ENDED:
+                del self._ended[next(iter(self._ended))]
 
     def counts(self) -> Counter[bytes]:
         """Return how many messages of each queue are in progress."""
-        return Counter(queue for queue, _ in self._started.values())
+        return Counter(queue for place, (queue, _, _) in self._started.items() if place.partition >= 0)
+
+    def delayed(self) -> Counter[bytes]:
+        """Return how many messages of each queue were sent with a delay, and wait."""
+        return Counter(queue for place, (queue, _, _) in self._started.items() if place.partition < 0)
 
     def oldest_ms(self, queue: bytes) -> int | None:
         """Return when the oldest message in progress was started, if there is one."""
-        return min((at for each, at in self._started.values() if each == queue), default=None)
+        found = (at for place, (each, at, _) in self._started.items() if each == queue and place.partition >= 0)
+        return min(found, default=None)
+
+
+def _origin(marker: Marker) -> _Origin:
+    return marker.origin_id or marker.message_id, marker.enqueued_at_ms
 
 
 def queue_of(group: str) -> bytes | None:
@@ -196,7 +220,7 @@ def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
     ends = {name: partition_ends(admin.client, name, range(partitions[name])) for name in names}
     started, malformed = _started(config, ends[config.marker_topic])
     members = _members(admin)
-    in_progress, messages = started.counts(), ends[config.message_topic]
+    in_progress, delayed, messages = started.counts(), started.delayed(), ends[config.message_topic]
     wanted = set(queues)
     found = []
     for queue in sorted(wanted or members.keys() | in_progress.keys()):
@@ -215,6 +239,7 @@ def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
                 members=count,
                 lag_records=behind,
                 in_progress=in_progress[queue],
+                delayed=delayed[queue],
                 oldest_started_ms=started.oldest_ms(queue),
                 problem=problem,
             )

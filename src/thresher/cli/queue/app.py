@@ -244,6 +244,7 @@ def stats(
                         "members": each.members,
                         "lag_records": each.lag_records,
                         "in_progress": each.in_progress,
+                        "delayed": each.delayed,
                         "oldest_started_at": None
                         if each.oldest_started_ms is None
                         else time_of(each.oldest_started_ms).isoformat(),
@@ -258,13 +259,14 @@ def stats(
     now = datetime.now(UTC)
     table(
         "Queues",
-        ["queue", "consumers", "lag, in records of all queues", "in progress", "oldest in progress"],
+        ["queue", "consumers", "lag, in records of all queues", "in progress", "delayed", "oldest in progress"],
         [
             [
                 text_of(each.queue),
                 "unknown" if each.members is None else str(each.members),
                 "unknown" if each.lag_records is None else f"{each.lag_records:,}",
                 f"{each.in_progress:,}",
+                f"{each.delayed:,}",
                 ""
                 if each.oldest_started_ms is None
                 else f"{max(0.0, (now - time_of(each.oldest_started_ms)).total_seconds()):,.0f} s",
