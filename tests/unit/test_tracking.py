@@ -479,3 +479,19 @@ def test_offsets_are_committed_once_a_day_though_nothing_happens() -> None:
     again = found.tracking.next(found.now_ms / 1000 + 90_000)
     assert again is not None
     assert (again.offset, again.mark, len(found.transactions)) == (found.end, None, before)
+
+
+def test_the_clock_stands_while_markers_are_unread() -> None:
+    found = log()
+    found.run(1_000)
+    before = found.tracking.clock.now_ms
+    found.start(1, 60_000)
+    found.start(2, 60_000)
+    for _ in range(4):
+        found.now_ms += 500
+        found.ask()
+    assert found.tracking.clock.now_ms == before
+    found.read()
+    found.now_ms += 500
+    found.ask()
+    assert found.tracking.clock.now_ms >= before + 500, "and goes on once they were read"

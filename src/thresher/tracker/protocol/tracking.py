@@ -112,9 +112,6 @@ class Tracking:
         """Take in the next marker. One that cannot be read is counted, and passed over."""
         now = self.clock.marker(timestamp_ms, at)
         self.position = offset + 1
-        if self._questions and self._questions[0][1] <= offset:
-            # All before this marker was read: time counts up to when the broker was asked.
-            self._catch_up()
         self._pace.taken()
         try:
             marker = parse(content)
