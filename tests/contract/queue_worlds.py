@@ -109,6 +109,7 @@ class KafkaWorld:
             message_id=sent,
             redeliver_after_ms=int(delay * 1000),
             undelivered=not counted,
+            released=True,
         )
 
     def require_dead(self, queue: Queue, sent: MessageId, reason: str) -> None:

@@ -162,7 +162,7 @@ class Attempt:
             found = self._admin.topic_config(self._settings.marker_topic)
             rules = self._settings.rules(int(found["retention.ms"]))
             for each in self._partitions.values():
-                each.tracking.change(rules)
+                each.tracking.rules = rules
             self._rules = rules
 
     def _add(self, partitions: Iterable[int]) -> None:

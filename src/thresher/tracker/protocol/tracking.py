@@ -14,7 +14,7 @@ anew. See `recent` for the markers that come between.
 """
 
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -25,6 +25,7 @@ from thresher.queue.wire.marker import MarkerMalformed, MarkerType, parse
 from thresher.tracker.protocol.clock import MarkerClock
 from thresher.tracker.protocol.commit_pace import CommitPace
 from thresher.tracker.protocol.copies import Copies, copy_of
+from thresher.tracker.protocol.known_end import KnownEnd
 from thresher.tracker.protocol.limits import fate_of
 from thresher.tracker.protocol.marks import Marks
 from thresher.tracker.protocol.recent import WINDOW, is_last
@@ -39,9 +40,6 @@ MOST_BEHIND, _BEHIND_FACTOR = 1_000_000, 4
 Origin = tuple[int, int, int]
 # Longer than any retention.
 _LONGEST_MS = 10 * 365 * 86_400_000
-
-# More than are asked while a consumer's transaction is open.
-_QUESTIONS = 64
 
 START, END = int(MarkerType.START), int(MarkerType.END)
 
@@ -71,7 +69,8 @@ class Tracking:
         draw: Callable[[], int] = lambda: random.getrandbits(62),
     ) -> None:
         self.partition, self.position = partition, start
-        self._rules = rules
+        # They may be changed at any time.
+        self.rules = rules
         self.clock = clock or MarkerClock()
         self.messages = Messages()
         self.counts: Counter[str] = Counter()
@@ -80,9 +79,7 @@ class Tracking:
         # Ends that were written with fates, and not read back.
         self._own_ends: set[tuple[Id, Origin]] = set()
         self._most = MOST_MESSAGES
-        self._high = start
-        # When the broker was asked for its end, and what it said, where not all before that was read yet.
-        self._questions: deque[tuple[float, int]] = deque(maxlen=_QUESTIONS)
+        self._known_end = KnownEnd(self.clock, start)
 
     @property
     def decides(self) -> bool:
@@ -92,21 +89,13 @@ class Tracking:
     @property
     def lag(self) -> int:
         """How many offsets there are behind the position, as of the broker's last answer."""
-        return max(0, self._high - self.position)
+        return max(0, self._known_end.high - self.position)
 
     @property
     def oldest_seconds(self) -> float:
         """How long ago the oldest message in progress was started; 0 where there is none."""
         oldest = self.messages.oldest(1, lambda _: True)
         return max(0, self.clock.now_ms - oldest[0].started_ms) / 1000 if oldest else 0.0
-
-    def _catch_up(self) -> None:
-        while self._questions and self._questions[0][1] <= self.position:
-            self.clock.caught_up(self._questions.popleft()[0])
-
-    def change(self, rules: Rules) -> None:
-        """Go by other rules from now on."""
-        self._rules = rules
 
     def take(self, offset: int, timestamp_ms: int, key: bytes, content: bytes, at: float) -> None:
         """Take in the next marker. One that cannot be read is counted, and passed over."""
@@ -132,14 +121,12 @@ class Tracking:
     def reach(self, offset: int) -> None:
         """Take in that there is no marker before this offset that was not taken in."""
         self.position = max(self.position, offset)
-        self._catch_up()
+        self._known_end.reached(self.position)
 
     def answered(self, asked_at: float, high: int) -> None:
         """Take in what the broker, asked at that moment, says of its high watermark."""
-        self._high = high
-        self.clock.heard(asked_at)
-        self._questions.append((asked_at, high))
-        self._catch_up()
+        self._known_end.answered(asked_at, high)
+        self._known_end.reached(self.position)
 
     def next(self, at: float) -> Transaction | None:
         """Return the next transaction; None while there is nothing to do."""
@@ -304,7 +291,7 @@ class Tracking:
         size = 0
         for message in self.messages.take_due(until_ms, self.clock.resumed_ms):
             messages.append(message)
-            fates.append(fate_of(message, self._rules.limit_of(message.queue), now))
+            fates.append(fate_of(message, self.rules.limit_of(message.queue), now))
             size += len(message.content or b"")
             if len(messages) >= self._most or size > MOST_BYTES:
                 break
@@ -319,8 +306,8 @@ class Tracking:
         """Have the Starts written anew that keep the committed offset back for long."""
         if self._copies.unread:
             return None
-        behind = max(self._rules.most_behind, _BEHIND_FACTOR * len(self.messages))
-        before, written_before = self.position - behind, now - self._rules.rewrite_after_ms
+        behind = max(self.rules.most_behind, _BEHIND_FACTOR * len(self.messages))
+        before, written_before = self.position - behind, now - self.rules.rewrite_after_ms
 
         def is_old(message: Started) -> bool:
             return message.written_ms < written_before or message.offset < before
