@@ -1,13 +1,16 @@
 """The sides: a tracker and a bare loop over the same markers, messages in progress, redelivery, and a take-over."""
 
+import multiprocessing
 import statistics
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from bench.trackers.place import PAYLOAD_BYTES, QUEUE, MarkerPlace, TrackerProgram, start_of
+from bench.trackers.place import PAYLOAD_BYTES, QUEUE, UP_SECONDS, MarkerPlace, TrackerProgram, start_of
 
 # What is read before it counts, and what is left after.
 WARM_SHARE, LAST_SHARE = 0.1, 0.9
@@ -31,18 +34,40 @@ def rate_of(seen: Any, first: int, count: int) -> float:
     return (last[1] - began[1]) / (last[0] - began[0])
 
 
-def tracked(place: MarkerPlace, first: int, count: int, *, memory_mb: int = 2_048) -> tuple[float, dict[str, Any]]:
-    """Have a tracker read everything; return the rate behind the first markers, and its page at the end."""
+def tracked(place: MarkerPlace, held: int, messages: int, *, memory_mb: int = 2_048) -> tuple[float, dict[str, Any]]:
+    """Have a tracker that decides read markers as they are written; return their rate, and its page at the end.
+
+    So many messages are in progress before. The writer is faster than the tracker, and a process of its own.
+    """
+    place.start(held)
     with TrackerProgram(place.config, election="none", memory_mb=memory_mb) as tracker:
-        rate = rate_of(tracker.markers, first, count)
-        tracker.until(lambda: tracker.markers() >= first + count)
+        tracker.until(lambda: tracker.is_tracking and tracker.markers() >= held)
+        with _writing(place, held, messages):
+            rate = rate_of(tracker.markers, held, 2 * messages)
+        tracker.until(lambda: tracker.markers() >= held + 2 * messages)
         # Its figures come with the next beats.
         time.sleep(2.5)
         return rate, tracker.status()
 
 
-def bare(place: MarkerPlace, count: int) -> float:
-    """Return markers a second of a loop that does nothing with them."""
+@contextmanager
+def _writing(place: MarkerPlace, first: int, messages: int) -> Iterator[None]:
+    """Start and end so many messages meanwhile."""
+    writer = multiprocessing.get_context("spawn").Process(target=_write, args=(place, first, messages))
+    writer.start()
+    try:
+        yield
+        writer.join(UP_SECONDS)
+    finally:
+        writer.kill()
+
+
+def _write(place: MarkerPlace, first: int, messages: int) -> None:
+    place.pass_through(messages, first=first)
+
+
+def bare(place: MarkerPlace, messages: int) -> float:
+    """Return markers a second of a loop that does nothing with them, as they are written."""
     consumer = Consumer(
         {
             **place.config.clients,
@@ -53,13 +78,16 @@ def bare(place: MarkerPlace, count: int) -> float:
         }
     )
     consumer.assign([TopicPartition(place.config.marker_topic, 0, 0)])
+    count = 2 * messages
     read, began = 0, (0.0, 0)
     try:
-        while read < LAST_SHARE * count:
-            read += len(consumer.consume(2_000, 1.0))
-            if not began[1] and read >= WARM_SHARE * count:
-                began = (time.monotonic(), read)
-        return (read - began[1]) / (time.monotonic() - began[0])
+        with _writing(place, 0, messages):
+            while read < LAST_SHARE * count:
+                read += len(consumer.consume(2_000, 0.1))
+                if not began[1] and read >= WARM_SHARE * count:
+                    began = (time.monotonic(), read)
+            rate = (read - began[1]) / (time.monotonic() - began[0])
+        return rate
     finally:
         consumer.close()
 
