@@ -86,8 +86,7 @@ def bare(place: MarkerPlace, messages: int) -> float:
                 read += len(consumer.consume(2_000, 0.1))
                 if not began[1] and read >= WARM_SHARE * count:
                     began = (time.monotonic(), read)
-            rate = (read - began[1]) / (time.monotonic() - began[0])
-        return rate
+            return (read - began[1]) / (time.monotonic() - began[0])
     finally:
         consumer.close()
 
