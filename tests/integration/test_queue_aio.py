@@ -289,7 +289,7 @@ async def test_a_cancelled_send_takes_room_until_it_is_answered_for() -> None:
     class Silent:
         """A client that has queued what it was given."""
 
-        def send_async(self, *_: object) -> Future[MessageId]:
+        def send_async(self, *_: object, **__: object) -> Future[MessageId]:
             answers.append(Future())
             return answers[-1]
 
@@ -428,7 +428,7 @@ async def test_a_close_cancelled_while_sends_wait_closes_nonetheless() -> None:
     service._owned = True
     producer = service.queue("orders").producer()
     unanswered: Future[MessageId] = Future()
-    producer.blocking.send_async = lambda *_: unanswered  # type: ignore[method-assign,assignment]
+    producer.blocking.send_async = lambda *_, **__: unanswered  # type: ignore[method-assign,assignment]
     sending = producer.send_async(b"x")
     for closing in (asyncio.create_task(producer.close()), asyncio.create_task(service.close())):
         await turns(3)
