@@ -124,12 +124,21 @@ def test_a_users_day(stack: Stack, tmp_path: Path) -> None:
 
     (found,) = shell.lines("stats", "jobs", b"\xfe/%")
     assert found["queues"] == [
-        {"queue": "jobs", "members": 0, "lag_records": 4, "in_progress": 0, "oldest_started_at": None, "problem": None},
+        {
+            "queue": "jobs",
+            "members": 0,
+            "lag_records": 4,
+            "in_progress": 0,
+            "delayed": 0,
+            "oldest_started_at": None,
+            "problem": None,
+        },
         {
             "queue_base64": "/i8l",
             "members": 0,
             "lag_records": 6,
             "in_progress": 0,
+            "delayed": 0,
             "oldest_started_at": None,
             "problem": None,
         },
@@ -160,7 +169,7 @@ def test_what_is_not_acked_is_given_back(shell: Shell, topics: QueueTopics) -> N
     # Of all queues on this topic, as a person sees them: no consumer, one record before it, two in progress.
     shown = shell("stats").stdout.decode()
     assert "lag, in records of all queues" in shown
-    assert re.search(r"│ jobs +│ 0 +│ 1 +│ 2 +│ \d+ s +│", shown), shown
+    assert re.search(r"│ jobs +│ 0 +│ 1 +│ 2 +│ 0 +│ \d+ s +│", shown), shown
 
 
 def test_a_signal_ends_receiving_and_keeps_its_acks(shell: Shell, topics: QueueTopics) -> None:
