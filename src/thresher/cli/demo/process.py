@@ -1,4 +1,4 @@
-"""A command of Thresher's as a process of its own: something to kill."""
+"""A program of the demo as a process of its own: something to kill."""
 
 import subprocess
 import sys
@@ -8,18 +8,21 @@ from thresher.core.errors import ThresherError
 
 
 class DemoProcess:
-    """One command. A context manager that leaves no process behind."""
+    """One program. A context manager that leaves no process behind."""
 
-    def __init__(self, what: str, arguments: list[str], log: Path, *, output: bool = False) -> None:
+    def __init__(
+        self, what: str, arguments: list[str], log: Path, *, module: str = "thresher", output: bool = False
+    ) -> None:
         """`what` names it in errors. With `output`, its standard output is read by the caller."""
-        self._what, self._arguments, self._log, self._output = what, arguments, log, output
+        self._what, self._log, self._output = what, log, output
+        self._command = [sys.executable, "-m", module, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, next to what is left of the one before."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "thresher", *self._arguments],
+                self._command,
                 stdout=subprocess.PIPE if self._output else log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -31,7 +31,7 @@ from thresher.queue import QueueService
 from thresher.queue.configuration import configured
 from thresher.queue.topics import init_topics
 
-_QUEUE, _CONSUMERS = "demo", 3
+_QUEUE, _CONSUMERS, _WORKER = "demo", 3, "thresher.cli.demo.worker"
 # For how long it is sent, and at which shares of it a consumer, then the tracker, is killed.
 _SECONDS = 15.0
 _KILL_CONSUMER_SHARE, _KILL_TRACKER_SHARE = 0.4, 0.6
@@ -106,9 +106,8 @@ def _play(bootstrap: str, messages: int, directory: Path) -> bool:
     at = f"127.0.0.1:{free_port()}"
     track = ["queue", "track", "-c", str(file), "--status", at, "--election", "none"]
     tracker = DemoProcess("tracker", track, directory / "tracker.log")
-    consume = ["queue", "receive", _QUEUE, "-c", str(file), "--max", "1000000", "--timeout", "600", "--json"]
     consumers = [
-        DemoProcess("consumer", consume, directory / f"consumer-{number}.log", output=True)
+        DemoProcess("consumer", [str(file), _QUEUE], directory / f"consumer-{number}.log", module=_WORKER, output=True)
         for number in range(_CONSUMERS)
     ]
     with contextlib.ExitStack() as entered, Live(_panel(scene), console=err) as live:

@@ -1,0 +1,38 @@
+"""A consumer of the demo as a program of its own: it works on each message for a moment, prints it, and acks it.
+
+python -m thresher.cli.demo.worker FILE QUEUE
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from thresher.core.signals import stopped_by_signals
+from thresher.queue import QueueService
+from thresher.queue.configuration import load_queue_config
+
+# Longer than messages take to come, so that some always wait here, started: a kill leaves work for the tracker.
+_WORK_SECONDS = 0.006
+
+
+def work(file: Path, queue: str) -> None:
+    """Work until SIGTERM."""
+    stopped: list[bool] = []
+    config = load_queue_config(file, {}, {}).form
+    with (
+        stopped_by_signals(lambda: stopped.append(True)),
+        QueueService(config) as service,
+        service.queue(queue).consumer() as consumer,
+    ):
+        while not stopped:
+            for message in consumer.receive_batch(1, 0.2):
+                time.sleep(_WORK_SECONDS)
+                done = {"payload": message.payload.decode(), "delivery_count": message.delivery_count}
+                sys.stdout.write(json.dumps(done) + "\n")
+                sys.stdout.flush()
+                message.ack()
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]), sys.argv[2])
