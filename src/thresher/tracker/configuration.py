@@ -151,8 +151,12 @@ class TrackerConfiguration:
 
     @property
     def policy(self) -> Policy:
-        """How its shards are supervised: the engine's limit of memory is there for what our own did not see."""
-        return replace(POLICY, memory_bytes=self.settings.memory_bytes)
+        """How its shards are supervised.
+
+        The engine's limit of memory is far above our own: it ends a worker to start it again, which would read
+        everything again, and end the same way.
+        """
+        return replace(POLICY, memory_bytes=2 * self.settings.memory_bytes)
 
 
 def load_tracker_config(

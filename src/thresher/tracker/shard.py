@@ -32,7 +32,7 @@ from thresher.tracker.protocol.tracking import Rules, Tracking
 from thresher.tracker.settings import TrackerSettings, owned
 
 _POLL_SECONDS, _RECORDS = 0.05, 2_000
-_MEMORY_SECONDS, _RETENTION_SECONDS = 1.0, 30.0
+_MEMORY_SECONDS, _RETENTION_SECONDS = 0.2, 30.0
 # Of the limit, the part beyond which nothing more is taken in.
 _FULL = 0.9
 # Of a reader: what is fetched ahead is memory that messages in progress cannot have.
