@@ -71,9 +71,9 @@ class QueueVerdict:
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, found: Iterable[tuple[str, str]]) -> "QueueVerdict":
-        """Return the verdict with these faults, of any number of queues."""
-        lines: dict[str, list[str]] = {fault: [] for fault in FAULTS}
+    def of(cls, found: Iterable[tuple[str, str]], kinds: Sequence[str] = FAULTS) -> "QueueVerdict":
+        """Return the verdict with these faults, each of one of the kinds, of any number of queues."""
+        lines: dict[str, list[str]] = {fault: [] for fault in kinds}
         for fault, line in found:
             lines[fault].append(line)
         return cls(

@@ -12,9 +12,9 @@ from tests.faults.program import Program
 from tests.processes import eventually, is_java
 from tests.queue.mixed_consumers import Consumers
 from tests.queue.mixed_subject import _STABLE_SECONDS, OTHER, QUEUES, MixedQueues, queue_kinds
-from tests.queue.verdict import identity_of
+from tests.queue.verdict import QueueVerdict, identity_of
 from tests.tracker.tracked import committed
-from tests.tracker.verdict import Timed, Tracked, TrackedVerdict, judge
+from tests.tracker.verdict import FAULTS, Timed, Tracked, judge
 from thresher.kafka.group_offsets import group_offsets
 from thresher.kafka.partition_ends import partition_ends
 from thresher.queue.wire.marker import MarkerMalformed, MessageId, decode
@@ -127,7 +127,7 @@ class TrackedQueues(MixedQueues):
             for partition, end in ends.items()
         )
 
-    def verdict(self, *, everything: bool = False) -> TrackedVerdict:  # type: ignore[override]  # noqa: ARG002
+    def verdict(self, *, everything: bool = False) -> QueueVerdict:  # noqa: ARG002 - no reader gets one again
         eventually(self._topics.is_stable, _STABLE_SECONDS, self.circumstances)
         config = self._topics.config
         records = committed(self._topics, config.message_topic)
@@ -156,8 +156,8 @@ class TrackedQueues(MixedQueues):
             confirmed=frozenset(name for name in self._load.confirmed if not name.startswith(f"{OTHER}/")),
             sent=frozenset(self._load.sent),
         )
-        self._tracked_verdict = TrackedVerdict.of(judge(self._tracked))
-        return self._tracked_verdict
+        self._verdict = QueueVerdict.of(judge(self._tracked), FAULTS)
+        return self._verdict
 
     def wrong(self) -> list[str]:
         return [f"{self._malformed} records of the marker topic are no markers"] if self._malformed else []
@@ -170,7 +170,7 @@ class TrackedQueues(MixedQueues):
             "redelivered": len(held.origins),
             "dead": len(held.dead),
             "markers": len(held.markers),
-            **self._tracked_verdict.counts,
+            **self._verdict.counts,
         }
 
 

@@ -8,13 +8,12 @@
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId
 
 FAULTS = ("lost", "repeated", "early", "phantom")
-_EXAMPLES = 5
 # Timestamps are whole milliseconds, and so are deadlines.
 _ROUNDING_MS = 2
 
@@ -38,31 +37,6 @@ class Tracked:
     dead: Sequence[str]
     confirmed: frozenset[str]
     sent: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackedVerdict:
-    """How many of each fault there are, and lines that tell of some."""
-
-    counts: Mapping[str, int]
-    examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, found: Iterable[tuple[str, str]]) -> "TrackedVerdict":
-        lines: dict[str, list[str]] = {fault: [] for fault in FAULTS}
-        for fault, line in found:
-            lines[fault].append(line)
-        return cls(
-            counts={fault: len(each) for fault, each in lines.items()},
-            examples={fault: tuple(each[:_EXAMPLES]) for fault, each in lines.items() if each},
-        )
-
-    @property
-    def ok(self) -> bool:
-        return not any(self.counts.values())
-
-    def line(self) -> str:
-        return ", ".join(f"{fault} {count}" for fault, count in self.counts.items())
 
 
 def judge(held: Tracked) -> Iterator[tuple[str, str]]:

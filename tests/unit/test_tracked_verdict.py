@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.tracker.verdict import Timed, Tracked, TrackedVerdict, judge
+from tests.queue.verdict import QueueVerdict
+from tests.tracker.verdict import FAULTS, Timed, Tracked, judge
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId
 
 ONE, TWO = MessageId(0, 1), MessageId(0, 2)
@@ -34,7 +35,7 @@ def faults(*markers: Timed, messages: dict[MessageId, str] | None = None, dead: 
         confirmed=frozenset({"a"}),
         sent=frozenset({"a"}),
     )
-    return {fault: count for fault, count in TrackedVerdict.of(judge(held)).counts.items() if count}
+    return {fault: count for fault, count in QueueVerdict.of(judge(held), FAULTS).counts.items() if count}
 
 
 def test_what_was_acked_redelivered_and_acked_or_died_is_well() -> None:

@@ -13,6 +13,10 @@ _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 
 
+# librdkafka's limit. Other programs may write larger messages than we do: what is too large, the broker decides.
+LARGEST_BYTES = 1_000_000_000
+
+
 class Clients(Protocol):
     """Makes clients by their properties."""
 

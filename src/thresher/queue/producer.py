@@ -19,7 +19,7 @@ from thresher.queue.metrics import SEND_SECONDS, Figures
 from thresher.queue.problem import MessageInvalid, QueueClosed, SendRefused, SendUnknown
 from thresher.queue.sent import Sent, unknown
 from thresher.queue.shared_producer import SharedProducer, is_refusal
-from thresher.queue.wire.marker import Marker, MarkerType, encode
+from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, encode
 from thresher.queue.wire.record import OWN, limit_headers
 
 GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
@@ -27,8 +27,6 @@ GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | st
 MarkerPlace = tuple[str, Callable[[bytes], int]]
 # What a header has besides its name and value.
 _HEADER_BYTES = 16
-# The partition of ids that no record has.
-_SYNTHETIC = -1
 _MOST_DELIVERIES, _MOST_TTL_SECONDS = 1_000_000, 315_360_000.0
 
 
@@ -164,7 +162,7 @@ class QueueProducer:
     ) -> None:
         """Write the Start of a message that the tracker is to put into the queue later."""
         topic, partition_of = self._delayed
-        sent.message_id = MessageId(_SYNTHETIC, random.getrandbits(62))
+        sent.message_id = MessageId(SYNTHETIC, random.getrandbits(62))
         marker = Marker(
             type=MarkerType.START,
             message_id=sent.message_id,

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.queue.base_service import BaseQueueService
 from thresher.queue.buffer import ReceiveBuffer
-from thresher.queue.clients import Clients, KafkaClients
+from thresher.queue.clients import LARGEST_BYTES, Clients, KafkaClients
 from thresher.queue.configuration import HandOff, QueueConfig, configured
 from thresher.queue.consumer import QueueConsumer
 from thresher.queue.hand_off.member import MemberThread, Writing
@@ -31,8 +31,6 @@ from thresher.queue.shared_producer import SharedProducer
 _TIMEOUTS = TransactionTimeouts.within(5.0)
 # A record's own bytes, besides its message; and what a Start has besides.
 _RECORD_BYTES, _START_BYTES = 1_024, 16_384
-# librdkafka's limit. Other programs may write larger messages than we do: what is too large, the broker decides.
-_LARGEST_BYTES = 1_000_000_000
 # An ack is worth sending as long as the process lives: the tracker waits when the broker was silent.
 _MARKER_MS = 43_200_000
 # Markers are small, and a service has no more of them than messages in progress: nobody waits for room.
@@ -114,7 +112,7 @@ class QueueService(BaseQueueService):
         return Transactions(queue, transactional_id, self.config, markers, self._transactional)
 
     def _transactional(self, transactional_id: str) -> Any:
-        properties = {**self.config.clients, **self.config.producer, "message.max.bytes": _LARGEST_BYTES}
+        properties = {**self.config.clients, **self.config.producer, "message.max.bytes": LARGEST_BYTES}
         return self._clients.transactional(transactional_id, properties, _TIMEOUTS)
 
     def _sending_producer(self) -> Producer:
@@ -130,7 +128,7 @@ class QueueService(BaseQueueService):
 
     def _marking_producer(self) -> Producer:
         most: dict[str, Any] = {"queue.buffering.max.messages": _MOST_MARKERS}
-        return self._producer("murmur2_random", _MARKER_MS, _LARGEST_BYTES, most)
+        return self._producer("murmur2_random", _MARKER_MS, LARGEST_BYTES, most)
 
     def _producer(self, partitioner: str, timeout_ms: int, most_bytes: int, more: Mapping[str, Any]) -> Producer:
         return self._clients.producer(

@@ -9,7 +9,7 @@
 A partition without a committed offset is nobody's: it was added after the take-over, or no tracker ever ran.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from thresher.core.errors import Superseded
 from thresher.kafka.admin import Admin
@@ -17,12 +17,10 @@ from thresher.kafka.group_offsets import GroupOffset, group_metadata, group_offs
 from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.transactional import TransactionalProducer
+from thresher.queue.clients import LARGEST_BYTES
 from thresher.tracker.settings import TrackerSettings
 
-MakeProducer = Callable[[str], TransactionalProducer]
 _SEPARATOR = ":"
-# librdkafka's limit: what is too large, the broker decides.
-_LARGEST_BYTES = 1_000_000_000
 
 
 def claim_all(settings: TrackerSettings, term: str) -> None:
@@ -79,7 +77,7 @@ def producer_of(settings: TrackerSettings, transactional_id: str) -> Transaction
     properties = {
         **settings.kafka,
         **settings.producer,
-        "message.max.bytes": _LARGEST_BYTES,
+        "message.max.bytes": LARGEST_BYTES,
         "batch.size": settings.batch_bytes,
     }
     return TransactionalProducer(transactional_id, properties)

@@ -20,6 +20,7 @@ from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOf
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.producer_problem import ProducerFenced
 from thresher.kafka.transactional import Produced, TransactionalProducer
+from thresher.queue.clients import LARGEST_BYTES
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.wire.dead_letter import DeadLetter, dead_key, dead_letter_of
 from thresher.queue.wire.marker import MessageId
@@ -27,7 +28,6 @@ from thresher.queue.wire.record import headers_of
 
 _AT_ONCE = 500
 _READ_SECONDS, _POLL_SECONDS = 60.0, 0.5
-_LARGEST_BYTES = 1_000_000_000
 
 Chosen = Callable[[DeadLetter], bool]
 
@@ -103,7 +103,7 @@ def _taken_out(topic: str, letter: DeadLetter) -> Produced:
 
 @contextmanager
 def _producer(config: QueueConfig) -> Iterator[TransactionalProducer]:
-    properties: Mapping[str, Any] = {**config.clients, **config.producer, "message.max.bytes": _LARGEST_BYTES}
+    properties: Mapping[str, Any] = {**config.clients, **config.producer, "message.max.bytes": LARGEST_BYTES}
     producer = TransactionalProducer(f"{config.dead_topic}.changes", properties)
     try:
         producer.init(config.dead_topic)

@@ -26,6 +26,10 @@ class MarkerMalformed(ThresherError, ValueError):  # noqa: N818
     """A record of the markers' topic is no marker."""
 
 
+# The partition of ids that no record has: messages that were sent with a delay, and a tracker's own marks.
+SYNTHETIC = -1
+
+
 class MessageId(NamedTuple):
     """A message's place in the message topic. A redelivered message has a new one.
 
@@ -36,7 +40,7 @@ class MessageId(NamedTuple):
     offset: int
 
     def __str__(self) -> str:
-        return f"{'d' if self.partition == -1 else self.partition}-{self.offset}"
+        return f"{'d' if self.partition == SYNTHETIC else self.partition}-{self.offset}"
 
 
 class MarkerType(IntEnum):

@@ -6,7 +6,7 @@ may write to the topic, and one bad record must not stop a queue.
 
 from dataclasses import dataclass
 
-from thresher.queue.wire.marker import Headers, MessageId
+from thresher.queue.wire.marker import SYNTHETIC, Headers, MessageId
 
 PREFIX = "thresher-"
 DELIVERY_COUNT = f"{PREFIX}delivery-count"
@@ -110,4 +110,4 @@ def parse_message_id(content: bytes) -> MessageId | None:
         return None
     if not offset.isdigit() or len(offset) > 19 or int(offset) >= 2**63:
         return None
-    return MessageId(-1 if partition == b"d" else int(partition), int(offset))
+    return MessageId(SYNTHETIC if partition == b"d" else int(partition), int(offset))

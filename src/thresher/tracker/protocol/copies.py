@@ -11,9 +11,9 @@ A copy tells how its message stood when its writer had read to an offset.
 from collections.abc import Iterable
 from typing import Any
 
-from thresher.queue.wire.marker import Marker, decode
+from thresher.queue.wire.marker import SYNTHETIC, Marker, decode
 from thresher.tracker.protocol.recent import RecentMarkers
-from thresher.tracker.protocol.state import SYNTHETIC, Id, Started
+from thresher.tracker.protocol.state import Id, Started
 
 
 class Copies:

@@ -1,8 +1,8 @@
 """What becomes of a message that is due: it goes back to its queue, or becomes a dead letter."""
 
 from thresher.queue.limits import Limit
-from thresher.queue.wire.marker import decode
-from thresher.tracker.protocol.state import SYNTHETIC, Started
+from thresher.queue.wire.marker import SYNTHETIC, decode
+from thresher.tracker.protocol.state import Started
 from thresher.tracker.protocol.transaction import Dead, Fate, Redelivered
 
 

@@ -3,7 +3,8 @@
 import random
 from collections.abc import Callable
 
-from thresher.tracker.protocol.state import SYNTHETIC, Id
+from thresher.queue.wire.marker import SYNTHETIC
+from thresher.tracker.protocol.state import Id
 
 
 class Marks:

@@ -9,6 +9,8 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from thresher.queue.wire.marker import SYNTHETIC
+
 # A heap is not swept for fewer outlived entries.
 _LEAST_SWEPT = 1_000
 # Of the time-out, the part that is waited after nobody could write a marker; and the most of it.
@@ -17,8 +19,6 @@ _GRACE_PART, _MOST_GRACE_MS = 2, 30_000
 _TAKEN = -1
 # Later than any deadline.
 _NEVER_MS = 2**62
-# The partition of ids that no record has: messages that were sent with a delay, and a tracker's own marks.
-SYNTHETIC = -1
 
 Id = tuple[int, int]
 

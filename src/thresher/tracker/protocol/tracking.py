@@ -21,7 +21,7 @@ from itertools import accumulate
 from typing import Any
 
 from thresher.queue.limits import Limit
-from thresher.queue.wire.marker import MarkerMalformed, MarkerType, parse
+from thresher.queue.wire.marker import SYNTHETIC, MarkerMalformed, MarkerType, parse
 from thresher.tracker.protocol.clock import MarkerClock
 from thresher.tracker.protocol.commit_pace import CommitPace
 from thresher.tracker.protocol.copies import Copies, copy_of
@@ -29,7 +29,7 @@ from thresher.tracker.protocol.known_end import KnownEnd
 from thresher.tracker.protocol.limits import fate_of
 from thresher.tracker.protocol.marks import Marks
 from thresher.tracker.protocol.recent import WINDOW, is_last
-from thresher.tracker.protocol.state import SYNTHETIC, Id, Messages, Started
+from thresher.tracker.protocol.state import Id, Messages, Started
 from thresher.tracker.protocol.transaction import Fate, Redelivered, Transaction
 
 # A transaction's most messages, and about how many bytes of theirs.

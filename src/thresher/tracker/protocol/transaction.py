@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from thresher.queue.wire.marker import Marker, MarkerType, MessageId
-from thresher.tracker.protocol.state import SYNTHETIC, Started
+from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, MessageId
+from thresher.tracker.protocol.state import Started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
