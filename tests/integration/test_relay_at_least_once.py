@@ -71,17 +71,18 @@ def sent(relaying: Relaying, rows: int) -> bool:
 def test_a_reader_of_everything_sees_direct_repeats_at_most_when_one_in_fifty_records_fails(
     ours: Place, tmp_path: Path, relays: int
 ) -> None:
-    with Load(ours, tmp_path, own_keys=True, keys=120, rate=400.0) as load, contextlib.ExitStack() as scene:
+    # Fewer rows a second than a relay sends whose every batch fails somewhere: seen, 400 rows in 2 s.
+    with Load(ours, tmp_path, own_keys=True, keys=120, rate=120.0) as load, contextlib.ExitStack() as scene:
         older: list[Relaying] = []
         for _ in range(relays):
             newer = scene.enter_context(at_least_once(ours, producer_factory=FAULTY))
-            # It goes on and on: seen, 400 rows in 2 s.
+            # It goes on and on.
             for wanted in (200, 400, 600):
                 newer.until(partial(sent, newer, wanted))
             assert all(isinstance(relay.ended(), Superseded) for relay in older)
             older = [newer]
         load.end()
-    verdict = load.require_clean(600 * relays, everything=True)
+    verdict = load.require_clean(400 * relays, everything=True)
     assert verdict.repeated > 0
     assert verdict.rolled_back > 0
 
