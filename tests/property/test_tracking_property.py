@@ -1,8 +1,9 @@
 """The tracker's decisions against a model of its messages, with crashes between any two effects.
 
 A message whose End was there before its deadline is not redelivered. Any other one is, once, and not before its
-deadline; or it is a dead letter, once, if it was rejected. The tracker is replaced at any moment, by one that knows the
-committed offset alone, and retention removes all that is before that.
+deadline; or it is a dead letter, once, if it was rejected or the broker refuses it. A message whose id another one
+comes to have is redelivered too, and neither is changed by the other's markers. The tracker is replaced at any moment,
+by one that knows the committed offset alone, and retention removes all that is before that.
 
 Hypothesis draws the rules and the seed of a long walk: chains of a few steps hardly ever write a Start anew.
 """
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tracker.simulated_log import SimulatedLog
+from tests.tracker.simulated_log import QUEUE, SimulatedLog
+from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, MessageId
 from thresher.tracker.protocol.tracking import Rules
 from thresher.tracker.protocol.transaction import Dead, Redelivered
 
@@ -28,7 +30,10 @@ REST_MS = 40_000
 class Message:
     """A message as its consumer knows it."""
 
+    id: MessageId
     deadline_ms: int
+    # Whether its markers name its origin: kafka-mq-go's do not.
+    named: bool = True
     # By its consumer: nothing follows.
     settled: bool = False
     ended_in_time: bool = False
@@ -37,6 +42,8 @@ class Message:
     doubtful: bool = False
     rejected: bool = False
     undelivered: bool = False
+    # Its id is another's by now.
+    displaced: bool = False
 
 
 class Walk:
@@ -48,11 +55,14 @@ class Walk:
         self.messages: dict[int, Message] = {}
         self.checked = 0
         self.decided: set[int] = set()
+        # Messages that the broker refused by themselves.
+        self.refused: set[int] = set()
 
     def run(self) -> None:
         steps = {
-            self.start: 20, self.act: 20, self.time_passes: 15, self.strange_markers_come: 1, self.read_some: 10,
-            self.ask: 10, self.step: 20, self.settle: 15, self.crash: 4, self.trim: 3,
+            self.start: 20, self.start_again: 2, self.start_anew: 2, self.send_with_delay: 2, self.act: 20,
+            self.time_passes: 15, self.strange_markers_come: 1, self.read_some: 10, self.ask: 10, self.step: 20,
+            self.fail: 2, self.settle: 15, self.crash: 4, self.trim: 3,
         }  # fmt: skip
         for step in self.chance.choices([*steps], weights=[*steps.values()], k=STEPS):
             step()
@@ -65,10 +75,31 @@ class Walk:
         assert self.log.committed == self.log.end
 
     def start(self) -> None:
-        after = self.chance.choice(AFTER_MS)
-        number = len(self.messages)
-        self.messages[number] = Message(self.log.now_ms + after)
-        self.log.start(number, after)
+        self._start(MessageId(0, len(self.messages)), named=self.chance.random() < 0.5)
+
+    def start_again(self) -> None:
+        """A message is started a second time, as it was."""
+        held = [number for number, message in self.messages.items() if self._is_held(message)]
+        if held:
+            number, after = self.chance.choice(held), self.chance.choice(AFTER_MS)
+            self.messages[number].deadline_ms = self.log.now_ms + after
+            self._write_start(number, after)
+
+    def start_anew(self) -> None:
+        """The message topic was made anew: a message has the id that another one had."""
+        named = [message for message in self.messages.values() if message.named and not message.displaced]
+        if not named:
+            return
+        other = self.chance.choice(named)
+        other.displaced = True
+        other.deadline_ms = min(other.deadline_ms, self.log.now_ms)
+        self._start(other.id, named=True)
+
+    def send_with_delay(self) -> None:
+        number, after = len(self.messages), self.chance.choice(AFTER_MS)
+        delayed = Message(MessageId(SYNTHETIC, number), self.log.now_ms + after, settled=True, undelivered=True)
+        self.messages[number] = delayed
+        self._write_start(number, after, undelivered=True)
 
     def act(self) -> None:
         """A consumer does something with a message that it has."""
@@ -82,24 +113,51 @@ class Walk:
         message.settled = kind != "keep alive"
         message.doubtful = message.doubtful or not in_time
         if kind == "end":
-            self.log.end_of(number)
+            self._write(number, MarkerType.END)
             message.ended, message.ended_in_time = True, in_time and not message.doubtful
             return
         match kind:
             case "keep alive":
-                self.log.keep_alive(number, after)
+                self._write(number, MarkerType.KEEPALIVE, redeliver_after_ms=after)
             case "nack":
-                self.log.keep_alive(number, after, released=True)
+                self._write(number, MarkerType.KEEPALIVE, redeliver_after_ms=after, released=True)
             case "give back":
                 after = 0
-                self.log.keep_alive(number, after, released=True, undelivered=True)
+                self._write(number, MarkerType.KEEPALIVE, released=True, undelivered=True)
                 message.undelivered = True
             case "reject":
                 after = 0
-                self.log.keep_alive(number, after, reject_reason="no")
+                self._write(number, MarkerType.KEEPALIVE, reject_reason="no")
                 message.rejected = True
         if in_time:
             message.deadline_ms = self.log.now_ms + after
+
+    def _is_held(self, message: Message) -> bool:
+        """Whether its consumer has it, and nobody else can have it yet."""
+        in_time = self.log.now_ms < message.deadline_ms and not message.doubtful
+        return in_time and not message.settled and not message.displaced
+
+    def _start(self, id_: MessageId, *, named: bool) -> None:
+        number, after = len(self.messages), self.chance.choice(AFTER_MS)
+        self.messages[number] = Message(id_, self.log.now_ms + after, named=named)
+        self._write_start(number, after)
+
+    def _write_start(self, number: int, after_ms: int, *, undelivered: bool = False) -> None:
+        marker = Marker(
+            type=MarkerType.START,
+            message_id=self.messages[number].id,
+            redeliver_after_ms=after_ms,
+            key=QUEUE,
+            value=b"%d" % number,
+            enqueued_at_ms=number + 1,
+            undelivered=undelivered,
+        )
+        self.log.append(marker)
+
+    def _write(self, number: int, type_: MarkerType, **fields: object) -> None:
+        message = self.messages[number]
+        origin = {"origin_id": message.id, "enqueued_at_ms": number + 1} if message.named else {}
+        self.log.append(Marker(type=type_, message_id=message.id, **origin, **fields))  # type: ignore[arg-type]
 
     def time_passes(self) -> None:
         self.log.now_ms += self.chance.choice(TIMES_MS)
@@ -117,6 +175,19 @@ class Walk:
 
     def step(self) -> None:
         self.log.step(self.act_meanwhile)
+
+    def fail(self) -> None:
+        """The next transaction takes no effect, because the broker failed, or refused a record."""
+        tracking = self.log.tracking
+        transaction = tracking.next(self.log.now_ms / 1000)
+        if transaction is None:
+            return
+        if transaction.fates and self.chance.random() < 0.5:
+            tracking.refused(transaction, "too large")
+            if len(transaction.messages) == 1:
+                self.refused.add(int(transaction.fates[0].marker.value))
+        else:
+            tracking.undone(transaction)
 
     def settle(self) -> None:
         """The tracker does all that it wants to, then time passes and it does one thing more."""
@@ -142,8 +213,9 @@ class Walk:
 
     def check(self) -> None:
         for decided in self.log.decided[self.checked :]:
-            number = decided.id.offset
+            number = int(decided.fate.marker.value)
             message = self.messages[number]
+            assert decided.id == message.id
             assert number not in self.decided, f"{decided} is the second one"
             self.decided.add(number)
             assert not message.ended_in_time, f"{decided} although it was ended in time"
@@ -153,10 +225,12 @@ class Walk:
             if message.rejected:
                 assert isinstance(decided.fate, Dead)
                 assert decided.fate.reason == "no"
+            elif isinstance(decided.fate, Dead):
+                assert decided.fate.kind == "refused"
+                assert number in self.refused
             else:
                 assert isinstance(decided.fate, Redelivered)
                 assert decided.fate.marker.delivery_count == (1 if message.undelivered else 2)
-                assert decided.fate.marker.value == b"%d" % number
         self.checked = len(self.log.decided)
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from thresher.queue.wire.marker import MarkerType
 from thresher.tracker.protocol.copies import Copies
-from thresher.tracker.protocol.state import Started
+from thresher.tracker.protocol.started import Started
 
 END: Any = SimpleNamespace(type=MarkerType.END, HasField=lambda _: False)
 
 
 def message(number: int = 1) -> Started:
-    return Started((0, number), b"q", b"", offset=3, now_ms=0)
+    return Started((0, number), (0, number, 0), b"q", b"", offset=3, now_ms=0)
 
 
 def test_a_copy_that_is_older_than_the_committed_offset_is_of_a_message_that_has_ended() -> None:
@@ -59,6 +59,6 @@ def test_an_end_between_is_later_than_the_copy_and_one_before_is_not() -> None:
     started = message()
     copies.written([started], read_to=20)
     copies.ended(started, 25, END)
-    assert copies.later(started.id, 20) is END
-    assert copies.later(started.id, 26) is None
-    assert copies.later((0, 9), 20) is None
+    assert copies.later(started.id, started.origin, 20) is END
+    assert copies.later(started.id, started.origin, 26) is None
+    assert copies.later((0, 9), (0, 9, 0), 20) is None

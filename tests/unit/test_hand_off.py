@@ -376,7 +376,7 @@ def test_a_dead_letter_holds_the_message_and_why() -> None:
     read = record_of(MessageId(0, 1), b"pay", (("h", b"v"),), 5)
     batch = Batch(records=(read,), spans={0: Span(0, 2)}).dead("too large")
     ((topic, content, key, partition, _, headers),) = records_of(b"q", batch, CONFIG, 4)
-    assert (topic, content, key, partition) == ("m.dead", b"pay", b"0-1/q", -1)
+    assert (topic, content, key, partition) == ("m.dead", b"pay", b"0-1@5/q", -1)
     assert headers is not None
     assert dict(headers)["h"] == b"v"
     assert dict(headers)[DEAD_REASON] == b"too large"

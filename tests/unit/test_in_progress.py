@@ -91,6 +91,12 @@ class Scene:
         messages = self.in_progress.started(records, partition, self.now if at is None else at)
         return self.in_progress.received(messages) if received else messages
 
+    @staticmethod
+    def marker(number: int, type_: MarkerType, **fields: object) -> Marker:
+        """A marker that names a message by its id, its origin and its time."""
+        id_ = MessageId(0, number)
+        return Marker(type=type_, message_id=id_, origin_id=id_, enqueued_at_ms=1, **fields)  # type: ignore[arg-type]
+
     def after(self, seconds: float) -> list[Marker]:
         """Look for KeepAlives that are due after so many seconds, and return them."""
         self.now += seconds
@@ -113,11 +119,22 @@ def scene() -> Scene:
 # KeepAlives
 
 
+def test_an_ack_of_an_old_message_leaves_a_new_one_with_its_id_in_progress(scene: Scene) -> None:
+    (old,) = scene.start(1)
+    # The message topic was made anew, and the same consumer reads it.
+    (new,) = scene.start(1)
+    old.ack()
+    assert len(scene.in_progress) == 1
+    new.ack()
+    assert len(scene.in_progress) == 0
+    assert scene.markers.of(new) == [END, END]
+
+
 def test_a_message_is_kept_alive_at_half_the_time_out(scene: Scene) -> None:
     scene.start(1)
     assert scene.after(29.9) == []
     (marker,) = scene.after(0.1)
-    assert marker == Marker(type=KEEPALIVE, message_id=MessageId(0, 1), redeliver_after_ms=60_000)
+    assert marker == scene.marker(1, KEEPALIVE, redeliver_after_ms=60_000)
 
 
 def test_keep_alives_go_on_until_the_end(scene: Scene) -> None:
@@ -190,7 +207,7 @@ def test_a_message_that_no_keep_alive_reached_in_time_is_given_back_instead(scen
     scene.now = 60.1
     assert scene.in_progress.received([message]) == []
     assert [marker for _, marker in scene.markers.sent] == [
-        Marker(type=KEEPALIVE, message_id=message.id, redeliver_after_ms=0, undelivered=True, released=True)
+        scene.marker(message.id.offset, KEEPALIVE, redeliver_after_ms=0, undelivered=True, released=True)
     ]
     assert (scene.count("messages_expired"), scene.count("messages_consumed")) == (1, 0)
     assert scene.after(30.0) == []
@@ -255,7 +272,7 @@ def test_a_message_that_was_given_back_is_not_delivered(scene: Scene) -> None:
 def test_an_ack_is_an_end_and_nothing_more(scene: Scene) -> None:
     (message,) = scene.start(1)
     message.ack()
-    assert scene.markers.sent == [(2, Marker(type=END, message_id=MessageId(0, 1)))]
+    assert scene.markers.sent == [(2, scene.marker(1, END))]
     assert len(scene.in_progress) == 0
     assert scene.count("messages_acked") == 1
 
@@ -265,8 +282,8 @@ def test_a_nack_is_a_keep_alive_with_its_delay(scene: Scene) -> None:
     one.nack()
     two.nack(1.5)
     assert [marker for _, marker in scene.markers.sent] == [
-        Marker(type=KEEPALIVE, message_id=MessageId(0, 1), redeliver_after_ms=0, released=True),
-        Marker(type=KEEPALIVE, message_id=MessageId(0, 2), redeliver_after_ms=1_500, released=True),
+        scene.marker(1, KEEPALIVE, redeliver_after_ms=0, released=True),
+        scene.marker(2, KEEPALIVE, redeliver_after_ms=1_500, released=True),
     ]
     assert scene.count("messages_given_back") == 2
 
@@ -274,9 +291,7 @@ def test_a_nack_is_a_keep_alive_with_its_delay(scene: Scene) -> None:
 def test_a_reject_is_an_expired_keep_alive_with_a_reason(scene: Scene) -> None:
     (message,) = scene.start(1)
     message.reject("malformed")
-    assert scene.markers.sent == [
-        (2, Marker(type=KEEPALIVE, message_id=MessageId(0, 1), redeliver_after_ms=0, reject_reason="malformed"))
-    ]
+    assert scene.markers.sent == [(2, scene.marker(1, KEEPALIVE, redeliver_after_ms=0, reject_reason="malformed"))]
     assert scene.count("messages_rejected") == 1
 
 
@@ -339,7 +354,7 @@ def test_a_message_whose_ack_was_not_queued_is_not_kept_alive_for_ever(scene: Sc
 def test_an_extension_is_a_keep_alive_at_once(scene: Scene) -> None:
     (message,) = scene.start(1)
     message.extend(600.0)
-    assert scene.markers.sent == [(2, Marker(type=KEEPALIVE, message_id=message.id, redeliver_after_ms=600_000))]
+    assert scene.markers.sent == [(2, scene.marker(message.id.offset, KEEPALIVE, redeliver_after_ms=600_000))]
 
 
 def test_the_next_keep_alive_does_not_undo_an_extension(scene: Scene) -> None:
@@ -388,7 +403,7 @@ def test_the_rest_is_given_back_at_once(scene: Scene) -> None:
     two.ack()
     scene.in_progress.give_back()
     assert [marker for _, marker in scene.markers.sent[1:]] == [
-        Marker(type=KEEPALIVE, message_id=each.id, redeliver_after_ms=0, released=True) for each in (one, three)
+        scene.marker(each.id.offset, KEEPALIVE, redeliver_after_ms=0, released=True) for each in (one, three)
     ]
     assert scene.count("messages_given_back") == 2
     assert scene.after(30.0) == []

@@ -75,11 +75,12 @@ def test_limits_and_the_first_start_read_back_the_same() -> None:
 
 def test_a_dead_letter_has_the_key_of_its_queue_and_origin_and_tells_why() -> None:
     record = record_of(PLACE, b"payload", ((ORIGIN_ID, b"1-2"), ("h", b"v")), TIME)
-    key, headers = dead_key(b"a/b", record.origin_id), dead_headers(record, "too large")
-    assert key == b"1-2/a/b"
+    key, headers = dead_key(b"a/b", record), dead_headers(record, "too large")
+    assert key == b"1-2@%d/a/b" % TIME
     letter = dead_letter_of(MessageId(0, 9), key, b"payload", tuple(headers), TIME)
     assert letter is not None
-    assert (letter.queue, letter.reason, letter.record.origin_id) == (b"a/b", "too large", MessageId(1, 2))
+    assert (letter.key, letter.queue, letter.reason) == (key, b"a/b", "too large")
+    assert letter.record.origin_id == MessageId(1, 2)
     assert letter.record.headers == (("h", b"v"),)
 
 

@@ -47,6 +47,12 @@ def test_the_groups_of_offsets_and_of_the_election_are_two() -> None:
     assert own.election.leader_group == "mine"
 
 
+@pytest.mark.parametrize("key", ["leader_topic", "leader_group"])
+def test_a_key_that_means_nothing_without_an_election_is_a_mistake(key: str) -> None:
+    found = problems(election="none", **{key: "mine"})
+    assert f"redelivery-tracker.{key}: it means nothing with 'election: none'" in found
+
+
 def test_a_file_of_kafka_mq_gos_is_taken(tmp_path: Path) -> None:
     tracker = {"use-now-if-no-marker-seen": 60_000, "num-offsets-per-commit": 500}
     settings = loaded(GIVEN | {"redelivery-tracker": tracker}, tmp_path).settings

@@ -211,8 +211,10 @@ def test_what_is_no_marker_is_counted_and_passed_over() -> None:
     found.keep_alive(7, 5)
     found.start(1, 100)
     found.run(3_000)
-    counts = found.tracking.counts
+    counts = found.tracking.figures.counts
     assert (counts["malformed"], counts["unknown_ends"], counts["unknown_keep_alives"]) == (4, 1, 1)
+    assert [offset for offset, _ in found.tracking.figures.malformed] == [0, 1, 2, 3]
+    assert found.tracking.figures.malformed[1][1] == "no message has the id -2-1"
     assert fates(found) == [(1, "delivery 2")]
 
 
@@ -220,7 +222,7 @@ def test_our_own_ends_are_nobodys_mistake() -> None:
     found = log()
     found.start(1, 100)
     found.run(3_000)
-    assert found.tracking.counts["unknown_ends"] == 0
+    assert found.tracking.figures.counts["unknown_ends"] == 0
 
 
 def test_a_start_that_keeps_the_offset_back_for_long_is_written_anew() -> None:
@@ -246,7 +248,7 @@ def test_a_start_that_is_a_million_markers_behind_is_written_anew_though_it_is_y
         found.start(number, 3_600_000)
         found.end_of(number)
     found.run(3_000)
-    assert found.tracking.counts["rewritten"] == 1
+    assert found.tracking.figures.counts["rewritten"] == 1
     assert found.committed > 50
 
 
@@ -442,6 +444,51 @@ def test_an_end_of_another_message_with_the_same_id_does_not_end_a_copy() -> Non
     assert found.tracking.messages.get((0, 5)) is not None
 
 
+def test_an_end_after_a_second_start_ends_what_a_copy_would_bring_back() -> None:
+    found = log(rewrite_after_ms=1_000)
+    found.run(500)
+    found.start(1, 60_000)
+    found.read()
+    found.now_ms += 1_500
+    found.ask()
+
+    def meanwhile() -> None:
+        found.start(1, 60_000)
+        found.end_of(1)
+
+    while not found.transactions[-1].copies:
+        assert found.step(meanwhile)
+    found.run(1_000)
+    assert len(found.tracking.messages) == 0
+    found.run(120_000, 1_000)
+    assert fates(found) == []
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"type": MarkerType.END},
+        {"type": MarkerType.KEEPALIVE, "redeliver_after_ms": 0, "released": True},
+        {"type": MarkerType.KEEPALIVE, "reject_reason": "no"},
+    ],
+    ids=["ack", "nack", "reject"],
+)
+def test_what_a_consumer_says_of_an_old_message_is_nothing_to_a_new_one_with_its_id(late: dict[str, object]) -> None:
+    found = log()
+    found.run(500)
+    found.start(1, 60_000, origin_id=MessageId(0, 1), enqueued_at_ms=1)
+    found.start(1, 60_000, origin_id=MessageId(0, 1), enqueued_at_ms=2)
+    found.run(1_500)
+    found.append(
+        Marker(message_id=MessageId(0, 1), origin_id=MessageId(0, 1), enqueued_at_ms=1, **late)  # type: ignore[arg-type]
+    )
+    found.run(30_000)
+    assert [each.fate.marker.enqueued_at_ms for each in found.decided] == [1]
+    found.run(60_000)
+    assert [each.fate.marker.enqueued_at_ms for each in found.decided] == [1, 2]
+    assert all(isinstance(each.fate, Redelivered) for each in found.decided)
+
+
 def test_large_messages_go_in_transactions_of_a_few_megabytes() -> None:
     found = log()
     for number in range(10):
@@ -460,9 +507,10 @@ def test_large_messages_go_in_transactions_of_a_few_megabytes() -> None:
 
 def test_memory_is_bounded_by_what_is_in_progress() -> None:
     messages = Messages()
-    first = messages.add((0, 0), b"q", b"", offset=0, now_ms=0, after_ms=10**9, patience_ms=0)
+    first = messages.add((0, 0), (0, 0, 0), b"q", b"", offset=0, now_ms=0, after_ms=10**9, patience_ms=0)
     for number in range(1, 50_000):
-        each = messages.add((0, number), b"q", b"", offset=number, now_ms=number, after_ms=10**9, patience_ms=0)
+        origin = (0, number, 0)
+        each = messages.add((0, number), origin, b"q", b"", offset=number, now_ms=number, after_ms=10**9, patience_ms=0)
         messages.remove(each)
     assert len(messages) == 1
     assert messages.first_offset() == first.offset == 0

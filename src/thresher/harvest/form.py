@@ -30,6 +30,7 @@ from thresher.kafka.transactional import GUARDED, properties
 from thresher.outbox.shape import BUCKETS, Shape
 from thresher.relay.names import valid_name
 from thresher.relay.settings import POLICY, Delivery, Limits, Settings, Settling
+from thresher.service import form as service_form
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.form import POLLS_IN_TIME, ServiceForm
 
@@ -38,14 +39,8 @@ _OWN_CLIENT = frozenset({"group.id", "isolation.level", "enable.auto.commit", "e
 _LIMITS = Limits()
 _ELECTION = ElectionSettings()
 _ROWS = 40_000
-# Keys that mean something to one way of electing alone. `leader_group` may be a relay's name besides.
-OF_ELECTION = {
-    "leader_topic": ElectionKind.NELI,
-    "heartbeat_timeout_seconds": ElectionKind.NELI,
-    "min_poll_seconds": ElectionKind.NELI,
-    "max_poll_seconds": ElectionKind.NELI,
-    "lease_seconds": ElectionKind.LEASE,
-}
+# `leader_group` is none of them: it may be a relay's name besides.
+OF_ELECTION = {**service_form.OF_ELECTION, "lease_seconds": ElectionKind.LEASE}
 
 
 class _OwnKeys(Form):
@@ -269,12 +264,6 @@ def _settles_its_shape(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Proble
         yield "settle", "goharvest's table has no column for a dispatched time; use 'delete'"
 
 
-def _elects_as_told(form: RelayForm, given: Mapping[str, Any]) -> Iterator[Problem]:
-    for key, kind in OF_ELECTION.items():
-        if given.get(key) is not None and form.election is not kind:
-            yield key, f"it means nothing with 'election: {form.election}': leave it out, or elect by {kind}"
-
-
 _KAFKA = KafkaSections(
     sections=("kafka", "producer"),
     guarded=GUARDED | _OWN_CLIENT,
@@ -285,7 +274,7 @@ _RULES = (
     Rule(frozenset({"name", "leader_group"}), _has_a_name),
     Rule(frozenset({"outbox", "schema"}), _has_a_table),
     Rule(frozenset({"shape", "settle"}), _settles_its_shape),
-    Rule(frozenset({"election"}), _elects_as_told),
+    service_form.elects_as_told(OF_ELECTION),
     POLLS_IN_TIME,
     *_KAFKA.rules,
 )

@@ -8,6 +8,8 @@
    not get it. It is given back.
 4. `give_back` ends all that are left, at once and without an ack: the tracker redelivers them. Messages that no
    application has seen are marked so, and do not count as delivered.
+5. A marker names its message by its id, its origin id and when it was sent. Where the message topic was made anew, ids
+   come again: the ack of an old message ends no new one.
 
 Nothing here waits for the broker but a sync settlement, which holds no lock.
 """
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError
 
 from thresher.queue.markers import Markers
-from thresher.queue.message import Ack, Message, MessageId, Nack, Reject, Settlement
+from thresher.queue.message import Ack, Message, Nack, Reject, Settlement
 from thresher.queue.metrics import Figures
 from thresher.queue.problem import AlreadySettled, MarkerUnknown, QueueClosed
 from thresher.queue.wire.marker import Marker, MarkerType
@@ -58,7 +60,8 @@ class InProgress:
         self._redelivery_seconds = redelivery_seconds
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._entries: dict[MessageId, _Entry] = {}
+        # By the message itself: another one may come to have its id.
+        self._entries: dict[Message, _Entry] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -69,8 +72,8 @@ class InProgress:
         messages = [Message.of(record, self._queue, self) for record in records]
         due, alive_until = at + self._redelivery_seconds / 2, at + self._redelivery_seconds
         with self._lock:
-            for record in records:
-                self._entries[record.message_id] = _Entry(partition, due, alive_until)
+            for message in messages:
+                self._entries[message] = _Entry(partition, due, alive_until)
         if self._closed:
             # They came while the consumer was closed, or after it.
             self.give_back()
@@ -81,11 +84,11 @@ class InProgress:
         now, found = self._monotonic(), []
         with self._lock:
             for message in messages:
-                entry = self._entries.get(message.id)
+                entry = self._entries.get(message)
                 if entry is None:
                     continue
                 if entry.alive_until < now:
-                    self._expire(message.id, entry)
+                    self._expire(message, entry)
                     continue
                 entry.received = now
                 found.append(message)
@@ -99,8 +102,8 @@ class InProgress:
         with self._lock:
             entry = self._require(message)
             # Where this raises too: kept alive for ever, the message would come to nobody.
-            del self._entries[message.id]
-            self._markers.settle(self._queue, entry.partition, _marker(message.id, settlement), answered)
+            del self._entries[message]
+            self._markers.settle(self._queue, entry.partition, _marker(message, settlement), answered)
         self._figures.settled(settlement, None if entry.received is None else self._monotonic() - entry.received)
         if confirmed is not None:
             confirmed.wait()
@@ -110,45 +113,46 @@ class InProgress:
         with self._lock:
             entry = self._require(message)
             entry.extended = max(entry.extended, self._monotonic() + seconds)
-            self._keep_alive(message.id, entry)
+            self._keep_alive(message, entry)
 
     def keep_alive(self) -> None:
         """Send the KeepAlives that are due."""
         now = self._monotonic()
         with self._lock:
             due = [each for each, entry in self._entries.items() if entry.due <= now and entry.unanswered is None]
-        for message_id in due:
+        for message in due:
             # The lock for each of them: an ack does not wait for all.
             with self._lock:
-                entry = self._entries.get(message_id)
+                entry = self._entries.get(message)
                 if entry is None:
                     continue
                 if entry.received is None and entry.alive_until < now:
-                    self._expire(message_id, entry)
+                    self._expire(message, entry)
                 else:
                     entry.due = now + self._redelivery_seconds / 2
-                    self._keep_alive(message_id, entry)
+                    self._keep_alive(message, entry)
 
     def give_back(self) -> None:
         """End all that are left: each is redelivered at once. Later calls for them raise `QueueClosed`."""
         with self._lock:
             self._closed = True
             left, self._entries = self._entries, {}
-            for message_id, entry in left.items():
-                self._return(message_id, entry)
+            for message, entry in left.items():
+                self._return(message, entry)
         self._figures.count("given_back", len(left))
 
     def _require(self, message: Message) -> _Entry:
-        if (entry := self._entries.get(message.id)) is not None:
+        if (entry := self._entries.get(message)) is not None:
             return entry
         if self._closed:
             raise QueueClosed(f"message {message.id} was given back: its consumer is closed")
         raise AlreadySettled(f"message {message.id} was acked, nacked or rejected before")
 
-    def _keep_alive(self, message_id: MessageId, entry: _Entry) -> None:
+    def _keep_alive(self, message: Message, entry: _Entry) -> None:
         now = self._monotonic()
         left = max(self._redelivery_seconds, entry.extended - now)
-        marker = Marker(type=MarkerType.KEEPALIVE, message_id=message_id, redeliver_after_ms=int(left * 1000))
+        marker = _marker_of(message, MarkerType.KEEPALIVE)
+        marker.redeliver_after_ms = int(left * 1000)
 
         def answered(error: KafkaError | None) -> None:
             # One that came too late brings nothing back: the message may be redelivered already.
@@ -163,30 +167,34 @@ class InProgress:
         # One that is not queued is answered too: the next one may get through; without any, the message is redelivered.
         self._markers.keep_alive(self._queue, entry.partition, marker, answered)
 
-    def _expire(self, message_id: MessageId, entry: _Entry) -> None:
+    def _expire(self, message: Message, entry: _Entry) -> None:
         """Give back a message that waited here for too long."""
-        del self._entries[message_id]
-        self._return(message_id, entry)
+        del self._entries[message]
+        self._return(message, entry)
         self._figures.count("expired")
 
-    def _return(self, message_id: MessageId, entry: _Entry) -> None:
+    def _return(self, message: Message, entry: _Entry) -> None:
         """Have a message redelivered at once."""
-        marker = Marker(
-            type=MarkerType.KEEPALIVE, message_id=message_id, undelivered=entry.received is None, released=True
-        )
+        marker = _marker_of(message, MarkerType.KEEPALIVE)
+        marker.undelivered, marker.released = entry.received is None, True
         # If that is not queued, it is redelivered after the time-out; the others need not wait for that.
         with contextlib.suppress(MarkerUnknown):
             self._markers.settle(self._queue, entry.partition, marker)
 
 
-def _marker(message_id: MessageId, settlement: Settlement) -> Marker:
+def _marker(message: Message, settlement: Settlement) -> Marker:
+    if isinstance(settlement, Ack):
+        return _marker_of(message, MarkerType.END)
+    marker = _marker_of(message, MarkerType.KEEPALIVE)
     match settlement:
-        case Ack():
-            return Marker(type=MarkerType.END, message_id=message_id)
         case Nack(delay):
-            after = int(delay * 1000)
-            return Marker(
-                type=MarkerType.KEEPALIVE, message_id=message_id, redeliver_after_ms=after, released=True
-            )  # fmt: skip
+            marker.redeliver_after_ms, marker.released = int(delay * 1000), True
         case Reject(reason):
-            return Marker(type=MarkerType.KEEPALIVE, message_id=message_id, reject_reason=reason)
+            marker.reject_reason = reason
+    return marker
+
+
+def _marker_of(message: Message, type_: MarkerType) -> Marker:
+    return Marker(
+        type=type_, message_id=message.id, origin_id=message.origin_id, enqueued_at_ms=message.enqueued_at_ms
+    )  # fmt: skip

@@ -14,11 +14,18 @@ from thresher.config.log_level import LogLevel
 from thresher.config.report import Problem
 from thresher.config.setting import DefaultText
 from thresher.core.topic_name import is_topic_name
-from thresher.election.settings import ElectionSettings
+from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.observe.logs import LogFormat
 from thresher.spark.session.settings import SparkOptions
 
 STATUS = "127.0.0.1:8640"
+# Keys that mean something to one way of electing alone.
+OF_ELECTION = {
+    "leader_topic": ElectionKind.NELI,
+    "heartbeat_timeout_seconds": ElectionKind.NELI,
+    "min_poll_seconds": ElectionKind.NELI,
+    "max_poll_seconds": ElectionKind.NELI,
+}
 _ELECTION = ElectionSettings()
 
 
@@ -125,6 +132,17 @@ class ServiceForm(Form):
 
 def _as_spark_has_it(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def elects_as_told(of_election: Mapping[str, ElectionKind]) -> Rule:
+    """Return the rule that no key is given which means nothing to the way of electing: that would go unnoticed."""
+
+    def problems(form: Any, given: Mapping[str, Any]) -> Iterator[Problem]:
+        for key, kind in of_election.items():
+            if given.get(key) is not None and form.election is not kind:
+                yield key, f"it means nothing with 'election: {form.election}': leave it out, or elect by {kind}"
+
+    return Rule(frozenset({"election"}), problems)
 
 
 def _polls_in_time(form: ServiceForm, _: Mapping[str, Any]) -> Iterator[Problem]:

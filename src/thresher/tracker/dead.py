@@ -22,7 +22,7 @@ from thresher.kafka.producer_problem import ProducerFenced
 from thresher.kafka.transactional import Produced, TransactionalProducer
 from thresher.queue.clients import LARGEST_BYTES
 from thresher.queue.configuration import QueueConfig
-from thresher.queue.wire.dead_letter import DeadLetter, dead_key, dead_letter_of
+from thresher.queue.wire.dead_letter import DeadLetter, dead_letter_of
 from thresher.queue.wire.marker import MessageId
 from thresher.queue.wire.record import headers_of
 
@@ -98,7 +98,7 @@ def _change(config: QueueConfig, chosen: Chosen, records: Callable[[DeadLetter, 
 def _taken_out(topic: str, letter: DeadLetter) -> Produced:
     # Where it is, though partitions may have been added since.
     place = letter.record.message_id.partition
-    return (topic, None, dead_key(letter.queue, letter.record.origin_id), place, 0, None)
+    return (topic, None, letter.key, place, 0, None)
 
 
 @contextmanager

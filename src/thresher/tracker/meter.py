@@ -1,18 +1,30 @@
 """Tells the driver how a shard stands: what it has counted, and what its partitions have in progress."""
 
+import heapq
+import json
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from thresher.observe.tally import Number
+from thresher.tracker.protocol.by_queue import QueueFigures, together
 from thresher.tracker.protocol.tracking import Tracking
 
-_TELL_SECONDS = 0.5
-# Queues that are told by name; the others are told together.
+_TELL_SECONDS, _PART = 0.5, 20
+# Queues that are told by name, of all shards; the others are told together.
 MOST_QUEUES = 50
-QUEUES = "queues"
 OTHER = "other"
+# What is told of each queue: gauges in a note, and counts by name and queue.
+QUEUES = "queues"
+GAUGES_BY_QUEUE = QueueFigures._fields
+COUNTS_BY_QUEUE = ("redelivered", "dead")
+BETWEEN = "/"
+# The last records that are no markers.
+MALFORMED = "malformed"
+_MOST_MALFORMED = 10
+# Of a queue's id, so many letters are shown.
+_LONGEST_ID = 100
 
 
 class Told(Protocol):
@@ -34,13 +46,19 @@ class Told(Protocol):
 class Meter:
     """The figures of one attempt at one shard. `tell` is the task's own; notes are asked for by another thread."""
 
-    def __init__(self, told: Told, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, told: Told, shards: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """`shards` share the queues that are told by name."""
         self._told, self._monotonic = told, monotonic
-        self._due = float("-inf")
+        self._most_named = max(1, MOST_QUEUES // shards)
+        self._due = self._queues_due = float("-inf")
         self._counted: dict[int, Counter[str]] = {}
         self._tracking = False
         self._queues: list[str] = []
+        # Once it has a name among the counts, a queue keeps it: a count never goes down.
+        self._named: set[str] = set()
+        self._malformed: deque[str] = deque(maxlen=_MOST_MALFORMED)
         told.note(QUEUES, lambda: self._queues)
+        told.note(MALFORMED, lambda: list(self._malformed.copy()))
 
     def tell(self, partitions: Mapping[int, Tracking]) -> None:
         """Tell how the partitions stand, if it is time."""
@@ -55,13 +73,39 @@ class Meter:
             return
         self._due = now + _TELL_SECONDS
         for number, tracking in partitions.items():
-            before = self._counted.get(number, Counter())
-            for name, amount in (tracking.counts - before).items():
-                self._told.count(name, amount)
-            self._counted[number] = tracking.counts.copy()
+            self._tell_counts(number, tracking)
+            self._tell_malformed(number, tracking)
         for name, value in _gauges(partitions).items():
             self._told.gauge(name, value)
-        self._queues = _by_queue(partitions)
+        if now >= self._queues_due:
+            self._queues = _by_queue(partitions, self._most_named)
+            # There may be as many queues as messages: a part of the time is spent on telling of them.
+            took = self._monotonic() - now
+            self._queues_due = now + max(_TELL_SECONDS, _PART * took)
+
+    def _tell_counts(self, number: int, tracking: Tracking) -> None:
+        before = self._counted.get(number, Counter())
+        for name, amount in (tracking.figures.counts - before).items():
+            self._told.count(name, amount)
+        self._counted[number] = tracking.figures.counts.copy()
+        for (kind, queue), amount in tracking.figures.by_queue.items():
+            shown = _shown(queue)
+            if shown not in self._named:
+                if len(self._named) < self._most_named:
+                    self._named.add(shown)
+                else:
+                    shown = OTHER
+            self._told.count(f"{kind}{BETWEEN}{shown}", amount)
+        tracking.figures.by_queue.clear()
+
+    def _tell_malformed(self, number: int, tracking: Tracking) -> None:
+        if not tracking.figures.malformed:
+            return
+        offset, why = tracking.figures.malformed[-1]
+        self._malformed += [f"{number}-{offset}: {why}" for offset, why in tracking.figures.malformed]
+        # One at a time is enough for a log: the count tells how many there are.
+        self._told.event("malformed marker", partition=number, offset=offset, why=why)
+        tracking.figures.malformed.clear()
 
 
 def _gauges(partitions: Mapping[int, Tracking]) -> dict[str, Number]:
@@ -70,19 +114,31 @@ def _gauges(partitions: Mapping[int, Tracking]) -> dict[str, Number]:
     return {
         "in_progress": sum(len(each.messages) for each in trackings),
         "delayed": sum(each.messages.delayed for each in trackings),
-        "due": sum(each.messages.count_due(each.clock.now_ms) for each in trackings),
+        "due": sum(each.messages.count_due(each.clock.now_ms).total() for each in trackings),
         "oldest_seconds": max(oldest, default=0.0),
         "marker_lag": sum(each.lag for each in trackings),
         "clock_seconds": max((each.clock.now_ms / 1000 for each in trackings), default=0.0),
     }
 
 
-def _by_queue(partitions: Mapping[int, Tracking]) -> list[str]:
-    """Return a text for each queue, `<number> <id>`, most first; the rest together."""
-    together: Counter[bytes] = Counter()
-    for each in partitions.values():
-        together.update(each.messages.by_queue)
-    named = together.most_common(MOST_QUEUES)
-    rest = together.total() - sum(count for _, count in named)
-    told = [f"{count} {queue.decode(errors='replace')}" for queue, count in named]
-    return [*told, f"{rest} {OTHER}"] if rest else told
+def _by_queue(partitions: Mapping[int, Tracking], most: int) -> list[str]:
+    """Return a text for each queue with messages in progress, most first, up to so many; and one for the rest."""
+    due = {number: each.messages.count_due(each.clock.now_ms) for number, each in partitions.items()}
+
+    def figures() -> Iterator[tuple[bytes, int, QueueFigures]]:
+        # All of a queue's markers are in one partition, but for those of before partitions were added.
+        for number, tracking in partitions.items():
+            for queue, each in tracking.messages.by_queue.figures(due[number], tracking.clock.now_ms):
+                yield queue, number, each
+
+    named = heapq.nlargest(most, figures(), key=lambda found: found[2].in_progress)
+    told = [json.dumps({"queue": _shown(queue), **each._asdict()}) for queue, _, each in named]
+    if len(named) == most:
+        known = {(queue, number) for queue, number, _ in named}
+        rest = together(each for queue, number, each in figures() if (queue, number) not in known)
+        told.append(json.dumps({"queue": OTHER, **rest._asdict()}))
+    return told
+
+
+def _shown(queue: bytes) -> str:
+    return queue.decode(errors="replace")[:_LONGEST_ID]

@@ -1,14 +1,15 @@
 """The metrics of a tracker beside those of every service, and how they are read from what the driver knows."""
 
-from collections import Counter
+import json
 from collections.abc import Iterator
 from functools import partial
 
 from thresher.observe.metric import Family, MetricKind, Reading
+from thresher.observe.tally import Number
 from thresher.service.metrics import family
 from thresher.service.report import Moment
 from thresher.service.wording import Wording
-from thresher.tracker.meter import MOST_QUEUES, OTHER, QUEUES
+from thresher.tracker.meter import BETWEEN, COUNTS_BY_QUEUE, GAUGES_BY_QUEUE, MOST_QUEUES, OTHER, QUEUES
 
 # The words for a tracker in its metrics, on its pages and in its log.
 WORDING = Wording(label="tracker", verb="track", doing="tracking", done="started", held="held")
@@ -28,6 +29,7 @@ _BY_SHARD: dict[str, Family] = {
     "malformed": _counter("malformed_markers", "Records of the marker topic that are no markers.", "shard"),
     "unknown_ends": _counter("unknown_ends", "Ends of messages that were not in progress.", "shard"),
     "unknown_keep_alives": _counter("unknown_keep_alives", "KeepAlives of messages not in progress.", "shard"),
+    "void_copies": _counter("void_copies", "Starts written anew that came too late to count.", "shard"),
     "displaced": _counter(
         "displaced_messages", "Messages whose id another one came to have: the message topic was made anew.", "shard"
     ),
@@ -41,11 +43,24 @@ _GAUGES: dict[str, Family] = {
     "marker_lag": _gauge("marker_lag", "Offsets of the markers that were not read yet.", "shard"),
     "clock_seconds": _gauge("marker_clock_seconds", "The time by which deadlines count, since 1970.", "shard"),
 }
-_BY_QUEUE = _gauge(
-    "in_progress_messages_by_queue", f"Messages in progress, for {MOST_QUEUES} queues; the others together.", "queue"
-)
+# The same by queue, for a bounded number of queues; the others together.
+_BY_QUEUE: dict[str, Family] = {
+    "in_progress": _gauge("in_progress_messages_by_queue", "Messages that are started and not ended.", "queue"),
+    "delayed": _gauge("delayed_messages_by_queue", "Messages that were sent with a delay, and wait.", "queue"),
+    "due": _gauge("due_messages_by_queue", "Messages that are being redelivered.", "queue"),
+    "oldest_seconds": _gauge(
+        "oldest_in_progress_seconds_by_queue", "Time since the oldest message in progress was started.", "queue"
+    ),
+    "redelivered": _counter("redelivered_messages_by_queue", "Messages that went back to their queue.", "queue"),
+    "dead": _counter("dead_messages_by_queue", "Messages that became dead letters.", "queue"),
+}
 
-OWN_FAMILIES: tuple[Family, ...] = (*_BY_SHARD.values(), _DEAD, *_GAUGES.values(), _BY_QUEUE)
+OWN_FAMILIES: tuple[Family, ...] = (
+    *_BY_SHARD.values(),
+    _DEAD,
+    *_GAUGES.values(),
+    *_BY_QUEUE.values(),
+)
 
 
 def readings(moment: Moment) -> Iterator[Reading]:
@@ -63,18 +78,45 @@ def readings(moment: Moment) -> Iterator[Reading]:
         for name, of in _GAUGES.items():
             if name in each.gauges:
                 yield reading(of, each.gauges[name], str(each.shard))
-    for queue, count in by_queue(moment).items():
-        yield reading(_BY_QUEUE, count, queue)
+    for queue, figures in by_queue(moment).items():
+        for name, value in figures.items():
+            yield reading(_BY_QUEUE[name], value, queue)
 
 
-def by_queue(moment: Moment) -> dict[str, int]:
-    """Return how many messages are in progress, for the queues with most of them; the others together."""
-    told: Counter[str] = Counter()
-    for shard in moment.shards:
-        for text in shard.notes.get(QUEUES, ()):
-            count, _, queue = text.partition(" ")
-            told[queue] += int(count)
-    rest = told.pop(OTHER, 0)
-    named = dict(told.most_common(MOST_QUEUES))
-    rest += told.total() - sum(named.values())
-    return {**named, OTHER: rest} if rest else named
+def by_queue(moment: Moment) -> dict[str, dict[str, Number]]:
+    """Return the figures of the queues with most messages in progress, and of those of which most was counted first.
+
+    The others are told together.
+    """
+    found: dict[str, dict[str, Number]] = {}
+    for queue, figures in _in_progress(moment):
+        _add(found.setdefault(queue, {}), figures)
+    for queue, name, count in _counted(moment):
+        _add(found.setdefault(queue, {}), {name: count})
+    return found
+
+
+def _in_progress(moment: Moment) -> Iterator[tuple[str, dict[str, Number]]]:
+    told = [json.loads(text) for shard in moment.shards for text in shard.notes.get(QUEUES, ())]
+    # Each shard has named its share; there may have been more shards before.
+    told.sort(key=lambda each: (each["queue"] == OTHER, -each["in_progress"]))
+    for place, each in enumerate(told):
+        yield (each["queue"] if place < MOST_QUEUES else OTHER), {name: each[name] for name in GAUGES_BY_QUEUE}
+
+
+def _counted(moment: Moment) -> Iterator[tuple[str, str, Number]]:
+    named: set[str] = set()
+    for counts in moment.counts.values():
+        for counted, count in counts.items():
+            name, between, queue = counted.partition(BETWEEN)
+            if not between or name not in COUNTS_BY_QUEUE:
+                continue
+            if len(named) < MOST_QUEUES:
+                named.add(queue)
+            yield (queue if queue in named else OTHER), name, count
+
+
+def _add(sums: dict[str, Number], more: dict[str, Number]) -> None:
+    for name, value in more.items():
+        before = sums.get(name, 0)
+        sums[name] = max(before, value) if name == "oldest_seconds" else before + value

@@ -34,7 +34,7 @@ def _fate_record(fate: Fate, settings: TrackerSettings, message_partition: Calla
     if isinstance(fate, Redelivered):
         return (settings.message_topic, record.payload, queue, message_partition(), 0, headers_of(record))
     headers = dead_headers(record, fate.reason)
-    return (settings.dead_topic, record.payload, dead_key(queue, record.origin_id), -1, 0, headers)
+    return (settings.dead_topic, record.payload, dead_key(queue, record), -1, 0, headers)
 
 
 def record_of_start(marker: Marker) -> Record:

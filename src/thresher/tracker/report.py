@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 from thresher.observe.metric import Reading
 from thresher.service.report import Moment, Observed, StatusPart
+from thresher.tracker.meter import MALFORMED
 from thresher.tracker.metrics import ERROR_KINDS, OWN_FAMILIES, by_queue, readings
 from thresher.tracker.settings import TrackerSettings
 
 # Counted by shards, and gauged by them: each is shown for a shard, and for all together.
-_COUNTS = ("started", "ended", "redelivered", "dead", "malformed", "unknown_ends", "unknown_keep_alives")
+_COUNTS = ("started", "ended", "redelivered", "dead", "malformed", "unknown_ends", "unknown_keep_alives", "displaced")
 _GAUGES = ("in_progress", "delayed", "due", "marker_lag")
 # Shown for a shard alone.
 _OF_SHARD = ("oldest_seconds", "clock_seconds", "memory_bytes")
@@ -31,10 +32,7 @@ class TrackerReport:
         shards = {
             each.shard: {
                 **{name: moment.counts.get(each.shard, {}).get(name, 0) for name in _COUNTS},
-                **{
-                    name: each.gauges.get(name)
-                    for name in (*_GAUGES, "oldest_seconds", "clock_seconds", "memory_bytes")
-                },
+                **{name: each.gauges.get(name) for name in (*_GAUGES, *_OF_SHARD)},
             }
             for each in moment.shards
         }
@@ -47,6 +45,7 @@ class TrackerReport:
                 **{name: sum(each.get(name, 0) for each in gauges) for name in _GAUGES},
                 "oldest_in_progress_seconds": max((each.get("oldest_seconds", 0.0) for each in gauges), default=0.0),
                 "queues": by_queue(moment),
+                "malformed_markers": [text for each in moment.shards for text in each.notes.get(MALFORMED, ())],
             },
             shards=shards,
         )

@@ -87,7 +87,7 @@ class Attempt:
         self._admin = Admin.of(settings.kafka)
         self._partitions: dict[int, _Partition] = {}
         self._ends = EndWatch(settings.marker_topic, self._admin.client)
-        self._meter = Meter(shard)
+        self._meter = Meter(shard, shard.shards)
         self._writing = shard.step("write")
         self._memory_due = 0.0
         self._retention_due = time.monotonic() + _RETENTION_SECONDS

@@ -123,6 +123,9 @@ class TrackerTerm:
         if event == "lost markers":
             message = "shard %d goes on without %d markers of partition %d, which were removed before they were tracked"
             logger.warning(message, shard, fields["markers"], fields["partition"])
+        elif event == "malformed marker":
+            message = "offset %d of partition %d of %s is no marker, and was passed over: %s"
+            logger.warning(message, fields["offset"], fields["partition"], self._settings.marker_topic, fields["why"])
 
     def work_waits(self) -> bool:
         """Whether there is anything to do: markers may come at any time."""

@@ -19,7 +19,7 @@ def records_of(queue: bytes, batch: Batch, config: QueueConfig, partition: int) 
     if batch.dead_reason is not None:
         (record,) = batch.records
         headers = dead_headers(record, batch.dead_reason)
-        return [(config.dead_topic, record.payload, dead_key(queue, record.origin_id), -1, 0, headers)]
+        return [(config.dead_topic, record.payload, dead_key(queue, record), -1, 0, headers)]
     return [
         (
             config.marker_topic,

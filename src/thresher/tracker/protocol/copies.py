@@ -13,7 +13,7 @@ from typing import Any
 
 from thresher.queue.wire.marker import SYNTHETIC, Marker, decode
 from thresher.tracker.protocol.recent import RecentMarkers
-from thresher.tracker.protocol.state import Id, Started
+from thresher.tracker.protocol.started import Id, Origin, Started
 
 
 class Copies:
@@ -27,7 +27,7 @@ class Copies:
         # Our own that were written and not read: how many, what was read before, and of which messages; and the Ends
         # of these messages.
         self._unread, self._read_to = 0, start
-        self._messages: frozenset[Started] = frozenset()
+        self._messages: frozenset[tuple[Id, Origin]] = frozenset()
         self._late = RecentMarkers(window)
 
     @property
@@ -41,7 +41,8 @@ class Copies:
 
     def written(self, messages: Iterable[Started], read_to: int) -> None:
         """Take in that copies of these messages are committed, written when markers were read to that offset."""
-        self._messages = frozenset(messages)
+        # Not the objects: a second Start replaces them.
+        self._messages = frozenset((message.id, message.origin) for message in messages)
         self._unread, self._read_to = len(self._messages), read_to
 
     def counts(self, offset: int, read_to: int) -> bool:
@@ -58,14 +59,14 @@ class Copies:
 
     def ended(self, message: Started, offset: int, marker: Any) -> None:
         """Take in the End of a message that was in progress."""
-        if self._unread and message in self._messages:
+        if self._unread and (message.id, message.origin) in self._messages:
             self._late.note(message.id, offset, marker)
         self.unknown(message.id, offset, marker)
 
-    def later(self, id_: Id, read_to: int) -> Any | None:
+    def later(self, id_: Id, origin: Origin, read_to: int) -> Any | None:
         """Return the last marker of a message that is later than its copy, although it was read before."""
-        recent = None if self._recent is None else self._recent.after(id_, read_to)
-        return recent or self._late.after(id_, read_to)
+        recent = None if self._recent is None else self._recent.after(id_, origin, read_to)
+        return recent or self._late.after(id_, origin, read_to)
 
     def needed(self, offset: int) -> int:
         """Return what may be committed where this offset could be, but for copies."""

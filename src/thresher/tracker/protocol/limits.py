@@ -2,7 +2,7 @@
 
 from thresher.queue.limits import Limit
 from thresher.queue.wire.marker import SYNTHETIC, decode
-from thresher.tracker.protocol.state import Started
+from thresher.tracker.protocol.started import Started
 from thresher.tracker.protocol.transaction import Dead, Fate, Redelivered
 
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from thresher.queue.wire.marker import SYNTHETIC
-from thresher.tracker.protocol.state import Id
+from thresher.tracker.protocol.started import Id
 
 
 class Marks:

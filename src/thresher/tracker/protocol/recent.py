@@ -4,16 +4,18 @@ A copy of a Start tells how its message stood when its writer had read to an off
 are later ones, although they are read before it. A copy that was written further behind than `WINDOW` is void.
 """
 
+from operator import itemgetter
 from typing import Any
 
 from thresher.queue.wire.marker import MarkerType
-from thresher.tracker.protocol.state import Id
+from thresher.tracker.protocol.started import Id, Origin
 
 # As many markers are remembered at least. A transaction is open for 15 s at most, and short of a broker's trouble for
 # milliseconds.
 WINDOW = 100_000
 
-_Noted = dict[Id, tuple[int, Any]]
+# kafka-mq-go's markers name no origin.
+_Noted = dict[tuple[Id, Origin | None], tuple[int, Any]]
 
 
 class RecentMarkers:
@@ -30,15 +32,31 @@ class RecentMarkers:
         """Remember a message's marker, which was read at this offset."""
         if offset - self._first > self._window:
             self._final, self._kept, self._first = (self._final[1], {}), (self._kept[1], {}), offset
-        (self._final if is_last(marker) else self._kept)[1][id_] = (offset, marker)
+        (self._final if is_last(marker) else self._kept)[1][id_, named_origin(marker)] = (offset, marker)
 
-    def after(self, id_: Id, offset: int) -> Any | None:
+    def after(self, id_: Id, origin: Origin, offset: int) -> Any | None:
         """Return the message's last marker that is not before this offset. A KeepAlive takes back no End, no reject."""
-        for older, newer in (self._final, self._kept):
-            found = newer.get(id_) or older.get(id_)
-            if found is not None and found[0] >= offset:
-                return found[1]
+        for halves in (self._final, self._kept):
+            found = [
+                noted
+                for half in halves
+                for named in (origin, None)
+                if (noted := half.get((id_, named))) is not None and noted[0] >= offset
+            ]
+            if found:
+                return max(found, key=itemgetter(0))[1]
         return None
+
+
+def named_origin(marker: Any) -> Origin | None:
+    """Return the origin that a marker names; None where it means whichever message has the id."""
+    return origin_of(marker) if marker.HasField("origin_id") else None
+
+
+def origin_of(marker: Any) -> Origin:
+    """Return by what the message of a marker is known."""
+    given = marker.origin_id if marker.HasField("origin_id") else marker.message_id
+    return (given.partition, given.offset, marker.enqueued_at_ms)
 
 
 def is_last(marker: Any) -> bool:

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from thresher.queue.wire.marker import SYNTHETIC
+from thresher.tracker.protocol.by_queue import MessagesByQueue
+from thresher.tracker.protocol.started import Id, Origin, Started
 
 # A heap is not swept for fewer outlived entries.
 _LEAST_SWEPT = 1_000
@@ -19,32 +21,6 @@ _GRACE_PART, _MOST_GRACE_MS = 2, 30_000
 _TAKEN = -1
 # Later than any deadline.
 _NEVER_MS = 2**62
-
-Id = tuple[int, int]
-
-
-class Started:
-    """One message in progress. Not a dataclass: there may be millions."""
-
-    __slots__ = (
-        "content", "deadline_ms", "id", "offset", "patience_ms", "queue", "queued_ms", "reject_kind", "reject_reason",
-        "started_ms", "undelivered", "written_ms",
-    )  # fmt: skip
-
-    def __init__(self, id_: Id, queue: bytes, content: bytes, *, offset: int, now_ms: int) -> None:
-        self.id, self.queue = id_, queue
-        # The Start, as it was read; None once the message is in progress no more.
-        self.content: bytes | None = content
-        # From which offset on markers must be read to know of it, and when the Start there was written.
-        self.offset, self.written_ms = offset, now_ms
-        self.started_ms = now_ms
-        self.deadline_ms = self.queued_ms = now_ms
-        # The time-out that the deadline rests on; 0 where nobody is waited for: a delay, a nack, a reject.
-        self.patience_ms = 0
-        self.undelivered = False
-        # Why it is to become a dead letter, and by whom: its application, or the topic of its queue.
-        self.reject_reason: str | None = None
-        self.reject_kind = "rejected"
 
 
 class Messages:
@@ -58,9 +34,7 @@ class Messages:
         self._by_deadline: list[tuple[int, int, Started]] = []
         self._live = 0
         self._number = 0
-        self._queues: dict[bytes, bytes] = {}
-        # How many are in progress, by queue.
-        self.by_queue: Counter[bytes] = Counter()
+        self.by_queue = MessagesByQueue()
         # How many of them were sent with a delay, and wait.
         self.delayed = 0
 
@@ -72,17 +46,25 @@ class Messages:
         return self._by_id.get(id_)
 
     def add(
-        self, id_: Id, queue: bytes, content: bytes, *, offset: int, now_ms: int, after_ms: int, patience_ms: int
+        self,
+        id_: Id,
+        origin: Origin,
+        queue: bytes,
+        content: bytes,
+        *,
+        offset: int,
+        now_ms: int,
+        after_ms: int,
+        patience_ms: int,
     ) -> Started:
         """Add a message that is to be redelivered after so long, and return it."""
-        queue = self._queues.setdefault(queue, queue)
-        message = Started(id_, queue, content, offset=offset, now_ms=now_ms)
+        message = Started(id_, origin, queue, content, offset=offset, now_ms=now_ms)
         message.deadline_ms = message.queued_ms = now_ms + after_ms
         message.patience_ms = patience_ms
         self._by_id[id_] = message
         self._live += 1
         self.delayed += id_[0] == SYNTHETIC
-        self.by_queue[queue] += 1
+        self.by_queue.add(message)
         self._number += 1
         heapq.heappush(self._by_offset, (offset, self._number, message))
         heapq.heappush(self._by_deadline, (message.deadline_ms, self._number, message))
@@ -95,9 +77,12 @@ class Messages:
         message.patience_ms = 0
         self.set_deadline(message, now_ms)
 
-    def displaced(self, id_: Id) -> tuple[Started, ...]:
-        """Return the messages that had this id before."""
-        return tuple(self._displaced.get(id_, ()))
+    def named(self, id_: Id, origin: Origin | None) -> Started | None:
+        """Return the message of this id and origin, displaced or not; without an origin, that which has the id now."""
+        message = self._by_id.get(id_)
+        if origin is None or (message is not None and message.origin == origin):
+            return message
+        return next((each for each in self._displaced.get(id_, ()) if each.origin == origin), None)
 
     def remove(self, message: Started) -> None:
         """Forget a message. Harmless when repeated."""
@@ -106,11 +91,7 @@ class Messages:
         message.content = None
         self._live -= 1
         self.delayed -= message.id[0] == SYNTHETIC
-        left = self.by_queue[message.queue] - 1
-        if left:
-            self.by_queue[message.queue] = left
-        else:
-            del self.by_queue[message.queue], self._queues[message.queue]
+        self.by_queue.remove(message)
         if self._by_id.get(message.id) is message:
             del self._by_id[message.id]
         else:
@@ -181,14 +162,16 @@ class Messages:
             message.queued_ms = _TAKEN
             yield message
 
-    def count_due(self, until_ms: int, most: int = 10_000) -> int:
-        """Return how many messages have a deadline that has passed by then, up to about so many."""
-        heap, found, looked = self._by_deadline, 0, [0]
-        while looked and found < most:
+    def count_due(self, until_ms: int, most: int = 10_000) -> Counter[bytes]:
+        """Return how many messages of each queue have a deadline that has passed by then, up to about so many."""
+        heap, found, looked, left = self._by_deadline, Counter[bytes](), [0], most
+        while looked and left:
             place = looked.pop()
             if place < len(heap) and heap[place][0] <= until_ms:
                 queued, _, message = heap[place]
-                found += message.content is not None and message.queued_ms == queued
+                if message.content is not None and message.queued_ms == queued:
+                    found[message.queue] += 1
+                    left -= 1
                 looked += (2 * place + 1, 2 * place + 2)
         return found
 

@@ -14,7 +14,6 @@ anew. See `recent` for the markers that come between.
 """
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -25,19 +24,19 @@ from thresher.queue.wire.marker import SYNTHETIC, MarkerMalformed, MarkerType, p
 from thresher.tracker.protocol.clock import MarkerClock
 from thresher.tracker.protocol.commit_pace import CommitPace
 from thresher.tracker.protocol.copies import Copies, copy_of
+from thresher.tracker.protocol.figures import Figures
 from thresher.tracker.protocol.known_end import KnownEnd
 from thresher.tracker.protocol.limits import fate_of
 from thresher.tracker.protocol.marks import Marks
-from thresher.tracker.protocol.recent import WINDOW, is_last
-from thresher.tracker.protocol.state import Id, Messages, Started
+from thresher.tracker.protocol.recent import WINDOW, is_last, named_origin, origin_of
+from thresher.tracker.protocol.started import Id, Origin, Started
+from thresher.tracker.protocol.state import Messages
 from thresher.tracker.protocol.transaction import Fate, Redelivered, Transaction
 
 # A transaction's most messages, and about how many bytes of theirs.
 MOST_MESSAGES, MOST_BYTES = 1_000, 4_000_000
 # A Start is written anew when it is so many markers behind, and so many times as many as are in progress.
 MOST_BEHIND, _BEHIND_FACTOR = 1_000_000, 4
-# By what a message is known: its origin id, and when it was sent first.
-Origin = tuple[int, int, int]
 # Longer than any retention.
 _LONGEST_MS = 10 * 365 * 86_400_000
 
@@ -73,7 +72,7 @@ class Tracking:
         self.rules = rules
         self.clock = clock or MarkerClock()
         self.messages = Messages()
-        self.counts: Counter[str] = Counter()
+        self.figures = Figures()
         self._marks, self._copies = Marks(draw), Copies(start, rules.window)
         self._pace = CommitPace(start, rules.markers_per_commit)
         # Ends that were written with fates, and not read back.
@@ -104,13 +103,13 @@ class Tracking:
         self._pace.taken()
         try:
             marker = parse(content)
-        except MarkerMalformed:
-            self.counts["malformed"] += 1
+        except MarkerMalformed as error:
+            self.figures.set_aside(offset, str(error))
             return
         message_id = marker.message_id
         id_ = (message_id.partition, message_id.offset)
         if id_[1] < 0 or id_[0] < SYNTHETIC:
-            self.counts["malformed"] += 1
+            self.figures.set_aside(offset, f"no message has the id {id_[0]}-{id_[1]}")
         elif marker.type == START:
             self._start(id_, marker, key, content, offset, now)
         elif marker.type == END:
@@ -152,16 +151,12 @@ class Tracking:
         self._marks.written(transaction.mark)
         if transaction.copies:
             self._copies.written(transaction.messages, transaction.copies[0].read_to or 0)
-            self.counts["rewritten"] += len(transaction.copies)
+            self.figures.counts["rewritten"] += len(transaction.copies)
         for message, fate in zip(transaction.messages, transaction.fates, strict=False):
             origin = fate.marker.origin_id or fate.marker.message_id
             self._own_ends.add((message.id, (*origin, fate.marker.enqueued_at_ms or 0)))
             self.messages.remove(message)
-            if isinstance(fate, Redelivered):
-                self.counts["redelivered"] += 1
-            else:
-                self.counts["dead"] += 1
-                self.counts[f"dead.{fate.kind}"] += 1
+            self.figures.decided(message.queue, fate)
         self._most = MOST_MESSAGES
 
     def refused(self, transaction: Transaction, why: str) -> None:
@@ -182,20 +177,21 @@ class Tracking:
                 self.messages.put_back(message)
 
     def _start(self, id_: Id, marker: Any, key: bytes, content: bytes, offset: int, now: int) -> None:
-        known = self.messages.get(id_)
+        known, origin = self.messages.get(id_), origin_of(marker)
         if marker.HasField("read_to"):
             self._copy(id_, marker, known, key, content, offset, now)
             return
         if known is not None:
-            if _origin(known.content) == _origin_of(marker):
+            if known.origin == origin:
                 self.messages.remove(known)
             else:
                 # The message topic was made anew, and offsets came again.
-                self.counts["displaced"] += 1
+                self.figures.counts["displaced"] += 1
                 self.messages.displace(known, now)
         after = min(marker.redeliver_after_ms, _LONGEST_MS)
         message = self.messages.add(
             id_,
+            origin,
             marker.key or key,
             content,
             offset=offset,
@@ -204,28 +200,26 @@ class Tracking:
             patience_ms=0 if id_[0] == SYNTHETIC else after,
         )
         message.undelivered = marker.undelivered
-        self.counts["started"] += 1
+        self.figures.counts["started"] += 1
 
     def _copy(
         self, id_: Id, marker: Any, known: Started | None, key: bytes, content: bytes, offset: int, now: int
     ) -> None:
         """Take in a Start that a tracker wrote anew."""
-        read_to = marker.read_to
+        read_to, origin = marker.read_to, origin_of(marker)
         if not self._copies.counts(offset, read_to):
-            self.counts["void_copies"] += 1
+            self.figures.counts["void_copies"] += 1
             return
         if known is not None:
-            if _origin(known.content) == _origin_of(marker):
+            if known.origin == origin:
                 self.messages.set_offset(known, read_to, now)
             return
-        later = self._copies.later(id_, read_to)
+        later = self._copies.later(id_, origin, read_to)
         if later is not None and later.type == END:
-            if not later.HasField("origin_id") or _origin_of(later) == _origin_of(marker):
-                return
-            # It ended another message that had the same id.
-            later = None
+            return
         message = self.messages.add(
             id_,
+            origin,
             marker.key or key,
             content,
             offset=read_to,
@@ -244,31 +238,28 @@ class Tracking:
             if self._marks.is_fresh(id_):
                 self.clock.resume()
             return
-        message = self.messages.get(id_)
-        if marker.HasField("origin_id"):
-            origin = _origin_of(marker)
-            candidates = [*self.messages.displaced(id_), *([] if message is None else [message])]
-            message = next((each for each in candidates if _origin(each.content) == origin), None)
+        message = self.messages.named(id_, named_origin(marker))
         if message is not None:
-            self.counts["ended"] += 1
+            self.figures.counts["ended"] += 1
             self.messages.remove(message)
             self._copies.ended(message, offset, marker)
             return
         # Of marks of earlier trackers nothing is known, nor need be.
         if not self._is_own(id_, marker) and id_[0] != SYNTHETIC:
-            self.counts["unknown_ends"] += 1
+            self.figures.counts["unknown_ends"] += 1
         self._copies.unknown(id_, offset, marker)
 
     def _is_own(self, id_: Id, marker: Any) -> bool:
-        own = (id_, _origin_of(marker))
+        own = (id_, origin_of(marker))
         found = own in self._own_ends
         self._own_ends.discard(own)
         return found
 
     def _keep_alive(self, id_: Id, marker: Any, offset: int, now: int) -> None:
-        message = self.messages.get(id_)
-        if message is None:
-            self.counts["unknown_keep_alives"] += 1
+        message = self.messages.named(id_, named_origin(marker))
+        # One whose id another message has now is redelivered, whoever keeps it alive.
+        if message is None or self.messages.get(id_) is not message:
+            self.figures.counts["unknown_keep_alives"] += 1
             self._copies.unknown(id_, offset, marker)
         else:
             self._put_off(message, marker, now)
@@ -334,13 +325,3 @@ class Tracking:
 def _fitting(sizes: list[int]) -> int:
     """Return how many messages of these sizes go into one transaction: one at least, if there is one."""
     return next((place + 1 for place, size in enumerate(accumulate(sizes)) if size > MOST_BYTES), len(sizes))
-
-
-def _origin_of(marker: Any) -> Origin:
-    """Return by what a message is known: an id comes again where the message topic was made anew."""
-    given = marker.origin_id if marker.HasField("origin_id") else marker.message_id
-    return (given.partition, given.offset, marker.enqueued_at_ms)
-
-
-def _origin(content: bytes | None) -> Origin:
-    return _origin_of(parse(content or b""))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, MessageId
-from thresher.tracker.protocol.state import Started
+from thresher.tracker.protocol.started import Started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
