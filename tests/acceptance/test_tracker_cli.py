@@ -55,6 +55,7 @@ def test_an_operators_day_with_the_tracker(topics: QueueTopics, file: Path) -> N
     at = f"127.0.0.1:{ports.free_port()}"
     write(
         topics,
+        b"no marker",
         start(1, 200),
         start(2, 60_000, value=b"rejected"),
         keep_alive(2, 0, reject_reason="no such customer"),
@@ -84,14 +85,19 @@ def test_an_operators_day_with_the_tracker(topics: QueueTopics, file: Path) -> N
                 return (page["ready"], page["dead"], page["redelivered"]) == (True, 2, 1)
 
             eventually(told, PATIENCE_SECONDS)
-            assert asked("status", "--at", at)["marker_topic"] == topics.config.marker_topic
+            page = asked("status", "--at", at)
+            assert page["marker_topic"] == topics.config.marker_topic
+            assert page["queues"] == {"orders": {"redelivered": 1, "dead": 2}}
+            (malformed,) = page["malformed_markers"]
+            assert "-0: 9 bytes are no marker: " in malformed
             shown = thresher("status", "--at", at)
             assert shown.returncode == 0
             assert "redelivered 1, dead 2" in shown.stdout
         finally:
             process.send_signal(signal.SIGTERM)
-            said, _ = process.communicate(timeout=PATIENCE_SECONDS)
+            said, logged = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
+    assert f"of {topics.config.marker_topic} is no marker, and was passed over" in logged.decode()
     assert said.decode().splitlines()[-1] == "stopped; 1 messages redelivered"
     dead = ("queue", "dead")
     letters = asked(*dead, "list", "-c", str(file))["letters"]

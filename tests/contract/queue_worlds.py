@@ -4,6 +4,7 @@ Redelivery is the tracker's work. `MemoryQueueService` does it too, so there a m
 markers are read, from which a tracker knows what to do. Messages are judged once their consumers are closed.
 """
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tests.processes import eventually
@@ -41,6 +42,12 @@ class World(Protocol):
     def require_extended(self, queue: Queue, sent: MessageId, seconds: float) -> None:
         """Fail unless the redelivery of a message was put off, before it was acked."""
 
+    def require_delayed(self, queue: Queue, sent: MessageId, delay: float) -> None:
+        """Fail unless a message comes the first time after so many seconds."""
+
+    def require_limits(self, queue: Queue, sent: MessageId, *, max_deliveries: int, ttl: float) -> None:
+        """Fail unless a message that was nacked once has these limits."""
+
 
 class MemoryWorld:
     """In memory, with a clock that is set by hand."""
@@ -77,6 +84,25 @@ class MemoryWorld:
     def require_extended(self, queue: Queue, sent: MessageId, seconds: float) -> None:  # noqa: ARG002 - nothing times out
         self.require_ended(queue, sent)
 
+    def require_delayed(self, queue: Queue, sent: MessageId, delay: float) -> None:
+        self._now += delay - 0.001
+        assert self._again(queue, sent) is None
+        self._now += 0.002
+        message = self._again(queue, sent)
+        assert message is not None
+        assert message.delivery_count == 1
+
+    def require_limits(self, queue: Queue, sent: MessageId, *, max_deliveries: int, ttl: float) -> None:  # noqa: ARG002
+        with queue.consumer() as consumer:
+            for delivery in range(2, max_deliveries + 1):
+                (message,) = receive(consumer)
+                assert message.delivery_count == delivery
+                message.nack()
+            assert consumer.receive(0) is None
+        self.require_dead(
+            queue, sent, f"it was delivered {max_deliveries} times, and max-deliveries is {max_deliveries}"
+        )
+
     def _again(self, queue: Queue, sent: MessageId) -> Message | None:
         """The redelivery of a message, if there was one by now."""
         with queue.consumer() as consumer:
@@ -100,13 +126,13 @@ class KafkaWorld:
 
     def require_ended(self, queue: Queue, sent: MessageId) -> None:
         (end,) = self._behind_start(queue, sent)
-        assert end == Marker(type=MarkerType.END, message_id=sent)
+        assert end == _named(sent, MarkerType.END)
 
     def require_redelivery(self, queue: Queue, sent: MessageId, *, delay: float = 0.0, counted: bool = True) -> None:
         (last,) = self._behind_start(queue, sent)
-        assert last == Marker(
-            type=MarkerType.KEEPALIVE,
-            message_id=sent,
+        assert last == _named(
+            sent,
+            MarkerType.KEEPALIVE,
             redeliver_after_ms=int(delay * 1000),
             undelivered=not counted,
             released=True,
@@ -114,7 +140,7 @@ class KafkaWorld:
 
     def require_dead(self, queue: Queue, sent: MessageId, reason: str) -> None:
         (last,) = self._behind_start(queue, sent)
-        assert last == Marker(type=MarkerType.KEEPALIVE, message_id=sent, reject_reason=reason)
+        assert last == _named(sent, MarkerType.KEEPALIVE, reject_reason=reason)
 
     def require_extended(self, queue: Queue, sent: MessageId, seconds: float) -> None:
         kept, end = self._behind_start(queue, sent, 2)
@@ -122,6 +148,14 @@ class KafkaWorld:
         # It counts from the moment of the marker, which is a little later than that of the call.
         assert 0 <= seconds * 1000 - kept.redeliver_after_ms <= STALL_SECONDS * 1000
         assert end.type is MarkerType.END
+
+    def require_delayed(self, queue: Queue, sent: MessageId, delay: float) -> None:
+        (start,) = [each.marker for each in self._topics.markers(queue.id) if each.marker.message_id == sent]
+        assert (start.type, start.redeliver_after_ms, start.undelivered) == (MarkerType.START, delay * 1000, True)
+
+    def require_limits(self, queue: Queue, sent: MessageId, *, max_deliveries: int, ttl: float) -> None:
+        start, _ = [each.marker for each in self._topics.markers(queue.id) if each.marker.message_id == sent]
+        assert (start.max_deliveries, start.ttl_ms) == (max_deliveries, ttl * 1000)
 
     def _behind_start(self, queue: Queue, sent: MessageId, count: int = 1) -> list[Marker]:
         """The markers of a message behind its Start, once there are so many, all in the partition of the Start."""
@@ -138,7 +172,13 @@ class KafkaWorld:
         start, *behind = found
         assert (start.type, start.key) == (MarkerType.START, queue.id)
         assert (start.delivery_count, start.origin_id) == (1, sent)
-        return behind
+        # By these it is told from another message, which may come to have its id.
+        assert {(each.origin_id, each.enqueued_at_ms) for each in behind} == {(sent, start.enqueued_at_ms)}
+        return [replace(each, enqueued_at_ms=None) for each in behind]
+
+
+def _named(sent: MessageId, type_: MarkerType, **fields: Any) -> Marker:
+    return Marker(type=type_, message_id=sent, origin_id=sent, **fields)
 
 
 def send(queue: Queue, *payloads: bytes) -> list[MessageId]:

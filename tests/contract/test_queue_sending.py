@@ -1,11 +1,12 @@
 """What queues promise a sender, on Kafka and in memory."""
 
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
-from tests.contract.queue_worlds import SOON_SECONDS, receive
-from thresher.queue import MessageId, Queue, QueueClosed
+from tests.contract.queue_worlds import SOON_SECONDS, World, receive
+from thresher.queue import MessageId, MessageInvalid, Queue, QueueClosed
 
 
 def test_a_send_returns_the_id_that_the_message_has(queue: Queue) -> None:
@@ -44,6 +45,33 @@ def test_a_send_cannot_be_cancelled_and_harms_no_other(queue: Queue) -> None:
         assert sent.result(SOON_SECONDS) != producer.send(b"y")
     with queue.consumer() as consumer:
         assert {message.payload for message in receive(consumer, 2)} == {b"x", b"y"}
+
+
+def test_a_message_with_a_delay_comes_after_it(world: World, queue: Queue) -> None:
+    with queue.producer() as producer:
+        sent = producer.send(b"later", {"h": "v"}, delay=90.5)
+        assert sent.partition == -1
+        assert producer.send_async(b"sooner", delay=1).result(SOON_SECONDS) != sent
+    world.require_delayed(queue, sent, 90.5)
+
+
+def test_a_message_has_limits_of_its_own(world: World, queue: Queue) -> None:
+    with queue.producer() as producer:
+        sent = producer.send(b"x", max_deliveries=3, ttl=3_600)
+    with queue.consumer() as consumer:
+        (message,) = receive(consumer)
+        consumer.leave()
+        message.nack(sync=True)
+    world.require_limits(queue, sent, max_deliveries=3, ttl=3_600)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"delay": -1}, {"delay": 43_201}, {"delay": float("nan")}, {"max_deliveries": 0}, {"ttl": 0}, {"ttl": -1}],
+)
+def test_limits_out_of_range_are_refused_before_sending(queue: Queue, limits: dict[str, Any]) -> None:
+    with queue.producer() as producer, pytest.raises(MessageInvalid):
+        producer.send(b"x", **limits)
 
 
 def test_a_closed_producer_takes_no_messages(queue: Queue) -> None:

@@ -30,7 +30,8 @@ class Program:
             return subprocess.Popen(
                 [sys.executable, "-m", self.module, json.dumps(self.settings)],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": PYTHON_PATH, **self.variables},
+                # A crash of a client leaves the stacks of its threads.
+                env={**os.environ, "PYTHONPATH": PYTHON_PATH, "PYTHONFAULTHANDLER": "1", **self.variables},
                 stdout=opened,
                 stderr=opened,
             )

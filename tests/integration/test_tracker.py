@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
 from tests.processes import eventually
 from tests.queue.topics import QueueTopics
@@ -39,17 +38,6 @@ from thresher.tracker.shard import MemoryFull
 @pytest.fixture
 def topics(stack: Stack, spark: Session) -> QueueTopics:
     return QueueTopics(stack.kafka.bootstrap)
-
-
-def configure(topics: QueueTopics, topic: str, **settings: str) -> None:
-    """Change settings of a topic; a name has underscores here."""
-    entries = [
-        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in settings.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    for future in topics.admin.client.incremental_alter_configs([resource]).values():
-        future.result(30)
 
 
 def await_redelivered(topics: QueueTopics, count: int) -> dict[bytes, Any]:
@@ -152,7 +140,7 @@ def test_dead_letters_are_put_back_as_new_or_dropped(topics: QueueTopics) -> Non
 
 
 def test_a_message_that_its_queue_refuses_is_a_dead_letter_and_the_others_go_on(topics: QueueTopics) -> None:
-    configure(topics, topics.config.message_topic, max_message_bytes="20000")
+    topics.configure(topics.config.message_topic, max_message_bytes="20000")
     # What cannot be compressed: the broker judges what is sent.
     large = random.Random(5).randbytes(60_000)
     write(topics, *(start(number, 200) for number in range(5)), start(5, 200, value=large), start(6, 200))
@@ -174,10 +162,7 @@ def test_bad_markers_stop_nobody(topics: QueueTopics) -> None:
 
 def test_partitions_that_are_added_are_tracked(topics: QueueTopics) -> None:
     with tracked(topics, shards=2):
-        name = topics.config.marker_topic
-        for future in topics.admin.client.create_partitions([NewPartitions(name, 5)]).values():
-            future.result(30)
-        eventually(lambda: getattr(topics.admin.topic(name), "partitions", 0) == 5, PATIENCE_SECONDS)
+        topics.add_partitions(topics.config.marker_topic, 5)
         queues = {murmur2_partition(b"q%d" % number, 5): b"q%d" % number for number in range(50)}
         for partition, queue in sorted(queues.items()):
             write(topics, start(partition, 200, queue=queue), queue=queue)
@@ -230,7 +215,7 @@ def test_topics_that_could_lose_something_are_refused(
     topics: QueueTopics, which: str, settings: dict[str, str], why: str
 ) -> None:
     topic = getattr(topics.config, which)
-    configure(topics, topic, **settings)
+    topics.configure(topic, **settings)
     error = ended_by(topics)
     assert isinstance(error, TopicsUnsuitable)
     assert error.exit_code == 4

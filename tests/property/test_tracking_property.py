@@ -16,10 +16,15 @@ from hypothesis import strategies as st
 
 from tests.tracker.simulated_log import QUEUE, SimulatedLog
 from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, MessageId
+from thresher.tracker.protocol import clock
 from thresher.tracker.protocol.tracking import Rules
 from thresher.tracker.protocol.transaction import Dead, Redelivered
 
 AFTER_MS = (60, 200, 1_000, 3_000, 20_000)
+# How early a clock that jumps may be, in all.
+SLACK_MS = clock.SLACK_MS
+# The broker's clock at first: no jump leads before 1970.
+EPOCH_MS = 1_800_000_000_000
 TIMES_MS = (1, 10, 150, 700, 2_500)
 STEPS = 400
 # For the deadlines, the grace and the marks of all that is left.
@@ -49,9 +54,11 @@ class Message:
 class Walk:
     """Consumers that write markers, and trackers that read them, in an order of chance."""
 
-    def __init__(self, rules: Rules, seed: int) -> None:
+    def __init__(self, rules: Rules, seed: int, *, jumps: bool = False) -> None:
+        """`jumps`: the broker's clock does. A tracker that starts over cannot tell that from time that has passed."""
+        self.jumps, self.slack_ms = jumps, SLACK_MS if jumps else 0
         self.chance = random.Random(seed)
-        self.log = SimulatedLog(rules=rules, seed=seed)
+        self.log = SimulatedLog(rules=rules, seed=seed, ahead_ms=EPOCH_MS)
         self.messages: dict[int, Message] = {}
         self.checked = 0
         self.decided: set[int] = set()
@@ -62,7 +69,7 @@ class Walk:
         steps = {
             self.start: 20, self.start_again: 2, self.start_anew: 2, self.send_with_delay: 2, self.act: 20,
             self.time_passes: 15, self.strange_markers_come: 1, self.read_some: 10, self.ask: 10, self.step: 20,
-            self.fail: 2, self.settle: 15, self.crash: 4, self.trim: 3,
+            self.fail: 2, self.settle: 15, (self.jump if self.jumps else self.crash): 4, self.trim: 3,
         }  # fmt: skip
         for step in self.chance.choices([*steps], weights=[*steps.values()], k=STEPS):
             step()
@@ -109,7 +116,7 @@ class Walk:
         number, after = self.chance.choice(held), self.chance.choice(AFTER_MS)
         kind = self.chance.choice(("end", "end", "keep alive", "keep alive", "nack", "give back", "reject"))
         message = self.messages[number]
-        in_time = self.log.now_ms < message.deadline_ms
+        in_time = self.log.now_ms < message.deadline_ms - self.slack_ms
         message.settled = kind != "keep alive"
         message.doubtful = message.doubtful or not in_time
         if kind == "end":
@@ -134,7 +141,7 @@ class Walk:
 
     def _is_held(self, message: Message) -> bool:
         """Whether its consumer has it, and nobody else can have it yet."""
-        in_time = self.log.now_ms < message.deadline_ms and not message.doubtful
+        in_time = self.log.now_ms < message.deadline_ms - self.slack_ms and not message.doubtful
         return in_time and not message.settled and not message.displaced
 
     def _start(self, id_: MessageId, *, named: bool) -> None:
@@ -163,7 +170,7 @@ class Walk:
         self.log.now_ms += self.chance.choice(TIMES_MS)
 
     def strange_markers_come(self) -> None:
-        self.log.records.append((self.log.now_ms, b"no marker"))
+        self.log.records.append((self.log.now_ms + self.log.ahead_ms, b"no marker"))
         self.log.end_of(10_000)
         self.log.keep_alive(10_000, 5)
 
@@ -200,6 +207,9 @@ class Walk:
     def crash(self) -> None:
         self.log.crash(committing=self.chance.random() < 0.5, meanwhile=self.act_meanwhile)
 
+    def jump(self) -> None:
+        self.log.ahead_ms += self.chance.choice((-7_200_000, -1_000, -100, 100, 1_000, 3_600_000))
+
     def trim(self) -> None:
         self.log.trim()
 
@@ -221,7 +231,7 @@ class Walk:
             assert not message.ended_in_time, f"{decided} although it was ended in time"
             if message.doubtful:
                 continue
-            assert decided.at_ms >= message.deadline_ms, f"{decided} before {message.deadline_ms}"
+            assert decided.at_ms >= message.deadline_ms - self.slack_ms, f"{decided} before {message.deadline_ms}"
             if message.rejected:
                 assert isinstance(decided.fate, Dead)
                 assert decided.fate.reason == "no"
@@ -247,3 +257,10 @@ def test_each_message_is_ended_or_redelivered_once_and_not_before_its_time(
 ) -> None:
     rules = Rules(markers_per_commit=5, rewrite_after_ms=rewrite, most_behind=behind, window=window)
     Walk(rules, seed).run()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(behind=st.sampled_from([4, 1_000]), rewrite=st.sampled_from([500, 10**9]), seed=st.integers(0, 2**32))
+def test_a_brokers_clock_that_jumps_expires_nothing_and_stops_nothing(behind: int, rewrite: int, seed: int) -> None:
+    rules = Rules(markers_per_commit=5, rewrite_after_ms=rewrite, most_behind=behind)
+    Walk(rules, seed, jumps=True).run()

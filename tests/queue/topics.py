@@ -6,6 +6,9 @@ import uuid
 from collections import Counter
 from typing import Any
 
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
+
+from tests.processes import eventually
 from tests.queue.verdict import Held, Placed, judge_markers
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail, TailUnread
@@ -32,6 +35,22 @@ class QueueTopics:
         made = configured({**given, **keys, "bootstrap-servers": direct or bootstrap})
         for topic in init_topics(made, partitions=partitions, marker_partitions=marker_partitions):
             assert not topic.problems, topic
+
+    def configure(self, topic: str, **settings: str) -> None:
+        """Change settings of a topic; a name has underscores here."""
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        for future in self.admin.client.incremental_alter_configs([resource]).values():
+            future.result(30)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Have a topic have so many partitions, and wait until the broker says so."""
+        for future in self.admin.client.create_partitions([NewPartitions(topic, partitions)]).values():
+            future.result(30)
+        eventually(lambda: getattr(self.admin.topic(topic), "partitions", 0) == partitions, 30.0)
 
     def markers(self, queue: bytes | None = None) -> list[Placed]:
         """Return the committed markers, of one queue or of all, in the order of each partition."""

@@ -31,6 +31,8 @@ class SimulatedLog:
     rules: Rules
     seed: int = 0
     now_ms: int = 1_000_000
+    # How far the broker's clock is ahead.
+    ahead_ms: int = 0
     records: list[tuple[int, bytes] | None] = field(default_factory=list)
     first: int = 0
     committed: int = 0
@@ -48,7 +50,7 @@ class SimulatedLog:
 
     def append(self, marker: Marker) -> None:
         """Append a consumer's marker."""
-        self.records.append((self.now_ms, encode(marker)))
+        self.records.append((self.now_ms + self.ahead_ms, encode(marker)))
 
     def start(self, number: int, after_ms: int, **fields: object) -> None:
         """Append a Start of a message."""

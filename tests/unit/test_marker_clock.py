@@ -115,3 +115,13 @@ def test_small_steps_add_up() -> None:
     clock = anchored()
     answer(clock, *(50.0 + step * 0.0333 for step in range(1, 1_001)))
     assert abs(clock.now_ms - 1_033_300) <= 1
+
+
+def test_time_before_a_timestamp_that_goes_back_counts_for_nothing_that_comes_after() -> None:
+    clock = anchored()
+    answer(clock, 50.5)
+    began = clock.marker(1_000_000 - HOUR_MS, 52.0)
+    answer(clock, 52.0, 53.0)
+    assert clock.now_ms - began == 1_000, "not the time since the last answer before it"
+    clock.marker(1_000_000 + HOUR_MS, 53.0)
+    assert clock.now_ms - began <= 1_000 + SLACK_MS, "nor by a jump forward"

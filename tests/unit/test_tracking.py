@@ -489,6 +489,26 @@ def test_what_a_consumer_says_of_an_old_message_is_nothing_to_a_new_one_with_its
     assert all(isinstance(each.fate, Redelivered) for each in found.decided)
 
 
+def test_a_copy_of_a_message_whose_id_another_one_had_meanwhile_brings_no_second_one() -> None:
+    found = log(rewrite_after_ms=1_000)
+    found.run(500)
+    found.start(1, 60_000, enqueued_at_ms=1)
+    found.read()
+    found.now_ms += 1_500
+    found.ask()
+
+    def meanwhile() -> None:
+        found.start(1, 60_000, enqueued_at_ms=2)
+        found.append(
+            Marker(type=MarkerType.END, message_id=MessageId(0, 1), origin_id=MessageId(0, 1), enqueued_at_ms=2)
+        )
+
+    while not found.transactions[-1].copies:
+        assert found.step(meanwhile)
+    found.run(120_000, 1_000)
+    assert [each.fate.marker.enqueued_at_ms for each in found.decided] == [1]
+
+
 def test_large_messages_go_in_transactions_of_a_few_megabytes() -> None:
     found = log()
     for number in range(10):

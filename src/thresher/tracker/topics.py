@@ -1,18 +1,25 @@
 """Judges the topics that a tracker's promise rests on, before it takes over and while it leads."""
 
+import time
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
 
 from thresher.kafka.admin import Admin
+from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition
 from thresher.kafka.problem import broker_problem
 from thresher.queue.problem import TopicsUnsuitable
 from thresher.queue.topics import await_topics
+from thresher.queue.wire.marker import MarkerMalformed, parse
+from thresher.tracker.claims import offsets_of
 from thresher.tracker.settings import TrackerSettings
 
 _LEAST_BATCH, _MOST_BATCH = 1_000, 1_000_000
 # What a batch has besides its records.
 _HEAD = 512
+# A topic is another's if so many of its first records are no markers, and none is one. Few may be somebody's mistake.
+_LEAST_STRANGE, _LOOKED_AT = 10, 100
+_LOOK_SECONDS, _POLL_SECONDS = 10.0, 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +58,41 @@ def require_suitable(settings: TrackerSettings) -> TopicFacts:
     return TopicFacts(
         retention_ms=int(markers["retention.ms"]), batch_bytes=max(_LEAST_BATCH, min(_MOST_BATCH, smallest - _HEAD))
     )
+
+
+def require_markers(settings: TrackerSettings) -> None:
+    """Raise `TopicsUnsuitable` where the marker topic holds something else, and no tracker has ever run on it.
+
+    Only the first records are looked at. A topic that some tracker has run on is ours, whatever somebody writes to it.
+    """
+    try:
+        facts = Admin.of(settings.kafka).topic(settings.marker_topic)
+    except KafkaException as error:
+        raise broker_problem("the marker topic could not be looked at", error.args[0]) from error
+    partitions = range(0 if facts is None else facts.partitions)
+    if offsets_of(settings, partitions):
+        return
+    strange, left = 0, set(partitions)
+    deadline = time.monotonic() + _LOOK_SECONDS
+    with AssignedReader(settings.marker_topic, {**settings.kafka, **settings.consumer}) as reader:
+        while left and strange < _LOOKED_AT and time.monotonic() < deadline:
+            for event in reader.poll(_POLL_SECONDS, at_most=_LOOKED_AT):
+                if isinstance(event, EndOfPartition):
+                    left.discard(event.partition)
+                elif isinstance(event, ConsumerRecord):
+                    if _is_marker(event.value or b""):
+                        return
+                    strange += 1
+    if strange >= _LEAST_STRANGE:
+        raise TopicsUnsuitable(
+            f"{settings.marker_topic} holds records that are no markers, and none that is one: it is another topic. "
+            "Give the topic that 'thresher queue init' made as marker-topic"
+        )
+
+
+def _is_marker(content: bytes) -> bool:
+    try:
+        parse(content)
+    except MarkerMalformed:
+        return False
+    return True

@@ -22,7 +22,7 @@ from thresher.tracker.claims import claim_all, offsets_of, require_claim
 from thresher.tracker.metrics import WORDING
 from thresher.tracker.report import TrackerReport
 from thresher.tracker.settings import POLICY, TrackerSettings
-from thresher.tracker.topics import require_suitable
+from thresher.tracker.topics import require_markers, require_suitable
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ class TrackerWorkload:
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "TrackerTerm | None":
         """Judge the topics, and claim the partitions of the markers."""
         facts = require_suitable(self.settings)
+        require_markers(self.settings)
         if not wanted():
             return None
         claim_all(self.settings, term)

@@ -1,7 +1,7 @@
 """The tracker's clock, by which deadlines count: the broker's timestamps, and monotonic time between them.
 
 1. A marker's timestamp, which the broker gave it, sets the clock forward. It never goes back: timestamps that go back
-   are counted on from where the clock is.
+   are counted on from where the clock is, and what time had passed before that is not counted.
 2. Monotonic time counts only up to a moment at which the broker was asked for its end, once all that was there then has
    been read. Until that, the clock stands where the markers have set it.
 3. A broker that does not answer for a while was silent: that time does not count, and nobody could write a marker.
@@ -28,7 +28,7 @@ class MarkerClock:
         self._timestamp_ms: int | None = None
         # What is added to timestamps, so that they go on where the clock is.
         self._shift = 0.0
-        # When the first mark was read, and what the clock said then.
+        # When the first mark was read, and what the clock said then; less what was given up since.
         self._anchor: tuple[float, float] | None = None
         # When the broker was last asked with success; up to when time was counted, or never will be; and when a marker
         # was read last.
@@ -45,16 +45,31 @@ class MarkerClock:
         before, self._timestamp_ms = self._timestamp_ms, timestamp_ms
         if before is not None and timestamp_ms < before:
             self._shift += before - timestamp_ms
+            self._give_up_until(at)
         aligned = timestamp_ms + self._shift
         if self._anchor is not None:
-            since, told = self._anchor
-            limit = told + (at - since) * 1000 + SLACK_MS
+            limit = self._by_monotonic(at) + SLACK_MS
             if aligned > limit:
                 self._shift -= aligned - limit
                 aligned = limit
         self._now = max(self._now, aligned)
         self._marker_at = at
         return int(self._now)
+
+    def _by_monotonic(self, at: float) -> float:
+        """Return what the clock would say by monotonic time alone."""
+        since, told = self._anchor or (at, self._now)
+        return told + (at - since) * 1000
+
+    def _give_up_until(self, at: float) -> None:
+        """Count no time before this: when a marker was written whose timestamp went back, nobody knows.
+
+        Time that counted later would be counted for the deadlines that rest on that marker too.
+        """
+        self._counted_to = max(self._counted_to, at)
+        if self._anchor is not None:
+            since, told = self._anchor
+            self._anchor = (since, told - max(0.0, self._by_monotonic(at) - self._now))
 
     def heard(self, asked_at: float) -> None:
         """The broker has answered a question of that moment."""

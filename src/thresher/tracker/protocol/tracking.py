@@ -210,9 +210,11 @@ class Tracking:
         if not self._copies.counts(offset, read_to):
             self.figures.counts["void_copies"] += 1
             return
-        if known is not None:
-            if known.origin == origin:
-                self.messages.set_offset(known, read_to, now)
+        if known is not None and known.origin == origin:
+            self.messages.set_offset(known, read_to, now)
+            return
+        if known is not None or self.messages.named(id_, origin) is not None:
+            # Another message has come to have the id: this one is redelivered, and its own Start still needed.
             return
         later = self._copies.later(id_, origin, read_to)
         if later is not None and later.type == END:
