@@ -21,8 +21,8 @@ from thresher.tracker.protocol.tracking import Rules
 from thresher.tracker.protocol.transaction import Dead, Redelivered
 
 AFTER_MS = (60, 200, 1_000, 3_000, 20_000)
-# How early a clock that jumps may be, in all.
-SLACK_MS = clock.SLACK_MS
+# How early a clock that jumps may be, in all: by the slack, and by time that was not counted when it jumped.
+SLACK_MS = clock.SLACK_MS + int(clock.SILENT_SECONDS * 1000)
 # The broker's clock at first: no jump leads before 1970.
 EPOCH_MS = 1_800_000_000_000
 TIMES_MS = (1, 10, 150, 700, 2_500)

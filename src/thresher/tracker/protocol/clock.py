@@ -6,8 +6,8 @@
    been read. Until that, the clock stands where the markers have set it.
 3. A broker that does not answer for a while was silent: that time does not count, and nobody could write a marker.
    `resumed_ms` says when a fresh mark showed that markers can be written again; it is None until then, as at the start.
-4. After the first mark, timestamps cannot set the clock further ahead than monotonic time and a slack: a broker whose
-   clock jumps forward expires nothing.
+4. After the first mark, timestamps cannot set the clock further ahead than monotonic time and a slack: where a broker's
+   clock jumps forward, messages are due by that slack, and the time that was not counted yet, too early at most.
 
 Wall time is never read. Milliseconds, as timestamps have; moments are monotonic, in seconds.
 """
