@@ -65,6 +65,9 @@ def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path,
     assert "kills of the" in demo.stdout
     for figure in ("written", "relayed", "pending", "oldest", "rec/s", "latency p50"):
         assert figure in demo.stderr
+    queue = run(copy, "demo", "queue", "--records", "1000", cwd=tmp_path, **NO_NETWORK)
+    assert queue.returncode == 0, queue.stderr
+    assert queue.stdout.splitlines()[-1] == "0 messages were not processed"
     bench = run(copy, "bench", "nonsense", cwd=tmp_path)
     benches = sorted(each.stem for each in (ROOT / "bench").glob("*.py"))
     assert (bench.returncode, f"one of: {' '.join(benches)}" in bench.stderr) == (1, True)

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from thresher.delivery.crash_points import CrashPoint
 from thresher.devstack.stack import Stack
 from thresher.kafka.partitioners import murmur2_partition
 from thresher.kafka.transactional import TransactionalProducer
-from thresher.queue import QueueService
+from thresher.queue import Message, MessageId, QueueService
 from thresher.queue.wire.marker import MarkerType, encode
 
 MESSAGES = 30
@@ -48,6 +48,14 @@ class Trackers:
         self.processes.append(process)
         return process
 
+    def end(self) -> None:
+        """End all of them, and see that nothing of them is left."""
+        for process in self.processes:
+            process.terminate()
+        for number, process in enumerate(self.processes):
+            process.wait(60)
+            eventually(lambda left=number: not self.tree(left), PATIENCE_SECONDS, self.said)  # type: ignore[misc]
+
     def has_crashed(self, number: int) -> bool:
         return (self._directory / f"done-{number}").exists()
 
@@ -74,11 +82,7 @@ class Trackers:
 def trackers(stack: Stack, tmp_path: Path) -> Iterator[Trackers]:
     made = Trackers(QueueTopics(stack.kafka.bootstrap), tmp_path)
     yield made
-    for process in made.processes:
-        process.terminate()
-    for number, process in enumerate(made.processes):
-        process.wait(60)
-        eventually(lambda left=number: not made.tree(left), PATIENCE_SECONDS, made.said)  # type: ignore[misc]
+    made.end()
 
 
 ALL = {b"%d" % number: 1 for number in range(MESSAGES)}
@@ -191,6 +195,46 @@ def test_a_consumers_open_transaction_delays_redelivery_and_causes_no_false_one(
     time.sleep(2)
     assert trackers.counts() == {b"2": 1}
     hanging.discard()
+
+
+def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int], tmp_path: Path) -> None:
+    stack, _ = proxied
+    topics = QueueTopics(
+        stack.kafka.bootstrap, redelivery_timeout=4_000, consumer={"session.timeout.ms": 6_000}, partitions=2
+    )
+    trackers = Trackers(topics, tmp_path)
+    try:
+        trackers.start()
+        eventually(lambda: trackers.is_tracking(0), PATIENCE_SECONDS, trackers.said)
+        with QueueService(topics.config) as service:
+            queue = service.queue("jobs")
+            sent = {queue.producer().send(b"%d" % number): b"%d" % number for number in range(10)}
+            consumer = queue.consumer()
+            messages: dict[bytes, Message] = {}
+            while len(messages) < len(sent):
+                messages |= {message.payload: message for message in consumer.receive_batch(10, 5.0)}
+            (number,) = stack.kafka.nodes
+            stack.kafka.nodes[number].kill()
+            # Longer than the time-out: nobody could keep anything alive.
+            time.sleep(6)
+            stack.kafka.start_node(number)
+            time.sleep(8)
+            assert redelivered_after(topics, sent) == set(), "whoever holds them lives, and says so again"
+            for payload, message in messages.items():
+                if payload != b"3":
+                    message.ack(sync=True)
+            messages[b"3"].nack()
+            (again,) = consumer.receive_batch(1, PATIENCE_SECONDS)
+            assert (again.payload, again.delivery_count) == (b"3", 2), trackers.said()
+            again.ack(sync=True)
+            assert redelivered_after(topics, sent) == {b"3"}
+    finally:
+        trackers.end()
+
+
+def redelivered_after(topics: QueueTopics, sent: Mapping[MessageId, bytes]) -> set[bytes]:
+    """The messages that came after those that were sent."""
+    return {record.payload for record in redelivered(topics) if record.message_id not in sent}
 
 
 def _signal(pids: set[int], kind: signal.Signals) -> None:

@@ -32,10 +32,10 @@ from thresher.queue.configuration import configured
 from thresher.queue.topics import init_topics
 
 _QUEUE, _CONSUMERS, _WORKER = "demo", 3, "thresher.cli.demo.worker"
-# For how long it is sent, and at which shares of it a consumer, then the tracker, is killed.
-_SECONDS = 15.0
+# So many are sent in a second that a consumer always has some, and at which shares one, then the tracker, is killed.
+_PER_SECOND = 700.0
 _KILL_CONSUMER_SHARE, _KILL_TRACKER_SHARE = 0.4, 0.6
-_LOOK_SECONDS, _REST_SECONDS = 0.25, 90.0
+_LOOK_SECONDS, _REST_SECONDS = 0.1, 90.0
 # Short, so that nobody waits for long.
 _REDELIVERY_MS = 4_000
 
@@ -144,7 +144,7 @@ def _look(tracker: DemoProcess, at: str, scene: Scene, live: Live) -> None:
 
 def _watch(tracker: DemoProcess, consumers: list[DemoProcess], at: str, scene: Scene, live: Live) -> None:
     """Look on until everything was processed; kill a consumer, then the tracker, in the middle of it."""
-    deadline = time.monotonic() + _SECONDS + _REST_SECONDS
+    deadline = time.monotonic() + scene.messages / _PER_SECOND + _REST_SECONDS
     while not (scene.done and scene.redelivered) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
         _look(tracker, at, scene, live)
@@ -193,7 +193,7 @@ def _sending(config: Any, scene: Scene) -> Iterator[None]:
         with QueueService(config) as service, service.queue(_QUEUE).producer() as producer:
             began = time.monotonic()
             for number in range(scene.messages):
-                time.sleep(max(0.0, began + number * _SECONDS / scene.messages - time.monotonic()))
+                time.sleep(max(0.0, began + number / _PER_SECOND - time.monotonic()))
                 producer.send_async(f"message {number}", callback=lambda _: _count(scene))
 
     sender = threading.Thread(target=send, daemon=True)
