@@ -5,6 +5,10 @@ refused, and the client retries every 20 ms. The time needed depends on the mach
 it is learnt from transactions of few rows. A wrong wait costs time, never a record.
 """
 
+import time
+
+# Where no record comes before offsets, the client asks again after two seconds.
+_OFFSETS_ALONE_SECONDS = 0.02
 _LEAST_SECONDS, _MOST_SECONDS = 0.0015, 0.008
 # Many rows are on many partitions.
 _FEW, _MANY_SECONDS = 10, 0.005
@@ -30,3 +34,8 @@ class TransactionPacing:
             self._seconds = min(_MOST_SECONDS, 1.5 * self._seconds)
         else:
             self._seconds = max(_LEAST_SECONDS, 0.99 * self._seconds)
+
+
+def await_ended(committed_at: float) -> None:
+    """Wait before a transaction of offsets alone until the broker has ended the one that was committed then."""
+    time.sleep(max(0.0, committed_at + _OFFSETS_ALONE_SECONDS - time.monotonic()))

@@ -26,6 +26,7 @@ from thresher.kafka.producer_problem import (
     ProducerRefused,
 )
 from thresher.kafka.refusal import Refusal
+from thresher.kafka.transaction_pacing import await_ended
 from thresher.kafka.transactional import TransactionalProducer, Undelivered
 from thresher.tracker.claims import claimed, is_by, offsets_of, producer_of, require_claim
 from thresher.tracker.protocol.transaction import Transaction
@@ -34,9 +35,6 @@ from thresher.tracker.settings import TrackerSettings
 
 # Partitions may be added to the message topic: how long their number is taken for known.
 _KNOWN_SECONDS = 10.0
-# How long the broker needs to end a transaction whose commit it has confirmed: the client would ask again after two
-# seconds where offsets alone follow sooner.
-_ENDING_SECONDS = 0.02
 _OF_RECORD = frozenset({Refusal.ROW, Refusal.SIZE})
 
 
@@ -110,7 +108,7 @@ class PartitionWriter:
         producer.now_ms = now_ms
         records = records_of(transaction, self._settings, self._partition, self._message_partition)
         if not records:
-            time.sleep(max(0.0, self._committed_at + _ENDING_SECONDS - time.monotonic()))
+            await_ended(self._committed_at)
         producer.begin()
         producer.produce(enumerate(records))
         if faults := producer.flush():

@@ -8,6 +8,7 @@ from thresher.kafka.group_offsets import GroupOffset
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.producer_problem import MemberFenced, ProducerProblem
 from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.kafka.transaction_pacing import await_ended
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.hand_off.group import GroupMember
@@ -28,9 +29,6 @@ from thresher.queue.hand_off.protocol import (
 from thresher.queue.hand_off.starts import judged, records_of
 from thresher.queue.markers import Markers
 from thresher.queue.problem import TopicsUnsuitable
-
-# How long the broker needs to end a transaction whose commit it has confirmed.
-_ENDING_SECONDS = 0.02
 
 
 class Transactions:
@@ -99,9 +97,8 @@ class Transactions:
                 )
             case SendOffsets(batch, name):
                 if not batch.records:
-                    # No Start came first. The broker may still be ending the transaction before this one, and the
-                    # client would ask again after two seconds.
-                    time.sleep(max(0.0, self._committed_at + _ENDING_SECONDS - time.monotonic()))
+                    # No Start came first.
+                    await_ended(self._committed_at)
                 ends = {partition: span.end for partition, span in batch.spans.items()}
                 return self._answer(lambda producer: self._send_offsets(producer, ends, name, member))
             case Commit():
