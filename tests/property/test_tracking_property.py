@@ -10,6 +10,7 @@ Hypothesis draws the rules and the seed of a long walk: chains of a few steps ha
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -156,15 +157,19 @@ class Walk:
             redeliver_after_ms=after_ms,
             key=QUEUE,
             value=b"%d" % number,
-            enqueued_at_ms=number + 1,
             undelivered=undelivered,
+            **self._origin(number),
         )
         self.log.append(marker)
 
     def _write(self, number: int, type_: MarkerType, **fields: object) -> None:
         message = self.messages[number]
-        origin = {"origin_id": message.id, "enqueued_at_ms": number + 1} if message.named else {}
-        self.log.append(Marker(type=type_, message_id=message.id, **origin, **fields))  # type: ignore[arg-type]
+        marker = Marker(type=type_, message_id=message.id, **self._origin(number), **fields)  # type: ignore[arg-type]
+        self.log.append(marker)
+
+    def _origin(self, number: int) -> dict[str, Any]:
+        message = self.messages[number]
+        return {"origin_id": message.id, "enqueued_at_ms": number + 1} if message.named else {}
 
     def time_passes(self) -> None:
         self.log.now_ms += self.chance.choice(TIMES_MS)

@@ -5,6 +5,7 @@ from typing import Any
 
 from thresher.queue.wire.marker import MarkerType
 from thresher.tracker.protocol.copies import Copies
+from thresher.tracker.protocol.marks import LOST_SECONDS
 from thresher.tracker.protocol.started import Started
 
 END: Any = SimpleNamespace(type=MarkerType.END, HasField=lambda _: False)
@@ -37,7 +38,7 @@ def test_while_it_rebuilds_nothing_is_committed_but_what_was() -> None:
 def test_until_a_copy_was_read_what_its_writer_had_read_is_needed() -> None:
     copies = Copies(start=0, window=100)
     copies.rebuilt()
-    copies.written([message(1), message(2)], read_to=20)
+    copies.written([message(1), message(2)], read_to=20, at=0.0)
     assert (copies.unread, copies.needed(50), copies.needed(15)) == (True, 20, 15)
     copies.counts(offset=30, read_to=20)
     assert copies.needed(50) == 20
@@ -47,17 +48,34 @@ def test_until_a_copy_was_read_what_its_writer_had_read_is_needed() -> None:
 
 def test_a_copy_of_an_earlier_tracker_is_none_of_ours() -> None:
     copies = Copies(start=0, window=100)
+    copies.written([message()], read_to=40, at=0.0)
     copies.counts(offset=30, read_to=20)
+    assert copies.unread, "it was read while rebuilding: an earlier tracker's"
     copies.rebuilt()
-    copies.written([message()], read_to=40)
+    copies.counts(offset=50, read_to=40)
+    assert not copies.unread
+
+
+def test_copies_that_the_broker_has_lost_are_not_waited_for() -> None:
+    copies = Copies(start=0, window=100)
+    copies.rebuilt()
+    copies.written([message()], read_to=40, at=100.0)
+    copies.give_up(100.0 + LOST_SECONDS)
     assert copies.unread
+    copies.give_up(100.1 + LOST_SECONDS)
+    assert not copies.unread
+
+
+def test_a_start_that_is_no_committed_offset_says_nothing_of_copies() -> None:
+    copies = Copies(start=10, window=100, committed=False)
+    assert copies.counts(offset=15, read_to=9)
 
 
 def test_an_end_between_is_later_than_the_copy_and_one_before_is_not() -> None:
     copies = Copies(start=0, window=100)
     copies.rebuilt()
     started = message()
-    copies.written([started], read_to=20)
+    copies.written([started], read_to=20, at=0.0)
     copies.ended(started, 25, END)
     assert copies.later(started.id, started.origin, 20) is END
     assert copies.later(started.id, started.origin, 26) is None

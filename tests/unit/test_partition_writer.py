@@ -8,11 +8,17 @@ import pytest
 from thresher.core.errors import Superseded
 from thresher.delivery.crash_points import CrashPoints
 from thresher.kafka.group_offsets import GroupOffset
-from thresher.kafka.producer_problem import CommitUnknown, OffsetsUnknown, ProducerFenced, ProducerProblem
+from thresher.kafka.producer_problem import (
+    CommitUnknown,
+    OffsetsUnknown,
+    ProducerFenced,
+    ProducerProblem,
+    RecordsUnanswered,
+)
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.transactional import Undelivered
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId
-from thresher.tracker import partition_writer
+from thresher.tracker import claims, partition_writer
 from thresher.tracker.partition_writer import Committed, PartitionWriter, RecordRefused, Refused, Undone
 from thresher.tracker.protocol.transaction import Redelivered, Transaction
 from thresher.tracker.settings import TrackerSettings
@@ -32,9 +38,16 @@ class Broker:
         self.faults: list[Undelivered] = []
         self.before_init: Callable[[], None] = lambda: None
         self.now_ms: list[int] = []
+        self.leaders = {0: 1}
+        self.unanswered: tuple[str, int] | None = None
+        # Where messages were sent.
+        self.placed: list[int] = []
+        # Of partition 1, which a late claim of a stopped leader may be on.
+        self.other: GroupOffset | None = None
 
     def found(self, *_: object) -> dict[int, GroupOffset]:
-        return {} if self.offset is None else {0: self.offset}
+        found = {0: self.offset, 1: self.other}
+        return {partition: offset for partition, offset in found.items() if offset is not None}
 
     def commit_as(self, metadata: str, offset: int = 3) -> None:
         self.offset = GroupOffset(topic="k", partition=0, offset=offset, metadata=metadata)
@@ -58,9 +71,12 @@ class Producer:
         self._broker.now_ms.append(self.now_ms)
 
     def produce(self, records: Any) -> None:
-        list(records)
+        self._broker.placed += [record[3] for _, record in records if record[0] == "m"]
 
     def flush(self) -> list[Undelivered]:
+        unanswered, self._broker.unanswered = self._broker.unanswered, None
+        if unanswered is not None:
+            raise RecordsUnanswered("1 record was not answered for", [(*unanswered, 1)])
         faults, self._broker.faults = self._broker.faults, []
         return faults
 
@@ -75,8 +91,8 @@ class Producer:
         if error is not None:
             raise error("a slow answer")
 
-    def partitions(self, _: str) -> int:
-        return 1
+    def leaders(self, _: str) -> dict[int, int]:
+        return self._broker.leaders
 
     def discard(self) -> None:
         pass
@@ -85,7 +101,7 @@ class Producer:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker()
-    monkeypatch.setattr(partition_writer, "offsets_of", made.found)
+    monkeypatch.setattr(claims, "offsets_of", made.found)
     monkeypatch.setattr(partition_writer, "producer_of", lambda *_: Producer(made))
     monkeypatch.setattr(partition_writer, "group_metadata", lambda *_: None)
     return made
@@ -115,7 +131,7 @@ def test_a_commit_in_doubt_is_decided_by_the_name_beside_the_offset(
     broker: Broker, writer: PartitionWriter, error: type[Exception], effect: bool
 ) -> None:
     broker.ending = (effect, error)
-    assert writer.write(MARK, 1) == (Committed() if effect else Undone())
+    assert writer.write(MARK, 1) == (Committed() if effect else Undone(why="a slow answer"))
     assert broker.inits == 2, "a new producer ended it"
     assert writer.write(MARK, 1) == Committed(), "it goes on"
 
@@ -164,8 +180,42 @@ def test_a_partition_that_nobody_has_claimed_is_taken(broker: Broker) -> None:
     assert made.write(MARK, 1) == Committed()
 
 
-def fault(refusal: Refusal, topic: str = "m") -> Undelivered:
-    return Undelivered(refusal=refusal, why="no", topic=topic)
+def test_a_late_claim_of_a_stopped_leader_on_another_partition_is_taken_back(broker: Broker) -> None:
+    broker.commit_as("term:claim")
+    broker.other = GroupOffset(topic="k", partition=1, offset=8, metadata="older:claim")
+    made = PartitionWriter(SETTINGS, 1, "term", CrashPoints(None, 0))
+    assert made.open() == 8, "partition 0 is ours, and decides"
+    broker.commit_as("newer:claim")
+    with pytest.raises(Superseded, match="its term is newer"):
+        PartitionWriter(SETTINGS, 1, "term", CrashPoints(None, 0)).open()
+
+
+REDELIVERED = Transaction(
+    offset=5, fates=(Redelivered(marker=Marker(type=MarkerType.START, message_id=MessageId(0, 1), key=b"q")),)
+)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_message_partition_that_fails_for_the_moment_costs_no_state_and_another_is_used(
+    broker: Broker, writer: PartitionWriter, answers: bool
+) -> None:
+    broker.leaders = {0: 1, 1: 2, 2: -1}
+    for _ in range(20):
+        assert writer.write(REDELIVERED, 1) == Committed()
+    assert set(broker.placed) == {0, 1}, "one without a leader is not used"
+    if answers:
+        broker.faults = [fault(Refusal.MOMENT, partition=0)]
+    else:
+        broker.unanswered = ("m", 0)
+    assert isinstance(writer.write(REDELIVERED, 1), Undone)
+    broker.placed.clear()
+    for _ in range(20):
+        assert writer.write(REDELIVERED, 1) == Committed()
+    assert set(broker.placed) == {1}
+
+
+def fault(refusal: Refusal, topic: str = "m", partition: int = -1) -> Undelivered:
+    return Undelivered(refusal=refusal, why="no", topic=topic, partition=partition)
 
 
 def test_a_message_that_its_topic_refuses_is_told_and_the_writer_goes_on(
@@ -185,7 +235,7 @@ def test_a_message_that_its_topic_refuses_is_told_and_the_writer_goes_on(
         (fault(Refusal.SIZE, "m.dead"), RecordRefused),
         (fault(Refusal.TIME), ProducerProblem),
         (fault(Refusal.FENCED), ProducerFenced),
-        (fault(Refusal.MOMENT), ProducerProblem),
+        (fault(Refusal.MOMENT, "k"), ProducerProblem),
     ],
 )
 def test_a_record_that_the_tracker_needs_is_not_given_up(

@@ -123,9 +123,9 @@ def test_a_second_start_of_the_same_message_replaces_the_first() -> None:
 def test_a_message_whose_id_another_one_has_is_redelivered_and_the_other_is_not_ended_by_that() -> None:
     found = log()
     found.run(500)
-    found.start(1, 60_000, origin_id=MessageId(0, 900), delivery_count=3)
+    found.start(1, 60_000, origin_id=MessageId(0, 900), enqueued_at_ms=1, delivery_count=3)
     found.run(500)
-    found.start(1, 5_000)
+    found.start(1, 5_000, origin_id=MessageId(0, 1), enqueued_at_ms=1)
     found.run(1_000)
     assert fates(found) == [(1, "delivery 4")]
     assert found.decided[0].fate.marker.origin_id == MessageId(0, 900)
@@ -435,9 +435,9 @@ def test_a_copy_of_another_message_with_the_same_id_changes_nothing() -> None:
 def test_an_end_of_another_message_with_the_same_id_does_not_end_a_copy() -> None:
     found = log(rewrite_after_ms=10**9)
     found.start(9, 3_600_000)
+    read_to = found.end
     own_end = Marker(type=MarkerType.END, message_id=MessageId(0, 5), origin_id=MessageId(0, 1), enqueued_at_ms=1)
     found.append(own_end)
-    read_to = found.end
     found.keep_alive(5, 60_000)
     found.start(5, 60_000, origin_id=MessageId(0, 5), enqueued_at_ms=2, read_to=read_to, timeout_ms=60_000)
     found.run(1_000)
@@ -563,3 +563,129 @@ def test_the_clock_stands_while_markers_are_unread() -> None:
     found.now_ms += 500
     found.ask()
     assert found.tracking.clock.now_ms >= before + 500, "and goes on once they were read"
+
+
+@pytest.mark.parametrize("first", ["theirs", "ours"])
+def test_a_message_that_kafka_mq_go_started_too_is_one(first: str) -> None:
+    found = log(limit_of=lambda _: Limit(max_deliveries=5))
+    found.run(500)
+    starts = [{}, {"origin_id": MessageId(0, 1), "enqueued_at_ms": 77, "delivery_count": 3}]
+    for fields in starts if first == "theirs" else starts[::-1]:
+        found.start(1, 5_000, **fields)
+    found.run(1_000)
+    assert (fates(found), found.tracking.figures.counts["displaced"]) == ([], 0)
+    found.crash(committing=False)
+    found.run(20_000)
+    (decided,) = found.decided
+    assert (decided.fate.marker.enqueued_at_ms, decided.fate.marker.delivery_count) == (77, 4)
+    found.crash(committing=False)
+    found.run(20_000)
+    assert len(found.decided) == 1
+
+
+def test_kafka_mq_gos_messages_with_one_id_are_told_apart_by_their_content() -> None:
+    found = log()
+    found.run(500)
+    for content in (b"old", b"new"):
+        found.append(
+            Marker(
+                type=MarkerType.START, message_id=MessageId(0, 1), redeliver_after_ms=60_000, key=b"q", value=content
+            )
+        )
+    found.run(3_000)
+    assert [each.fate.marker.value for each in found.decided] == [b"old"]
+    found.run(80_000, 1_000)
+    assert [each.fate.marker.value for each in found.decided] == [b"old", b"new"]
+
+
+def test_an_end_that_names_no_origin_is_of_the_old_message_while_that_is_there() -> None:
+    found = log()
+    found.run(500)
+    found.start(1, 60_000)
+    found.append(
+        Marker(
+            type=MarkerType.START,
+            message_id=MessageId(0, 1),
+            redeliver_after_ms=60_000,
+            key=b"q",
+            value=b"new",
+            origin_id=MessageId(0, 1),
+            enqueued_at_ms=5,
+        )
+    )
+    found.end_of(1)
+    found.run(80_000, 1_000)
+    assert [each.fate.marker.value for each in found.decided] == [b"new"]
+
+
+def test_a_start_without_a_queue_is_set_aside() -> None:
+    found = log()
+    found.tracking.take(
+        0, 1, b"", encode(Marker(type=MarkerType.START, message_id=MessageId(0, 1), redeliver_after_ms=1)), 1.0
+    )
+    assert len(found.tracking.messages) == 0
+    assert found.tracking.figures.malformed[-1] == (0, "a Start names no queue")
+
+
+def test_a_mark_that_the_broker_has_lost_is_written_again() -> None:
+    found = log()
+    found.start(1, 100)
+    found.read()
+    found.ask()
+    assert found.step()
+    # A leader was elected that did not have it.
+    found.records[1:] = []
+    found.tracking.answered(found.now_ms / 1000, 1)
+    found.tracking.position = 1
+    found.run(25_000, 1_000)
+    assert fates(found) == []
+    found.run(30_000, 1_000)
+    assert fates(found) == [(1, "delivery 2")]
+
+
+def test_refused_messages_among_many_cost_few_transactions() -> None:
+    found = log()
+    found.run(500)
+    for number in range(200):
+        found.start(number, 100)
+    tried = 0
+    while len(found.decided) < 200:
+        found.read()
+        found.ask()
+        found.now_ms += 50
+        transaction = found.tracking.next(found.now_ms / 1000)
+        if transaction is None:
+            continue
+        refused = [each for each in transaction.fates if isinstance(each, Redelivered) and int(each.marker.value) % 2]
+        tried += 1
+        if refused:
+            found.tracking.refused(transaction, "too large")
+        else:
+            found.commit(transaction)
+            found.tracking.committed(transaction, found.now_ms / 1000)
+    assert tried < 1_000, "one by one, where every second one is refused"
+
+
+def test_a_mark_between_does_not_make_a_refused_batch_large_again() -> None:
+    found = log()
+    found.run(500)
+    for number in range(8):
+        found.start(number, 100)
+    sizes = []
+    for _ in range(40):
+        found.read()
+        found.ask()
+        found.now_ms += 50
+        transaction = found.tracking.next(found.now_ms / 1000)
+        if transaction is None:
+            continue
+        if transaction.fates:
+            sizes.append(len(transaction.fates))
+            found.tracking.refused(transaction, "too large")
+            # The refusal took so long that the broker was taken for silent.
+            found.now_ms += 5_000
+        else:
+            found.commit(transaction)
+            found.tracking.committed(transaction, found.now_ms / 1000)
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < sizes[0]

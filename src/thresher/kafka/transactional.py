@@ -336,13 +336,20 @@ class TransactionalProducer:
 
     def partitions(self, topic: str) -> int | KafkaError:
         """Return a topic's number of partitions as the cluster knows it now, or the topic's error."""
+        leaders = self.leaders(topic)
+        return leaders if isinstance(leaders, KafkaError) else len(leaders)
+
+    def leaders(self, topic: str) -> dict[int, int] | KafkaError:
+        """Return the leader of each partition of a topic, -1 where there is none; or the topic's error."""
         try:
             found = self._producer.list_topics(topic, timeout=self._timeouts.answer_seconds).topics.get(topic)
         except KafkaException as error:
             raise ProducerProblem(f"the cluster did not say how {topic} stands: {error.args[0].str()}") from error
         if found is None:
             return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-        return found.error if found.error is not None else len(found.partitions)
+        if isinstance(found.error, KafkaError):
+            return found.error
+        return {number: facts.leader for number, facts in found.partitions.items()}
 
     def _do(self, what: str, call: Any, *arguments: Any) -> Any:
         """Make a call of the client's. After a fatal error each of them raises."""

@@ -1,38 +1,56 @@
 """Who has the marker partitions: the term of a leadership, beside the committed offset of each.
 
-1. A leader claims every partition when it takes over: it fences whoever had it, and commits the offset that is there
-   anew, under its term.
-2. A shard looks for its term before it fences, and after: where another term is, a newer leader has the partition, and
-   the shard ends. So the newest claim wins, whoever was stopped and goes on, and no two fence each other for ever.
-3. Every transaction of a shard carries the term on.
+1. A leader claims every partition when it takes over, partition 0 first: it fences whoever had it, and commits the
+   offset that is there anew, under its term.
+2. Partition 0 decides for all: where it has another term, a newer leader has them, and whoever finds that ends. So the
+   newest claim wins, whoever was stopped and goes on, and no two fence each other for ever. A claim of another
+   partition that a stopped one made late is taken back by the next attempt at that shard.
+3. A shard looks before it fences, and after. Every transaction of a shard carries the term on.
 
 A partition without a committed offset is nobody's: it was added after the take-over, or no tracker ever ran.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+
+from confluent_kafka import KafkaException
 
 from thresher.core.errors import Superseded
 from thresher.kafka.admin import Admin
 from thresher.kafka.group_offsets import GroupOffset, group_metadata, group_offsets
 from thresher.kafka.partition_ends import partition_ends
-from thresher.kafka.problem import BrokerLost
+from thresher.kafka.problem import BrokerLost, broker_problem
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.queue.clients import LARGEST_BYTES
 from thresher.tracker.settings import TrackerSettings
 
 _SEPARATOR = ":"
+_DECIDING = 0
 
 
-def claim_all(settings: TrackerSettings, term: str) -> None:
-    """Claim every partition that there is. Raises `ProducerProblem` or `BrokerLost`: a retry claims the rest."""
-    admin = Admin.of(settings.kafka)
-    facts = admin.topic(settings.marker_topic)
+def marker_partitions(settings: TrackerSettings) -> range:
+    """Return the partitions of the markers. Raises `BrokerLost`, also where there is no such topic any more."""
+    try:
+        facts = Admin.of(settings.kafka).topic(settings.marker_topic)
+    except KafkaException as error:
+        raise broker_problem("the marker topic could not be looked at", error.args[0]) from error
     if facts is None:
         raise BrokerLost(f"there is no topic {settings.marker_topic} any more")
-    partitions = range(facts.partitions)
-    ends = partition_ends(admin.client, settings.marker_topic, partitions)
+    return range(facts.partitions)
+
+
+def claim_all(settings: TrackerSettings, term: str, wanted: Callable[[], bool] = lambda: True) -> bool:
+    """Claim every partition that there is, and return whether it is still `wanted`: else nothing more is claimed.
+
+    Raises `ProducerProblem` or `BrokerLost`, after which a retry claims the rest, and `Superseded`.
+    """
+    partitions = marker_partitions(settings)
+    ends = partition_ends(Admin.of(settings.kafka).client, settings.marker_topic, partitions)
     group = group_metadata(settings.kafka, settings.name)
     for partition in partitions:
+        if not wanted():
+            return False
+        if partition != _DECIDING:
+            require_claim(settings, offsets_of(settings, [_DECIDING]), term)
         producer = producer_of(settings, settings.transactional_id(partition))
         try:
             producer.init(settings.marker_topic)
@@ -44,6 +62,7 @@ def claim_all(settings: TrackerSettings, term: str) -> None:
             producer.commit()
         finally:
             producer.discard()
+    return True
 
 
 def claimed(settings: TrackerSettings, partition: int, offset: int, term: str, name: str) -> GroupOffset:
@@ -59,15 +78,23 @@ def is_by(found: GroupOffset | None, term: str, name: str) -> bool:
 
 
 def require_claim(settings: TrackerSettings, found: Mapping[int, GroupOffset], term: str) -> None:
-    """Raise `Superseded` where one of these offsets is under another term."""
-    for partition, offset in found.items():
-        holder = offset.metadata.partition(_SEPARATOR)[0]
-        if holder != term:
-            where = f"partition {partition} of {settings.marker_topic}"
-            raise Superseded(f"another tracker has {where}: its term is {holder or 'none'}, and ours is {term}")
+    """Raise `Superseded` where partition 0, if it is among these offsets, is under another term."""
+    offset = found.get(_DECIDING)
+    holder = term if offset is None else offset.metadata.partition(_SEPARATOR)[0]
+    if holder != term:
+        raise Superseded(
+            f"another tracker has {settings.marker_topic}: its term is {holder or 'none'}, and ours is {term}"
+        )
 
 
-def offsets_of(settings: TrackerSettings, partitions: range | list[int]) -> dict[int, GroupOffset]:
+def claimed_offset(settings: TrackerSettings, partition: int, term: str) -> GroupOffset | None:
+    """Return a partition's committed offset; None where there is none. Raises `Superseded`."""
+    found = offsets_of(settings, {partition, _DECIDING})
+    require_claim(settings, found, term)
+    return found.get(partition)
+
+
+def offsets_of(settings: TrackerSettings, partitions: Iterable[int]) -> dict[int, GroupOffset]:
     """Return the committed offsets of partitions; one without is absent."""
     return group_offsets(settings.kafka, settings.name, settings.marker_topic, partitions)
 

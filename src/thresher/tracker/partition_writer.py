@@ -10,10 +10,12 @@
 A crash leaves a transaction open at most, which the successor's `open` ends.
 """
 
-import random
 import time
 import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from confluent_kafka import KafkaError
 
 from thresher.core.errors import PipelineProblem
 from thresher.delivery.crash_points import CrashPoint, CrashPoints
@@ -24,17 +26,17 @@ from thresher.kafka.producer_problem import (
     ProducerFenced,
     ProducerProblem,
     ProducerRefused,
+    RecordsUnanswered,
 )
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.transaction_pacing import await_ended
 from thresher.kafka.transactional import TransactionalProducer, Undelivered
-from thresher.tracker.claims import claimed, is_by, offsets_of, producer_of, require_claim
+from thresher.tracker.claims import claimed, claimed_offset, is_by, producer_of
+from thresher.tracker.message_partitions import MessagePartitions
 from thresher.tracker.protocol.transaction import Transaction
 from thresher.tracker.records import records_of
 from thresher.tracker.settings import TrackerSettings
 
-# Partitions may be added to the message topic: how long their number is taken for known.
-_KNOWN_SECONDS = 10.0
 _OF_RECORD = frozenset({Refusal.ROW, Refusal.SIZE})
 
 
@@ -49,7 +51,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone:
-    """The transaction took no effect."""
+    """The transaction took no effect; another one may."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,7 @@ class PartitionWriter:
         self._name, self._number = uuid.uuid4().hex[:12], 0
         # What lay beside the offset when it was last known.
         self._known: str | None = None
-        self._message_partitions, self._known_until = 1, float("-inf")
+        self._message_partitions = MessagePartitions(self._message_leaders)
         self._committed_at = 0.0
 
     def open(self) -> int | None:
@@ -100,18 +104,26 @@ class PartitionWriter:
         self._crash.reach(CrashPoint.BEFORE_BEGIN)
         try:
             return self._write(transaction, name, now_ms)
-        except (CommitUnknown, OffsetsUnknown):
-            return Committed() if is_by(self._renew(in_doubt=name), self._term, name) else Undone()
+        except (CommitUnknown, OffsetsUnknown) as error:
+            found = self._renew(in_doubt=name)
+            return Committed() if is_by(found, self._term, name) else Undone(why=str(error))
 
     def _write(self, transaction: Transaction, name: str, now_ms: int) -> Outcome:
         producer = self._ready()
         producer.now_ms = now_ms
-        records = records_of(transaction, self._settings, self._partition, self._message_partition)
+        records = records_of(transaction, self._settings, self._partition, self._message_partitions.choose)
         if not records:
             await_ended(self._committed_at)
         producer.begin()
         producer.produce(enumerate(records))
-        if faults := producer.flush():
+        try:
+            faults = producer.flush()
+        except RecordsUnanswered as error:
+            # Nothing was committed: the next producer's `init` aborts it.
+            undone = self._undone(((topic, partition) for topic, partition, _ in error.partitions), str(error))
+            self._renew()
+            return undone
+        if faults:
             refused = self._judged(faults)
             self._renew()
             return refused
@@ -146,9 +158,7 @@ class PartitionWriter:
         return found
 
     def _offset(self, first: bool, in_doubt: str | None) -> GroupOffset | None:
-        found = offsets_of(self._settings, [self._partition])
-        require_claim(self._settings, found, self._term)
-        offset = found.get(self._partition)
+        offset = claimed_offset(self._settings, self._partition, self._term)
         metadata = None if offset is None else offset.metadata
         ours = metadata == self._known or (in_doubt is not None and is_by(offset, self._term, in_doubt))
         if not first and not ours:
@@ -172,13 +182,24 @@ class PartitionWriter:
                         "the topic's settings"
                     )
                 return Refused(why=fault.why)
-        raise ProducerProblem(f"{faults[0].topic}: {faults[0].why}")
+        why = f"{faults[0].topic}: {faults[0].why}"
+        if any(fault.refusal is not Refusal.MOMENT for fault in faults):
+            raise ProducerProblem(why)
+        return self._undone(((fault.topic, fault.partition) for fault in faults), why)
 
-    def _message_partition(self) -> int:
-        """Return a partition of the message topic for a message: any."""
-        if time.monotonic() > self._known_until:
-            found = self._ready().partitions(self._settings.message_topic)
-            if not isinstance(found, int):
-                raise ProducerProblem(f"{self._settings.message_topic}: {found.str()}")
-            self._message_partitions, self._known_until = found, time.monotonic() + _KNOWN_SECONDS
-        return random.randrange(self._message_partitions)  # noqa: S311 - to spread messages
+    def _undone(self, places: Iterable[tuple[str, int]], why: str) -> Undone:
+        """Return that partitions of the message topic failed for the moment: others will be chosen.
+
+        Raises `ProducerProblem` where it was another topic, for which there is no other place.
+        """
+        for topic, partition in places:
+            if topic != self._settings.message_topic:
+                raise ProducerProblem(why)
+            self._message_partitions.failed(partition)
+        return Undone(why=why)
+
+    def _message_leaders(self) -> Mapping[int, int]:
+        found = self._ready().leaders(self._settings.message_topic)
+        if isinstance(found, KafkaError):
+            raise ProducerProblem(f"{self._settings.message_topic}: {found.str()}")
+        return found

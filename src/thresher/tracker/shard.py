@@ -20,8 +20,8 @@ from thresher.core.errors import PipelineProblem
 from thresher.delivery.crash_points import CrashPoints
 from thresher.kafka.admin import Admin
 from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition, PartitionAdded, ReadEvent
-from thresher.kafka.end_watch import EndWatch
-from thresher.kafka.partition_ends import partition_ends
+from thresher.kafka.end_watch import EndWatch, EndWatcher
+from thresher.kafka.partition_ends import PartitionEnds, partition_ends
 from thresher.kafka.partition_watch import PositionLost
 from thresher.kafka.problem import BrokerLost
 from thresher.spark.worker.shard import Shard
@@ -33,6 +33,8 @@ from thresher.tracker.settings import TrackerSettings, owned
 
 _POLL_SECONDS, _RECORDS = 0.05, 2_000
 _MEMORY_SECONDS, _RETENTION_SECONDS = 0.2, 30.0
+# How long a partition that ends before its committed offset is asked for again.
+_OLD_ENDS_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 0.5
 # Of the limit, the part beyond which nothing more is taken in.
 _FULL = 0.9
 # Of a reader: what is fetched ahead is memory that messages in progress cannot have.
@@ -86,7 +88,7 @@ class Attempt:
         self._term, self._crash = term, crash
         self._admin = Admin.of(settings.kafka)
         self._partitions: dict[int, _Partition] = {}
-        self._ends = EndWatch(settings.marker_topic, self._admin.client)
+        self._ends = shard.enter(EndWatcher(EndWatch(settings.marker_topic, self._admin.client)))
         self._meter = Meter(shard, shard.shards)
         self._writing = shard.step("write")
         self._memory_due = 0.0
@@ -131,25 +133,25 @@ class Attempt:
     def go_on(self) -> None:
         """Do the next transaction of each partition."""
         for each in self._partitions.values():
-            # Many partitions take a while, which is no silence of the broker.
-            self._look_at_ends()
             transaction = each.tracking.next(time.monotonic())
             if transaction is None:
                 continue
             with self._writing:
-                outcome = each.writer.write(transaction, each.tracking.clock.now_ms)
+                outcome = each.writer.write(transaction, each.tracking.clock.broker_ms)
             if isinstance(outcome, Committed):
                 each.tracking.committed(transaction, time.monotonic())
             elif isinstance(outcome, Refused):
                 each.tracking.refused(transaction, outcome.why)
             else:
                 each.tracking.undone(transaction)
+                self._shard.count("undone")
+                self._shard.event("undone", partition=each.tracking.partition, why=outcome.why)
         self._look_at_retention()
         self._meter.tell({number: each.tracking for number, each in self._partitions.items()})
         self._require_memory()
 
     def _look_at_ends(self) -> None:
-        for end in self._ends.look(self._partitions):
+        for end in self._ends.answers(self._partitions):
             self._partitions[end.partition].tracking.answered(end.asked_at, end.offset)
 
     def _look_at_retention(self) -> None:
@@ -178,23 +180,39 @@ class Attempt:
             partition: PartitionWriter(self._settings, partition, self._term, self._crash) for partition in partitions
         }
         committed = {partition: writer.open() for partition, writer in writers.items()}
-        ends = partition_ends(self._admin.client, self._settings.marker_topic, writers) if writers else {}
-        starts = {partition: self._start(partition, committed[partition], ends[partition].first) for partition in ends}
+        ends = self._current_ends(committed) if writers else {}
+        starts = {partition: self._start(partition, committed[partition], ends[partition]) for partition in ends}
         for partition, start in starts.items():
             clock = MarkerClock(use_now_after_seconds=self._settings.use_now_after_seconds)
-            tracking = Tracking(partition, start, self._rules, clock=clock)
+            tracking = Tracking(partition, start, self._rules, committed=committed[partition] == start, clock=clock)
             self._partitions[partition] = _Partition(tracking, writers[partition])
         return starts
 
-    def _start(self, partition: int, committed: int | None, first: int) -> int:
-        if committed is None or committed >= first:
-            return first if committed is None else committed
+    def _current_ends(self, committed: Mapping[int, int | None]) -> dict[int, PartitionEnds]:
+        """Return the ends of partitions. A broker that was cut off may show old ones for a while."""
+        deadline = time.monotonic() + _OLD_ENDS_SECONDS
+        while True:
+            ends = partition_ends(self._admin.client, self._settings.marker_topic, committed)
+            behind = any((committed[partition] or 0) > each.high for partition, each in ends.items())
+            if not behind or time.monotonic() > deadline:
+                return ends
+            time.sleep(_ASK_AGAIN_SECONDS)
+
+    def _start(self, partition: int, committed: int | None, ends: PartitionEnds) -> int:
+        """Return where to begin to read: at the committed offset, else at the beginning."""
+        if committed is None or ends.first <= committed <= ends.high:
+            return ends.first if committed is None else committed
+        lost = ends.first - committed
         if self._settings.accept_lost_markers:
-            self._shard.event("lost markers", partition=partition, markers=first - committed)
-            return first
+            self._shard.event("lost markers", partition=partition, markers=max(0, lost))
+            return ends.first
+        what = (
+            f"has lost {lost} markers that were not tracked to their end, by its retention or by somebody's hand"
+            if lost > 0
+            else f"ends at {ends.high}, before the offset that was tracked, {committed}: the topic was made anew"
+        )
         raise PositionLost(
-            f"partition {partition} of {self._settings.marker_topic} has lost {first - committed} markers that were "
-            "not tracked to their end, by its retention or by somebody's hand: messages that were started there are "
+            f"partition {partition} of {self._settings.marker_topic} {what}: messages that were started there are "
             "not redelivered; to go on without them, set redelivery-tracker.accept-lost-markers"
         )
 

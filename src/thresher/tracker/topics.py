@@ -11,9 +11,10 @@ from thresher.kafka.problem import broker_problem
 from thresher.queue.problem import TopicsUnsuitable
 from thresher.queue.topics import await_topics
 from thresher.queue.wire.marker import MarkerMalformed, parse
-from thresher.tracker.claims import offsets_of
+from thresher.tracker.claims import marker_partitions, offsets_of
 from thresher.tracker.settings import TrackerSettings
 
+_LEAST_RETENTION_MS = 1_000
 _LEAST_BATCH, _MOST_BATCH = 1_000, 1_000_000
 # What a batch has besides its records.
 _HEAD = 512
@@ -54,6 +55,11 @@ def require_suitable(settings: TrackerSettings) -> TopicFacts:
                 f"{setting} of {topic} is {given[setting]}: {why}; set it to {wanted} and see what "
                 "'thresher queue init' says of the rest"
             )
+    if 0 <= int(markers["retention.ms"]) < _LEAST_RETENTION_MS:
+        raise TopicsUnsuitable(
+            f"retention.ms of {marker_topic} is {markers['retention.ms']}: Starts would go before they can be written "
+            "anew; set it to hours"
+        )
     smallest = min(int(each["max.message.bytes"]) for each in (messages, markers, dead))
     return TopicFacts(
         retention_ms=int(markers["retention.ms"]), batch_bytes=max(_LEAST_BATCH, min(_MOST_BATCH, smallest - _HEAD))
@@ -65,11 +71,7 @@ def require_markers(settings: TrackerSettings) -> None:
 
     Only the first records are looked at. A topic that some tracker has run on is ours, whatever somebody writes to it.
     """
-    try:
-        facts = Admin.of(settings.kafka).topic(settings.marker_topic)
-    except KafkaException as error:
-        raise broker_problem("the marker topic could not be looked at", error.args[0]) from error
-    partitions = range(0 if facts is None else facts.partitions)
+    partitions = marker_partitions(settings)
     if offsets_of(settings, partitions):
         return
     strange, left = 0, set(partitions)

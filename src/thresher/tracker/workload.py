@@ -18,7 +18,7 @@ from thresher.service.report import Observed
 from thresher.service.workload import Look
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
-from thresher.tracker.claims import claim_all, offsets_of, require_claim
+from thresher.tracker.claims import claim_all, marker_partitions, offsets_of, require_claim
 from thresher.tracker.metrics import WORDING
 from thresher.tracker.report import TrackerReport
 from thresher.tracker.settings import POLICY, TrackerSettings
@@ -65,9 +65,8 @@ class TrackerWorkload:
         """Judge the topics, and claim the partitions of the markers."""
         facts = require_suitable(self.settings)
         require_markers(self.settings)
-        if not wanted():
+        if not claim_all(self.settings, term, wanted):
             return None
-        claim_all(self.settings, term)
         settings = replace(self.settings, batch_bytes=facts.batch_bytes)
         more = {"retention_ms": facts.retention_ms, "hook": self._hook, "term": term}
         return TrackerTerm(term, settings, more, self._policy)
@@ -124,6 +123,9 @@ class TrackerTerm:
         if event == "lost markers":
             message = "shard %d goes on without %d markers of partition %d, which were removed before they were tracked"
             logger.warning(message, shard, fields["markers"], fields["partition"])
+        elif event == "undone":
+            message = "a transaction for partition %d of the markers took no effect, and is tried again: %s"
+            logger.warning(message, fields["partition"], fields["why"])
         elif event == "malformed marker":
             message = "offset %d of partition %d of %s is no marker, and was passed over: %s"
             logger.warning(message, fields["offset"], fields["partition"], self._settings.marker_topic, fields["why"])
@@ -141,10 +143,7 @@ class TrackerTerm:
         return False
 
     def _look_at_claims(self) -> None:
-        settings = self._settings
-        facts = Admin.of(settings.kafka).topic(settings.marker_topic)
-        if facts is not None:
-            require_claim(settings, offsets_of(settings, range(facts.partitions)), self._term)
+        require_claim(self._settings, offsets_of(self._settings, marker_partitions(self._settings)), self._term)
 
     def _look_at_topics(self) -> None:
         require_suitable(self._settings)

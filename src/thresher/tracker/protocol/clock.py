@@ -40,6 +40,11 @@ class MarkerClock:
         """What it says; 0 before the first marker."""
         return int(self._now)
 
+    @property
+    def broker_ms(self) -> int:
+        """What the broker's own clock says, about: a record with a time far ahead of that would be refused."""
+        return int(self._now - self._shift)
+
     def marker(self, timestamp_ms: int, at: float) -> int:
         """Take in the timestamp of a marker that was read at that moment, and return what the clock says."""
         before, self._timestamp_ms = self._timestamp_ms, timestamp_ms

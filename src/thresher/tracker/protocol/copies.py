@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from thresher.queue.wire.marker import SYNTHETIC, Marker, decode
+from thresher.tracker.protocol.marks import LOST_SECONDS
 from thresher.tracker.protocol.recent import RecentMarkers
 from thresher.tracker.protocol.started import Id, Origin, Started
 
@@ -19,14 +20,15 @@ from thresher.tracker.protocol.started import Id, Origin, Started
 class Copies:
     """The copies of one partition. For one thread."""
 
-    def __init__(self, start: int, window: int) -> None:
-        """The tracker reads from `start`, the committed offset, on."""
+    def __init__(self, start: int, window: int, *, committed: bool = True) -> None:
+        """The tracker reads from `start` on; without `committed`, that is no committed offset, and tells nothing."""
         self._begun_at, self._window = start, window
+        self._least_read_to = start if committed else 0
         # While it rebuilds: copies of earlier trackers may come.
         self._recent: RecentMarkers | None = RecentMarkers(window)
         # Our own that were written and not read: how many, what was read before, and of which messages; and the Ends
         # of these messages.
-        self._unread, self._read_to = 0, start
+        self._unread, self._read_to, self._written_at = 0, start, 0.0
         self._messages: frozenset[tuple[Id, Origin]] = frozenset()
         self._late = RecentMarkers(window)
 
@@ -39,18 +41,24 @@ class Copies:
         """Take in that all that earlier trackers have written was read."""
         self._recent = None
 
-    def written(self, messages: Iterable[Started], read_to: int) -> None:
+    def written(self, messages: Iterable[Started], read_to: int, at: float) -> None:
         """Take in that copies of these messages are committed, written when markers were read to that offset."""
+        self._written_at = at
         # Not the objects: a second Start replaces them.
         self._messages = frozenset((message.id, message.origin) for message in messages)
         self._unread, self._read_to = len(self._messages), read_to
+
+    def give_up(self, at: float) -> None:
+        """Wait no longer for copies that were not read for long, though all was read: the broker has lost them."""
+        if self._unread and at - self._written_at > LOST_SECONDS:
+            self._unread = 0
 
     def counts(self, offset: int, read_to: int) -> bool:
         """Take in a copy that was read at this offset, and return whether it counts."""
         if self._recent is None:
             # Nobody else can write one any more.
             self._unread = max(0, self._unread - 1)
-        return self._begun_at <= read_to <= offset <= read_to + self._window
+        return self._least_read_to <= read_to <= offset <= read_to + self._window
 
     def unknown(self, id_: Id, offset: int, marker: Any) -> None:
         """Take in a marker of a message that is not known, or not any more."""
@@ -59,7 +67,7 @@ class Copies:
 
     def ended(self, message: Started, offset: int, marker: Any) -> None:
         """Take in the End of a message that was in progress."""
-        if self._unread and (message.id, message.origin) in self._messages:
+        if (message.id, message.origin) in self._messages:
             self._late.note(message.id, offset, marker)
         self.unknown(message.id, offset, marker)
 

@@ -78,11 +78,15 @@ class Messages:
         self.set_deadline(message, now_ms)
 
     def named(self, id_: Id, origin: Origin | None) -> Started | None:
-        """Return the message of this id and origin, displaced or not; without an origin, that which has the id now."""
-        message = self._by_id.get(id_)
-        if origin is None or (message is not None and message.origin == origin):
-            return message
-        return next((each for each in self._displaced.get(id_, ()) if each.origin == origin), None)
+        """Return the message of this id and origin, displaced or not.
+
+        Without an origin it is that which has the id now; but a displaced one first whose Start named no origin either.
+        """
+        message, displaced = self._by_id.get(id_), self._displaced.get(id_, ())
+        if origin is None:
+            return next((each for each in displaced if not each.enqueued_ms), message)
+        found = next((each for each in displaced if each.origin == origin), None)
+        return message if found is None and message is not None and message.origin == origin else found
 
     def remove(self, message: Started) -> None:
         """Forget a message. Harmless when repeated."""

@@ -64,16 +64,18 @@ class Tracking:
         start: int,
         rules: Rules,
         *,
+        committed: bool = True,
         clock: MarkerClock | None = None,
         draw: Callable[[], int] = lambda: random.getrandbits(62),
     ) -> None:
+        """Markers are read from `start` on; without `committed`, that is the first that there is."""
         self.partition, self.position = partition, start
         # They may be changed at any time.
         self.rules = rules
         self.clock = clock or MarkerClock()
         self.messages = Messages()
         self.figures = Figures()
-        self._marks, self._copies = Marks(draw), Copies(start, rules.window)
+        self._marks, self._copies = Marks(draw), Copies(start, rules.window, committed=committed)
         self._pace = CommitPace(start, rules.markers_per_commit)
         # Ends that were written with fates, and not read back.
         self._own_ends: set[tuple[Id, Origin]] = set()
@@ -110,6 +112,8 @@ class Tracking:
         id_ = (message_id.partition, message_id.offset)
         if id_[1] < 0 or id_[0] < SYNTHETIC:
             self.figures.set_aside(offset, f"no message has the id {id_[0]}-{id_[1]}")
+        elif marker.type == START and not (marker.key or key):
+            self.figures.set_aside(offset, "a Start names no queue")
         elif marker.type == START:
             self._start(id_, marker, key, content, offset, now)
         elif marker.type == END:
@@ -129,11 +133,15 @@ class Tracking:
 
     def next(self, at: float) -> Transaction | None:
         """Return the next transaction; None while there is nothing to do."""
+        if not self.lag:
+            self._marks.give_up(at)
+            self._copies.give_up(at)
         now, confirmed = self.clock.now_ms, self._marks.confirmed_ms
         if not self._marks.on_its_way:
             if confirmed is None or self.clock.resumed_ms is None:
                 return Transaction(offset=self._offset(), mark=self._marks.new(now, fresh=True))
-            due = self.messages.next_deadline_ms(self.clock.resumed_ms)
+            # A copy that was not read would bring back what is redelivered meanwhile.
+            due = None if self._copies.unread else self.messages.next_deadline_ms(self.clock.resumed_ms)
             if due is not None and due <= confirmed:
                 return self._redelivering(confirmed, now)
             if due is not None and due <= now:
@@ -148,16 +156,18 @@ class Tracking:
     def committed(self, transaction: Transaction, at: float) -> None:
         """Take in that a transaction took effect."""
         self._pace.committed(transaction.offset, at)
-        self._marks.written(transaction.mark)
+        self._marks.written(transaction.mark, at)
         if transaction.copies:
-            self._copies.written(transaction.messages, transaction.copies[0].read_to or 0)
+            self._copies.written(transaction.messages, transaction.copies[0].read_to or 0, at)
             self.figures.counts["rewritten"] += len(transaction.copies)
         for message, fate in zip(transaction.messages, transaction.fates, strict=False):
             origin = fate.marker.origin_id or fate.marker.message_id
             self._own_ends.add((message.id, (*origin, fate.marker.enqueued_at_ms or 0)))
             self.messages.remove(message)
             self.figures.decided(message.queue, fate)
-        self._most = MOST_MESSAGES
+        if transaction.fates:
+            # After a refusal, more again bit by bit: others may be refused too.
+            self._most = min(MOST_MESSAGES, 2 * self._most)
 
     def refused(self, transaction: Transaction, why: str) -> None:
         """Take in that the broker refused a record for the message topic, and that nothing took effect.
@@ -182,7 +192,10 @@ class Tracking:
             self._copy(id_, marker, known, key, content, offset, now)
             return
         if known is not None:
-            if known.origin == origin:
+            if _is_same(known, marker, key):
+                if known.enqueued_ms and not marker.HasField("origin_id"):
+                    # One of kafka-mq-go's tells less: what is known stays, and is needed.
+                    origin, content, offset = known.origin, known.content or content, known.offset
                 self.messages.remove(known)
             else:
                 # The message topic was made anew, and offsets came again.
@@ -240,14 +253,16 @@ class Tracking:
             if self._marks.is_fresh(id_):
                 self.clock.resume()
             return
-        message = self.messages.named(id_, named_origin(marker))
+        # Our own is of a message that is gone; another may have its id, and by kafka-mq-go's markers its origin.
+        own = self._is_own(id_, marker)
+        message = None if own else self.messages.named(id_, named_origin(marker))
         if message is not None:
             self.figures.counts["ended"] += 1
             self.messages.remove(message)
             self._copies.ended(message, offset, marker)
             return
         # Of marks of earlier trackers nothing is known, nor need be.
-        if not self._is_own(id_, marker) and id_[0] != SYNTHETIC:
+        if not own and id_[0] != SYNTHETIC:
             self.figures.counts["unknown_ends"] += 1
         self._copies.unknown(id_, offset, marker)
 
@@ -322,6 +337,17 @@ class Tracking:
         """Return the smallest offset that is needed without these messages."""
         first = self.messages.first_offset(without=frozenset(ended))
         return self._copies.needed(self.position if first is None else min(first, self.position))
+
+
+def _is_same(known: Started, marker: Any, key: bytes) -> bool:
+    """Whether a Start is of the message that has the id already.
+
+    kafka-mq-go's Starts name no origin: there the content tells.
+    """
+    if known.enqueued_ms and marker.HasField("origin_id"):
+        return known.origin == origin_of(marker)
+    before = parse(known.content or b"")
+    return known.queue == (marker.key or key) and before.value == marker.value
 
 
 def _fitting(sizes: list[int]) -> int:
