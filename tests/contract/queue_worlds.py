@@ -4,6 +4,7 @@ Redelivery is the tracker's work. `MemoryQueueService` does it too, so there a m
 markers are read, from which a tracker knows what to do. Messages are judged once their consumers are closed.
 """
 
+import math
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -133,7 +134,7 @@ class KafkaWorld:
         assert last == _named(
             sent,
             MarkerType.KEEPALIVE,
-            redeliver_after_ms=int(delay * 1000),
+            redeliver_after_ms=math.ceil(delay * 1000),
             undelivered=not counted,
             released=True,
         )

@@ -67,7 +67,18 @@ def test_a_message_has_limits_of_its_own(world: World, queue: Queue) -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [{"delay": -1}, {"delay": 43_201}, {"delay": float("nan")}, {"max_deliveries": 0}, {"ttl": 0}, {"ttl": -1}],
+    [
+        {"delay": -1},
+        {"delay": 43_201},
+        {"delay": float("nan")},
+        {"delay": "5"},
+        {"delay": None},
+        {"ttl": "x"},
+        {"ttl": True},
+        {"max_deliveries": 0},
+        {"ttl": 0},
+        {"ttl": -1},
+    ],
 )
 def test_limits_out_of_range_are_refused_before_sending(queue: Queue, limits: dict[str, Any]) -> None:
     with queue.producer() as producer, pytest.raises(MessageInvalid):

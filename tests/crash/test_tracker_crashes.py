@@ -180,10 +180,10 @@ def test_a_consumers_open_transaction_delays_redelivery_and_causes_no_false_one(
     topics = trackers.topics
     trackers.start()
     eventually(lambda: trackers.is_tracking(0), PATIENCE_SECONDS, trackers.said)
-    write(topics, start(1, 2_000), start(2, 2_000))
     hanging = TransactionalProducer("hanging", topics.eyes)
     hanging.init(topics.config.marker_topic)
     hanging.begin()
+    write(topics, start(1, 2_000), start(2, 2_000))
     partition = murmur2_partition(b"orders", 2)
     hanging.produce([(0, (topics.config.marker_topic, encode(start(3, 60_000)), b"orders", partition, 0, None))])
     assert hanging.flush() == []
@@ -215,8 +215,8 @@ def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int
                 messages |= {message.payload: message for message in consumer.receive_batch(10, 5.0)}
             (number,) = stack.kafka.nodes
             stack.kafka.nodes[number].kill()
-            # Longer than the time-out: nobody could keep anything alive.
-            time.sleep(6)
+            # Longer than the time-out: nobody could keep anything alive. And longer than a question waits.
+            time.sleep(18)
             stack.kafka.start_node(number)
             time.sleep(8)
             assert redelivered_after(topics, sent) == set(), "whoever holds them lives, and says so again"

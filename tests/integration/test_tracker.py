@@ -1,6 +1,7 @@
 """The tracker on a real broker and a real Spark: what it redelivers, when, with what, and what it refuses."""
 
 import random
+import threading
 import time
 from typing import Any
 
@@ -27,6 +28,7 @@ from thresher.devstack.stack import Stack
 from thresher.kafka.group_offsets import group_offsets
 from thresher.kafka.partition_watch import PositionLost
 from thresher.kafka.partitioners import murmur2_partition
+from thresher.kafka.transactional import TransactionalProducer
 from thresher.queue import Message, QueueService, TopicsUnsuitable
 from thresher.queue.wire.marker import MarkerType, MessageId
 from thresher.queue.wire.record import DEAD_REASON
@@ -122,7 +124,7 @@ def test_a_message_past_its_limit_is_a_dead_letter_once(topics: QueueTopics) -> 
     assert (letter.record.origin_id, letter.record.delivery_count) == (sent, 3)
     assert letter.reason == "it was delivered 3 times, and max-deliveries is 3"
     (record,) = [each for each in committed(topics, topics.config.dead_topic) if each.value is not None]
-    assert record.key == str(sent).encode() + b"/orders"
+    assert record.key == b"%s@%d/orders" % (str(sent).encode(), letter.record.enqueued_at_ms)
     assert dict(record.headers)[DEAD_REASON] == letter.reason.encode()
 
 
@@ -137,6 +139,26 @@ def test_dead_letters_are_put_back_as_new_or_dropped(topics: QueueTopics) -> Non
     assert replay(topics.config, lambda letter: letter.record.origin_id == MessageId(0, 1)) == 0, "it was put back"
     (record,) = redelivered(topics)
     assert (record.payload, record.delivery_count, record.origin_id) == (b"1", 1, MessageId(0, 1))
+
+
+def test_a_letter_that_was_put_back_is_not_again_though_an_open_transaction_hides_that(topics: QueueTopics) -> None:
+    dead = topics.config.dead_topic
+    write(topics, start(1, 60_000), keep_alive(1, 0, reject_reason="no"))
+    with tracked(topics):
+        eventually(lambda: len(dead_letters(topics.config)) == 1, PATIENCE_SECONDS)
+    (place,) = {each.partition for each in committed(topics, dead)}
+    hanging = TransactionalProducer("hanging", topics.eyes)
+    hanging.init(dead)
+    hanging.begin()
+    hanging.produce([(0, (dead, b"", b"0-9@1/orders", place, 0, None))])
+    assert hanging.flush() == []
+    # As a tracker that is stopped in the middle of its transaction. Whoever changes letters waits for it.
+    ending = threading.Timer(6.0, hanging.discard, kwargs={"abort": True})
+    ending.start()
+    assert replay(topics.config, lambda _: True) == 1
+    assert replay(topics.config, lambda _: True) == 0
+    ending.join()
+    assert len(redelivered(topics)) == 1
 
 
 def test_a_message_that_its_queue_refuses_is_a_dead_letter_and_the_others_go_on(topics: QueueTopics) -> None:
@@ -179,7 +201,7 @@ def test_the_newest_of_two_trackers_has_the_partitions(topics: QueueTopics) -> N
         await_redelivered(topics, 1)
         write(topics, start(2, 200))
         await_redelivered(topics, 2)
-        with pytest.raises(Superseded, match="another tracker has partition"):
+        with pytest.raises(Superseded, match="another tracker has"):
             older.wait(PATIENCE_SECONDS)
 
 

@@ -9,7 +9,17 @@ from confluent_kafka import TopicPartition
 
 from tests.processes import eventually
 from tests.queue.topics import QueueTopics
-from tests.tracker.tracked import PATIENCE_SECONDS, end, ended_by, figure, redelivered, start, tracked, write
+from tests.tracker.tracked import (
+    PATIENCE_SECONDS,
+    end,
+    ended_by,
+    figure,
+    keep_alive,
+    redelivered,
+    start,
+    tracked,
+    write,
+)
 from thresher.devstack.stack import Stack
 from thresher.kafka.group_offsets import group_offsets
 from thresher.kafka.partition_ends import partition_ends
@@ -90,9 +100,11 @@ def test_a_message_that_is_processed_for_longer_than_markers_are_kept_is_not_for
     partition = murmur2_partition(b"orders", MARKER_PARTITIONS)
     topics.configure(topics.config.marker_topic, retention_ms="2000")
     with tracked(topics) as tracker:
-        write(topics, start(1, 12_000), start(2, 12_000), start(3, 12_000))
+        write(topics, *(start(number, 15_000) for number in (1, 2, 3)))
         begun = tracked_to(topics)[partition]
         for _ in range(3):
+            # As their consumers do.
+            write(topics, *(keep_alive(number, 15_000) for number in (1, 2, 3)))
             before = tracked_to(topics)[partition]
             # Their Starts are written anew after half of the retention, and the offset follows.
             eventually(lambda: tracked_to(topics)[partition] > before, PATIENCE_SECONDS)  # noqa: B023

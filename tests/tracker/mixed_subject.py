@@ -50,8 +50,6 @@ class TrackedConsumers(Consumers):
             begun = self._begun({"tracker": True})
             begun.tracks = True  # type: ignore[attr-defined]
             begun.excused[-signal.SIGTERM] = math.inf
-            # Spark's JVM may go with a fault; a broker that is away for long while it starts is one too.
-            begun.excused[1] = math.inf
         while len(self._started) - len(self._trackers) < 2:
             self._add()
 
@@ -70,10 +68,15 @@ class TrackedConsumers(Consumers):
         return end([victim.pid])
 
     def kill_tracker_jvm(self, which: int) -> bool:
-        return end([pid for pid in self._tracker(which).below() if is_java(pid)])
+        victim = self._tracker(which)
+        victim.excused[1] = math.inf
+        return end([pid for pid in victim.below() if is_java(pid)])
 
     def kill_tracker_worker(self, which: int) -> bool:
-        return end(self._tracker(which).below()[-1:])
+        victim = self._tracker(which)
+        # The last process below may be the JVM, while there is no worker yet.
+        victim.excused[1] = math.inf
+        return end(victim.below()[-1:])
 
     def pause_tracker(self, which: int, seconds: float) -> bool:
         return pause(self._agenda, self._tracker(which).everything(), seconds)

@@ -1,12 +1,15 @@
 """Watermarks come with the moment at which they were asked for, and no look waits for an answer."""
 
+import itertools
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from thresher.kafka.end_watch import EndWatch, HighWatermark
+from tests.processes import eventually
+from thresher.kafka.end_watch import EndWatch, EndWatcher, HighWatermark
 
 
 class Cluster:
@@ -79,3 +82,37 @@ def test_a_leader_that_moves_is_asked_again() -> None:
     watched.now += 0.5
     watched.look()
     assert len(watched.cluster.asked) == 2
+
+
+class Looked:
+    """A watch that has an answer at each look."""
+
+    def __init__(self) -> None:
+        self.count = itertools.count()
+        self.broken = False
+
+    def look(self, partitions: tuple[int, ...]) -> list[HighWatermark]:
+        if self.broken:
+            raise ValueError("broken")
+        return [HighWatermark(each, float(next(self.count)), 5) for each in partitions]
+
+
+def test_somebody_who_is_busy_for_long_finds_every_answer_in_order() -> None:
+    looked = Looked()
+    with EndWatcher(cast("EndWatch", looked)) as watcher:
+        assert watcher.answers([3]) == []
+        eventually(lambda: len(watcher._answers) >= 3, 10.0)
+        found = watcher.answers([3])
+        assert [(each.partition, each.asked_at) for each in found[:3]] == [(3, 0.0), (3, 1.0), (3, 2.0)]
+        looked.broken = True
+
+        def raised() -> bool:
+            try:
+                watcher.answers([3])
+            except ValueError:
+                return True
+            return False
+
+        eventually(raised, 10.0)
+        with pytest.raises(ValueError, match="broken"):
+            watcher.answers([3])

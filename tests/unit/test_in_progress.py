@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError
@@ -278,14 +278,26 @@ def test_an_ack_is_an_end_and_nothing_more(scene: Scene) -> None:
 
 
 def test_a_nack_is_a_keep_alive_with_its_delay(scene: Scene) -> None:
-    one, two = scene.start(1, 2)
+    one, two, three = scene.start(1, 2, 3)
     one.nack()
     two.nack(1.5)
+    three.nack(1.0001)
     assert [marker for _, marker in scene.markers.sent] == [
         scene.marker(1, KEEPALIVE, redeliver_after_ms=0, released=True),
         scene.marker(2, KEEPALIVE, redeliver_after_ms=1_500, released=True),
+        scene.marker(3, KEEPALIVE, redeliver_after_ms=1_001, released=True),
     ]
-    assert scene.count("messages_given_back") == 2
+    assert scene.count("messages_given_back") == 3
+
+
+@pytest.mark.parametrize("given", ["5", None, True, float("nan"), -1, 43_201])
+def test_a_delay_that_is_none_settles_nothing(scene: Scene, given: Any) -> None:
+    (message,) = scene.start(1)
+    with pytest.raises(ValueError, match="seconds"):
+        message.nack(given)
+    with pytest.raises(ValueError, match="seconds"):
+        message.extend(given)
+    assert len(scene.in_progress) == 1
 
 
 def test_a_reject_is_an_expired_keep_alive_with_a_reason(scene: Scene) -> None:

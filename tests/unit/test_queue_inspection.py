@@ -51,6 +51,17 @@ def test_a_message_is_in_progress_from_start_to_end() -> None:
     assert (found.oldest_ms(b"a"), found.oldest_ms(b"b"), found.oldest_ms(b"c")) == (1_001, 1_002, None)
 
 
+def test_a_message_whose_id_another_one_had_is_in_progress_by_itself() -> None:
+    old, new = (
+        Marker(
+            type=MarkerType.START, message_id=MessageId(0, 1), key=queue, origin_id=MessageId(0, 1), enqueued_at_ms=at
+        )
+        for queue, at in ((b"a", 1), (b"b", 2))
+    )
+    end = Marker(type=MarkerType.END, message_id=MessageId(0, 1), origin_id=MessageId(0, 1), enqueued_at_ms=1)
+    assert started(old, new, end).counts() == {b"b": 1}
+
+
 def test_an_end_without_its_start_counts_for_nothing() -> None:
     assert started(marker(END, 1), marker(KEEPALIVE, 2)).counts() == {}
 

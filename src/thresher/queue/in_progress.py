@@ -15,6 +15,7 @@ Nothing here waits for the broker but a sync settlement, which holds no lock.
 """
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -188,7 +189,7 @@ def _marker(message: Message, settlement: Settlement) -> Marker:
     marker = _marker_of(message, MarkerType.KEEPALIVE)
     match settlement:
         case Nack(delay):
-            marker.redeliver_after_ms, marker.released = int(delay * 1000), True
+            marker.redeliver_after_ms, marker.released = math.ceil(delay * 1000), True
         case Reject(reason):
             marker.reject_reason = reason
     return marker

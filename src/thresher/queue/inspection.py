@@ -101,8 +101,12 @@ class StartedMessages:
         """Take in the next marker of a partition. A Start that was written again keeps its first time."""
         place = marker.message_id
         if marker.type is MarkerType.START:
-            if marker.read_to is None or place not in self._ended:
-                self._started.setdefault(place, (marker.key, timestamp_ms, _origin(marker)))
+            known = self._started.get(place)
+            if known is not None and known[2] == _origin(marker):
+                return
+            if marker.read_to is None or (known is None and place not in self._ended):
+                # Where another message had the id, the tracker redelivers that one.
+                self._started[place] = (marker.key, timestamp_ms, _origin(marker))
         elif marker.type is MarkerType.END:
             known = self._started.get(place)
             # A tracker's End is for one of the messages that had the id; of a consumer's, that is not known.
@@ -214,7 +218,7 @@ def peek(config: QueueConfig, queue: bytes, most: int, *, last: bool, handed_off
 
 
 def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
-    """Return how queues stand: those given, or all that have a consumer group or messages in progress."""
+    """Return how queues stand: those given, or all that have a consumer group, or messages in progress or delayed."""
     names = (config.message_topic, config.marker_topic, config.queues_topic, config.dead_topic)
     admin, partitions = reached(config, names)
     ends = {name: partition_ends(admin.client, name, range(partitions[name])) for name in names}
@@ -223,12 +227,12 @@ def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
     in_progress, delayed, messages = started.counts(), started.delayed(), ends[config.message_topic]
     wanted = set(queues)
     found = []
-    for queue in sorted(wanted or members.keys() | in_progress.keys()):
+    for queue in sorted(wanted or members.keys() | in_progress.keys() | delayed.keys()):
         count, behind, problem = members.get(queue, 0), None, None
         try:
             offsets = group_offsets(config.clients, group_of(queue), config.message_topic, messages)
             # Groups of queues on other topics have the same prefix.
-            if not offsets and queue not in wanted and not in_progress[queue]:
+            if not offsets and queue not in wanted and not in_progress[queue] and not delayed[queue]:
                 continue
             behind = lag(messages, offsets)
         except BrokerRefused as error:

@@ -105,7 +105,7 @@ class Message:
 
     def nack(self, delay: float = 0.0, *, sync: bool = False) -> None:
         """Give the message back: it is redelivered after `delay` seconds, and counts as delivered."""
-        if not 0 <= delay <= MOST_SECONDS:
+        if not is_number(delay) or not 0 <= delay <= MOST_SECONDS:
             raise ValueError(f"a delay of 0 to {MOST_SECONDS:g} seconds is needed, not {delay}")
         self._progress.settle(self, Nack(delay), sync=sync)
 
@@ -117,9 +117,14 @@ class Message:
 
     def extend(self, seconds: float) -> None:
         """Put the redelivery off, to `seconds` from now at least: for work during which this process may be stopped."""
-        if not 0 < seconds <= MOST_SECONDS:
+        if not is_number(seconds) or not 0 < seconds <= MOST_SECONDS:
             raise ValueError(f"more than 0 and at most {MOST_SECONDS:g} seconds are needed, not {seconds}")
         self._progress.extend(self, seconds)
+
+
+def is_number(given: object) -> bool:
+    """Whether this is a number of seconds: a text or a truth value is not."""
+    return isinstance(given, int | float) and not isinstance(given, bool)
 
 
 MOST_REASON = 1_000

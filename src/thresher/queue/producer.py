@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from thresher.queue.message import MOST_SECONDS, MessageId
+from thresher.queue.message import MOST_SECONDS, MessageId, is_number
 from thresher.queue.metrics import SEND_SECONDS, Figures
 from thresher.queue.problem import MessageInvalid, QueueClosed, SendRefused, SendUnknown
 from thresher.queue.sent import Sent, unknown
@@ -201,11 +201,11 @@ class QueueProducer:
 
 def _require_limits(delay: float, max_deliveries: int | None, ttl: float | None) -> int | None:
     """Return the milliseconds of a ttl. Raises `MessageInvalid` where a limit can be none."""
-    if not 0 <= delay <= MOST_SECONDS:
+    if not is_number(delay) or not 0 <= delay <= MOST_SECONDS:
         raise MessageInvalid(f"a delay of 0 to {MOST_SECONDS:g} seconds is needed, not {delay}")
     if max_deliveries is not None and not (type(max_deliveries) is int and 1 <= max_deliveries <= _MOST_DELIVERIES):
         raise MessageInvalid(f"max_deliveries is a number from 1 to {_MOST_DELIVERIES:,}, not {max_deliveries}")
-    if ttl is not None and not 0.001 <= ttl <= _MOST_TTL_SECONDS:
+    if ttl is not None and not (is_number(ttl) and 0.001 <= ttl <= _MOST_TTL_SECONDS):
         raise MessageInvalid(f"a ttl of 0.001 to {_MOST_TTL_SECONDS:g} seconds is needed, not {ttl}")
     return None if ttl is None else math.ceil(ttl * 1000)
 

@@ -37,8 +37,11 @@ _MARKER_MS = 43_200_000
 _MOST_MARKERS = 10_000_000
 # Who sends more waits for room: a hundred thousand futures in flight cost more time than they save.
 _MOST_SENDS = 20_000
-_PRODUCER = {"linger.ms": 2, "compression.type": "lz4", "log_level": 2}
+# After the broker was away, KeepAlives get there before the tracker's grace is over.
+_RECONNECT = {"reconnect.backoff.max.ms": 1_000}
+_PRODUCER = {**_RECONNECT, "linger.ms": 2, "compression.type": "lz4", "log_level": 2}
 _CONSUMER = {
+    **_RECONNECT,
     # New partitions are found within this time.
     "topic.metadata.refresh.interval.ms": 10_000,
     # Of each consumer: a service may have many.

@@ -1,7 +1,8 @@
 """The dead letters of queues: to look at, to put back into their queues, or to drop.
 
 1. Whoever changes something first takes the one transactional id over that all changes are made by, and reads the topic
-   after that: what another one has put back or dropped is seen.
+   after that, to its high watermark: what another one has put back or dropped is seen, also behind a transaction of a
+   tracker that is still open.
 2. A letter that is put back is one transaction: the message in its queue, and an empty record that takes the letter
    out. A crash leaves both or neither.
 3. A message that is put back is as new: it counts its deliveries from one, and its ttl from its next start. It keeps
@@ -16,9 +17,11 @@ from dataclasses import replace
 from typing import Any
 
 from thresher.core.errors import ThresherError
+from thresher.kafka.admin import Admin
 from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition
+from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.problem import BrokerLost
-from thresher.kafka.producer_problem import ProducerFenced
+from thresher.kafka.producer_problem import ProducerFenced, ProducerProblem
 from thresher.kafka.transactional import Produced, TransactionalProducer
 from thresher.queue.clients import LARGEST_BYTES
 from thresher.queue.configuration import QueueConfig
@@ -26,7 +29,10 @@ from thresher.queue.wire.dead_letter import DeadLetter, dead_letter_of
 from thresher.queue.wire.marker import MessageId
 from thresher.queue.wire.record import headers_of
 
-_AT_ONCE = 500
+# Of one transaction: the most letters, and about how many bytes.
+_AT_ONCE, _AT_ONCE_BYTES = 500, 4_000_000
+# The broker judges batches: letters that fit by themselves fit together.
+_SMALL = {"batch.size": 16_384}
 _READ_SECONDS, _POLL_SECONDS = 60.0, 0.5
 
 Chosen = Callable[[DeadLetter], bool]
@@ -36,11 +42,14 @@ class ChangeRefused(ThresherError):  # noqa: N818
     """Not all letters were put back or dropped. What was, was so as a whole."""
 
 
-def dead_letters(config: QueueConfig) -> list[DeadLetter]:
-    """Return the dead letters there are, the earliest first. Raises `BrokerLost` or `BrokerRefused`."""
+def dead_letters(config: QueueConfig, *, waiting: bool = False) -> list[DeadLetter]:
+    """Return the dead letters there are, the earliest first. Raises `BrokerLost` or `BrokerRefused`.
+
+    `waiting`: open transactions of trackers are waited for, which may hide others' letters and removals.
+    """
     # By partition: a key moves where some are added, and partitions have no order among them.
     found: dict[tuple[int, bytes], DeadLetter] = {}
-    for record in _records(config):
+    for record in _records(config, waiting=waiting):
         key = (record.partition, record.key or b"")
         # An empty record takes a letter out; the last one of a key counts.
         letter = None if record.value is None else _letter(record, key[1])
@@ -70,13 +79,12 @@ def drop(config: QueueConfig, chosen: Chosen) -> int:
 def _change(config: QueueConfig, chosen: Chosen, records: Callable[[DeadLetter, int], Sequence[Produced]]) -> int:
     done = 0
     with _producer(config) as producer:
-        letters = [letter for letter in dead_letters(config) if chosen(letter)]
+        letters = [letter for letter in dead_letters(config, waiting=True) if chosen(letter)]
         partitions = producer.partitions(config.message_topic)
         if not isinstance(partitions, int):
             raise BrokerLost(f"{config.message_topic}: {partitions.str()}")
         try:
-            for first in range(0, len(letters), _AT_ONCE):
-                some = letters[first : first + _AT_ONCE]
+            for some in _portions(letters):
                 written = [
                     record
                     for letter in some
@@ -92,7 +100,26 @@ def _change(config: QueueConfig, chosen: Chosen, records: Callable[[DeadLetter, 
             raise ChangeRefused(
                 f"{done} letters were changed; then somebody else began to replay or drop letters: {error}"
             ) from error
+        except ProducerProblem as error:
+            raise ChangeRefused(
+                f"{done} letters were changed, and perhaps {_AT_ONCE} more: {error}; look with 'thresher queue dead "
+                "list', and go on with those that are left"
+            ) from error
     return done
+
+
+def _portions(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """Yield the letters of one transaction after another."""
+    some: list[DeadLetter] = []
+    size = 0
+    for letter in letters:
+        if some and (len(some) >= _AT_ONCE or size + letter.record.size > _AT_ONCE_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(letter)
+        size += letter.record.size
+    if some:
+        yield some
 
 
 def _taken_out(topic: str, letter: DeadLetter) -> Produced:
@@ -103,7 +130,7 @@ def _taken_out(topic: str, letter: DeadLetter) -> Produced:
 
 @contextmanager
 def _producer(config: QueueConfig) -> Iterator[TransactionalProducer]:
-    properties: Mapping[str, Any] = {**config.clients, **config.producer, "message.max.bytes": LARGEST_BYTES}
+    properties: Mapping[str, Any] = {**config.clients, **config.producer, "message.max.bytes": LARGEST_BYTES, **_SMALL}
     producer = TransactionalProducer(f"{config.dead_topic}.changes", properties)
     try:
         producer.init(config.dead_topic)
@@ -117,10 +144,11 @@ def _letter(record: ConsumerRecord, key: bytes) -> DeadLetter | None:
     return dead_letter_of(place, key, record.value or b"", record.headers, record.timestamp_ms)
 
 
-def _records(config: QueueConfig) -> Iterator[ConsumerRecord]:
+def _records(config: QueueConfig, *, waiting: bool) -> Iterator[ConsumerRecord]:
     """Yield the committed records of the dead topic, those of a partition in their order, up to its end."""
     with AssignedReader(config.dead_topic, {**config.clients, **config.consumer}) as reader:
         left = set(reader.partitions)
+        ends = partition_ends(Admin.of(config.clients).client, config.dead_topic, left) if waiting else {}
         deadline = time.monotonic() + _READ_SECONDS
         while left:
             events: Iterable[Any] = reader.poll(_POLL_SECONDS)
@@ -131,5 +159,7 @@ def _records(config: QueueConfig) -> Iterator[ConsumerRecord]:
                     deadline = time.monotonic() + _READ_SECONDS
                     if event.partition in left:
                         yield event
-                elif isinstance(event, EndOfPartition):
+                elif isinstance(event, EndOfPartition) and (
+                    event.partition not in ends or event.offset >= ends[event.partition].high
+                ):
                     left.discard(event.partition)

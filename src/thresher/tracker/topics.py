@@ -1,6 +1,7 @@
 """Judges the topics that a tracker's promise rests on, before it takes over and while it leads."""
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
@@ -74,18 +75,20 @@ def require_markers(settings: TrackerSettings) -> None:
     partitions = marker_partitions(settings)
     if offsets_of(settings, partitions):
         return
-    strange, left = 0, set(partitions)
+    strange, left = Counter[int](), set(partitions)
     deadline = time.monotonic() + _LOOK_SECONDS
     with AssignedReader(settings.marker_topic, {**settings.kafka, **settings.consumer}) as reader:
-        while left and strange < _LOOKED_AT and time.monotonic() < deadline:
+        while left and time.monotonic() < deadline:
             for event in reader.poll(_POLL_SECONDS, at_most=_LOOKED_AT):
                 if isinstance(event, EndOfPartition):
                     left.discard(event.partition)
                 elif isinstance(event, ConsumerRecord):
                     if _is_marker(event.value or b""):
                         return
-                    strange += 1
-    if strange >= _LEAST_STRANGE:
+                    strange[event.partition] += 1
+                    if strange[event.partition] >= _LOOKED_AT:
+                        left.discard(event.partition)
+    if strange.total() >= _LEAST_STRANGE:
         raise TopicsUnsuitable(
             f"{settings.marker_topic} holds records that are no markers, and none that is one: it is another topic. "
             "Give the topic that 'thresher queue init' made as marker-topic"
