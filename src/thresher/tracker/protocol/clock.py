@@ -67,11 +67,10 @@ class MarkerClock:
         return told + (at - since) * 1000
 
     def _give_up_until(self, at: float) -> None:
-        """Count no time before this: when a marker was written whose timestamp went back, nobody knows.
+        """Give up what time was not counted before this: a marker's timestamp went back.
 
-        Time that counted later would be counted for the deadlines that rest on that marker too.
+        A later timestamp that brought it back would bring it back for the deadlines that rest on this marker too.
         """
-        self._counted_to = max(self._counted_to, at)
         if self._anchor is not None:
             since, told = self._anchor
             self._anchor = (since, told - max(0.0, self._by_monotonic(at) - self._now))
