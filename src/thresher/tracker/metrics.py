@@ -29,6 +29,7 @@ _BY_SHARD: dict[str, Family] = {
     "malformed": _counter("malformed_markers", "Records of the marker topic that are no markers.", "shard"),
     "unknown_ends": _counter("unknown_ends", "Ends of messages that were not in progress.", "shard"),
     "unknown_keep_alives": _counter("unknown_keep_alives", "KeepAlives of messages not in progress.", "shard"),
+    "undone": _counter("undone_transactions", "Transactions that took no effect, and were tried again.", "shard"),
     "void_copies": _counter("void_copies", "Starts written anew that came too late to count.", "shard"),
     "displaced": _counter(
         "displaced_messages", "Messages whose id another one came to have: the message topic was made anew.", "shard"
