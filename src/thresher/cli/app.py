@@ -44,6 +44,7 @@ LAZY = {
     "load.",
     "schema": "Print, create or check the outbox table.",
     "dead": "Look at rows that could not be sent; put them back, or drop them.",
+    "inbox": "Print, create, check or trim the inbox table.",
 }
 
 

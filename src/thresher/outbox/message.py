@@ -1,10 +1,14 @@
 """A message as the application hands it over, before any check."""
 
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 Header = tuple[str, bytes | str | None]
+# By which an inbox tells repeats.
+EVENT_ID = "event-id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +25,14 @@ class Message:
     headers: Sequence[Header] | Mapping[str, bytes | str | None] = ()
     partition: int | None = None
     timestamp: datetime | None = None
+
+
+def with_event_id(message: Any) -> Any:
+    """Return a message with an id of its own, unless it has one. What is no message is left for the checks."""
+    headers: Any = getattr(message, "headers", None)
+    if not isinstance(message, Message) or not isinstance(headers, Mapping | tuple | list):
+        return message
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+    if any(isinstance(pair, tuple | list) and len(pair) > 0 and pair[0] == EVENT_ID for pair in pairs):
+        return message
+    return replace(message, headers=[*pairs, (EVENT_ID, str(uuid.uuid4()))])

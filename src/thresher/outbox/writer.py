@@ -5,19 +5,20 @@ or rolls back anything, talks to no broker, and checks messages before it touche
 the transaction usable. A crash at any point is the transaction's crash: stored with it, or gone with it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, LiteralString
 
-from psycopg import AsyncConnection, Connection
-from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg import Connection
+from psycopg.pq import PipelineStatus
 
-from thresher.core.errors import InvalidInput, ThresherError, shorten
+from thresher.core.errors import ThresherError, shorten
 from thresher.db import TableName, statement
 from thresher.db.postgres.arrays import bytea_array, text_array
+from thresher.db.postgres.caller_connection import NotInTransaction, UnsupportedConnection, is_tied, require_connection
 from thresher.db.postgres.cursor import ByteaArray, OwnCursor, TextArray
 from thresher.outbox.admission import Admission, InvalidMessage, Limits, Row
-from thresher.outbox.message import Message
+from thresher.outbox.message import Message, with_event_id
 from thresher.outbox.shape import Shape
 
 # The header arrays are encoded here and pass through the driver as bytes.
@@ -26,23 +27,18 @@ _COPY_TYPES: dict[Shape, tuple[str, ...]] = {
     Shape.GOHARVEST: ("timestamptz", "varchar", "varchar", "varchar", "bytea", "bytea"),
 }
 
-
-class NotInTransaction(ThresherError):  # noqa: N818
-    """The connection is in autocommit and outside a transaction: the message would not be tied to anything."""
+__all__ = ["MessageNotStored", "NotInTransaction", "Outbox", "UnsupportedConnection"]
 
 
 class MessageNotStored(ThresherError):  # noqa: N818
     """The database took the statement and stored less: the transaction must not be committed."""
 
 
-class UnsupportedConnection(InvalidInput):
-    """Not a psycopg 3 `Connection`."""
-
-
 class Outbox:
     """An outbox table that messages are written to. Cheap to make, holds no connection, safe to share by threads.
 
-    `require_transaction=False` says that a message in autocommit, tied to no other change, is meant.
+    `require_transaction=False` says that a message in autocommit, tied to no other change, is meant. With `event_ids`
+    each message has a header `event-id`, by which an inbox tells repeats; one that has it keeps it.
     """
 
     def __init__(
@@ -53,11 +49,13 @@ class Outbox:
         shape: Shape = Shape.THRESHER,
         limits: Limits | None = None,
         require_transaction: bool = True,
+        event_ids: bool = False,
     ) -> None:
         self.name = TableName(table=table, schema=schema)
         self.shape = Shape(shape)
         self._admission = Admission(self.shape, limits or Limits())
         self._require_transaction = require_transaction
+        self._identified: Callable[[Message], Message] = with_event_id if event_ids else lambda message: message
         self._insert: LiteralString = statement(f"{self.shape.prefix}_insert", self.name)
         self._copy: LiteralString = statement(f"{self.shape.prefix}_copy", self.name)
 
@@ -66,7 +64,7 @@ class Outbox:
 
     def stash(self, connection: Connection[Any], message: Message) -> None:
         """Store one message in the caller's transaction. The order of calls is the order per key."""
-        row = self._admission.row(message)
+        row = self._admission.row(self._identified(message))
         self._admit_connection(connection)
         codec = _admit_encoding(connection, [row])
         cursor = OwnCursor(connection)
@@ -78,8 +76,8 @@ class Outbox:
 
         All are checked before the first is sent. The order given is the order per key.
         """
-        admit = self._admission.row
-        rows = [admit(message) for message in messages]
+        admit, identified = self._admission.row, self._identified
+        rows = [admit(identified(message)) for message in messages]
         self._admit_connection(connection)
         if not rows:
             return 0
@@ -108,11 +106,8 @@ class Outbox:
                 for topic, key, value, names, values in rows:
                     write_row((now, topic, key, value, named(names), text_array(values, codec)))
 
-    def _admit_connection(self, connection: object) -> None:
-        if not isinstance(connection, Connection):
-            hint = " (its async twin is not supported yet)" if isinstance(connection, AsyncConnection) else ""
-            raise UnsupportedConnection(f"a psycopg Connection is needed, not {type(connection).__name__}{hint}")
-        if connection.autocommit and self._require_transaction and not _in_transaction(connection):
+    def _admit_connection(self, connection: Connection[Any]) -> None:
+        if not is_tied(require_connection(connection)) and self._require_transaction:
             raise NotInTransaction(
                 "the connection is in autocommit and no transaction is open, so the message would be stored whatever "
                 "becomes of your own change. Use 'with connection.transaction():' around both, or make the Outbox "
@@ -153,14 +148,3 @@ def _admit_encoding(connection: Connection[Any], rows: Sequence[Row]) -> str:
                     rule = f"the text cannot be stored (database encoding {server}, client encoding {client})"
                     raise InvalidMessage("text", shorten(content), rule) from None
     return codec
-
-
-def _in_transaction(connection: Connection[Any]) -> bool:
-    if (
-        connection.pgconn.transaction_status == TransactionStatus.ACTIVE
-        and connection.pgconn.pipeline_status != PipelineStatus.OFF
-    ):
-        # Answers are outstanding, and only they tell whether a BEGIN is among them.
-        with connection.pipeline() as pipeline:
-            pipeline.sync()
-    return connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}

@@ -1,0 +1,143 @@
+"""`thresher inbox`: the tables by which repeats are told, and the messages that no handler could process."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from thresher.cli.options import DataSource, SchemaName, connect, resolve_dsn, table_name
+from thresher.cli.output import AsJson, complain, emit_json, emit_text, out, table
+from thresher.core.errors import InvalidInput, shorten
+from thresher.inbox.dead import DeadMessage, dead_messages
+from thresher.inbox.dead import drop as drop_dead
+from thresher.inbox.inbox import TABLE, Inbox
+from thresher.inbox.schema import check_inbox, create_inbox, inbox_ddl
+
+app = typer.Typer(help="Print, create, check or trim the inbox table.", no_args_is_help=True)
+dead_app = typer.Typer(help="Look at messages that no handler could process, or drop them.", no_args_is_help=True)
+app.add_typer(dead_app, name="dead")
+
+InboxTable = Annotated[
+    str, typer.Option("--inbox", envvar="THRESHER_INBOX", help="Name of the inbox table, taken literally.")
+]
+Context = Annotated[str | None, typer.Option(help="Only those of this context.")]
+Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of messages.")]
+
+
+@app.command("print")
+def print_ddl(inbox: InboxTable = TABLE, schema: SchemaName = None) -> None:
+    """Print the DDL of the inbox's tables, for your migrations."""
+    emit_text(inbox_ddl(table_name(inbox, schema)))
+
+
+@app.command()
+def create(ds: DataSource = None, inbox: InboxTable = TABLE, schema: SchemaName = None) -> None:
+    """Create the inbox's tables; do nothing if usable ones are there already."""
+    name = table_name(inbox, schema)
+    with connect(resolve_dsn(ds)) as connection:
+        made = create_inbox(connection, name)
+    out.print(f"{name} {'created' if made else 'is there already, and usable'}", markup=False)
+
+
+@app.command()
+def check(ds: DataSource = None, inbox: InboxTable = TABLE, schema: SchemaName = None, as_json: AsJson = False) -> None:
+    """Say what keeps the table from telling repeats; exit code 1 if anything does."""
+    name = table_name(inbox, schema)
+    with connect(resolve_dsn(ds)) as connection:
+        problems = check_inbox(connection, name)
+    if as_json:
+        emit_json({"table": str(name), "usable": not problems, "findings": list(problems)})
+    else:
+        for problem in problems:
+            out.print(problem, markup=False)
+        if problems:
+            complain(f"{name} cannot serve as an inbox")
+        else:
+            out.print(f"{name} can serve as an inbox", markup=False)
+    raise typer.Exit(1 if problems else 0)
+
+
+@app.command()
+def trim(
+    older_than_days: Annotated[float, typer.Option(help="Remove rows that are older.", min=0.0)],
+    ds: DataSource = None,
+    inbox: InboxTable = TABLE,
+    schema: SchemaName = None,
+    batch_rows: Annotated[int, typer.Option(help="Rows that are removed in one transaction.", min=1)] = 10_000,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the rows of messages that were processed long ago.
+
+    A message that comes again after its row is gone is processed again: keep rows for longer than your topics keep
+    their records.
+    """
+    entered = Inbox(inbox, schema=schema)
+    with connect(resolve_dsn(ds)) as connection:
+        connection.autocommit = True
+        removed = entered.trim(connection, older_than_days * 86_400, batch_rows=batch_rows)
+    if as_json:
+        emit_json({"rows": removed})
+    else:
+        out.print(f"{removed:,} rows were removed")
+
+
+@dead_app.command("list")
+def list_dead(
+    ds: DataSource = None,
+    inbox: InboxTable = TABLE,
+    schema: SchemaName = None,
+    context: Context = None,
+    rows: Annotated[int, typer.Option(help="How many at most.", min=1)] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List messages that were set aside, the oldest first."""
+    with connect(resolve_dsn(ds)) as connection:
+        found = dead_messages(connection, table_name(inbox, schema), context=context, most=rows + 1)
+    shown = found[:rows]
+    if as_json:
+        emit_json({"messages": [_plain(message) for message in shown], "more": len(found) > rows})
+        return
+    table(
+        "Messages that were set aside",
+        ["number", "context", "id", "record", "since", "attempts", "reason"],
+        [
+            [
+                str(message.id),
+                message.context,
+                shorten(message.message_id),
+                f"{message.record.topic}/{message.record.partition}/{message.record.offset}",
+                f"{message.dead_time:%Y-%m-%d %H:%M:%S}",
+                str(message.attempts),
+                shorten(message.reason),
+            ]
+            for message in shown
+        ],
+    )
+
+
+@dead_app.command()
+def drop(ids: Ids = None, ds: DataSource = None, inbox: InboxTable = TABLE, schema: SchemaName = None) -> None:
+    """Remove messages that were set aside: they were not processed, and never will be."""
+    if not ids:
+        raise InvalidInput("which messages? Give their numbers")
+    name = table_name(inbox, schema)
+    with connect(resolve_dsn(ds)) as connection:
+        missing = [each for each in ids if not drop_dead(connection, name, each)]
+        if missing:
+            connection.rollback()
+            raise InvalidInput(f"no such messages: {', '.join(map(str, missing[:10]))}; nothing was changed")
+    out.print(f"{len(ids):,} messages were dropped")
+
+
+def _plain(message: DeadMessage) -> dict[str, Any]:
+    plain = asdict(message)
+    record = plain.pop("record")
+    return {
+        **plain,
+        "dead_time": message.dead_time.isoformat(),
+        "topic": record["topic"],
+        "partition": record["partition"],
+        "offset": record["offset"],
+        "key": None if record["key"] is None else record["key"].decode(errors="backslashreplace"),
+        "value_bytes": None if record["value"] is None else len(record["value"]),
+    }

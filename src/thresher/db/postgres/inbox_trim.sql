@@ -1,0 +1,10 @@
+-- Removes a batch of the oldest rows. Index: (received_time), with a time that is the same for the whole statement, so that
+-- the search ends where younger rows begin.
+DELETE FROM {table}
+ WHERE ctid = ANY (ARRAY(
+   SELECT ctid FROM {table}
+    WHERE received_time < pg_catalog.now() - pg_catalog.make_interval(secs => %s)
+    ORDER BY received_time
+    LIMIT %s
+      FOR UPDATE SKIP LOCKED
+ ))

@@ -1,0 +1,129 @@
+"""Messages that their handler cannot process: set aside with the reason, to be looked at, processed again or dropped.
+
+A message is set aside in one transaction with its row in the inbox, so that it is a repeat from then on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg import Connection
+
+from thresher.db import TableName, statement
+from thresher.db.postgres.arrays import bytea_array, text_array
+from thresher.db.postgres.cursor import ByteaArray, OwnCursor, TextArray
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxRecord:
+    """A record of Kafka's, as a handler gets it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadMessage:
+    """A message that was set aside."""
+
+    id: int
+    context: str
+    message_id: str
+    record: InboxRecord
+    dead_time: datetime
+    reason: str
+    attempts: int
+
+
+def set_aside(
+    connection: Connection[Any],
+    inbox: TableName,
+    record: InboxRecord,
+    *,
+    context: str,
+    message_id: str,
+    reason: str,
+    attempts: int,
+) -> None:
+    """Set a message aside, in the caller's transaction."""
+    # Postgres has no NUL in text, and no lone surrogates; nobody should fail over a header's name, or a reason.
+    names = [_storable(name) for name, _ in record.headers]
+    values = [value for _, value in record.headers]
+    OwnCursor(connection).execute(
+        statement("inbox_dead_insert", inbox),
+        [
+            context,
+            message_id,
+            record.topic,
+            record.partition,
+            record.offset,
+            record.key,
+            record.value,
+            TextArray(text_array(names, "utf-8")),
+            ByteaArray(bytea_array(values)),
+            _storable(reason),
+            attempts,
+        ],
+    )
+
+
+def dead_messages(
+    connection: Connection[Any], inbox: TableName, *, context: str | None = None, most: int = 1_000
+) -> list[DeadMessage]:
+    """Return messages that were set aside, the oldest first."""
+    cursor = OwnCursor(connection)
+    rows = cursor.execute(statement("inbox_dead_list", inbox), {"context": context, "most": most}).fetchall()
+    return [
+        DeadMessage(
+            id=id_,
+            context=context_,
+            message_id=message_id,
+            record=InboxRecord(
+                topic=topic,
+                partition=partition,
+                offset=offset,
+                key=key,
+                value=value,
+                headers=tuple(zip(names, values, strict=True)),
+            ),
+            dead_time=dead_time,
+            reason=reason,
+            attempts=attempts,
+        )
+        for (
+            id_, context_, message_id, topic, partition, offset, key, value, names, values, dead_time, reason, attempts,
+        ) in rows
+    ]  # fmt: skip
+
+
+def process_again(
+    connection: Connection[Any],
+    inbox: TableName,
+    message: DeadMessage,
+    handler: Callable[[Connection[Any], InboxRecord], object],
+) -> bool:
+    """Process a message that was set aside, in the caller's transaction; False where another has taken it.
+
+    An exception of the handler leaves it where it is.
+    """
+    with connection.transaction():
+        if not drop(connection, inbox, message.id):
+            return False
+        handler(connection, message.record)
+    return True
+
+
+def drop(connection: Connection[Any], inbox: TableName, id_: int) -> bool:
+    """Remove a message that was set aside, in the caller's transaction: it stays processed, as far as repeats go."""
+    return OwnCursor(connection).execute(statement("inbox_dead_take", inbox), [id_]).rowcount == 1
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()

@@ -1,0 +1,80 @@
+"""The inbox's tables: their DDL, and whether an existing one can tell repeats."""
+
+from collections.abc import Iterator
+from typing import Any, LiteralString
+
+from psycopg import Connection
+from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
+
+from thresher.db import TableName, statement
+from thresher.db.catalog import Relation
+from thresher.db.postgres.catalog import read_relation
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.inbox.problem import InboxRefused
+
+_KEY = {"context", "message_id"}
+_TYPES = {
+    "context": "character varying(100)",
+    "message_id": "character varying(255)",
+    "received_time": "timestamp with time zone",
+}
+
+
+def inbox_ddl(name: TableName) -> LiteralString:
+    """Return the statements that create the tables."""
+    return statement("inbox_create", name)
+
+
+def create_inbox(connection: Connection[Any], name: TableName) -> bool:
+    """Create the tables in the caller's transaction; False if usable ones are there already. Raises `InboxRefused`."""
+    if read_relation(connection, name) is None:
+        try:
+            # A savepoint: two services may start at once, and the loser goes on with the winner's tables.
+            with connection.transaction():
+                OwnCursor(connection).execute(inbox_ddl(name))
+        except (DuplicateTable, DuplicateObject, UniqueViolation) as error:
+            if read_relation(connection, name) is None:
+                raise InboxRefused(f"{name} cannot be created: {str(error).strip()}") from error
+        else:
+            return True
+    if problems := check_inbox(connection, name):
+        raise InboxRefused(f"{name} exists and cannot serve as an inbox:\n" + "\n".join(problems))
+    return False
+
+
+def check_inbox(connection: Connection[Any], name: TableName) -> tuple[str, ...]:
+    """Return what keeps a table from serving as an inbox."""
+    relation = read_relation(connection, name)
+    return (f"{name}: no such table",) if relation is None else tuple(_problems(relation))
+
+
+def _problems(relation: Relation) -> Iterator[str]:
+    if relation.kind != "r":
+        yield "it is no plain table"
+        return
+    if relation.persistence == "u":
+        yield "it is UNLOGGED: a crash of the database empties it, and every repeat is processed"
+    if relation.row_security:
+        yield "row level security is on: rows that a policy hides are processed again"
+    yield from _column_problems(relation)
+    if not any(index.unique and set(index.columns) == _KEY and index.predicate is None for index in relation.indexes):
+        yield "no primary key or unique index on (context, message_id): repeats are not told"
+    if not any(index.columns[:1] == ("received_time",) for index in relation.indexes):
+        yield "no index on (received_time): 'thresher inbox trim' would read the whole table for each batch"
+    for rule in relation.rules:
+        yield f"rule {rule}: a rule can drop what is entered"
+
+
+def _column_problems(relation: Relation) -> Iterator[str]:
+    for name, wanted in _TYPES.items():
+        found = relation.columns.get(name)
+        if found is None:
+            yield f"column {name} is missing; it should be {wanted}"
+        elif found.type not in {wanted, "text"}:
+            yield f"column {name} is {found.type}; it should be {wanted}"
+    received = relation.columns.get("received_time")
+    if received is not None and received.default is None:
+        yield "column received_time has no default; it should be clock_timestamp()"
+    for name, column in relation.columns.items():
+        if name not in _TYPES and column.not_null and column.default is None and not column.identity:
+            yield f"column {name} is NOT NULL without a default: no row can be entered"

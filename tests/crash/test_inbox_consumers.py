@@ -1,0 +1,174 @@
+"""Consumers with an inbox that are killed at any point: every message is processed once."""
+
+import signal
+import subprocess
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tests.crash.inbox_program import POINTS
+from tests.faults.program import Program
+from tests.processes import eventually
+from thresher.db import TableName
+from thresher.devstack.stack import Stack
+from thresher.inbox import RecordWithoutId, create_inbox
+from thresher.inbox.consuming import consume
+from thresher.inbox.dead import dead_messages, process_again
+from thresher.kafka.admin import Admin
+
+MESSAGES, CONSUMERS = 400, 16
+# Seen: 20 s for sixteen consumers, of which three are killed.
+PATIENCE_SECONDS = 120.0
+INBOX = TableName(table="thresher_inbox")
+
+
+class Place:
+    """A database with an inbox, a topic, and consumers of both."""
+
+    def __init__(self, stack: Stack, dsn: str, directory: Path) -> None:
+        self.dsn, self._directory = dsn, directory
+        self.topic = f"inbox-{uuid.uuid4().hex[:8]}"
+        self.kafka = {
+            "bootstrap.servers": stack.kafka.bootstrap,
+            "group.id": self.topic,
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 500,
+        }
+        Admin.of({"bootstrap.servers": stack.kafka.bootstrap}).create_topic(self.topic, partitions=4)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        with psycopg.connect(dsn) as connection:
+            create_inbox(connection, INBOX)
+            # No constraint: a message that is processed twice is to be seen.
+            connection.execute("CREATE TABLE work (n int)")
+
+    def start(self, **settings: Any) -> "subprocess.Popen[bytes]":
+        given = {"dsn": self.dsn, "kafka": self.kafka, "topic": self.topic, **settings}
+        program = Program(module="tests.crash.inbox_program", settings=given)
+        self.processes.append(program.start(self._directory / "consumers.log"))
+        return self.processes[-1]
+
+    def send(self, numbers: range, *, times: int = 1, **more: Any) -> None:
+        """Send messages, each so many times with the same id."""
+        producer = Producer({"bootstrap.servers": self.kafka["bootstrap.servers"], "acks": "all"})
+        for number in numbers:
+            for _ in range(times):
+                producer.produce(
+                    self.topic, b"%d" % number, b"%d" % (number % 7), headers=[("event-id", f"m{number}")], **more
+                )
+            producer.poll(0)
+        assert producer.flush(30) == 0
+
+    def worked(self) -> Counter[int]:
+        with psycopg.connect(self.dsn) as connection:
+            return Counter(number for (number,) in connection.execute("SELECT n FROM work"))
+
+    def said(self) -> str:
+        log = (self._directory / "consumers.log").read_text(errors="replace")[-3000:]
+        return f"{len(self.worked())} were processed, twice: {[n for n, c in self.worked().items() if c > 1]}\n{log}"
+
+
+@pytest.fixture
+def place(stack: Stack, dsn: str, tmp_path: Path) -> Iterator[Place]:
+    made = Place(stack, dsn, tmp_path)
+    yield made
+    for process in made.processes:
+        process.terminate()
+    for process in made.processes:
+        process.wait(60)
+
+
+def test_sixteen_consumers_that_are_killed_at_any_point_process_each_message_once(place: Place) -> None:
+    place.send(range(MESSAGES // 2), times=2)
+    victims = [place.start(die=point, after=after) for after, point in zip((3, 9, 2), POINTS, strict=True)]
+    for _ in range(CONSUMERS - len(victims)):
+        place.start()
+    place.send(range(MESSAGES // 2, MESSAGES), times=2)
+    # With more members than partitions some victims may never get one.
+    eventually(lambda: len(place.worked()) == MESSAGES, PATIENCE_SECONDS, place.said)
+    assert set(place.worked().values()) == {1}, place.said()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_consumer_that_is_killed_leaves_its_work_done_once_or_to_another(place: Place, point: str) -> None:
+    place.send(range(30))
+    victim = place.start(die=point, after=2)
+    eventually(lambda: victim.poll() is not None, PATIENCE_SECONDS, place.said)
+    assert victim.poll() == -signal.SIGKILL
+    place.start()
+    eventually(lambda: len(place.worked()) == 30, PATIENCE_SECONDS, place.said)
+    assert set(place.worked().values()) == {1}, place.said()
+
+
+def test_what_no_handler_can_process_is_set_aside_and_the_others_go_on(place: Place) -> None:
+    place.start(poison=[3, 7])
+    place.send(range(20))
+    eventually(lambda: len(place.worked()) == 18, PATIENCE_SECONDS, place.said)
+    with psycopg.connect(place.dsn) as connection:
+        eventually(lambda: len(dead_messages(connection, INBOX)) == 2, PATIENCE_SECONDS, place.said)
+        dead = dead_messages(connection, INBOX, context="test")
+        assert {message.message_id for message in dead} == {"m3", "m7"}
+        assert {(message.reason, message.attempts) for message in dead} == {("ValueError: cannot be processed", 2)}
+        assert dead[0].record.headers == (("event-id", dead[0].message_id.encode()),)
+
+        def handle(own: psycopg.Connection[Any], record: Any) -> None:
+            own.execute("INSERT INTO work VALUES (%s)", [int(record.value)])
+
+        assert process_again(connection, INBOX, dead[0], handle)
+        assert not process_again(connection, INBOX, dead[0], handle), "once"
+        assert len(dead_messages(connection, INBOX)) == 1
+    place.send(range(3, 4))
+    place.send(range(20, 21))
+    eventually(lambda: place.worked()[20] == 1, PATIENCE_SECONDS, place.said)
+    assert place.worked()[3] <= 1, "it is a repeat"
+
+
+def test_sessions_that_the_database_ends_cost_nothing(place: Place) -> None:
+    place.start()
+    place.send(range(50))
+    eventually(lambda: len(place.worked()) == 50, PATIENCE_SECONDS, place.said)
+    with psycopg.connect(place.dsn, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND pid <> pg_backend_pid()"
+        )
+    place.send(range(50, 100))
+    eventually(lambda: len(place.worked()) == 100, PATIENCE_SECONDS, place.said)
+    assert set(place.worked().values()) == {1}
+    with psycopg.connect(place.dsn) as connection:
+        assert dead_messages(connection, INBOX) == [], "no handler was to blame"
+
+
+@pytest.mark.parametrize("from_place", [True, False])
+def test_a_record_without_an_id_is_refused_or_has_its_place_for_one(place: Place, from_place: bool) -> None:
+    producer = Producer({"bootstrap.servers": place.kafka["bootstrap.servers"]})
+    for number in range(3):
+        producer.produce(place.topic, b"%d" % number, partition=0)
+    assert producer.flush(30) == 0
+    consumer = Consumer({**place.kafka, "enable.auto.commit": False, "auto.offset.reset": "earliest"})
+    consumer.subscribe([place.topic])
+    stop = threading.Event()
+    found: list[int] = []
+
+    def handle(_: psycopg.Connection[Any], record: Any) -> None:
+        found.append(int(record.value))
+        if len(found) == 3:
+            stop.set()
+
+    def run() -> Any:
+        return consume(consumer, lambda: psycopg.connect(place.dsn), handle, id_from_place=from_place, stop=stop.is_set)
+
+    if from_place:
+        done = run()
+        assert (done.processed, done.repeated, found) == (3, 0, [0, 1, 2])
+    else:
+        with pytest.raises(RecordWithoutId, match="has no header event-id"):
+            run()
+        assert found == []
+    consumer.close()
