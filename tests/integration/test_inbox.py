@@ -162,6 +162,7 @@ def _waits(connection: psycopg.Connection[Any]) -> bool:
     return connection.execute(asked).fetchone() is not None
 
 
+@pytest.mark.timeout(60)
 def test_waiting_has_an_end_and_leaves_the_transaction_and_its_limits_as_they_were(
     dsn: str, own: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
