@@ -1,9 +1,11 @@
 """Each message once: by a row in the transaction in which it is processed, on a real database."""
 
 import logging
+import re
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -267,3 +269,16 @@ def test_tables_are_made_once_and_judged(observer: psycopg.Connection[Any]) -> N
         assert expected in problems
     with pytest.raises(InboxRefused, match="cannot serve as an inbox"):
         create_inbox(observer, other)
+
+
+def test_the_example_of_the_page_runs(
+    dsn: str, observer: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "inbox.md").read_text()
+    example, _ = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.setenv("THRESHER_DS", dsn)
+    observer.execute("CREATE TABLE accounts AS SELECT 1 AS id, 100 AS balance")
+    for _ in range(2):
+        exec(example, {})  # noqa: S102 - it is our own
+    assert observer.execute("SELECT balance FROM accounts").fetchone() == (95,)
+    assert rows(observer) == {("billing", "message-17")}
