@@ -138,7 +138,8 @@ class TrackedQueues(MixedQueues):
         self._malformed = 0
         for record in committed(self._topics, config.marker_topic):
             try:
-                markers.append(Timed(record.timestamp_ms, decode(record.value or b"")))
+                # A consumer's markers have the key of their queue; a tracker's Ends have none.
+                markers.append(Timed(record.timestamp_ms, decode(record.value or b""), by_tracker=record.key is None))
             except MarkerMalformed:
                 self._malformed += 1
         self._tracked = Tracked(

@@ -20,10 +20,11 @@ _ROUNDING_MS = 2
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A marker, and when the broker has written it. In the order of its partition."""
+    """A marker, when the broker has written it, and who wrote it. In the order of its partition."""
 
     at_ms: int
     marker: Marker
+    by_tracker: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ def judge(held: Tracked) -> Iterator[tuple[str, str]]:
     stories: dict[MessageId, list[Timed]] = defaultdict(list)
     for timed in held.markers:
         stories[timed.marker.message_id].append(timed)
-    ended = {place for place, story in stories.items() if any(_is_consumers_end(each.marker) for each in story)}
+    ended = {place for place, story in stories.items() if any(_is_consumers_end(each) for each in story)}
     processed = {identity for place, identity in held.messages.items() if place in ended}
     dead = Counter(held.dead)
     for identity in sorted(held.confirmed - processed - dead.keys()):
@@ -71,7 +72,7 @@ def _decisions(place: MessageId, story: Sequence[Timed]) -> Iterator[tuple[str, 
         elif marker.type is MarkerType.KEEPALIVE and deadline is not None and at <= deadline:
             # One that comes later may find the message redelivered.
             deadline = at + (0 if marker.reject_reason is not None else marker.redeliver_after_ms)
-        elif _is_consumers_end(marker):
+        elif _is_consumers_end(timed):
             in_time = in_time or (deadline is not None and at < deadline)
         elif marker.type is MarkerType.END:
             decided += 1
@@ -83,6 +84,5 @@ def _decisions(place: MessageId, story: Sequence[Timed]) -> Iterator[tuple[str, 
         yield "repeated", f"{place} came again {decided} times: {story}"
 
 
-def _is_consumers_end(marker: Marker) -> bool:
-    # Trackers name the origin.
-    return marker.type is MarkerType.END and marker.origin_id is None
+def _is_consumers_end(timed: Timed) -> bool:
+    return timed.marker.type is MarkerType.END and not timed.by_tracker

@@ -14,11 +14,11 @@ def start(at: int, place: MessageId = ONE, after: int = 100, **fields: Any) -> T
 
 
 def acked(at: int, place: MessageId = ONE) -> Timed:
-    return Timed(at, Marker(type=MarkerType.END, message_id=place))
+    return Timed(at, Marker(type=MarkerType.END, message_id=place, origin_id=place))
 
 
 def decided(at: int, place: MessageId = ONE) -> Timed:
-    return Timed(at, Marker(type=MarkerType.END, message_id=place, origin_id=ONE))
+    return Timed(at, Marker(type=MarkerType.END, message_id=place, origin_id=ONE), by_tracker=True)
 
 
 def kept(at: int, after: int, **fields: Any) -> Timed:
