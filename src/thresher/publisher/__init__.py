@@ -1,0 +1,24 @@
+"""Publishing: an application's messages to Kafka, to its outbox, or to a test's memory, by a backend that is chosen.
+
+No Spark, no Java.
+"""
+
+from thresher.publisher.choice import BackendUnknown, backend, set_backend
+from thresher.publisher.encoding import EncodingFailed, as_is, as_json
+from thresher.publisher.kafka_backend import PublishFailed
+from thresher.publisher.memory_backend import MemoryBackend
+from thresher.publisher.port import Backend
+from thresher.publisher.publisher import Publisher
+
+__all__ = [
+    "Backend",
+    "BackendUnknown",
+    "EncodingFailed",
+    "MemoryBackend",
+    "PublishFailed",
+    "Publisher",
+    "as_is",
+    "as_json",
+    "backend",
+    "set_backend",
+]

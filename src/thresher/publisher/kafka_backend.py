@@ -1,0 +1,146 @@
+"""Sends messages to Kafka: waits until all brokers have them, or returns at once.
+
+1. One idempotent producer, all acks: in order for each key, and none twice by a retry of the client's.
+2. `kafka` returns once every message of a call was answered for. What was refused, or not answered for in time, is in
+   `PublishFailed`; of the latter nobody knows whether it arrived.
+3. `kafka_async` returns at once. Failures are logged and counted, and `flush` tells of them; a process that dies loses
+   what was not sent. Who cannot lose a message publishes to the outbox.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from thresher.core.errors import ThresherError, shorten
+from thresher.outbox.message import Message
+
+logger = logging.getLogger(__name__)
+_client = logging.getLogger(f"{__name__}.client")
+_client.setLevel(logging.CRITICAL)
+
+_DEFAULTS: dict[str, Any] = {
+    "linger.ms": 2,
+    "compression.type": "lz4",
+    "log_level": 2,
+    "message.timeout.ms": 30_000,
+    # As the relay has it: a key has one partition, whichever backend sends.
+    "partitioner": "murmur2_random",
+}
+_OURS: dict[str, Any] = {"enable.idempotence": True, "acks": "all"}
+_POLL_SECONDS = 0.1
+_NAMED = 5
+
+
+class PublishFailed(ThresherError):  # noqa: N818
+    """Messages were not sent, as far as is known: each with why. The others of the call were."""
+
+    retryable = True
+
+    def __init__(self, failed: Sequence[tuple[Message, str]]) -> None:
+        super().__init__(failed)
+        self.failed = tuple(failed)
+
+    def __str__(self) -> str:
+        named = "; ".join(f"{each.topic}, key {shorten(each.key)}: {why}" for each, why in self.failed[:_NAMED])
+        return f"{len(self.failed)} messages were not sent: {named}"
+
+
+class KafkaBackend:
+    """Sends by one producer, which is made at the first message. Safe from any thread."""
+
+    def __init__(self, properties: Mapping[str, Any], *, waits: bool) -> None:
+        self._properties = {**_DEFAULTS, **properties, **_OURS}
+        self._waits = waits
+        self._lock = threading.Lock()
+        self._producer: Producer | None = None
+        # Of messages that nobody waited for.
+        self.failures = 0
+
+    def publish(self, messages: Sequence[Message], connection: Any) -> None:  # noqa: ARG002 - it needs none
+        """Send messages. Raises `PublishFailed`."""
+        producer = self._made()
+        call = _Call(len(messages))
+        for message in messages:
+            self._produce(producer, message, call.answered(message) if self._waits else self._unwatched(message))
+        if self._waits:
+            while not call.done.is_set():
+                producer.poll(_POLL_SECONDS)
+            if call.failed:
+                raise PublishFailed(call.failed)
+        else:
+            producer.poll(0)
+
+    def flush(self, timeout_seconds: float | None = None) -> bool:
+        """Wait for the answers to all that was sent, and return whether they came, and nothing has failed."""
+        producer = self._producer
+        left = 0 if producer is None else producer.flush(-1 if timeout_seconds is None else timeout_seconds)
+        return left == 0 and self.failures == 0
+
+    def close(self) -> None:
+        """Send what is left, and let the producer go."""
+        self.flush()
+        with self._lock:
+            self._producer = None
+
+    def _made(self) -> Producer:
+        with self._lock:
+            if self._producer is None:
+                self._producer = Producer(self._properties, logger=_client)
+            return self._producer
+
+    def _produce(self, producer: Producer, message: Message, answered: Callable[..., None]) -> None:
+        headers = list(message.headers.items() if isinstance(message.headers, Mapping) else message.headers)
+        while True:
+            try:
+                producer.produce(
+                    message.topic,
+                    value=message.value,
+                    key=message.key,
+                    partition=-1 if message.partition is None else message.partition,
+                    on_delivery=answered,
+                    timestamp=0 if message.timestamp is None else int(message.timestamp.timestamp() * 1000),
+                    headers=headers,
+                )
+            except BufferError:
+                # Its queue is full: the broker's answers make room.
+                producer.poll(_POLL_SECONDS)
+            except KafkaException as error:
+                answered(error.args[0], None)
+                return
+            else:
+                return
+
+    def _unwatched(self, message: Message) -> Callable[[KafkaError | None, Any], None]:
+        def answered(error: KafkaError | None, _: Any) -> None:
+            if error is not None:
+                with self._lock:
+                    self.failures += 1
+                logger.error("a message for %s was not sent: %s", message.topic, error.str())
+
+        return answered
+
+
+class _Call:
+    """The messages of one call, until the broker has answered for all of them."""
+
+    def __init__(self, messages: int) -> None:
+        self._left, self._lock = messages, threading.Lock()
+        self.failed: list[tuple[Message, str]] = []
+        self.done = threading.Event()
+        if not messages:
+            self.done.set()
+
+    def answered(self, message: Message) -> Callable[[KafkaError | None, Any], None]:
+        def answered(error: KafkaError | None, _: Any) -> None:
+            # Another thread's poll may bring the answer.
+            with self._lock:
+                if error is not None:
+                    self.failed.append((message, error.str()))
+                self._left -= 1
+                if not self._left:
+                    self.done.set()
+
+        return answered

@@ -1,0 +1,38 @@
+"""Keeps messages in memory: for tests of an application."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from thresher.outbox.message import Message
+
+
+class MemoryBackend:
+    """Keeps what was published, in order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._messages: list[Message] = []
+
+    @property
+    def messages(self) -> list[Message]:
+        """What was published so far."""
+        with self._lock:
+            return list(self._messages)
+
+    def clear(self) -> None:
+        """Forget it."""
+        with self._lock:
+            self._messages.clear()
+
+    def publish(self, messages: Sequence[Message], connection: Any) -> None:  # noqa: ARG002 - any is welcome
+        """Keep messages."""
+        with self._lock:
+            self._messages += messages
+
+    def flush(self, timeout_seconds: float | None = None) -> bool:  # noqa: ARG002 - nothing is waited for
+        """Nothing is on its way."""
+        return True
+
+    def close(self) -> None:
+        """There is nothing to let go of."""

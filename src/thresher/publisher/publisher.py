@@ -1,0 +1,112 @@
+"""Publishes messages: encodes and checks all of them, and then hands them to the backend that is chosen.
+
+A message that cannot be encoded, or that Kafka could never take, raises before anything is written or sent, of no
+message. What is promised besides is the backend's.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from confluent_kafka.serialization import MessageField
+
+from thresher.core.errors import InvalidInput, shorten
+from thresher.outbox.admission import Admission, InvalidMessage, Limits
+from thresher.outbox.message import Message
+from thresher.outbox.shape import Shape
+from thresher.outbox.writer import Outbox
+from thresher.publisher.choice import Choice, Kind, chosen, effective
+from thresher.publisher.encoding import Encoder, as_is, encoded
+from thresher.publisher.kafka_backend import KafkaBackend
+from thresher.publisher.memory_backend import MemoryBackend
+from thresher.publisher.outbox_backend import OutboxBackend
+from thresher.publisher.port import Backend
+
+
+class Publisher:
+    """Publishes messages of an application. Safe from any thread; a context manager, which flushes and closes."""
+
+    def __init__(
+        self,
+        *,
+        kafka: Mapping[str, Any] | None = None,
+        outbox: Outbox | None = None,
+        backend: str | Backend | None = None,
+        value: Encoder = as_is,
+        key: Encoder = as_is,
+        limits: Limits | None = None,
+    ) -> None:
+        """`kafka` are the properties of confluent-kafka's producer, for both of Kafka's backends.
+
+        `value` and `key` encode; any serializer of confluent-kafka's serves. `backend` is this publisher's own.
+        """
+        self._kafka, self._outbox = kafka, outbox
+        self._own: Choice | None = None if backend is None else chosen(backend)
+        self._value, self._key = value, key
+        self._admission = Admission(Shape.THRESHER, limits or Limits())
+        self._lock = threading.Lock()
+        self._made: dict[Kind, Backend] = {}
+
+    def __enter__(self) -> "Publisher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def publish(self, message: Message, connection: Any = None) -> None:
+        """Publish one message."""
+        self.publish_list([message], connection)
+
+    def publish_list(self, messages: Iterable[Message], connection: Any = None) -> None:
+        """Publish messages, in their order. `connection` is the caller's, for the outbox; the others ignore it.
+
+        Raises `EncodingFailed` or `InvalidMessage` before anything is written or sent, and what the backend raises.
+        """
+        ready = [self._ready(message) for message in messages]
+        self._backend().publish(ready, connection)
+
+    def flush(self, timeout_seconds: float | None = None) -> bool:
+        """Wait for what is on its way, and return whether all of it arrived."""
+        with self._lock:
+            made = list(self._made.values())
+        # Each of them, also after one that did not arrive.
+        flushed = [each.flush(timeout_seconds) for each in made]
+        return all(flushed)
+
+    def close(self) -> None:
+        """Flush, and let go of clients. Harmless when repeated."""
+        with self._lock:
+            made, self._made = self._made, {}
+        for backend in made.values():
+            backend.close()
+
+    def _ready(self, message: Any) -> Message:
+        if not isinstance(message, Message):
+            raise InvalidMessage("message", shorten(message), f"a Message is needed, not {type(message).__name__}")
+        content = encoded(self._value, message.value, message.topic, MessageField.VALUE, message.headers)
+        key = encoded(self._key, message.key, message.topic, MessageField.KEY, message.headers)
+        ready = replace(message, key=key, value=content)
+        topic, key, content, names, values, partition, timestamp = self._admission.row(ready)
+        headers = tuple(zip(names, values, strict=True))
+        return Message(
+            topic=topic, key=key, value=content, headers=headers, partition=partition, timestamp=timestamp
+        )  # fmt: skip
+
+    def _backend(self) -> Backend:
+        choice = effective(self._own)
+        if not isinstance(choice, Kind):
+            return choice
+        with self._lock:
+            if choice not in self._made:
+                self._made[choice] = self._new(choice)
+            return self._made[choice]
+
+    def _new(self, kind: Kind) -> Backend:
+        if kind is Kind.MEMORY:
+            return MemoryBackend()
+        if kind is Kind.OUTBOX:
+            return OutboxBackend(self._outbox or Outbox())
+        if self._kafka is None:
+            raise InvalidInput(f"the backend {kind} sends to Kafka: give Publisher(kafka={{'bootstrap.servers': …}})")
+        return KafkaBackend(self._kafka, waits=kind is Kind.KAFKA)

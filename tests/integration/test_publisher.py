@@ -1,0 +1,119 @@
+"""The backends on real servers: what was published is there, in its order, or the caller knows."""
+
+import uuid
+from typing import Any
+
+import psycopg
+import pytest
+
+from thresher.db import TableName
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition
+from thresher.outbox import Message, NotInTransaction, create_schema
+from thresher.publisher import Publisher, PublishFailed
+
+MESSAGES = 500
+
+
+class Topic:
+    """A topic of its own, and what is in it."""
+
+    def __init__(self, stack: Stack, **config: str) -> None:
+        self.name = f"publisher-{uuid.uuid4().hex[:8]}"
+        self.kafka = {"bootstrap.servers": stack.kafka.bootstrap}
+        Admin.of(self.kafka).create_topic(self.name, partitions=3, config=config)
+
+    def records(self) -> list[ConsumerRecord]:
+        found: list[ConsumerRecord] = []
+        with AssignedReader(self.name, self.kafka) as reader:
+            left = set(reader.partitions)
+            while left:
+                for event in reader.poll(1.0):
+                    if isinstance(event, ConsumerRecord):
+                        found.append(event)
+                    elif isinstance(event, EndOfPartition):
+                        left.discard(event.partition)
+        return found
+
+    def messages(self, count: int = MESSAGES) -> list[Message]:
+        return [
+            Message(topic=self.name, key=f"k{number % 7}", value=str(number), headers={"n": str(number)})
+            for number in range(count)
+        ]
+
+    def in_order(self) -> bool:
+        """Whether all are there, once, and in order for each key."""
+        by_key: dict[Any, list[int]] = {}
+        for record in self.records():
+            by_key.setdefault(record.key, []).append(int(record.value or b""))
+        numbers = sorted(number for each in by_key.values() for number in each)
+        return numbers == list(range(MESSAGES)) and all(each == sorted(each) for each in by_key.values())
+
+
+@pytest.fixture
+def topic(stack: Stack) -> Topic:
+    return Topic(stack)
+
+
+def test_kafka_has_the_messages_when_the_call_returns(topic: Topic) -> None:
+    with Publisher(kafka=topic.kafka, backend="kafka") as publisher:
+        publisher.publish_list(topic.messages())
+        assert topic.in_order()
+        publisher.publish_list([])
+    (record,) = [each for each in topic.records() if each.value == b"3"]
+    assert (record.key, record.headers) == (b"k3", (("n", b"3"),))
+
+
+def test_kafka_async_has_them_after_a_flush(topic: Topic) -> None:
+    with Publisher(kafka=topic.kafka, backend="kafka_async") as publisher:
+        publisher.publish_list(topic.messages())
+        assert publisher.flush(30)
+        assert topic.in_order()
+
+
+def test_what_the_broker_refuses_is_told_and_the_others_are_sent(stack: Stack) -> None:
+    small = Topic(stack, **{"max.message.bytes": "1000"})
+    # In other partitions: the broker judges a batch as a whole.
+    fine = Message(topic=small.name, key="k0", value="0", partition=0)
+    large = Message(topic=small.name, key="k1", value=bytes(range(256)) * 40, partition=1)
+    with Publisher(kafka={**small.kafka, "compression.type": "none"}, backend="kafka") as publisher:
+        with pytest.raises(PublishFailed) as caught:
+            publisher.publish_list([fine, large])
+        ((message, why),) = caught.value.failed
+        assert (message.key, "size" in why.lower()) == (b"k1", True)
+    with Publisher(kafka={**small.kafka, "compression.type": "none"}, backend="kafka_async") as unwatched:
+        unwatched.publish(large)
+        assert not unwatched.flush(30), "a failure that nobody waited for is told"
+    assert [record.value for record in small.records()] == [b"0"]
+
+
+def test_the_outbox_has_them_with_the_callers_commit(topic: Topic, dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        create_schema(connection, TableName(table="outbox"))
+        connection.commit()
+        publisher = Publisher(backend="db")
+        publisher.publish_list(topic.messages(), connection)
+        connection.rollback()
+        assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
+        publisher.publish_list(topic.messages(), connection)
+        connection.commit()
+        found = connection.execute("SELECT kafka_value, kafka_key FROM outbox ORDER BY id").fetchall()
+        assert found[:2] == [(b"0", b"k0"), (b"1", b"k1")]
+        assert len(found) == MESSAGES
+        connection.rollback()
+        connection.autocommit = True
+        with pytest.raises(NotInTransaction):
+            publisher.publish_list(topic.messages(1), connection)
+
+
+@pytest.mark.parametrize("kind", ["kafka", "kafka_async"])
+def test_a_broker_that_is_not_there_is_told_and_not_waited_for_for_ever(kind: str) -> None:
+    away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 1_500}
+    with Publisher(kafka=away, backend=kind) as publisher:
+        if kind == "kafka":
+            with pytest.raises(PublishFailed, match="1 messages were not sent: t, key"):
+                publisher.publish(Message(topic="t", key="k", value="v"))
+        else:
+            publisher.publish(Message(topic="t", key="k", value="v"))
+            assert not publisher.flush(30)
