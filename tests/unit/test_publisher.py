@@ -1,7 +1,9 @@
 """Publishing without servers: which backend is meant, what is encoded, and that all is judged before any is sent."""
 
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,3 +127,9 @@ def test_memory_of_its_own_is_kept_and_forgotten() -> None:
     assert values(kept) == [b"v1", b"v2"]
     kept.clear()
     assert kept.messages == []
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "publisher.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(example, {})  # noqa: S102 - it is our own
