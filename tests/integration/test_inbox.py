@@ -56,11 +56,11 @@ def test_the_first_time_runs_and_a_repeat_does_not(
     own: psycopg.Connection[Any], observer: psycopg.Connection[Any]
 ) -> None:
     inbox = Inbox()
-    for _ in range(3):
+    for time in range(3):
         with inbox.once(own, "m1", context="billing") as first:
             if first:
                 own.execute("INSERT INTO work VALUES (1)")
-        assert rows(observer) in (set(), {("billing", "m1")}), "not before the caller commits"
+        assert rows(observer) == ({("billing", "m1")} if time else set()), "not before the caller commits"
         own.commit()
     assert (rows(observer), works(observer)) == ({("billing", "m1")}, [1])
     with inbox.once(own, "m1", context="shipping") as first:
@@ -94,6 +94,12 @@ def test_an_exception_in_the_block_takes_the_row_back_whatever_the_caller_commit
 def _fail(connection: psycopg.Connection[Any]) -> None:
     connection.execute("INSERT INTO work VALUES (2)")
     raise ZeroDivisionError
+
+
+def test_in_a_pipeline_the_first_time_is_the_first(own: psycopg.Connection[Any]) -> None:
+    for expected in (True, False):
+        with own.pipeline(), Inbox().once(own, "m1") as first:
+            assert first is expected
 
 
 def test_a_statement_that_fails_in_the_block_costs_the_block_alone(
@@ -228,9 +234,17 @@ def test_what_can_be_no_id_is_refused_before_anything_is_written(own: psycopg.Co
 def test_what_is_no_connection_is_refused() -> None:
     with pytest.raises(UnsupportedConnection), Inbox().once("dsn", "m1"):  # type: ignore[arg-type]
         pass
-    for seconds in (0, -1, float("nan"), 86_401):
+    for seconds in (0, -1, float("nan"), 86_401, "10", True):
         with pytest.raises(InvalidInput, match="wait_seconds"):
-            Inbox(wait_seconds=seconds)
+            Inbox(wait_seconds=seconds)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="one of skip, warn, raise"):
+        Inbox(on_repeat="x")  # type: ignore[arg-type]
+
+    async def handle(_: Any) -> None:
+        pass
+
+    with pytest.raises(InvalidInput, match="coroutine"):
+        Inbox().guarded(lambda: "m1")(handle)
 
 
 def test_old_rows_are_removed_in_batches(dsn: str, observer: psycopg.Connection[Any]) -> None:
@@ -264,8 +278,18 @@ def test_tables_are_made_once_and_judged(observer: psycopg.Connection[Any]) -> N
     other = TableName(table="other")
     assert "no such table" in check_inbox(observer, other)[0]
     observer.execute("CREATE UNLOGGED TABLE other (context text, message_id int, must int NOT NULL)")
+    observer.execute("CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    observer.execute("CREATE TRIGGER dropping BEFORE INSERT ON other FOR EACH ROW EXECUTE FUNCTION nothing()")
     problems = " ".join(check_inbox(observer, other))
-    for expected in ("UNLOGGED", "message_id is integer", "received_time is missing", "must is NOT NULL", "unique"):
+    for expected in (
+        "UNLOGGED",
+        "message_id is integer",
+        "received_time is missing",
+        "must is NOT NULL",
+        "unique",
+        "dropping",
+        "other_dead",
+    ):
         assert expected in problems
     with pytest.raises(InboxRefused, match="cannot serve as an inbox"):
         create_inbox(observer, other)

@@ -1,17 +1,20 @@
 """How records are processed, without servers: their ids, and a database that is away."""
 
 import itertools
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any, cast
 
 import psycopg
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from psycopg.pq import TransactionStatus
 
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
-from thresher.inbox import RecordWithoutId
+from thresher.inbox import InboxBusy, MessageRepeated, RecordWithoutId
 from thresher.inbox import consuming as module
 from thresher.inbox.consuming import consume, id_of
 from thresher.inbox.dead import InboxRecord
@@ -28,6 +31,11 @@ def test_a_record_is_known_by_its_header_or_by_its_place() -> None:
     for without in (record(), record((EVENT_ID, None)), record((EVENT_ID, b""))):
         with pytest.raises(RecordWithoutId, match="has no header event-id"):
             id_of(without)
+
+
+def test_ids_that_look_alike_when_they_are_escaped_are_two() -> None:
+    assert id_of(record((EVENT_ID, b"\xff"))) != id_of(record((EVENT_ID, b"\\xff")))
+    assert id_of(record((EVENT_ID, b"\0"))) != id_of(record((EVENT_ID, b"\\x00")))
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"a\0b", b"x" * 300, "ä".encode()])
@@ -73,6 +81,10 @@ class Consumer:
         self._messages = list(messages)
         self.committed: list[list[int]] = []
         self.empty = False
+        self.sought: list[int] = []
+
+    def seek(self, place: Any) -> None:
+        self.sought.append(place.offset)
 
     def consume(self, _: int, __: float) -> list[Gone]:
         messages, self._messages = self._messages, []
@@ -84,17 +96,26 @@ class Consumer:
         self.committed.append([each.offset for each in offsets])
 
 
-class Session:
+class Session(psycopg.Connection[Any]):
     """A connection that breaks when it is told to."""
 
     closed = False
+    info = SimpleNamespace(transaction_status=TransactionStatus.IDLE)  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        pass
+
+    def __del__(self) -> None:  # type: ignore[override]
+        pass
 
     def close(self) -> None:
         self.closed = True
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        yield
+    def transaction(self) -> Iterator[None]:  # type: ignore[override]
+        # As psycopg's: this exception ends the innermost block, and no other.
+        with suppress(psycopg.Rollback):
+            yield
 
 
 class FirstTimes:
@@ -103,8 +124,9 @@ class FirstTimes:
     name = TableName(table="thresher_inbox")
 
     @contextmanager
-    def once(self, *_: object) -> Iterator[bool]:
-        yield True
+    def once(self, connection: Any, *_: object) -> Iterator[bool]:
+        with connection.transaction():
+            yield True
 
 
 def test_a_database_that_is_away_is_waited_for_and_no_record_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +151,86 @@ def test_a_database_that_is_away_is_waited_for_and_no_record_is_set_aside(monkey
     assert handled == [0] * 6 + [1]
     assert (done.processed, done.set_aside, set_aside) == (2, 0, [])
     assert consumer.committed[-1] == [2]
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, consumer: Consumer, handle: Any, **more: Any) -> tuple[Any, list[Any]]:
+    monkeypatch.setattr(module, "_LEAST_REST_SECONDS", 0.001)
+    set_aside: list[Any] = []
+    monkeypatch.setattr(module, "set_aside", lambda *_, **given: set_aside.append(given["reason"]))
+    given = {"inbox": cast("Any", FirstTimes()), "attempts": 2, "stop": lambda: consumer.empty, **more}
+    return consume(consumer, Session, handle, **given), set_aside
+
+
+def _raising(error: BaseException) -> Any:
+    def handle(*_: object) -> None:
+        raise error
+
+    return handle
+
+
+def _closing(connection: Any, _: object) -> None:
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("handle", "reason"),
+    [
+        (_raising(ValueError("no")), "ValueError: no"),
+        (_raising(psycopg.Rollback()), "HandlerUndone: the handler raised psycopg.Rollback: its work is not done"),
+        (_raising(MessageRepeated("another inbox")), "MessageRepeated: another inbox"),
+        (_raising(InboxBusy("another inbox")), "InboxBusy: another inbox"),
+        (_raising(psycopg.errors.DeadlockDetected("dead")), "DeadlockDetected: dead"),
+        (_closing, "RuntimeError: the handler closed the connection, or hid that it was lost"),
+    ],
+)
+def test_whatever_a_handler_does_instead_of_its_work_is_its_failure(
+    monkeypatch: pytest.MonkeyPatch, handle: Any, reason: str
+) -> None:
+    consumer = Consumer(Gone(0))
+    done, set_aside = _run(monkeypatch, consumer, handle)
+    assert (done.processed, done.repeated, done.set_aside, set_aside) == (0, 0, 1, [reason])
+    assert consumer.committed == [[1]]
+
+
+def test_a_handler_that_would_have_to_be_awaited_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def handle(*_: object) -> None:
+        pass
+
+    with pytest.raises(InvalidInput, match="coroutine"):
+        _run(monkeypatch, Consumer(Gone(0)), handle)
+
+    class Awaited:
+        def __await__(self) -> Any:
+            yield
+
+    done, set_aside = _run(monkeypatch, Consumer(Gone(0)), lambda *_: Awaited())
+    assert (done.processed, len(set_aside)) == (0, 1)
+
+
+def test_a_connection_with_an_open_transaction_is_refused() -> None:
+    class Open(Session):
+        info = SimpleNamespace(transaction_status=TransactionStatus.INTRANS)
+
+    consumer = Consumer(Gone(0))
+    with pytest.raises(InvalidInput, match="with an open transaction"):
+        consume(consumer, Open, lambda *_: None, inbox=cast("Any", FirstTimes()))
+    assert (consumer.committed, consumer.sought) == ([], [0])
+
+
+def test_whatever_ends_it_the_consumer_stands_before_what_was_not_processed(monkeypatch: pytest.MonkeyPatch) -> None:
+    handled: list[int] = []
+    consumer = Consumer(Gone(0), Gone(1), Gone(2), Gone(3))
+    stops = iter([False, False, False, True, False, False])
+
+    def handle(_: object, record: InboxRecord) -> None:
+        handled.append(record.offset)
+
+    done, _ = _run(monkeypatch, consumer, handle, stop=lambda: next(stops))
+    assert (handled, done.processed, consumer.committed, consumer.sought) == ([0, 1], 2, [[2]], [2])
+    broken = Consumer(Gone(5), Gone(6))
+    with pytest.raises(KeyboardInterrupt):
+        _run(monkeypatch, broken, _raising(KeyboardInterrupt()))
+    assert (broken.committed, broken.sought) == ([], [5])
 
 
 def test_nothing_is_passed_over_that_was_not_processed_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,5 +261,12 @@ def test_a_message_gets_an_id_unless_it_has_one() -> None:
     assert [name for name, _ in one.headers] == ["a", EVENT_ID]
     assert with_event_id(one) is one
     assert dict(with_event_id(Message(topic="t")).headers)[EVENT_ID] != dict(one.headers)[EVENT_ID]
+    assert [
+        name for name, _ in with_event_id(Message(topic="t", headers=cast("Any", deque([("a", "b")])))).headers
+    ] == [
+        "a",
+        EVENT_ID,
+    ]
+    assert dict(with_event_id(Message(topic="t", headers={EVENT_ID: ""})).headers)[EVENT_ID], "an empty one is none"
     for strange in ("no message", Message(topic="t", headers=cast("Any", "no pairs"))):
         assert with_event_id(strange) is strange

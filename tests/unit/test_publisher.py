@@ -119,6 +119,50 @@ def test_what_is_no_backend_is_refused_with_those_there_are() -> None:
             Publisher(backend=name).publish_list(numbered(1))
 
 
+class Falsy(MemoryBackend):
+    """A backend that looks like nothing."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_a_backend_that_looks_like_nothing_is_one_and_what_is_none_is_refused() -> None:
+    kept = Falsy()
+    with backend(kept):
+        Publisher().publish_list(numbered(1))
+    assert values(kept) == [b"v1"]
+    for strange in (None, 5, object()):
+        with pytest.raises(BackendUnknown, match="publish, flush and close"), backend(strange):  # type: ignore[arg-type]
+            pass
+
+
+def test_a_serializer_may_add_headers_and_changes_no_list_of_the_callers() -> None:
+    def adding(given: Any, context: Any) -> bytes:
+        context.headers.append(("schema", b"7"))
+        return bytes(given)
+
+    own = [("h", "v")]
+    with backend("memory") as kept:
+        Publisher(value=adding).publish(Message(topic="t", value=b"x", headers=own))
+        Publisher(value=adding).publish(Message(topic="t", value=b"x"))
+    assert [message.headers for message in kept.messages] == [(("h", b"v"), ("schema", b"7")), (("schema", b"7"),)]
+    assert own == [("h", "v")]
+
+
+def test_a_flush_asks_a_backend_of_the_callers_too() -> None:
+    class Late(MemoryBackend):
+        def flush(self, timeout_seconds: float | None = None) -> bool:
+            return timeout_seconds != 1.0
+
+    publisher = Publisher(backend=Late())
+    assert (publisher.flush(1.0), publisher.flush(2.0)) == (False, True)
+
+
+def test_properties_that_are_none_are_named() -> None:
+    with pytest.raises(InvalidInput, match=r"linger\.msx"):
+        Publisher(kafka={"bootstrap.servers": "x", "linger.msx": 1}, backend="kafka").publish_list(numbered(1))
+
+
 def test_memory_of_its_own_is_kept_and_forgotten() -> None:
     kept = MemoryBackend()
     with Publisher(backend=kept) as publisher:

@@ -121,6 +121,7 @@ def drop(ids: Ids = None, ds: DataSource = None, inbox: InboxTable = TABLE, sche
     if not ids:
         raise InvalidInput("which messages? Give their numbers")
     name = table_name(inbox, schema)
+    ids = sorted(set(ids))
     with connect(resolve_dsn(ds)) as connection:
         missing = [each for each in ids if not drop_dead(connection, name, each)]
         if missing:

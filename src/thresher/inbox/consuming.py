@@ -5,11 +5,13 @@
 2. A crash between commits leads to repeats, which the inbox tells.
 3. A handler that keeps failing for a record does not stop the others: the record is set aside with the reason.
 4. A database that is away is waited for. Nothing is committed meanwhile.
+5. Whatever ends it, the consumer stands before the first record that was not processed: it can be used again.
 
 The consumer is the caller's, subscribed, and must not commit by itself: `enable.auto.commit` is false.
 """
 
 import hashlib
+import inspect
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -19,16 +21,19 @@ from typing import Any
 import psycopg
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from psycopg import Connection
+from psycopg.pq import TransactionStatus
 
-from thresher.core.errors import InvalidInput
+from thresher.core.errors import InvalidInput, ThresherError
+from thresher.db.postgres.caller_connection import require_connection
 from thresher.inbox.dead import InboxRecord, set_aside
-from thresher.inbox.inbox import LONGEST_ID, Inbox, admitted_context
+from thresher.inbox.inbox import LONGEST_ID, Inbox, admitted_context, is_storable
 from thresher.inbox.problem import InboxBusy, MessageRepeated, RecordWithoutId
 from thresher.outbox.message import EVENT_ID
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE, _POLL_SECONDS = 500, 0.5
+# Few, so that a member that was slow is not thought dead: all of them are processed before the next poll.
+_AT_ONCE, _POLL_SECONDS = 50, 0.5
 # Offsets are committed after so long at the latest, while records come.
 _COMMIT_SECONDS = 1.0
 _LEAST_REST_SECONDS, _MOST_REST_SECONDS = 0.1, 5.0
@@ -41,6 +46,8 @@ _PASSING = frozenset(
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
         KafkaError._TIMED_OUT,
+        KafkaError._WAIT_COORD,
+        KafkaError.REQUEST_TIMED_OUT,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -52,13 +59,23 @@ _MOVED = frozenset(
     {
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.REBALANCE_IN_PROGRESS,
         KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError._ASSIGNMENT_LOST,
         KafkaError._STATE,
     }
 )
 
 Handler = Callable[[Connection[Any], InboxRecord], object]
+
+
+class HandlerFailed(ThresherError):  # noqa: N818
+    """A handler has raised: whatever it was, it says nothing about the inbox, nor of itself about the database."""
+
+
+class HandlerUndone(ThresherError):  # noqa: N818
+    """The handler's work was rolled back, and it did not say so by an error."""
 
 
 @dataclass
@@ -92,13 +109,16 @@ def consume(
 ) -> Consumed:
     """Process the records of a subscribed consumer until `stop` says so, and return what was done.
 
-    `connect` returns a connection to the application's database, which `handler` gets with each record. A record's id
-    is its header `event-id`; one without is refused with `RecordWithoutId`, unless `id_from_place`: then its topic,
-    partition and offset are its id, which tells no record that its sender sent twice. After `attempts` failures of the
-    handler the record is set aside. Raises `KafkaException` where the broker refuses the consumer.
+    `connect` returns a connection to the application's database, without an open transaction, which `handler` gets with
+    each record; the handler neither commits nor rolls back. A record's id is its header `event-id`; one without is
+    refused with `RecordWithoutId`, unless `id_from_place`: then its topic, partition and offset are its id, which tells
+    no record that its sender sent twice. After `attempts` failures of the handler the record is set aside. Raises
+    `KafkaException` where the broker refuses the consumer.
     """
     if attempts < 1:
         raise InvalidInput(f"attempts is {attempts}: one at least is needed")
+    if inspect.iscoroutinefunction(handler):
+        raise InvalidInput("the handler is a coroutine function, which nobody would await")
     rules = _Rules(inbox or Inbox(), admitted_context(context), id_from_place, attempts, stop)
     return _Consuming(consumer, connect, handler, rules).run()
 
@@ -107,15 +127,22 @@ def id_of(record: InboxRecord, *, from_place: bool = False) -> str:
     """Return the id of a record. Raises `RecordWithoutId`."""
     for name, value in record.headers:
         if name == EVENT_ID and value:
-            # An id that is no text, or a long one, is told from others all the same.
-            text = value.decode(errors="backslashreplace").replace("\0", "\\x00")
-            return text if len(text) <= LONGEST_ID else f"sha256:{hashlib.sha256(value).hexdigest()}"
+            return _as_text(value)
     if from_place:
         return f"{record.topic}/{record.partition}/{record.offset}"
     raise RecordWithoutId(
         f"the record at offset {record.offset} of {record.topic}/{record.partition} has no header {EVENT_ID}: have its "
         "sender set one (Outbox(event_ids=True)), or give id_from_place=True"
     )
+
+
+def _as_text(value: bytes) -> str:
+    """Return an id as text; one that cannot be stored as it is by its hash, by which it is told from others."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = ""
+    return text if 0 < len(text) <= LONGEST_ID and is_storable(text) else f"sha256:{hashlib.sha256(value).hexdigest()}"
 
 
 @dataclass
@@ -131,29 +158,47 @@ class _Consuming:
 
     def run(self) -> Consumed:
         try:
-            while not self.rules.stop():
-                self._take(self.consumer.consume(_AT_ONCE, _POLL_SECONDS))
+            while not self.rules.stop() and self._take(self.consumer.consume(_AT_ONCE, _POLL_SECONDS)):
+                pass
         finally:
-            # Of an error too: what was processed before it need not come again.
-            self._commit()
             if self.connection is not None:
                 self.connection.close()
         return self.done
 
-    def _take(self, messages: Sequence[Any]) -> None:
-        due = time.monotonic() + _COMMIT_SECONDS
+    def _take(self, messages: Sequence[Any]) -> bool:
+        """Process records, and return whether to go on."""
+        due, place = time.monotonic() + _COMMIT_SECONDS, 0
+        try:
+            for place, message in enumerate(messages):
+                if not _is_record(message):
+                    continue
+                if not self._process(_record(message)):
+                    self._go_back(messages[place:])
+                    return False
+                self.passed[message.topic(), message.partition()] = message.offset() + 1
+                if time.monotonic() >= due:
+                    self._commit()
+                    due = time.monotonic() + _COMMIT_SECONDS
+        except BaseException:
+            self._go_back(messages[place:])
+            raise
+        finally:
+            # Of an error too: what was processed before it need not come again.
+            self._commit()
+        return True
+
+    def _go_back(self, messages: Sequence[Any]) -> None:
+        """Have the consumer read these records again: they were not processed."""
+        first: dict[tuple[str, int], int] = {}
         for message in messages:
-            if (error := message.error()) is not None:
-                if error.code() not in _PASSING:
-                    raise KafkaException(error)
-                continue
-            if not self._process(_record(message)):
-                break
-            self.passed[message.topic(), message.partition()] = message.offset() + 1
-            if time.monotonic() >= due:
-                self._commit()
-                due = time.monotonic() + _COMMIT_SECONDS
-        self._commit()
+            if message.error() is None:
+                first.setdefault((message.topic(), message.partition()), message.offset())
+        for (topic, partition), offset in first.items():
+            try:
+                self.consumer.seek(TopicPartition(topic, partition, offset))
+            except KafkaException as error:
+                # The partition is another's by now, and that one begins where offsets were committed.
+                logger.info("%s/%d was not read again from %d: %s", topic, partition, offset, error.args[0].str())
 
     def _process(self, record: InboxRecord) -> bool:
         """Process a record, or set it aside; False where it was not, because of `stop`."""
@@ -168,69 +213,112 @@ class _Consuming:
             except MessageRepeated:
                 self.done.repeated += 1
                 return True
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises
-                if self._is_lost():
-                    logger.warning("the database is away, and waited for: %s", error)
-                else:
-                    failures += 1
-                    logger.warning("message %s failed, attempt %d: %s", message_id, failures, error)
-                    if failures >= self.rules.attempts and self._set_aside(record, message_id, error, failures):
-                        return True
-                time.sleep(rest)
-                rest = min(2 * rest, _MOST_REST_SECONDS)
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                logger.warning("the database is away, and waited for: %s", error)
+            except (HandlerFailed, HandlerUndone, psycopg.Error) as error:
+                failures += 1
+                why = error.__cause__ or error
+                logger.warning("message %s failed, attempt %d: %s", message_id, failures, _told(why))
+                if failures >= self.rules.attempts and self._set_aside(record, message_id, why, failures):
+                    return True
             else:
                 return True
+            time.sleep(rest)
+            rest = min(2 * rest, _MOST_REST_SECONDS)
         return False
 
     def _transact(self, record: InboxRecord, message_id: str) -> None:
         connection = self._connected()
+        handled = False
         with connection.transaction(), self.rules.inbox.once(connection, message_id, self.rules.context) as first:
             if first:
-                self.handler(connection, record)
+                self._handle(connection, record)
+                handled = True
+        if first and not handled:
+            raise HandlerUndone("the handler raised psycopg.Rollback: its work is not done")
         self.done.processed += first
         self.done.repeated += not first
 
-    def _set_aside(self, record: InboxRecord, message_id: str, error: Exception, failures: int) -> bool:
+    def _handle(self, connection: Connection[Any], record: InboxRecord) -> None:
+        try:
+            answer = self.handler(connection, record)
+        except psycopg.Rollback:
+            raise
+        except Exception as error:
+            if isinstance(error, psycopg.OperationalError) and connection.closed and _was_ended(error):
+                # The server ended the session, or is gone: no handler is to blame.
+                raise
+            raise HandlerFailed from error
+        if inspect.isawaitable(answer):
+            raise HandlerFailed from TypeError("the handler returned an awaitable, which nobody awaits")
+        if connection.closed:
+            raise HandlerFailed from RuntimeError("the handler closed the connection, or hid that it was lost")
+
+    def _set_aside(self, record: InboxRecord, message_id: str, error: BaseException, failures: int) -> bool:
         """Set a record aside, and return whether that succeeded: else it is tried again."""
         inbox, context = self.rules.inbox, self.rules.context
         try:
             connection = self._connected()
             with connection.transaction(), inbox.once(connection, message_id, context) as first:
                 if first:
-                    reason = f"{type(error).__name__}: {error}"
                     set_aside(
                         connection, inbox.name, record,
-                        context=context, message_id=message_id, reason=reason, attempts=failures,
+                        context=context, message_id=message_id, reason=_told(error), attempts=failures,
                     )  # fmt: skip
-        except (psycopg.Error, InboxBusy) as problem:
-            logger.warning("message %s could not be set aside: %s", message_id, problem)
+        except MessageRepeated:
+            return True
+        except Exception as problem:  # noqa: BLE001 - it is tried again, and told each time
+            logger.warning("message %s could not be set aside, and holds up its partition: %s", message_id, problem)
             return False
-        self.done.set_aside += 1
+        self.done.set_aside += first
         return True
 
     def _connected(self) -> Connection[Any]:
         if self.connection is None or self.connection.closed:
-            self.connection = self.connect()
+            self.connection = None
+            connection = require_connection(self.connect())
+            if connection.info.transaction_status != TransactionStatus.IDLE:
+                connection.close()
+                raise InvalidInput(
+                    "connect returned a connection with an open transaction, whose end nobody would see: commit, or "
+                    "make it with autocommit=True"
+                )
+            self.connection = connection
         return self.connection
-
-    def _is_lost(self) -> bool:
-        """Whether there is no connection, or it is broken: then no handler is to blame."""
-        if self.connection is not None and not self.connection.closed:
-            return False
-        self.connection = None
-        return True
 
     def _commit(self) -> None:
         if not self.passed:
             return
         places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in self.passed.items()]
+        self.passed.clear()
         try:
             self.consumer.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
             if error.args[0].code() not in _MOVED | _PASSING:
                 raise
             logger.info("offsets were not committed, and their records will be repeats: %s", error.args[0].str())
-        self.passed.clear()
+
+
+def _is_record(message: Any) -> bool:
+    """Whether this is a record, and not news of the client's. Raises `KafkaException` where these end it."""
+    error = message.error()
+    if error is not None and error.code() not in _PASSING:
+        raise KafkaException(error)
+    return error is None
+
+
+def _was_ended(error: psycopg.OperationalError) -> bool:
+    """Whether the server or the network ended a session, and not a limit that the handler ran into."""
+    return not isinstance(
+        error, psycopg.errors.IdleInTransactionSessionTimeout | psycopg.errors.QueryCanceled
+    )  # fmt: skip
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - somebody's __str__
+        return type(error).__name__
 
 
 def _record(message: Any) -> InboxRecord:

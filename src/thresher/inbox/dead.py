@@ -111,18 +111,19 @@ def process_again(
 ) -> bool:
     """Process a message that was set aside, in the caller's transaction; False where another has taken it.
 
-    An exception of the handler leaves it where it is.
+    An exception of the handler leaves it where it is; so does `psycopg.Rollback`, which returns False too.
     """
+    handled: list[bool] = []
     with connection.transaction():
-        if not drop(connection, inbox, message.id):
-            return False
-        handler(connection, message.record)
-    return True
+        if drop(connection, inbox, message.id):
+            handler(connection, message.record)
+            handled.append(True)
+    return bool(handled)
 
 
 def drop(connection: Connection[Any], inbox: TableName, id_: int) -> bool:
     """Remove a message that was set aside, in the caller's transaction: it stays processed, as far as repeats go."""
-    return OwnCursor(connection).execute(statement("inbox_dead_take", inbox), [id_]).rowcount == 1
+    return OwnCursor(connection).execute(statement("inbox_dead_take", inbox), [id_]).fetchone() is not None
 
 
 def _storable(text: str) -> str:

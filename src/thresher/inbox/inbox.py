@@ -9,6 +9,7 @@ Nothing here commits or rolls back a transaction of the caller's, except `trim`,
 """
 
 import functools
+import inspect
 import logging
 import math
 import uuid
@@ -58,9 +59,13 @@ class Inbox:
         wait_seconds: float = 10.0,
     ) -> None:
         """`wait_seconds` is how long to wait for another transaction that processes the same message."""
+        if isinstance(wait_seconds, bool) or not isinstance(wait_seconds, int | float):
+            raise InvalidInput(f"wait_seconds is a number, not {type(wait_seconds).__name__}")
         if not 0 < wait_seconds <= _LONGEST_WAIT_SECONDS:
             raise InvalidInput(f"wait_seconds is {shorten(wait_seconds)}: 0 < seconds <= {_LONGEST_WAIT_SECONDS:g}")
         self.name = TableName(table=table, schema=schema)
+        if on_repeat not in list(OnRepeat):
+            raise InvalidInput(f"on_repeat is {shorten(on_repeat)}: one of {', '.join(OnRepeat)}")
         self._on_repeat, self._wait_seconds = OnRepeat(on_repeat), wait_seconds
         self._enter = statement("inbox_enter", self.name)
 
@@ -101,6 +106,9 @@ class Inbox:
         def decorate(
             handler: Callable[Concatenate[Connection[Any], P], R],
         ) -> Callable[Concatenate[Connection[Any], P], R | None]:
+            if inspect.iscoroutinefunction(handler):
+                raise InvalidInput("the handler is a coroutine function: its work would be done after the block")
+
             @functools.wraps(handler)
             def handle(connection: Connection[Any], /, *given: P.args, **named: P.kwargs) -> R | None:
                 with self.once(connection, message_id(*given, **named), context) as first:
@@ -116,7 +124,7 @@ class Inbox:
         Each batch is committed. A message that comes again after its row is gone is processed again: keep rows for
         longer than any message can be repeated.
         """
-        if older_than_seconds < 0 or batch_rows < 1:
+        if not 0 <= older_than_seconds < math.inf or batch_rows < 1:
             raise InvalidInput("seconds of 0 or more, and batches of a row or more, are needed")
         if in_transaction(require_connection(connection)):
             raise InvalidInput("trim commits each batch: give it a connection without an open transaction")
@@ -133,7 +141,8 @@ class Inbox:
         wait = f"{max(1, math.ceil(self._wait_seconds * 1000))}ms"
         before, _ = cursor.execute(statement("inbox_wait"), [wait]).fetchone() or ("0", None)
         try:
-            first = cursor.execute(self._enter, entered).rowcount == 1
+            # Not the count of rows, which is not known yet in a pipeline.
+            first = cursor.execute(self._enter, entered).fetchone() is not None
         except psycopg.errors.LockNotAvailable as error:
             # The savepoint takes the limit back, too.
             raise InboxBusy(
@@ -149,6 +158,11 @@ class Inbox:
             raise MessageRepeated(f"message {message_id} was processed before{where}")
         if self._on_repeat is OnRepeat.WARN:
             logger.warning("message %s was processed before%s, and is skipped", message_id, where)
+
+
+def is_storable(text: str) -> bool:
+    """Whether the database can hold a text."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def admitted_id(given: object) -> str:
@@ -168,6 +182,6 @@ def admitted_context(given: object) -> str:
 def _text(what: str, text: str, most: int, *, least: int) -> str:
     if not least <= len(text) <= most:
         raise InvalidInput(f"a {what} has {least} to {most} characters, and {shorten(text)} has {len(text)}")
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+    if not is_storable(text):
         raise InvalidInput(f"a {what} with a NUL or a lone surrogate cannot be stored: {shorten(text)}")
     return text

@@ -12,6 +12,8 @@ from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.inbox.problem import InboxRefused
 
+# Of a table whose companion's name can be checked too.
+_LONGEST = 53
 _KEY = {"context", "message_id"}
 _TYPES = {
     "context": "character varying(100)",
@@ -45,7 +47,14 @@ def create_inbox(connection: Connection[Any], name: TableName) -> bool:
 def check_inbox(connection: Connection[Any], name: TableName) -> tuple[str, ...]:
     """Return what keeps a table from serving as an inbox."""
     relation = read_relation(connection, name)
-    return (f"{name}: no such table",) if relation is None else tuple(_problems(relation))
+    if relation is None:
+        return (f"{name}: no such table",)
+    dead = TableName(table=f"{name.table}_dead", schema=name.schema) if len(name.table.encode()) <= _LONGEST else None
+    missing = dead is not None and read_relation(connection, dead) is None
+    return (
+        *_problems(relation),
+        *([f"{dead}: no such table, for messages that no handler can process"] if missing else []),
+    )
 
 
 def _problems(relation: Relation) -> Iterator[str]:
@@ -63,6 +72,8 @@ def _problems(relation: Relation) -> Iterator[str]:
         yield "no index on (received_time): 'thresher inbox trim' would read the whole table for each batch"
     for rule in relation.rules:
         yield f"rule {rule}: a rule can drop what is entered"
+    for trigger in relation.triggers:
+        yield f"trigger {trigger}: where it drops a row, every message looks like a repeat"
 
 
 def _column_problems(relation: Relation) -> Iterator[str]:

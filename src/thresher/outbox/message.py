@@ -1,7 +1,7 @@
 """A message as the application hands it over, before any check."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -30,9 +30,9 @@ class Message:
 def with_event_id(message: Any) -> Any:
     """Return a message with an id of its own, unless it has one. What is no message is left for the checks."""
     headers: Any = getattr(message, "headers", None)
-    if not isinstance(message, Message) or not isinstance(headers, Mapping | tuple | list):
+    if not isinstance(message, Message) or isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
         return message
     pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
-    if any(isinstance(pair, tuple | list) and len(pair) > 0 and pair[0] == EVENT_ID for pair in pairs):
+    if any(isinstance(pair, tuple | list) and len(pair) == 2 and pair[0] == EVENT_ID and pair[1] for pair in pairs):
         return message
     return replace(message, headers=[*pairs, (EVENT_ID, str(uuid.uuid4()))])

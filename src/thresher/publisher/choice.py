@@ -35,6 +35,8 @@ _in_block: ContextVar[Choice | None] = ContextVar("thresher_publisher_backend", 
 def chosen(given: str | Backend) -> Choice:
     """Return the backend that is meant by a name, or the one that was given. Raises `BackendUnknown`."""
     if not isinstance(given, str):
+        if not all(callable(getattr(given, name, None)) for name in ("publish", "flush", "close")):
+            raise BackendUnknown(f"a backend is a name, or has publish, flush and close: {shorten(given)} has not")
         return given
     try:
         return _ALIASES.get(given) or Kind(given)
@@ -68,4 +70,4 @@ def backend(given: str | Backend) -> Iterator[Any]:
 
 def effective(own: Choice | None) -> Choice:
     """Return which backend a publisher uses now, that has this one of its own."""
-    return _in_block.get() or own or _for_all[0]
+    return next(choice for choice in (_in_block.get(), own, _for_all[0]) if choice is not None)

@@ -3,18 +3,20 @@
 1. One idempotent producer, all acks: in order for each key, and none twice by a retry of the client's.
 2. `kafka` returns once every message of a call was answered for. What was refused, or not answered for in time, is in
    `PublishFailed`; of the latter nobody knows whether it arrived.
-3. `kafka_async` returns at once. Failures are logged and counted, and `flush` tells of them; a process that dies loses
-   what was not sent. Who cannot lose a message publishes to the outbox.
+3. `kafka_async` returns at once, as long as the client's queue has room. Failures are logged and counted with the next
+   call, and `flush` tells of them; a process that dies loses what was not sent. Who cannot lose a message publishes to
+   the outbox.
 """
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from thresher.core.errors import ThresherError, shorten
+from thresher.core.errors import InvalidInput, ThresherError, shorten
 from thresher.outbox.message import Message
 
 logger = logging.getLogger(__name__)
@@ -55,7 +57,9 @@ class KafkaBackend:
         self._properties = {**_DEFAULTS, **properties, **_OURS}
         self._waits = waits
         self._lock = threading.Lock()
+        # Of this process: after a fork the client's threads are gone.
         self._producer: Producer | None = None
+        self._pid = 0
         # Of messages that nobody waited for.
         self.failures = 0
 
@@ -87,8 +91,11 @@ class KafkaBackend:
 
     def _made(self) -> Producer:
         with self._lock:
-            if self._producer is None:
-                self._producer = Producer(self._properties, logger=_client)
+            if self._producer is None or self._pid != os.getpid():
+                try:
+                    self._producer, self._pid = Producer(self._properties, logger=_client), os.getpid()
+                except KafkaException as error:
+                    raise InvalidInput(f"the producer's properties: {error.args[0].str()}") from error
             return self._producer
 
     def _produce(self, producer: Producer, message: Message, answered: Callable[..., None]) -> None:
@@ -101,13 +108,17 @@ class KafkaBackend:
                     key=message.key,
                     partition=-1 if message.partition is None else message.partition,
                     on_delivery=answered,
-                    timestamp=0 if message.timestamp is None else int(message.timestamp.timestamp() * 1000),
+                    # 0 is now, for the client: the first moment of 1970 is not to be had.
+                    timestamp=0 if message.timestamp is None else max(1, int(message.timestamp.timestamp() * 1000)),
                     headers=headers,
                 )
             except BufferError:
                 # Its queue is full: the broker's answers make room.
                 producer.poll(_POLL_SECONDS)
             except KafkaException as error:
+                if error.args[0].fatal():
+                    # It takes nothing any more: the next call has another one.
+                    self._producer = None
                 answered(error.args[0], None)
                 return
             else:

@@ -70,12 +70,14 @@ class Publisher:
         """Wait for what is on its way, and return whether all of it arrived."""
         with self._lock:
             made = list(self._made.values())
+        if self._own is not None and not isinstance(self._own, Kind):
+            made.append(self._own)
         # Each of them, also after one that did not arrive.
         flushed = [each.flush(timeout_seconds) for each in made]
         return all(flushed)
 
     def close(self) -> None:
-        """Flush, and let go of clients. Harmless when repeated."""
+        """Flush, and let go of clients that are its own; not of a backend that was given. Harmless when repeated."""
         with self._lock:
             made, self._made = self._made, {}
         for backend in made.values():
@@ -84,14 +86,21 @@ class Publisher:
     def _ready(self, message: Any) -> Message:
         if not isinstance(message, Message):
             raise InvalidMessage("message", shorten(message), f"a Message is needed, not {type(message).__name__}")
-        content = encoded(self._value, message.value, message.topic, MessageField.VALUE, message.headers)
-        key = encoded(self._key, message.key, message.topic, MessageField.KEY, message.headers)
-        ready = replace(message, key=key, value=content)
+        # A serializer may add headers of its own.
+        given: Any = message.headers
+        headers = list(given.items() if isinstance(given, Mapping) else given) if isinstance(given, Iterable) else given
+        content = encoded(self._value, message.value, message.topic, MessageField.VALUE, headers)
+        key = encoded(self._key, message.key, message.topic, MessageField.KEY, headers)
+        ready = replace(message, key=key, value=content, headers=headers)
         topic, key, content, names, values, partition, timestamp = self._admission.row(ready)
-        headers = tuple(zip(names, values, strict=True))
         return Message(
-            topic=topic, key=key, value=content, headers=headers, partition=partition, timestamp=timestamp
-        )  # fmt: skip
+            topic=topic,
+            key=key,
+            value=content,
+            headers=tuple(zip(names, values, strict=True)),
+            partition=partition,
+            timestamp=timestamp,
+        )
 
     def _backend(self) -> Backend:
         choice = effective(self._own)
