@@ -136,7 +136,7 @@ def test_a_database_that_is_away_is_waited_for_and_no_record_is_set_aside(monkey
     connects, handled = itertools.count(), []
 
     def connect() -> Any:
-        if next(connects) % 2:
+        if next(connects) % 3 == 1:
             raise psycopg.OperationalError("away")
         return Session()
 
