@@ -213,7 +213,7 @@ def test_a_connection_with_an_open_transaction_is_refused() -> None:
 
     consumer = Consumer(Gone(0))
     with pytest.raises(InvalidInput, match="with an open transaction"):
-        consume(consumer, Open, lambda *_: None, inbox=cast("Any", FirstTimes()))
+        consume(consumer, Open, lambda *_: None, inbox=cast("Any", FirstTimes()), stop=lambda: consumer.empty)
     assert (consumer.committed, consumer.sought) == ([], [0])
 
 
