@@ -6,10 +6,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.committed_records import committed_records
 from thresher.db import TableName
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
-from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition
+from thresher.kafka.assigned_reader import ConsumerRecord
 from thresher.outbox import Message, NotInTransaction, create_schema
 from thresher.publisher import Publisher, PublishFailed
 
@@ -25,16 +26,7 @@ class Topic:
         Admin.of(self.kafka).create_topic(self.name, partitions=3, config=config)
 
     def records(self) -> list[ConsumerRecord]:
-        found: list[ConsumerRecord] = []
-        with AssignedReader(self.name, self.kafka) as reader:
-            left = set(reader.partitions)
-            while left:
-                for event in reader.poll(1.0):
-                    if isinstance(event, ConsumerRecord):
-                        found.append(event)
-                    elif isinstance(event, EndOfPartition):
-                        left.discard(event.partition)
-        return found
+        return committed_records(self.name, self.kafka)
 
     def messages(self, count: int = MESSAGES) -> list[Message]:
         return [

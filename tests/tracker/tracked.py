@@ -6,10 +6,11 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from tests.committed_records import committed_records
 from tests.processes import eventually
 from tests.queue.topics import QueueTopics
 from thresher.core.errors import ThresherError
-from thresher.kafka.assigned_reader import AssignedReader, ConsumerRecord, EndOfPartition
+from thresher.kafka.assigned_reader import ConsumerRecord
 from thresher.kafka.partitioners import murmur2_partition
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
 from thresher.queue.wire.record import Record, record_of
@@ -107,13 +108,4 @@ def redelivered(topics: QueueTopics) -> list[Record]:
 
 def committed(topics: QueueTopics, topic: str) -> list[ConsumerRecord]:
     """Return the committed records of a topic, with their keys and headers."""
-    found: list[ConsumerRecord] = []
-    with AssignedReader(topic, topics.eyes) as reader:
-        left = set(reader.partitions)
-        while left:
-            for event in reader.poll(1.0):
-                if isinstance(event, ConsumerRecord):
-                    found.append(event)
-                elif isinstance(event, EndOfPartition):
-                    left.discard(event.partition)
-    return found
+    return committed_records(topic, topics.eyes)

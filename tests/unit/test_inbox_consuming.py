@@ -270,3 +270,17 @@ def test_a_message_gets_an_id_unless_it_has_one() -> None:
     assert dict(with_event_id(Message(topic="t", headers={EVENT_ID: ""})).headers)[EVENT_ID], "an empty one is none"
     for strange in ("no message", Message(topic="t", headers=cast("Any", "no pairs"))):
         assert with_event_id(strange) is strange
+
+
+class Nameless(Gone):
+    """A record with a header whose name is no text."""
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+
+def test_a_record_whose_headers_cannot_be_read_is_one_without_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecordWithoutId):
+        _run(monkeypatch, Consumer(Nameless(0)), lambda *_: None)
+    done, _ = _run(monkeypatch, Consumer(Nameless(0)), lambda *_: None, id_from_place=True)
+    assert done.processed == 1

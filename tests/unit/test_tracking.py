@@ -7,7 +7,7 @@ from thresher.queue.limits import Limit
 from thresher.queue.wire.marker import Marker, MarkerType, MessageId, encode
 from thresher.tracker.protocol.state import Messages
 from thresher.tracker.protocol.tracking import MOST_MESSAGES, Rules
-from thresher.tracker.protocol.transaction import Dead, Redelivered
+from thresher.tracker.protocol.transaction import Dead, Redelivered, Transaction
 
 
 def log(**rules: object) -> SimulatedLog:
@@ -23,6 +23,14 @@ def fates(found: SimulatedLog) -> list[tuple[int, str]]:
         )
         for each in found.decided
     ]
+
+
+def next_transaction(found: SimulatedLog) -> Transaction | None:
+    """What the tracker wants to do once it has read all that there is; a little later it is asked again."""
+    found.read()
+    found.ask()
+    found.now_ms += 50
+    return found.tracking.next(found.now_ms / 1000)
 
 
 def test_nothing_is_decided_before_a_mark_of_its_own_was_read_back() -> None:
@@ -650,11 +658,7 @@ def test_refused_messages_among_many_cost_few_transactions() -> None:
         found.start(number, 100)
     tried = 0
     while len(found.decided) < 200:
-        found.read()
-        found.ask()
-        found.now_ms += 50
-        transaction = found.tracking.next(found.now_ms / 1000)
-        if transaction is None:
+        if (transaction := next_transaction(found)) is None:
             continue
         refused = [each for each in transaction.fates if isinstance(each, Redelivered) and int(each.marker.value) % 2]
         tried += 1
@@ -673,11 +677,7 @@ def test_a_mark_between_does_not_make_a_refused_batch_large_again() -> None:
         found.start(number, 100)
     sizes = []
     for _ in range(40):
-        found.read()
-        found.ask()
-        found.now_ms += 50
-        transaction = found.tracking.next(found.now_ms / 1000)
-        if transaction is None:
+        if (transaction := next_transaction(found)) is None:
             continue
         if transaction.fates:
             sizes.append(len(transaction.fates))

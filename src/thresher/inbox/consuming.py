@@ -28,6 +28,7 @@ from thresher.db.postgres.caller_connection import require_connection
 from thresher.inbox.dead import InboxRecord, set_aside
 from thresher.inbox.inbox import LONGEST_ID, Inbox, admitted_context, is_storable
 from thresher.inbox.problem import InboxBusy, MessageRepeated, RecordWithoutId
+from thresher.kafka.record_headers import headers_of
 from thresher.outbox.message import EVENT_ID
 
 logger = logging.getLogger(__name__)
@@ -326,11 +327,7 @@ def _record(message: Any) -> InboxRecord:
         topic=message.topic(),
         partition=message.partition(),
         offset=message.offset(),
-        key=_bytes(message.key()),
-        value=_bytes(message.value()),
-        headers=tuple((name, _bytes(value)) for name, value in message.headers() or ()),
+        key=message.key(),
+        value=message.value(),
+        headers=headers_of(message),
     )
-
-
-def _bytes(content: bytes | str | None) -> bytes | None:
-    return content.encode() if isinstance(content, str) else content

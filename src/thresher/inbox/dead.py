@@ -13,8 +13,7 @@ from psycopg import Connection
 from thresher.db import TableName, statement
 from thresher.db.postgres.arrays import bytea_array, text_array
 from thresher.db.postgres.cursor import ByteaArray, OwnCursor, TextArray
-
-Headers = tuple[tuple[str, bytes | None], ...]
+from thresher.kafka.record_headers import RecordHeaders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,7 @@ class InboxRecord:
     offset: int
     key: bytes | None
     value: bytes | None
-    headers: Headers = ()
+    headers: RecordHeaders = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ MOST_QUEUES = 50
 OTHER = "other"
 # What is told of each queue: gauges in a note, and counts by name and queue.
 QUEUES = "queues"
-GAUGES_BY_QUEUE = QueueFigures._fields
 COUNTS_BY_QUEUE = ("redelivered", "dead")
 BETWEEN = "/"
 # The last records that are no markers.
@@ -75,10 +74,11 @@ class Meter:
         for number, tracking in partitions.items():
             self._tell_counts(number, tracking)
             self._tell_malformed(number, tracking)
-        for name, value in _gauges(partitions).items():
+        due = {number: each.messages.count_due(each.clock.now_ms) for number, each in partitions.items()}
+        for name, value in _gauges(partitions, sum(each.total() for each in due.values())).items():
             self._told.gauge(name, value)
         if now >= self._queues_due:
-            self._queues = _by_queue(partitions, self._most_named)
+            self._queues = _by_queue(partitions, due, self._most_named)
             # There may be as many queues as messages: a part of the time is spent on telling of them.
             took = self._monotonic() - now
             self._queues_due = now + max(_TELL_SECONDS, _PART * took)
@@ -108,22 +108,21 @@ class Meter:
         tracking.figures.malformed.clear()
 
 
-def _gauges(partitions: Mapping[int, Tracking]) -> dict[str, Number]:
+def _gauges(partitions: Mapping[int, Tracking], due: int) -> dict[str, Number]:
     trackings = partitions.values()
     oldest = [each.oldest_seconds for each in trackings]
     return {
         "in_progress": sum(len(each.messages) for each in trackings),
         "delayed": sum(each.messages.delayed for each in trackings),
-        "due": sum(each.messages.count_due(each.clock.now_ms).total() for each in trackings),
+        "due": due,
         "oldest_seconds": max(oldest, default=0.0),
         "marker_lag": sum(each.lag for each in trackings),
         "clock_seconds": max((each.clock.now_ms / 1000 for each in trackings), default=0.0),
     }
 
 
-def _by_queue(partitions: Mapping[int, Tracking], most: int) -> list[str]:
+def _by_queue(partitions: Mapping[int, Tracking], due: Mapping[int, Counter[bytes]], most: int) -> list[str]:
     """Return a text for each queue with messages in progress, most first, up to so many; and one for the rest."""
-    due = {number: each.messages.count_due(each.clock.now_ms) for number, each in partitions.items()}
 
     def figures() -> Iterator[tuple[bytes, int, QueueFigures]]:
         # All of a queue's markers are in one partition, but for those of before partitions were added.

@@ -9,7 +9,8 @@ from thresher.observe.tally import Number
 from thresher.service.metrics import family
 from thresher.service.report import Moment
 from thresher.service.wording import Wording
-from thresher.tracker.meter import BETWEEN, COUNTS_BY_QUEUE, GAUGES_BY_QUEUE, MOST_QUEUES, OTHER, QUEUES
+from thresher.tracker.meter import BETWEEN, COUNTS_BY_QUEUE, MOST_QUEUES, OTHER, QUEUES
+from thresher.tracker.protocol.by_queue import QueueFigures, together
 
 # The words for a tracker in its metrics, on its pages and in its log.
 WORDING = Wording(label="tracker", verb="track", doing="tracking", done="started", held="held")
@@ -89,20 +90,23 @@ def by_queue(moment: Moment) -> dict[str, dict[str, Number]]:
 
     The others are told together.
     """
-    found: dict[str, dict[str, Number]] = {}
+    in_progress: dict[str, list[QueueFigures]] = {}
     for queue, figures in _in_progress(moment):
-        _add(found.setdefault(queue, {}), figures)
+        in_progress.setdefault(queue, []).append(figures)
+    found: dict[str, dict[str, Number]] = {queue: together(each)._asdict() for queue, each in in_progress.items()}
     for queue, name, count in _counted(moment):
-        _add(found.setdefault(queue, {}), {name: count})
+        counts = found.setdefault(queue, {})
+        counts[name] = counts.get(name, 0) + count
     return found
 
 
-def _in_progress(moment: Moment) -> Iterator[tuple[str, dict[str, Number]]]:
+def _in_progress(moment: Moment) -> Iterator[tuple[str, QueueFigures]]:
     told = [json.loads(text) for shard in moment.shards for text in shard.notes.get(QUEUES, ())]
     # Each shard has named its share; there may have been more shards before.
     told.sort(key=lambda each: (each["queue"] == OTHER, -each["in_progress"]))
     for place, each in enumerate(told):
-        yield (each["queue"] if place < MOST_QUEUES else OTHER), {name: each[name] for name in GAUGES_BY_QUEUE}
+        queue = each.pop("queue")
+        yield (queue if place < MOST_QUEUES else OTHER), QueueFigures(**each)
 
 
 def _counted(moment: Moment) -> Iterator[tuple[str, str, Number]]:
@@ -115,9 +119,3 @@ def _counted(moment: Moment) -> Iterator[tuple[str, str, Number]]:
             if len(named) < MOST_QUEUES:
                 named.add(queue)
             yield (queue if queue in named else OTHER), name, count
-
-
-def _add(sums: dict[str, Number], more: dict[str, Number]) -> None:
-    for name, value in more.items():
-        before = sums.get(name, 0)
-        sums[name] = max(before, value) if name == "oldest_seconds" else before + value
