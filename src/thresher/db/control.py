@@ -26,6 +26,10 @@ class ControlRow:
     term_time: datetime
     # What the pipeline's progress is sealed with: drawn by the database with the row, and never changed.
     secret: str = field(repr=False)
+    # The incarnation of the database on which all progress was settled: of relays that share topics by locks alone.
+    settled_on: str | None = None
+    # How long ago the term was written, by the database's clock.
+    term_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +91,16 @@ class ControlRows(Protocol):
         """Write a new leader's term and return the row as it is from then on; None if there is none."""
         ...
 
-    def lay_out(self, name: str, *, term: str, mode: str, shards: int, progress_topic_id: str) -> bool:
+    def lay_out(
+        self,
+        name: str,
+        *,
+        term: str,
+        mode: str,
+        shards: int,
+        progress_topic_id: str,
+        settled_on: str | None = None,
+    ) -> bool:
         """Write the layout; False, and nothing is written, if the term is not the row's any more."""
         ...
 

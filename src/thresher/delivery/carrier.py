@@ -128,6 +128,7 @@ class Carrier:
             rows, rest = self._cut(rest)
             if not rows:
                 continue
+            rows = self._compacted(rows)
             if (yield Begin()) is False:
                 yield from self._rejected(rows, ())
                 return True
@@ -184,6 +185,10 @@ class Carrier:
     def _spared(self, _rows: Rows, _faults: Sequence[Fault]) -> Rows | None:
         """Return what of a transaction with faults may be committed nevertheless; None if it must not be."""
         return None
+
+    def _compacted(self, rows: Rows) -> Rows:
+        """Return a transaction's rows without records that newer ones among them make superfluous: all of them."""
+        return rows
 
     def _cut(self, rows: Rows) -> tuple[Rows, Rows]:
         """Return what one transaction may carry, and the rest: suspects go by themselves, half of a group at most."""

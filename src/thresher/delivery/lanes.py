@@ -91,8 +91,7 @@ class Lanes:
 
     def init(self, lane: int) -> Blocked | None:
         """Fence whoever writes with a lane, and end its transaction; say so if that cannot end."""
-        if self._producer is not None:
-            self._producer.discard()
+        self.discard()
         self.claim, self.claimed = replace(self.claim, lane=lane, number=self.claim.number + 1), None
         self._producer = self._make(lane, {} if self._reduced is None else {"batch.size": self._reduced})
         try:
@@ -100,6 +99,11 @@ class Lanes:
         except InitBlocked as problem:
             return Blocked(f"{problem}; {self.unhealthy()}")
         return None
+
+    def discard(self) -> None:
+        """Give the producer up; the next one's `init` ends its transaction."""
+        if self._producer is not None:
+            self._producer.discard()
 
     def has_ended(self, lane: int) -> bool:
         """Whether the last transaction of a lane that we left is known to have ended."""

@@ -22,12 +22,14 @@ class Rules:
 
     poison: Poison = Poison.DEAD_LETTER
     grace_seconds: float = 60.0
+    # What others have waited already: they told us, and their grace is part of ours.
+    waited_seconds: float = 0.0
     # Rows of several stored topics and keys may be sent to one.
     merging: bool = False
 
     def in_vain(self, why: str) -> str:
         """Return the reason of a row that has waited out its grace."""
-        return f"{why}, for {self.grace_seconds:g} s"
+        return f"{why}, for {self.grace_seconds + self.waited_seconds:g} s"
 
     def condemned(self, row: Row, fate: Dead) -> Dead:
         """Return the fate of a row that can never be sent. Raises `Halted` where the policy is to end."""

@@ -15,7 +15,7 @@ from thresher.spark.policy import Policy
 # How the relay lets the engine supervise its shards, unless somebody says otherwise.
 POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
 
-__all__ = ["POLICY", "Delivery", "Limits", "Mandate", "Settings", "Settling"]
+__all__ = ["POLICY", "Coordination", "Delivery", "Limits", "Mandate", "Settings", "Settling", "TopicLocking"]
 
 
 class Delivery(enum.StrEnum):
@@ -25,6 +25,29 @@ class Delivery(enum.StrEnum):
     EXACTLY_ONCE = "exactly-once"
     # To all: a repeat directly follows its original within its key.
     AT_LEAST_ONCE = "at-least-once"
+
+
+class Coordination(enum.StrEnum):
+    """How the processes of a relay share its outbox."""
+
+    # One of them leads, and its shards share the keys.
+    LEADER = "leader"
+    # All of them work, each on topics that it has locked.
+    TOPIC_LOCK = "topic-lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLocking:
+    """How topics are locked, where the coordination is by topic locks."""
+
+    # A lock that was not renewed for so long may be taken; an errored topic rests for so long.
+    lock_seconds: float = 60.0
+    # Between two rounds.
+    rest_seconds: float = 0.5
+    # Into how many parts, by key, a topic is locked; one, unless it is named here.
+    split_topics: Mapping[str, int] = field(default_factory=dict)
+    # Topics of which only the newest message of each key is sent.
+    compact_topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +83,15 @@ class Settings:
     poison: Poison = Poison.DEAD_LETTER
     transforms: tuple[str, ...] = ()
     limits: Limits = Limits()
+    coordination: Coordination = Coordination.LEADER
+    topic_locking: TopicLocking = TopicLocking()
     # What the shards make their producers with, by import path: a function of the client's properties.
     producer_factory: str | None = None
+
+    @property
+    def mode(self) -> str:
+        """The word for this layout in the control row."""
+        return str(self.delivery if self.coordination is Coordination.LEADER else self.coordination)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

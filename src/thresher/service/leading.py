@@ -180,7 +180,7 @@ class Leading:
                     # Once, however many shards have found it out.
                     self.ledger.count("fences.term")
                     raise
-                message = f"the database was restored to before this {self._label} took over: it takes over again"
+                message = f"the term of this {self._label} is gone, and no other leads: it takes over again"
                 logger.warning(message, extra=self._fields(term=term.id))
 
     def _lead(self, term: Term) -> Snapshot:

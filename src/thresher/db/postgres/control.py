@@ -59,9 +59,19 @@ class ControlTable:
         """Write a new leader's term, and return the row as it is from then on; None if there is none."""
         return self._row("control_take", {"name": name, "term": term})
 
-    def lay_out(self, name: str, *, term: str, mode: str, shards: int, progress_topic_id: str) -> bool:
+    def lay_out(
+        self,
+        name: str,
+        *,
+        term: str,
+        mode: str,
+        shards: int,
+        progress_topic_id: str,
+        settled_on: str | None = None,
+    ) -> bool:
         """Write the layout; False if the term is not the row's any more."""
-        return self._change("lay_out", name=name, term=term, mode=mode, shards=shards, topic_id=progress_topic_id)
+        values = {"mode": mode, "shards": shards, "topic_id": progress_topic_id, "settled_on": settled_on}
+        return self._change("lay_out", name=name, term=term, **values)
 
     def rename(self, name: str, *, old: str, outbox: str) -> bool:
         """Let an outbox be relayed under another name; False if the old name does not relay it."""
@@ -98,8 +108,8 @@ class ControlTable:
             row = OwnCursor(self._connection).execute(statement(what, self._table), values).fetchone()
         if row is None:
             return None
-        outbox, outbox_id, system_id, term, mode, shards, topic_id, term_time, secret = row
+        outbox, outbox_id, system_id, term, mode, shards, topic_id, term_time, secret, settled_on, age = row
         return ControlRow(
             outbox=outbox, outbox_id=outbox_id, system_id=system_id, term=term, mode=mode, shards=shards,
-            progress_topic_id=topic_id, term_time=term_time, secret=secret,
+            progress_topic_id=topic_id, term_time=term_time, secret=secret, settled_on=settled_on, term_seconds=age,
         )  # fmt: skip

@@ -9,5 +9,6 @@ CREATE TABLE IF NOT EXISTS {table} (
   shards            INTEGER NOT NULL,
   progress_topic_id TEXT,
   term_time         TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-  secret            UUID NOT NULL DEFAULT pg_catalog.gen_random_uuid()
+  secret            UUID NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
+  settled_on        TEXT
 );

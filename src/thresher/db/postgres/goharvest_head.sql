@@ -1,5 +1,6 @@
 -- The head of a shard in goharvest's shape: by id, the bucket computed for each row that is looked at.
--- Index: the primary key; rows of other shards are stepped over. Left out and fenced as in outbox_head.
+-- Index: the primary key; rows of other shards are stepped over. By topic and id, where one topic is read: an index on
+-- those. Left out and fenced as in outbox_head.
 SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS create_time,
        i.kafka_topic AS topic, convert_to(i.kafka_key, 'UTF8') AS key,
        CASE WHEN octet_length(i.kafka_value) <= %(largest)s THEN convert_to(i.kafka_value, 'UTF8') END AS value,
@@ -17,5 +18,5 @@ SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS creat
    AND i.kafka_topic <> ALL (%(held)s::text[])
    AND (i.kafka_key IS NULL OR (i.kafka_topic, i.kafka_key) NOT IN
          (SELECT d.kafka_topic, d.kafka_key FROM {dead} d WHERE d.blocking AND d.kafka_key IS NOT NULL))
- ORDER BY i.id
+ ORDER BY {order}
  LIMIT %(rows)s

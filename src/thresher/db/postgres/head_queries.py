@@ -12,6 +12,8 @@ _WINDOW = "i.id > %(last)s AND i.id <= %(upto)s AND i.bucket = ANY (%(buckets)s:
 _AGES = "pg_catalog.age(i.xmin) AS age, (SELECT pg_catalog.age(%(horizon)s::xid8::xid)) AS horizon_age"
 # Arrays counted from 1, whatever their bounds are; an array of arrays is a flaw, and stays behind.
 _COUNTED = "CASE WHEN array_ndims(i.{0}) = 1 THEN i.{0}[:] ELSE '{{}}' END"
+# The column of a row's topic.
+TOPIC = {Shape.THRESHER: "kafka_topic", Shape.GOHARVEST: "kafka_topic"}
 _ARRAYS = ("kafka_header_keys", "kafka_header_values")
 
 
@@ -19,7 +21,7 @@ def head_query(shape: Shape, outbox: TableName, *, marking: bool = False) -> str
     """Return the statement that reads the head of each bucket; to be marked, without what the shard has marked."""
     unclaimed = _unclaimed(shape, marking=marking)
     if shape is not Shape.THRESHER:
-        return statement(f"{shape.prefix}_head", outbox, unclaimed=unclaimed, replaced=_replaced())
+        return statement(f"{shape.prefix}_head", outbox, unclaimed=unclaimed, replaced=_replaced(), order="i.id")
     return statement("outbox_head", outbox, pick=_pick(outbox, mine=_ONE, unclaimed=unclaimed))
 
 
@@ -48,6 +50,16 @@ def require_same_table(flaw: str | None) -> None:
         )
 
 
+def topic_head_query(shape: Shape, outbox: TableName) -> str:
+    """Return the statement that reads the oldest rows of one topic, of the buckets of a part of it."""
+    if shape is not Shape.THRESHER:
+        unclaimed = f"{_unclaimed(shape)}\n   AND {_topic(shape)}"
+        order = f"i.{TOPIC[shape]}, i.id"
+        return statement(f"{shape.prefix}_head", outbox, unclaimed=unclaimed, replaced=_replaced(), order=order)
+    mine = f"{_topic(shape)} AND i.bucket = ANY (%(buckets)s::smallint[])"
+    return statement("outbox_topic_head", outbox, pick=_pick(outbox, mine=mine, unclaimed=_unclaimed(shape)))
+
+
 def next_query(outbox: TableName) -> str:
     """Return the statement that finds a shard's first row behind an id."""
     return statement("outbox_next", outbox, unclaimed=statement("relay_not_in_flight").strip())
@@ -56,6 +68,12 @@ def next_query(outbox: TableName) -> str:
 def bounded_query(head: str) -> str:
     """Return the same, bounded by bytes too."""
     return statement("relay_head_bounded", head=head)
+
+
+def _topic(shape: Shape) -> str:
+    """Return which rows are of one topic. Not "=": see outbox_topic_head."""
+    column = TOPIC[shape]
+    return f"i.{column} >= %(topic)s::text AND i.{column} <= %(topic)s::text"
 
 
 def _pick(outbox: TableName, *, mine: str, unclaimed: str, more: str = "", counted: bool = True) -> str:

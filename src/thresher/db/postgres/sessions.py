@@ -149,6 +149,13 @@ def end_sessions(connection: psycopg.Connection[Any], *, starting: str, but: str
         OwnCursor(connection).execute(statement("sessions_end"), [starting, but])
 
 
+def other_sessions(connection: psycopg.Connection[Any], *, starting: str, but: str) -> int:
+    """Return how many other sessions there are whose application name starts so, except with `but`."""
+    with explained():
+        row = OwnCursor(connection).execute(statement("sessions_count"), [starting, but]).fetchone()
+    return 0 if row is None else int(row[0])
+
+
 def lock_holders(connection: psycopg.Connection[Any], application: str) -> Sequence[LockHolder]:
     """Return who holds the locks that the sessions with this application name wait for."""
     with explained():

@@ -29,8 +29,10 @@ from thresher.db.postgres.sessions import (
     located,
     lock_holders,
     only_one,
+    other_sessions,
 )
 from thresher.db.postgres.settlement import PostgresSettlement
+from thresher.db.postgres.topic_locks import PostgresTopicLocks
 from thresher.db.shape import Shape
 from thresher.db.statements import statement
 
@@ -63,6 +65,10 @@ class PostgresSession:
         """The rows that were set aside."""
         return PostgresDeadRows(self.connection, self.outbox, self._shape)
 
+    def topic_locks(self, *, table: str | None = None) -> PostgresTopicLocks:
+        """Return the locks of the outbox' topics."""
+        return PostgresTopicLocks(self.connection, self.outbox, self._shape, self.settlement, table)
+
     def marks(self, relay: str, term: str, *, table: str | None = None) -> PostgresMarks:
         """Return what marks rows for a relay under a term, of that table alone if one is named."""
         return PostgresMarks(self.connection, self.outbox, self._shape, relay, term, table)
@@ -90,6 +96,10 @@ class PostgresSession:
     def end_sessions(self, *, starting: str, but: str) -> None:
         """End other sessions whose application name starts so, except with `but`."""
         end_sessions(self.connection, starting=starting, but=but)
+
+    def other_sessions(self, *, starting: str, but: str) -> int:
+        """Return how many other sessions there are whose application name starts so, except with `but`."""
+        return other_sessions(self.connection, starting=starting, but=but)
 
     def lock_holders(self, application: str) -> Sequence[LockHolder]:
         """Return who holds the locks that the sessions with this application name wait for."""

@@ -73,6 +73,8 @@ class HeldTopics:
                     fields["rows"],
                     extra=told,
                 )
+            case "errored":
+                self._say(fields["topic"], f"topic {fields['topic']} rests after an error: {fields['why']}", told)
             case "strangers":
                 logger.warning(
                     "records of strangers on the progress topic were left out: %d; grant nobody else Write on it",

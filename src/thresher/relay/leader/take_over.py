@@ -9,6 +9,7 @@
 """
 
 import logging
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
@@ -30,10 +31,11 @@ from thresher.kafka.transactional import TransactionalProducer
 from thresher.relay.leader.assumptions import require_known_system, require_usable
 from thresher.relay.leader.progress_topic import KEPT, broker_explained, known_topic, progress_limit, require_kept
 from thresher.relay.names import progress_topic, sessions, transactional_id
+from thresher.relay.problem import OtherCoordination
 from thresher.relay.progress_log import ProgressLog
 from thresher.relay.protocol.progress import merged
 from thresher.relay.protocol.seal import Seal
-from thresher.relay.settings import Mandate, Settings
+from thresher.relay.settings import Coordination, Mandate, Settings
 from thresher.relay.settle import Settlement
 from thresher.relay.store import driver_store_of
 
@@ -41,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 # How long the database may take to answer: settling an hour of another layout takes its time.
 _ANSWER_SECONDS = 60.0
+# How long the sessions of a process that has just ended may stay, and how often they are looked for.
+_ENDING_SECONDS, _ASK_AGAIN_SECONDS = 3.0, 0.1
 # Its age is the broker's word: the clock of a relay may be wrong.
 _TOPIC_CONFIG = {**KEPT, "message.timestamp.type": "LogAppendTime"}
 
@@ -68,6 +72,7 @@ def take_over(
         _progress_topic(admin, settings, row)
         if not wanted():
             return None
+        _require_stopped(session, settings, row, term)
         # A stopped one may hold the control row too, in the middle of a mark.
         _end_sessions(session, settings, term)
         if not wanted():
@@ -84,18 +89,26 @@ def take_over(
         if topic.partitions < needed:
             with broker_explained():
                 admin.widen_topic(progress_topic(settings.name), needed)
-        if (row.mode, row.shards) != (settings.delivery, settings.shards):
+        since = session.incarnation().since
+        by_locks = settings.coordination is Coordination.TOPIC_LOCK
+        if by_locks or (row.mode, row.shards) != (settings.mode, settings.shards):
             _settle_layout(session, settings, row, max(needed, topic.partitions))
+        if by_locks or row.mode == Coordination.TOPIC_LOCK:
+            # No holder of a lock settles anything any more: that has been done for it.
+            locks = session.topic_locks()
+            locks.create()
+            locks.reset()
         laid_out = session.control.lay_out(
             settings.name,
             term=term,
-            mode=str(settings.delivery),
+            mode=settings.mode,
             shards=settings.shards,
             progress_topic_id=topic.topic_id,
+            settled_on=since if by_locks else None,
         )
         if not laid_out:
             raise Superseded("a newer relay of the same name has taken over while this one was starting")
-        since = session.incarnation().since
+        since = since if by_locks else session.incarnation().since
         progress_limit(admin, settings)
     return Mandate(
         settings=settings,
@@ -109,6 +122,25 @@ def take_over(
     )
 
 
+def _require_stopped(session: StoreSession, settings: Settings, row: ControlRow, term: str) -> None:
+    """Raise `OtherCoordination` while processes run that share the outbox in the other way.
+
+    Nothing rests on it but peace: the control row's term and the producers' epochs fence whoever is overlooked.
+    """
+    by_locks = Coordination.TOPIC_LOCK
+    if row.progress_topic_id is None or (row.mode == by_locks) == (settings.coordination is by_locks):
+        return
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while running := session.other_sessions(starting=sessions(settings.name), but=sessions(settings.name, term)):
+        if time.monotonic() > deadline:
+            theirs = "locks topics (coordination: topic-lock)" if row.mode == by_locks else "has a leader"
+            raise OtherCoordination(
+                f"{settings.outbox} is relayed by a relay that {theirs}, and it still runs: {running} sessions of it "
+                "are open in the database. Stop all of its processes first; what they left is settled then"
+            )
+        time.sleep(_ASK_AGAIN_SECONDS)
+
+
 def _own_row(session: StoreSession, settings: Settings, term: str) -> ControlRow:
     system = session.incarnation().system_id
     new = NewControlRow(
@@ -117,7 +149,7 @@ def _own_row(session: StoreSession, settings: Settings, term: str) -> ControlRow
         outbox_id=str(uuid.uuid4()),
         system_id=system,
         term=term,
-        mode=str(settings.delivery),
+        mode=settings.mode,
         shards=settings.shards,
     )
     if others := session.control.insert(new):
@@ -183,8 +215,8 @@ def _settle_layout(session: StoreSession, settings: Settings, row: ControlRow, s
         row.shards,
         row.mode,
         settings.shards,
-        settings.delivery,
-        extra={"relay": settings.name, "shards": settings.shards, "mode": str(settings.delivery)},
+        settings.mode,
+        extra={"relay": settings.name, "shards": settings.shards, "mode": settings.mode},
     )
     settlement = Settlement(session.settlement)
     now = session.incarnation()

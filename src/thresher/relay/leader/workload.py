@@ -125,19 +125,13 @@ class RelayTerm:
 
     def work_waits(self) -> bool:
         """Whether any row is pending."""
-        settings = self._mandate.settings
-        name = f"{sessions(settings.name, self._mandate.term)}/r"
-        with closing(driver_store_of(settings, _EXPLAIN_SECONDS).session(name)) as session:
-            return bool(session.probe(range(BUCKETS)).occupied())
+        return rows_wait(self._mandate)
 
     def explain(self, shard: int, step: str) -> str | None:
         """Say who holds the lock that a session of the shard waits for, if one does, or which transforms run."""
-        settings = self._mandate.settings
         if step == TRANSFORM:
-            return f"of {', '.join(settings.transforms)}, one has not returned"
-        name = f"{sessions(settings.name, self._mandate.term)}/e"
-        with closing(driver_store_of(settings, _EXPLAIN_SECONDS).session(name)) as session:
-            return held_by(session.lock_holders(shard_sessions(settings.name, self._mandate.term, shard)))
+            return f"of {', '.join(self._mandate.settings.transforms)}, one has not returned"
+        return explain_lock(self._mandate, shard)
 
     def taken_back(self) -> bool:
         """Whether the term went with a restore of the database, rather than with a newer relay's take-over."""
@@ -147,3 +141,19 @@ class RelayTerm:
             since = session.incarnation().since
             row = session.control.read(settings.name)
         return since != mandate.since and row is not None and row.term_time < mandate.term_time
+
+
+def rows_wait(mandate: Mandate) -> bool:
+    """Whether any row is pending."""
+    settings = mandate.settings
+    name = f"{sessions(settings.name, mandate.term)}/r"
+    with closing(driver_store_of(settings, _EXPLAIN_SECONDS).session(name)) as session:
+        return bool(session.probe(range(BUCKETS)).occupied())
+
+
+def explain_lock(mandate: Mandate, shard: int) -> str | None:
+    """Say who holds the lock that a session of the shard waits for, if one does."""
+    settings = mandate.settings
+    name = f"{sessions(settings.name, mandate.term)}/e"
+    with closing(driver_store_of(settings, _EXPLAIN_SECONDS).session(name)) as session:
+        return held_by(session.lock_holders(shard_sessions(settings.name, mandate.term, shard)))

@@ -1,8 +1,13 @@
-"""How many rows wait, and for how long, by shard."""
+"""How many rows wait, and for how long: by shard, and where topics are locked, by topic."""
 
 from dataclasses import dataclass
 
 from thresher.db.outbox_store import StoreSession
+from thresher.db.topic_locks import TopicFigures
+from thresher.relay.settings import Coordination, Settings
+
+# Topics that are told of; a service with more has its longest waits among them.
+_MOST_TOPICS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,11 +20,14 @@ class Backlog:
     oldest_seconds: float | None
     dead: int
     blocking: int
+    # By topic, where topics are locked.
+    topics: tuple[TopicFigures, ...] = ()
 
 
-def read_backlog(session: StoreSession, shards: int) -> Backlog:
+def read_backlog(session: StoreSession, settings: Settings) -> Backlog:
     """Look at the outbox and its dead rows."""
-    found = session.backlog()
+    found, shards = session.backlog(), settings.shards
+    by_locks = settings.coordination is Coordination.TOPIC_LOCK
     counts = found.by_bucket.items()
     return Backlog(
         pending=found.pending,
@@ -28,4 +36,5 @@ def read_backlog(session: StoreSession, shards: int) -> Backlog:
         oldest_seconds=found.oldest_seconds,
         dead=found.dead,
         blocking=found.blocking,
+        topics=tuple(session.topic_locks().figures(_MOST_TOPICS)) if by_locks else (),
     )

@@ -43,6 +43,11 @@ _BY_SHARD: dict[str, Family] = {
         "shard",
     ),
     "transactions": _counter("transactions", "Kafka transactions committed.", "shard"),
+    "turns": _counter("topic_turns", "Topic locks: turns at a topic's lock.", "shard"),
+    "errored_turns": _counter("topic_errors", "Topic locks: turns after which the topic rests.", "shard"),
+    "locks_lost": _counter(
+        "topic_locks_lost", "Topic locks: turns whose lock another process took meanwhile.", "shard"
+    ),
 }
 _DEAD = _counter("dead_records", "Rows that can never be sent and were set aside, by kind.", "shard", "kind")
 _HISTOGRAMS: dict[Scale, Family] = {
@@ -64,6 +69,18 @@ _EXACT = _gauge("pending_exact", "1 while the pending rows were counted, 0 while
 _OLDEST = _gauge("oldest_pending_age_seconds", "Age of the oldest row that waits, 0 if none does.")
 _DEAD_ROWS = _gauge("dead_rows", "Rows set aside that nobody has replayed or dropped yet.")
 _BLOCKING = _gauge("blocking_rows", "Rows set aside that keep the later rows of their key waiting.")
+_BY_TOPIC: dict[str, Family] = {
+    "pending": _gauge(
+        "topic_pending_records",
+        "Topic locks: rows of a topic that wait, counted up to 10,001. 50 topics at most.",
+        "topic",
+    ),
+    "oldest_seconds": _gauge(
+        "topic_oldest_age_seconds", "Topic locks: age of the oldest row of a topic that waits, 0 if none does.", "topic"
+    ),
+    "locked": _gauge("topic_locks_held", "Topic locks: locks of a topic that a process holds now.", "topic"),
+    "errored": _gauge("topic_locks_errored", "Topic locks: locks of a topic that rest after an error.", "topic"),
+}
 _HELD = _gauge(
     "held_topics",
     "Topics with rows that wait: missing, forbidden or unhealthy topics and partitions, or a failing transform.",
@@ -71,7 +88,7 @@ _HELD = _gauge(
 
 OWN_FAMILIES: tuple[Family, ...] = (
     *_BY_SHARD.values(), _DEAD, *_HISTOGRAMS.values(), _IN_FLIGHT_ROWS, _IN_FLIGHT_KEYS, _PENDING, _EXACT, _OLDEST,
-    _DEAD_ROWS, _BLOCKING, _HELD,
+    _DEAD_ROWS, _BLOCKING, _HELD, *_BY_TOPIC.values(),
 )  # fmt: skip
 # All that a relay's process shows.
 FAMILIES: tuple[Family, ...] = (*ServiceMetrics(WORDING, servers=SERVERS).families, *OWN_FAMILIES)
@@ -109,3 +126,6 @@ def _of_backlog(relay: str, backlog: Backlog) -> Iterator[Reading]:
     yield Reading(family=_OLDEST, labels=labels, value=backlog.oldest_seconds or 0.0)
     yield Reading(family=_DEAD_ROWS, labels=labels, value=backlog.dead)
     yield Reading(family=_BLOCKING, labels=labels, value=backlog.blocking)
+    for topic in backlog.topics:
+        for name, of in _BY_TOPIC.items():
+            yield Reading(family=of, labels=(*labels, topic.topic), value=getattr(topic, name) or 0)

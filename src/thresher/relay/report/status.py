@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from thresher.core.errors import PipelineProblem
 from thresher.db.outbox_store import StoreSession
@@ -67,6 +68,7 @@ class RelayReport:
                 "dead_rows": backlog.dead if backlog else None,
                 "blocking_rows": backlog.blocking if backlog else None,
                 "database_trouble": trouble,
+                **({"topics": [asdict(each) for each in backlog.topics]} if backlog and backlog.topics else {}),
             },
             shards={
                 each.shard: {
@@ -160,14 +162,14 @@ class BacklogReader:
         settings, term = self._settings, self._observed.term or ""
         if self._session is not None and self._term == term:
             try:
-                return read_backlog(self._session, settings.shards)
+                return read_backlog(self._session, settings)
             except DatabaseLost:
                 # Perhaps only this session was: it may be minutes old.
                 pass
         # A session with an older term in its name is ended by whoever takes over, ourselves included.
         self._let_go()
         self._session, self._term = driver_store_of(settings).session(f"{sessions(settings.name, term)}/s"), term
-        return read_backlog(self._session, settings.shards)
+        return read_backlog(self._session, settings)
 
     def _let_go(self) -> None:
         if self._session is not None:

@@ -36,9 +36,9 @@ from thresher.service.events.event import REFRESHED
 from thresher.spark.worker.shard import Shard
 
 # A lane whose last transaction does not end in this time is left for another.
-_TIMEOUTS = TransactionTimeouts(blocked_seconds=5.0)
+TIMEOUTS = TransactionTimeouts(blocked_seconds=5.0)
 # Whether it has ended meanwhile is asked while all rows of the shard wait.
-_BRIEF = TransactionTimeouts(blocked_seconds=1.0, init_seconds=2.0)
+BRIEF = TransactionTimeouts(blocked_seconds=1.0, init_seconds=2.0)
 
 
 class Attempt:
@@ -136,5 +136,5 @@ class Attempt:
         name = transactional_id(settings.name, self._shard.index, lane)
         properties = {**settings.kafka, **settings.producer, **more}
         return TransactionalProducer(
-            name, properties, timeouts=_BRIEF if brief else _TIMEOUTS, make=producer_of(settings.producer_factory)
+            name, properties, timeouts=BRIEF if brief else TIMEOUTS, make=producer_of(settings.producer_factory)
         )  # fmt: skip

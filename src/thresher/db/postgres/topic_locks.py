@@ -1,0 +1,240 @@
+"""The locks of an outbox' topics in Postgres, over a connection in autocommit: the adapter of `db.topic_locks`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.pq import Format
+
+from thresher.db.names import TableName
+from thresher.db.outbox_store import Fates, PendingRow, Wanted
+from thresher.db.postgres.arrays import bigint_array
+from thresher.db.postgres.control import control_table
+from thresher.db.postgres.cursor import BigintArray, OwnCursor
+from thresher.db.postgres.head_queries import TOPIC, bounded_query, require_same_table, topic_head_query
+from thresher.db.postgres.sessions import exists, explained, only_one
+from thresher.db.postgres.settlement import PostgresSettlement
+from thresher.db.problem import DatabaseRefused
+from thresher.db.shape import Shape
+from thresher.db.statements import statement
+from thresher.db.topic_locks import LockLost, LockState, LockTerms, TopicFigures, TopicLock, lock_name
+
+# Rows of a topic are counted up to here.
+_MOST_COUNTED = 10_000
+_LONGEST_REASON = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """What the statements call the columns of a shape, and which rows wait."""
+
+    waiting: str = "true"
+    created: str = "i.create_time"
+    mark: str = "leader_id"
+
+
+_OF_SHAPE = {
+    Shape.THRESHER: _Columns(waiting="i.dispatched_time IS NULL"),
+    Shape.GOHARVEST: _Columns(),
+}
+
+
+def locks_table(outbox: TableName, shape: Shape) -> str:  # noqa: ARG001 - Deimos' has a name of its own
+    """Return the quoted name of the table of locks."""
+    return outbox.companion("_lock")
+
+
+def locks_ddl(outbox: TableName, shape: Shape) -> list[str]:
+    """Return the DDL of the table of locks, and of the index that topics are found by."""
+    locks, columns = locks_table(outbox, shape), _OF_SHAPE[shape]
+    where = "" if columns.waiting == "true" else f" WHERE {columns.waiting.removeprefix('i.')}"
+    return [
+        statement("topic_lock_create", locks=locks),
+        f"{statement('topic_lock_upgrade', locks=locks).strip()};",
+        f"CREATE INDEX ON {outbox.quoted()} ({TOPIC[shape]}, id){where};",
+    ]
+
+
+class PostgresTopicLocks:
+    """The locks of one outbox."""
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        outbox: TableName,
+        shape: Shape,
+        settlement: PostgresSettlement,
+        table: str | None = None,
+    ) -> None:
+        """`table` is the identity of the table that recovery settled: from any other, nothing is taken."""
+        self._connection, self._outbox, self._shape = connection, outbox, shape
+        self._settlement = settlement
+        self._cursor = OwnCursor(connection)
+        self._rows = OwnCursor(connection)
+        self._rows.format = Format.BINARY
+        self._of = {"outbox": outbox.quoted(), "table": table}
+        self._name = locks_table(outbox, shape)
+        self._columns = _OF_SHAPE[shape]
+        # The statements have parameters: a percent sign of the name must not look like one.
+        locks, control = (
+            name.replace("%", "%%") for name in (self._name, control_table(outbox.schema).quoted())
+        )  # fmt: skip
+        self._parts = (locks, control)
+        columns = {"topic": TOPIC[shape], "waiting": self._columns.waiting}
+        topics = statement("topic_lock_topics", outbox, **columns)
+        self._pending = statement("topic_lock_pending", locks=locks, topics=topics)
+        self._figures = statement(
+            "topic_lock_figures", outbox, locks=locks, topics=topics, created=self._columns.created, **columns
+        )
+        head = bounded_query(topic_head_query(shape, outbox))
+        self._mark = statement("topic_lock_mark", outbox, locks=locks, head=head, mark=self._columns.mark)
+
+    def create(self) -> None:
+        """Create the table of locks if there is none, or the columns that it lacks."""
+        with only_one(self._connection):
+            if not exists(self._connection, self._name):
+                self._connection.execute(statement("topic_lock_create", locks=self._name))
+            row = self._cursor.execute(statement("topic_lock_upgraded"), [self._name]).fetchone()
+            if row is None or not row[0]:
+                self._upgrade()
+
+    def _upgrade(self) -> None:
+        change = statement("topic_lock_upgrade", locks=self._name)
+        try:
+            self._connection.execute("SET LOCAL lock_timeout = '2s'")
+            self._connection.execute(change)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise DatabaseRefused(
+                f"{self._name} lacks columns of ours, and this role may not add them: let its owner run "
+                f"'{' '.join(change.split())}'"
+            ) from error
+
+    def reset(self) -> None:
+        """Free all locks, and raise their tokens."""
+        with explained():
+            self._cursor.execute(self._statement("reset"), {})
+
+    def splits(self) -> Mapping[str, int]:
+        """Return into how many parts each topic is split that has ever been locked."""
+        with explained():
+            return dict(self._cursor.execute(self._statement("splits"), {}).fetchall())
+
+    def pending(self, seconds: float) -> Sequence[LockState]:
+        """Return the locks of all topics that have pending rows."""
+        with explained():
+            found = self._cursor.execute(self._pending, {"seconds": seconds}, prepare=True).fetchall()
+        return [
+            LockState(topic=topic, part=part, parts=parts, token=token, free=free)
+            for topic, part, parts, token, free in found
+        ]
+
+    def register(self, topic: str, parts: int) -> None:
+        """Make the rows of a topic's locks where there are none."""
+        with only_one(self._connection):
+            self._register(topic, parts)
+
+    def _register(self, topic: str, parts: int) -> None:
+        names = {topic, *(lock_name(topic, part, parts) for part in range(parts))}
+        for name in sorted(names):
+            values = {"name": name, "parts": parts, "slotted": (name == topic) == (parts == 1)}
+            self._cursor.execute(self._statement("register"), values)
+
+    def acquire(self, wanted: LockState, terms: LockTerms) -> TopicLock | None:
+        """Take a lock that is free, or has run out; None where somebody holds it, or its topic is split otherwise."""
+        values = {
+            "name": wanted.name, "topic": wanted.topic, "parts": wanted.parts, "owner": terms.owner,
+            "relay": terms.relay, "term": terms.term, "seconds": terms.seconds,
+        }  # fmt: skip
+        with explained():
+            row = self._cursor.execute(self._statement("acquire"), values, prepare=True).fetchone()
+        if row is None:
+            return None
+        token, slot, retries, errored = row
+        return TopicLock(
+            topic=wanted.topic, part=wanted.part, parts=wanted.parts, token=token, slot=slot, retries=retries,
+            errored_seconds=errored,
+        )  # fmt: skip
+
+    def require(self, lock: TopicLock) -> None:
+        """Raise `LockLost` if the lock is not ours any more."""
+        with explained():
+            found = self._cursor.execute(self._statement("require"), _held(lock), prepare=True).fetchone()
+        if found is None:
+            raise _lost(lock)
+
+    def renew(self, lock: TopicLock) -> None:
+        """Let the lock last anew."""
+        self._change("renew", lock)
+
+    def release(self, lock: TopicLock) -> None:
+        """Free the lock, with no error."""
+        self._change("release", lock)
+
+    def fail(self, lock: TopicLock, reason: str) -> None:
+        """Free the lock with an error: nobody takes it before it has run out."""
+        self._change("fail", lock, reason=reason.replace("\0", "�")[:_LONGEST_REASON])
+
+    def mark(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
+        """Give the topic's oldest pending rows a session id, and return them by id."""
+        values = {
+            "topic": lock.topic,
+            "buckets": list(wanted.buckets),
+            "rows": wanted.rows,
+            "bytes": wanted.batch_bytes,
+            "largest": wanted.largest_bytes,
+            "held": list(wanted.held_topics),
+            "hot_topics": [topic for topic, _ in wanted.hot_keys],
+            "hot_keys": [key for _, key in wanted.hot_keys],
+            "in_flight_ids": BigintArray(bigint_array(list(wanted.in_flight))),
+            "in_flight_times": BigintArray(bigint_array(list(wanted.in_flight.values()))),
+            "session": session_id,
+            **_held(lock),
+            **self._of,
+        }
+        with explained():
+            found = self._rows.execute(self._mark, values, prepare=True).fetchall()
+        if not found:
+            self.require(lock)
+        else:
+            require_same_table(found[0][-1])
+        return found
+
+    def settle(self, lock: TopicLock, fates: Fates, middle: Callable[[], None] = lambda: None) -> int:
+        """Settle a committed record's fates and renew the lock, both or neither."""
+        with explained(), self._connection.transaction():
+            self._change("renew", lock)
+            return self._settlement.settle(fates, middle=middle)
+
+    def split(self, topic: str, parts: int, held: Sequence[TopicLock]) -> None:
+        """Record another split of a topic, all of whose locks are held, and free them."""
+        with only_one(self._connection):
+            for lock in held:
+                self._change("release", lock)
+            self._cursor.execute(self._statement("split"), {"topic": topic, "parts": parts})
+            self._register(topic, parts)
+
+    def figures(self, topics: int) -> Sequence[TopicFigures]:
+        """Return how topics stand that have pending rows or errors, at most so many."""
+        with explained():
+            found = self._cursor.execute(self._figures, {"most": _MOST_COUNTED, "topics": topics}).fetchall()
+        names = ("topic", "pending", "exact", "oldest_seconds", "locked", "errored", "parts", "retries", "reason")
+        return [TopicFigures(**dict(zip(names, row, strict=True))) for row in found]
+
+    def _change(self, what: str, lock: TopicLock, **more: Any) -> None:
+        with explained():
+            changed = self._cursor.execute(self._statement(what), {**_held(lock), **more}, prepare=True).rowcount
+        if not changed:
+            raise _lost(lock)
+
+    def _statement(self, what: str) -> Any:
+        return statement(f"topic_lock_{what}", locks=self._parts[0], control=self._parts[1])
+
+
+def _held(lock: TopicLock) -> dict[str, Any]:
+    return {"name": lock.name, "token": lock.token}
+
+
+def _lost(lock: TopicLock) -> LockLost:
+    return LockLost(f"the lock of topic {lock.name} was taken by another process: this one leaves the topic to it")

@@ -1,0 +1,196 @@
+"""Relays by topic locks in threads of the application's own process, or of a small one: no Spark, no Java.
+
+`start_db_backend` is Deimos' name for it. Each thread is a worker, as a Spark task is. One more thread joins the group,
+watches it, and starts the workers again after trouble; it ends when told to, or for what somebody has to act on.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from thresher.core.errors import Superseded, ThresherError, Trouble
+from thresher.observe.tally import Number, summed
+from thresher.relay.settings import Coordination, Mandate, Settings
+from thresher.relay.topic_lock.joining import join
+from thresher.relay.topic_lock.worker import Worker
+from thresher.relay.topic_lock.workload import TopicLockTerm
+from thresher.service.workload import Look
+from thresher.spark.bell import Bell
+from thresher.spark.worker.shard import Figures, Shard
+
+logger = logging.getLogger(__name__)
+
+# Between two looks at the group; and after trouble, the first time and at most.
+_LOOK_SECONDS = 0.2
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 5.0
+
+
+def start_db_backend(settings: Settings, *, threads: int = 2, hook: str | None = None) -> "DbBackend":
+    """Start so many workers in threads, and return them running. `stop` ends them in good order."""
+    backend = DbBackend(settings, threads=threads, hook=hook)
+    backend.start()
+    return backend
+
+
+class DbBackend:
+    """Workers of one process. A context manager: entering starts, leaving stops. Safe from any thread."""
+
+    def __init__(self, settings: Settings, *, threads: int = 2, hook: str | None = None) -> None:
+        self.settings = replace(settings, coordination=Coordination.TOPIC_LOCK, shards=threads)
+        self._hook = hook
+        self._stopping = Bell()
+        # What it ended with.
+        self.error: BaseException | None = None
+        self._figures = [Figures() for _ in range(threads)]
+        self._told: TopicLockTerm | None = None
+        self._thread = threading.Thread(target=self._run, name="thresher-db-backend", daemon=True)
+
+    def start(self) -> None:
+        """Start. Once."""
+        self._thread.start()
+
+    def request_stop(self) -> None:
+        """Ask for a stop in good order: workers finish their batch and free their lock. Safe in a signal handler."""
+        self._stopping.ring("asked to stop")
+
+    def stop(self, seconds: float | None = None) -> None:
+        """Stop in good order, and wait for it."""
+        self.request_stop()
+        self.wait(seconds)
+
+    def kill(self) -> None:
+        """End without finishing anything: its locks run out."""
+        self.request_stop()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for its end. Raises what ended it, if it was not asked to."""
+        self._thread.join(seconds)
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread.is_alive()
+
+    @property
+    def counts(self) -> Mapping[str, Number]:
+        """What its workers have counted so far: `relayed`, `dead`, `turns`, …"""
+        return summed([dict(each.counts) for each in self._figures])
+
+    @property
+    def alarms(self) -> Mapping[str, str]:
+        """Topics whose rows wait, and why."""
+        return {} if self._told is None else self._told.alarms
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        wait = _FIRST_WAIT_SECONDS
+        while not self._stopping.rung:
+            began = time.monotonic()
+            try:
+                self._be_member()
+            except ThresherError as error:
+                if isinstance(error, Superseded) and self._told is not None and self._goes_on(self._told):
+                    logger.warning("%s joins the group again: %s", self.settings.name, error)
+                elif not error.retryable:
+                    self.error = error
+                    return
+                else:
+                    logger.warning("%s waits: %s", self.settings.name, error)
+            except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+                self.error = error
+                return
+            if time.monotonic() - began > _LONGEST_WAIT_SECONDS:
+                wait = _FIRST_WAIT_SECONDS
+            self._stopping.wait(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+
+    def _be_member(self) -> None:
+        """Join the group and work for it, until a stop is asked for or something ends the membership."""
+        mandate = join(self.settings, lambda: not self._stopping.rung)
+        if mandate is None:
+            return
+        term = self._told = TopicLockTerm(mandate.term, replace(mandate, hook=self._hook))
+        ending = Bell()
+        errors: list[BaseException] = []
+        threads = [
+            threading.Thread(
+                target=self._work, args=(number, term, mandate, ending, errors), name=f"thresher-worker-{number}"
+            )
+            for number in range(self.settings.shards)
+        ]  # fmt: skip
+        for thread in threads:
+            thread.start()
+        try:
+            with term.watch() as looks:
+                self._watch(looks, threads, errors)
+        finally:
+            ending.ring("the membership ends")
+            for thread in threads:
+                thread.join()
+        if errors:
+            raise errors[0]
+
+    def _watch(self, looks: Any, threads: list[threading.Thread], errors: list[BaseException]) -> None:
+        due: dict[Look, float] = {}
+        while not self._stopping.wait(_LOOK_SECONDS) and not errors and all(map(threading.Thread.is_alive, threads)):
+            for look in looks:
+                now = time.monotonic()
+                if now < due.get(look, 0.0):
+                    continue
+                due[look] = now + look.every_seconds
+                try:
+                    look.run()
+                except Trouble as error:
+                    logger.warning("%s: %s", look.at, error)
+
+    def _work(
+        self, number: int, term: TopicLockTerm, mandate: Mandate, ending: Bell, errors: list[BaseException]
+    ) -> None:
+        """Be one worker. In a thread of its own."""
+        try:
+            with (
+                self._shard(number, term, ending) as shard,
+                closing(Worker(shard, replace(mandate, hook=self._hook))) as worker,
+            ):
+                while not shard.stopping:
+                    worker.round()
+                    shard.wait(mandate.settings.topic_locking.rest_seconds)
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that watches
+            errors.append(error)
+
+    @contextmanager
+    def _shard(self, number: int, term: TopicLockTerm, ending: Bell) -> Any:
+        with ExitStack() as resources:
+            yield Shard(
+                pipeline=self.settings.name,
+                index=number,
+                shards=self.settings.shards,
+                attempt=1,
+                bell=ending,
+                figures=self._figures[number],
+                resources=resources,
+                on_event=lambda event, fields: term.observe(number, event, fields),
+            )
+
+    def _goes_on(self, term: TopicLockTerm) -> bool:
+        while not self._stopping.rung:
+            try:
+                return term.taken_back()
+            except Trouble:
+                self._stopping.wait(_FIRST_WAIT_SECONDS)
+        return False

@@ -1,0 +1,109 @@
+"""Joins the processes that share an outbox by topic locks; the first one founds the group.
+
+1. All processes of a group have one term, that of the control row. A process that finds a group on this very
+   incarnation of the database just joins it: nothing is written.
+2. Otherwise it **founds** the group anew: it writes a term, fences every slot of the layout that it finds, whichever
+   that is, settles what was published, frees all locks, and only then records that all is settled on this incarnation.
+   So a database that was restarted or restored, and a switch from a leader's relay, are settled before any row is read.
+3. Of several that would found, the last to write its term does; the others wait for it and join. A founder that has
+   died is succeeded as soon as its session is gone, one that hangs after a while.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from thresher.core.errors import Superseded
+from thresher.db.control import ControlRow
+from thresher.db.outbox_store import StoreSession
+from thresher.db.postgres.head_queries import TOPIC
+from thresher.db.postgres.topic_locks import locks_ddl
+from thresher.db.problem import DatabaseRefused
+from thresher.kafka.admin import Admin
+from thresher.relay.leader.assumptions import require_known_system, require_usable
+from thresher.relay.leader.progress_topic import broker_explained, known_topic
+from thresher.relay.leader.take_over import take_over
+from thresher.relay.names import sessions
+from thresher.relay.settings import Coordination, Mandate, Settings
+from thresher.relay.store import driver_store_of
+from thresher.relay.topic_lock.split import require_splits
+
+_ANSWER_SECONDS = 30.0
+# A founder that has not finished after so long is taken for one that hangs. It is fenced, whatever it does.
+_FOUNDING_SECONDS = 120.0
+_LOOK_SECONDS = 0.1
+
+
+def join(settings: Settings, wanted: Callable[[], bool] = lambda: True) -> Mandate | None:
+    """Join the group, or found it, and return what its workers are to be told. None if it is not wanted any more."""
+    while wanted():
+        found = _look(settings)
+        if isinstance(found, Mandate):
+            return found
+        if not found:
+            time.sleep(_LOOK_SECONDS)
+            continue
+        try:
+            if take_over(settings, term=str(uuid.uuid4()), wanted=wanted) is None:
+                return None
+        except Superseded:
+            # Another process founds the group, or a leader's relay has taken over: the next look tells.
+            continue
+    return None
+
+
+def _look(settings: Settings) -> Mandate | bool:
+    """Return what the group's workers are told; where there is none, whether this process is to found it."""
+    store = driver_store_of(settings, _ANSWER_SECONDS)
+    with closing(store.session(f"{sessions(settings.name)}join", locate=True)) as session:
+        settings = replace(settings, outbox=session.outbox)
+        differences = require_usable(session, settings)
+        _require_index(session, settings)
+        session.create_tables()
+        row, now = session.control.read(settings.name), session.incarnation()
+        if row is None or row.progress_topic_id is None:
+            return row is None or _may_found(session, settings, row)
+        locks = session.topic_locks()
+        if row.mode == Coordination.TOPIC_LOCK:
+            locks.create()
+            require_splits(locks.splits(), settings.topic_locking.split_topics)
+        if row.mode != Coordination.TOPIC_LOCK or row.settled_on != now.since or row.outbox != settings.outbox.quoted():
+            return _may_found(session, settings, row)
+        require_known_system(settings.name, row, now.system_id)
+        admin = Admin.of(settings.kafka)
+        with broker_explained():
+            admin.greet()
+        topic = known_topic(admin, settings.name, row.progress_topic_id)
+        return Mandate(
+            settings=settings,
+            outbox_id=row.outbox_id,
+            term=row.term,
+            term_time=row.term_time,
+            since=now.since,
+            progress_topic_id=topic.topic_id,
+            secret=row.secret,
+            differences=frozenset(differences),
+        )
+
+
+def _may_found(session: StoreSession, settings: Settings, row: ControlRow) -> bool:
+    """Whether no other process is about to: one that took the term and is not done, with a session that lives."""
+    if row.settled_on is not None or row.term_seconds > _FOUNDING_SECONDS:
+        return True
+    founder = sessions(settings.name, row.term)
+    # None is left out: a session's name is never empty behind the term.
+    return session.other_sessions(starting=founder, but=f"{founder}/\0"[:63]) == 0
+
+
+def _require_index(session: StoreSession, settings: Settings) -> None:
+    """Raise `DatabaseRefused` if topics cannot be found without a look at all rows."""
+    relation, column = session.relation(), TOPIC[settings.shape]
+    if relation is None or any(index.columns[:2] == (column, "id") for index in relation.indexes):
+        return
+    ddl = locks_ddl(settings.outbox, settings.shape)[-1]
+    raise DatabaseRefused(
+        f"{settings.outbox} has no index on ({column}, id), by which topic locks find each topic's rows: "
+        f"{ddl} or 'thresher schema create --topic-lock'"
+    )

@@ -1,0 +1,31 @@
+"""The pipeline of a relay by topic locks: one worker in each Spark task, round after round."""
+
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from thresher.delivery.batch import NOTHING_YET, NothingYet
+from thresher.relay.settings import Mandate
+from thresher.relay.shard.meter import counting_errors
+from thresher.relay.topic_lock.worker import Worker
+from thresher.spark.worker.shard import Shard
+
+
+def rounds(shard: Shard, config: Mapping[str, Any]) -> Iterator[NothingYet]:
+    """Give the signal for each round, with a rest between two of them."""
+    mandate: Mandate = config["mandate"]
+    while not shard.stopping:
+        yield NOTHING_YET
+        shard.wait(mandate.settings.topic_locking.rest_seconds)
+
+
+@counting_errors
+def work(shard: Shard, config: Mapping[str, Any], signals: Iterator[NothingYet]) -> None:
+    """Work round after round, until it is time to stop or something fails."""
+    # Rows come and go by the thousand and have no cycles.
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
+    with closing(Worker(shard, config["mandate"])) as worker:
+        for _ in signals:
+            worker.round()

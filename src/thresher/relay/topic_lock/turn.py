@@ -1,0 +1,274 @@
+"""One process's work on one lock: the producer of its slot, and what is done for each effect of a turn.
+
+Kept after a turn that left nothing open: where nobody held the lock since, the next turn goes on with the same
+producer. A crash leaves an open transaction and a lock that runs out: the next holder's recovery does the rest.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from thresher.db.outbox_store import StoreSession, Wanted
+from thresher.db.topic_locks import TopicLock, TopicLocks
+from thresher.delivery.batch import Batch, Reserved, rows_of
+from thresher.delivery.carrier import ShardIdentity
+from thresher.delivery.crash_points import CrashPoint, CrashPoints
+from thresher.delivery.effects import (
+    AwaitSettled,
+    Control,
+    DiscardReadAhead,
+    Effect,
+    Handlers,
+    Hold,
+    Lift,
+    ReadControl,
+    Recovered,
+    ReportRejected,
+    Settle,
+    Take,
+)
+from thresher.delivery.lanes import Lanes, ProgressTopic
+from thresher.delivery.rules import Rules
+from thresher.delivery.stored_rows import read_of, row_sizes
+from thresher.delivery.transaction import Transactions
+from thresher.kafka.admin import Admin
+from thresher.kafka.transactional import TransactionalProducer
+from thresher.relay.leader.progress_topic import progress_limit
+from thresher.relay.names import buckets_of, progress_topic, transactional_id
+from thresher.relay.protocol.progress import encode
+from thresher.relay.protocol.seal import Seal
+from thresher.relay.protocol.topic_lock import TopicCarrier, TopicProgress, protocol
+from thresher.relay.settings import Mandate
+from thresher.relay.settle import Settlement, fates_of
+from thresher.relay.shard.attempt import BRIEF, TIMEOUTS
+from thresher.relay.shard.factory import producer_of
+from thresher.relay.shard.meter import Meter
+from thresher.relay.shard.recovery import Recovery
+from thresher.relay.shard.steps import step_name
+from thresher.spark.worker.shard import Shard
+
+# No record can be larger than what any client sends.
+_LARGEST_BYTES = 1 << 30
+# A compacted topic is read as far as one progress record reaches.
+_COMPACTED_ROWS = 40_000
+# A lock is renewed when so much of its time is over.
+_RENEWED = 0.25
+# A turn ends after so long, or a topic that is never drained would keep a worker from all others.
+_TURN_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What a worker does all its turns with: its sessions, its clients and its figures."""
+
+    shard: Shard
+    mandate: Mandate
+    session: StoreSession
+    locks: TopicLocks
+    # Over a session whose commits do not wait for the disk.
+    marks: TopicLocks
+    admin: Admin
+    meter: Meter
+    crash: CrashPoints
+    reserved: Reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The topic is drained, or its time is up; all is settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Errored:
+    """The topic cannot be written to."""
+
+    why: str
+
+
+class Turns:
+    """The turns of one process at one lock. For one thread. `close` gives the producer up."""
+
+    def __init__(self, bench: Bench, lock: TopicLock) -> None:
+        settings, mandate = bench.mandate.settings, bench.mandate
+        self._bench, self.lock = bench, lock
+        seal = Seal(secret=mandate.secret, topic=progress_topic(settings.name), partition=lock.slot)
+        progress = ProgressTopic(topic=seal.topic, partition=lock.slot, encode=encode, headers=seal.headers)
+        self._lanes = Lanes(
+            self._producer,
+            claimant=str(uuid.uuid4()),
+            admin=bench.admin,
+            progress=progress,
+            batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
+        )
+        self._transactions = Transactions(
+            lanes=self._lanes,
+            admin=bench.admin,
+            progress=progress,
+            observer=bench.meter,
+            crash=bench.crash,
+            lenient=False,
+            ahead=False,
+        )
+        self._recovery = Recovery(
+            bench.shard, mandate, bench.session, bench.admin, self._transactions, seal, bench.crash, bench.meter
+        )
+        self._settlement = Settlement(bench.session.settlement)
+        waited = lock.errored_seconds or 0.0
+        grace = settings.limits.grace_seconds
+        rules = Rules(
+            poison=settings.poison,
+            # Whoever had the topic before has waited for it, too.
+            grace_seconds=max(0.0, grace - waited),
+            waited_seconds=min(grace, waited),
+        )
+        self._carrier = TopicCarrier(
+            ShardIdentity(outbox_id=mandate.outbox_id, term=mandate.term, shard=lock.slot),
+            rules,
+            TopicProgress(
+                outbox_id=mandate.outbox_id,
+                term=mandate.term,
+                shard=lock.slot,
+                most_bytes=progress_limit(bench.admin, settings),
+            ),
+            compacting=lock.topic in settings.topic_locking.compact_topics,
+        )
+        # Whether all that this process has published under the lock is settled, so that the producer may go on.
+        self._settled = False
+        self._begun = self._renewed = 0.0
+        self._full, self._held = True, ""
+        self._left_out: Wanted = Wanted(buckets=(), rows=0, batch_bytes=0, largest_bytes=0)
+        self._handlers = self._all_handlers()
+        self._steps: dict[type[Effect], AbstractContextManager[None]] = {
+            kind: bench.shard.step(step_name(kind)) for kind in self._handlers
+        }
+
+    def goes_on(self, lock: TopicLock) -> bool:
+        """Whether nobody has held the lock since our last turn, and nothing of it is open."""
+        return self._settled and lock.token == self.lock.token + 1
+
+    def take_turn(self, lock: TopicLock) -> Done | Errored:
+        """Work on the topic until it is drained, its time is up, or it cannot be written to.
+
+        Raises `LockLost` where another process has taken the lock; the errors of both servers as they are.
+        """
+        kept, self._settled = self.goes_on(lock), False
+        self.lock, self._full, self._held = lock, True, ""
+        limits, locking = self._bench.mandate.settings.limits, self._bench.mandate.settings.topic_locking
+        self._left_out = Wanted(
+            buckets=buckets_of(lock.part, lock.parts),
+            rows=_COMPACTED_ROWS if lock.topic in locking.compact_topics else limits.batch_rows,
+            batch_bytes=limits.batch_bytes,
+            largest_bytes=_LARGEST_BYTES,
+        )
+        self._begun = self._renewed = time.monotonic()
+        steps = protocol(self._carrier, recovered=kept)
+        answer: Any = None
+        while True:
+            try:
+                effect = steps.send(answer)
+            except StopIteration:
+                break
+            self._renew()
+            kind = type(effect)
+            with self._steps[kind]:
+                answer = self._handlers[kind](effect)
+        self._settled = not self._held
+        return Errored(self._held) if self._held else Done()
+
+    def close(self) -> None:
+        """Give the producer up."""
+        self._lanes.discard()
+
+    def _all_handlers(self) -> Handlers:
+        recovery = self._recovery.handlers
+        return {
+            **recovery,
+            **self._transactions.handlers,
+            ReadControl: self._checking_lock(recovery[ReadControl]),
+            Recovered: lambda _: self._bench.crash.reach(CrashPoint.RECOVERED),
+            Take: self._take,
+            Settle: self._settle,
+            AwaitSettled: lambda _: True,
+            Hold: self._hold,
+            ReportRejected: self._report_rejected,
+            Lift: lambda effect: self._bench.shard.event("lifted", topic=effect.topic),
+            DiscardReadAhead: lambda _: None,
+        }
+
+    def _checking_lock(self, read: Callable[[ReadControl], Control | None]) -> Callable[[ReadControl], Control | None]:
+        def checked(effect: ReadControl) -> Control | None:
+            control = read(effect)
+            self._bench.locks.require(self.lock)
+            return control
+
+        return checked
+
+    def _renew(self) -> None:
+        """Renew the lock in the middle of a long batch."""
+        seconds = self._bench.mandate.settings.topic_locking.lock_seconds
+        if time.monotonic() - self._renewed > seconds * _RENEWED:
+            self._bench.locks.renew(self.lock)
+            self._renewed = time.monotonic()
+
+    def _take(self, _: Take) -> Batch | None:
+        bench = self._bench
+        over = time.monotonic() - self._begun > _TURN_SECONDS
+        if bench.shard.stopping or self._held or over or not self._full:
+            return None
+        found = bench.marks.mark(self.lock, self._left_out, uuid.uuid4())
+        if not found:
+            return None
+        read = read_of(found)
+        # One that is bounded by bytes may have fewer rows, and more of them wait.
+        self._full = len(found) >= self._left_out.rows or sum(row_sizes(read)) > self._left_out.batch_bytes // 2
+        bench.crash.hold([row[0] for row in found] if bench.crash.watched else ())
+        return Batch(rows=rows_of(read, bench.reserved))
+
+    def _settle(self, effect: Settle) -> None:
+        progress: Any = effect.progress
+        bench, began = self._bench, time.monotonic()
+        point = CrashPoint.RECOVERY_SETTLING if effect.recovering else CrashPoint.SETTLING
+        found = bench.locks.settle(
+            self.lock, fates_of(progress), lambda: bench.crash.reach(point, progress.ids)
+        )  # fmt: skip
+        self._renewed = time.monotonic()
+        if effect.recovering:
+            if found:
+                bench.shard.count("recovered", found)
+        else:
+            bench.meter.settled(time.monotonic() - began)
+        if found < len(progress.ids):
+            self._settlement.require_gone(progress, recovering=effect.recovering)
+            if not effect.recovering:
+                bench.shard.event("gone", rows=len(progress.ids) - found)
+        if not effect.recovering:
+            bench.crash.reach(CrashPoint.SETTLED, progress.ids)
+
+    def _hold(self, effect: Hold) -> None:
+        bench = self._bench
+        bench.shard.event("held", topics=sorted(effect.missing) or [self.lock.topic], of=1, why=effect.why)
+        if self.lock.topic in effect.topics:
+            self._held = effect.why
+            return
+        left_out = self._left_out
+        self._left_out = replace(
+            left_out,
+            hot_keys={*left_out.hot_keys, *effect.streams},
+            in_flight={**left_out.in_flight, **effect.rows, **effect.behind},
+        )
+
+    def _report_rejected(self, effect: ReportRejected) -> None:
+        topics = sorted(effect.topics)
+        self._bench.shard.event("rejected", topics=topics, records=effect.records, why=effect.why)
+
+    def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
+        settings = self._bench.mandate.settings
+        return TransactionalProducer(
+            transactional_id(settings.name, self.lock.slot, lane),
+            {**settings.kafka, **settings.producer, **more},
+            timeouts=BRIEF if brief else TIMEOUTS,
+            make=producer_of(settings.producer_factory),
+        )

@@ -1,0 +1,193 @@
+"""A worker that shares an outbox' topics with others: locks one after another, and works on each in turns.
+
+1. A **round** looks at the locks of all topics with pending rows. A topic that nobody has locked before gets its row.
+2. Each lock that is free is taken, worked on (`turn`), and freed. Topics whose producer this worker has kept come
+   first: a turn at another's costs an `init_transactions` and a recovery.
+3. A topic that errors rests, and the others go on. A lock that was lost meanwhile is left to whoever has it.
+4. A producer that was fenced although the lock is ours was fenced by a process that came too late, and has left: the
+   turn begins anew.
+
+`Superseded` and what somebody has to act on end the worker; a database that is lost ends it too, and it is started
+again.
+"""
+
+import contextlib
+import random
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+
+from thresher.core.errors import Superseded, ThresherError, Trouble
+from thresher.db.control import require_same
+from thresher.db.problem import DatabaseLost
+from thresher.db.topic_locks import LockLost, LockState, LockTerms, TopicLock
+from thresher.delivery.crash_points import CrashPoints
+from thresher.kafka.admin import Admin
+from thresher.kafka.producer_problem import ProducerProblem
+from thresher.kafka.refusal import fenced
+from thresher.relay.names import progress_topic, shard_sessions
+from thresher.relay.reserved_topics import ReservedTopics
+from thresher.relay.settings import Mandate
+from thresher.relay.shard.in_flight import IN_FLIGHT_KEYS
+from thresher.relay.shard.meter import Meter, count_error
+from thresher.relay.store import store_of
+from thresher.relay.topic_lock.slots import Slots
+from thresher.relay.topic_lock.split import require_split
+from thresher.relay.topic_lock.turn import Bench, Done, Errored, Turns
+from thresher.spark.worker.shard import Shard
+
+# Producers that are kept between turns: each has threads and connections of its own.
+_MOST_KEPT = 64
+# A turn is begun anew so often in a row.
+_MOST_FENCES = 3
+
+
+class Worker:
+    """Works for one shard, or for one thread of a program. `close` gives its producers up."""
+
+    def __init__(
+        self, shard: Shard, mandate: Mandate, shuffle: Callable[[list[LockState]], None] = random.shuffle
+    ) -> None:
+        settings = mandate.settings
+        self._shard, self._mandate, self._shuffle = shard, mandate, shuffle
+        application = shard_sessions(settings.name, mandate.term, shard.index)
+        store = store_of(settings)
+        session = shard.enter(closing(store.session(application)))
+        marking = shard.enter(closing(store.session(application, durable=False)))
+        found = session.incarnation()
+        require_same(found.since, mandate.since)
+        self._locks = session.topic_locks()
+        meter = Meter(shard, report=shard.event)
+        shard.note(IN_FLIGHT_KEYS, meter.in_flight.keys)
+        admin = Admin.of(settings.kafka)
+        self._bench = Bench(
+            shard=shard,
+            mandate=mandate,
+            session=session,
+            locks=self._locks,
+            marks=marking.topic_locks(table=found.table),
+            admin=admin,
+            meter=meter,
+            crash=CrashPoints(mandate.hook, shard.index),
+            reserved=ReservedTopics(progress_topic(settings.name), settings.kafka),
+        )
+        self._slots = Slots(admin, progress_topic(settings.name))
+        locking = settings.topic_locking
+        self._terms = LockTerms(
+            owner=str(uuid.uuid4()), relay=settings.name, term=mandate.term, seconds=locking.lock_seconds
+        )
+        self._kept: OrderedDict[str, Turns] = OrderedDict()
+        meter.recovered()
+        shard.event("relaying")
+
+    def round(self) -> None:
+        """Take a turn at every lock that is free."""
+        with self._shard.step("look"):
+            states = self._locks.pending(self._terms.seconds)
+        for state in self._in_order(self._registered(states)):
+            if self._shard.stopping:
+                return
+            lock = self._locks.acquire(state, self._terms)
+            if lock is None:
+                self._require_term()
+            else:
+                self._work(lock)
+
+    def close(self) -> None:
+        """Give all producers up."""
+        while self._kept:
+            self._kept.popitem()[1].close()
+
+    def _registered(self, states: Sequence[LockState]) -> Iterable[LockState]:
+        """Return the locks that can be taken, once each topic has as many as it is split into."""
+        for state in states:
+            parts = self._mandate.settings.topic_locking.split_topics.get(state.topic, 1)
+            if state.token is None:
+                self._locks.register(state.topic, parts)
+                for part in range(parts):
+                    yield LockState(topic=state.topic, part=part, parts=parts, token=0)
+            else:
+                require_split(state.topic, recorded=state.parts, told=parts)
+                if state.free:
+                    yield state
+
+    def _in_order(self, states: Iterable[LockState]) -> list[LockState]:
+        """Return the locks whose producers are kept and may go on, then the others; each in any order."""
+        found = list(states)
+        self._shuffle(found)
+        return sorted(found, key=lambda state: not self._is_warm(state))
+
+    def _is_warm(self, state: LockState) -> bool:
+        kept = self._kept.get(state.name)
+        return kept is not None and kept.lock.token == state.token
+
+    def _require_term(self) -> None:
+        """Raise `Superseded` if no lock can be had because the term is over."""
+        row = self._bench.session.control.read(self._mandate.settings.name)
+        if row is None or row.term != self._mandate.term:
+            raise Superseded("another process has taken over, or settles after a restart of the database")
+
+    def _work(self, lock: TopicLock) -> None:
+        shard = self._shard
+        shard.count("turns")
+        try:
+            outcome = self._turn(lock)
+            if isinstance(outcome, Errored):
+                self._fail(lock, outcome.why)
+            else:
+                self._locks.release(lock)
+        except LockLost:
+            self._drop(lock)
+            shard.count("locks_lost")
+        except BaseException as error:
+            self._drop(lock)
+            if not isinstance(error, DatabaseLost):
+                # So that another process finds it free, or resting, at once.
+                with contextlib.suppress(ThresherError):
+                    self._locks.fail(lock, str(error))
+            raise
+
+    def _turn(self, lock: TopicLock) -> Done | Errored:
+        """Take a turn, again where the producer was fenced and the lock was not lost."""
+        fences = 0
+        while True:
+            try:
+                turns = self._turns_at(lock)
+                outcome = turns.take_turn(lock)
+            except (LockLost, DatabaseLost):
+                raise
+            except (Trouble, ProducerProblem) as error:
+                self._drop(lock)
+                count_error(self._shard, error)
+                self._locks.require(lock)
+                if not fenced(error) or fences == _MOST_FENCES:
+                    return Errored(str(error))
+                fences += 1
+            else:
+                if isinstance(outcome, Errored):
+                    self._drop(lock)
+                return outcome
+
+    def _turns_at(self, lock: TopicLock) -> Turns:
+        """Return what this worker kept of the lock, if it may go on with it, or a fresh start."""
+        kept = self._kept.pop(lock.name, None)
+        if kept is None or not kept.goes_on(lock):
+            if kept is not None:
+                kept.close()
+            self._slots.require(lock.slot)
+            kept = Turns(self._bench, lock)
+        self._kept[lock.name] = kept
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)[1].close()
+        return kept
+
+    def _fail(self, lock: TopicLock, why: str) -> None:
+        self._shard.count("errored_turns")
+        self._shard.event("errored", topic=lock.name, why=why)
+        self._locks.fail(lock, why)
+
+    def _drop(self, lock: TopicLock) -> None:
+        kept = self._kept.pop(lock.name, None)
+        if kept is not None:
+            kept.close()

@@ -1,0 +1,134 @@
+"""A relay by topic locks as a workload of a service: joins the group, and has its topics worked on by shards.
+
+Any number of processes run at once, each unopposed. Leaving the group needs nothing: a lock that is not freed runs out.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from thresher.core.errors import Superseded
+from thresher.relay.leader.alarms import HeldTopics
+from thresher.relay.leader.server_probes import server_probes
+from thresher.relay.leader.shard_marks import ShardMarks
+from thresher.relay.leader.watch import RelayWatch
+from thresher.relay.leader.workload import explain_lock, rows_wait
+from thresher.relay.names import sessions
+from thresher.relay.report.metrics import WORDING
+from thresher.relay.report.status import RelayReport
+from thresher.relay.settings import POLICY, Coordination, Mandate, Settings
+from thresher.relay.store import driver_store_of
+from thresher.relay.topic_lock.joining import join
+from thresher.service.report import Observed
+from thresher.service.workload import Look
+from thresher.spark.pipeline import Pipeline, Step
+from thresher.spark.policy import Policy
+
+_LOOK_SECONDS = 10.0
+_INCARNATION_SECONDS = 1.0
+
+
+class TopicLockWorkload:
+    """One member of a group. `hook` is a function by import path that is called at each crash point: for tests."""
+
+    wording = WORDING
+    preload = ("thresher.relay.topic_lock.steps",)
+
+    def __init__(self, settings: Settings, *, policy: Policy | None = None, hook: str | None = None) -> None:
+        self.settings = settings
+        self._policy, self._hook = policy or POLICY, hook
+
+    @property
+    def name(self) -> str:
+        """The relay's name."""
+        return self.settings.name
+
+    @property
+    def shards(self) -> int:
+        """How many shards it has."""
+        return self.settings.shards
+
+    @property
+    def probes(self) -> Mapping[str, Callable[[], None]]:
+        """How to reach its database and its broker."""
+        return server_probes(self.settings)
+
+    def check(self, *, local: bool) -> None:
+        """Nothing can be known to be wrong before the servers were asked."""
+
+    def take_over(self, term: str, wanted: Callable[[], bool]) -> "TopicLockTerm | None":
+        """Join the group. The term is this member's own; the group's is in the mandate."""
+        mandate = join(self.settings, wanted)
+        return None if mandate is None else TopicLockTerm(term, replace(mandate, hook=self._hook), self._policy)
+
+    def report(self, observed: Observed) -> RelayReport:
+        """Return what the pages add."""
+        return RelayReport(self.settings, observed, ShardMarks(self.settings.name))
+
+
+class TopicLockTerm:
+    """One membership."""
+
+    def __init__(self, id_: str, mandate: Mandate, policy: Policy = POLICY) -> None:
+        self._id, self._mandate, self._policy = id_, mandate, policy
+        self._held = HeldTopics(mandate.settings.name)
+        self._watch: RelayWatch | None = None
+
+    @property
+    def id(self) -> str:
+        """The member's own."""
+        return self._id
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Signals, and work."""
+        settings, config = self._mandate.settings, {"mandate": self._mandate}
+        functions = ("rounds", "work")
+        steps = tuple(Step(function=f"thresher.relay.topic_lock.steps:{each}", config=config) for each in functions)
+        return Pipeline(name=settings.name, shards=settings.shards, steps=steps, policy=self._policy)
+
+    @property
+    def alarms(self) -> Mapping[str, str]:
+        """Topics whose rows wait and why, and what somebody should look at besides."""
+        watch = self._watch
+        return self._held.alarms if watch is None else {**self._held.alarms, **watch.alarms}
+
+    @contextmanager
+    def watch(self) -> Iterator[Sequence[Look]]:
+        """Look at the control row, at the database's incarnation, and at what the guarantees rest on."""
+        with closing(RelayWatch(self._mandate)) as watch:
+            self._watch = watch
+            yield (
+                Look(at="database", run=self.look_at_incarnation, every_seconds=_INCARNATION_SECONDS),
+                *watch.looks,
+            )
+
+    def look_at_incarnation(self) -> None:
+        """Raise `Superseded` if all has to be settled anew: the database was restarted, or the table replaced."""
+        settings = self._mandate.settings
+        name = f"{sessions(settings.name, self._mandate.term)}/i"
+        with closing(driver_store_of(settings, _LOOK_SECONDS).session(name)) as session:
+            since = session.incarnation().since
+        if since != self._mandate.since:
+            raise Superseded("the database or the outbox was restarted or replaced: everything is settled anew first")
+
+    def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
+        """Take in an event of a shard."""
+        self._held.observe(shard, event, fields)
+
+    def work_waits(self) -> bool:
+        """Whether any row is pending."""
+        return rows_wait(self._mandate)
+
+    def explain(self, shard: int, step: str) -> str | None:
+        """Say who holds the lock that a session of the shard waits for, if one does."""
+        del step
+        return explain_lock(self._mandate, shard)
+
+    def taken_back(self) -> bool:
+        """Whether the group goes on, founded anew or about to be: then this member joins it again."""
+        settings = self._mandate.settings
+        with closing(driver_store_of(settings, _LOOK_SECONDS).session(f"{sessions(settings.name)}join")) as session:
+            row = session.control.read(settings.name)
+        return row is not None and row.mode == Coordination.TOPIC_LOCK
