@@ -51,7 +51,9 @@ class LockedPlace(Place):
         eventually(sent, seconds, lambda: f"{self.pending()} rows wait: {dict(backend.counts)} {self.locks()}")
 
     def locks(self) -> list[tuple[Any, ...]]:
-        return self.sql("SELECT topic, locked_by, locked_at, error, retries, token, reason FROM outbox_lock ORDER BY topic")
+        return self.sql(
+            "SELECT topic, locked_by, locked_at, error, retries, token, reason FROM outbox_lock ORDER BY topic"
+        )
 
 
 @pytest.fixture

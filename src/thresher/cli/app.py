@@ -44,6 +44,7 @@ LAZY = {
     "load.",
     "schema": "Print, create or check the outbox table.",
     "dead": "Look at rows that could not be sent; put them back, or drop them.",
+    "topics": "Look at topics that are shared by locks, or split one.",
     "inbox": "Print, create, check or trim the inbox table.",
 }
 

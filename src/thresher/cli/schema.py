@@ -14,8 +14,14 @@ from thresher.cli.options import (
     table_name,
 )
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, out
+from thresher.db.postgres.topic_locks import create_locks, locks_ddl
 from thresher.outbox import Shape, check_schema, create_schema, ddl
 from thresher.relay.names import companions
+
+TopicLock = Annotated[
+    bool,
+    typer.Option("--topic-lock", help="The table of locks and the index that coordination 'topic-lock' needs, too."),
+]
 
 app = typer.Typer(help="Print, create or check the outbox table.", no_args_is_help=True)
 
@@ -28,12 +34,15 @@ def print_ddl(
     relay: Annotated[
         bool, typer.Option("--relay", help="The relay's own tables too, for where it may not make them itself.")
     ] = False,
+    topic_lock: TopicLock = False,
 ) -> None:
     """Print the DDL of the outbox table, for your migrations."""
     name = table_name(outbox, schema)
     emit_text(ddl(name, shape))
     if relay:
         emit_text("\n".join(companions(name, shape)))
+    if topic_lock:
+        emit_text("\n".join(locks_ddl(name, shape)))
 
 
 @app.command()
@@ -42,11 +51,14 @@ def create(
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
+    topic_lock: TopicLock = False,
 ) -> None:
     """Create the outbox table; do nothing if a usable one is there already."""
     name = table_name(outbox, schema)
     with connect(resolve_dsn(ds)) as connection:
         made = create_schema(connection, name, shape)
+        if topic_lock:
+            create_locks(connection, name, shape)
     out.print(f"{name} {'created' if made else 'is there already, and usable'}", markup=False)
 
 

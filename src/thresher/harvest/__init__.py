@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from thresher.db import TableName
     from thresher.election.settings import ElectionKind, ElectionSettings
     from thresher.harvest.configuration import Configuration, load
+    from thresher.harvest.db_backend import start_db_backend
     from thresher.harvest.event import (
         Event,
         LeaderAcquired,
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     )
     from thresher.harvest.harvest import Harvest, State
     from thresher.harvest.problem import HarvestMisused
-    from thresher.relay.settings import Delivery, Limits, Settings
+    from thresher.relay.settings import Coordination, Delivery, Limits, Settings, TopicLocking
+    from thresher.relay.topic_lock.backend import DbBackend
     from thresher.spark.driver.signals import stopped_by_signals
     from thresher.spark.session.settings import SparkOptions
 else:
@@ -30,6 +32,7 @@ else:
         "thresher.db": ("TableName",),
         "thresher.election.settings": ("ElectionKind", "ElectionSettings"),
         "thresher.harvest.configuration": ("Configuration", "load"),
+        "thresher.harvest.db_backend": ("start_db_backend",),
         "thresher.harvest.event": (
             "Event",
             "LeaderAcquired",
@@ -41,7 +44,8 @@ else:
         ),
         "thresher.harvest.harvest": ("Harvest", "State"),
         "thresher.harvest.problem": ("HarvestMisused",),
-        "thresher.relay.settings": ("Delivery", "Limits", "Settings"),
+        "thresher.relay.settings": ("Coordination", "Delivery", "Limits", "Settings", "TopicLocking"),
+        "thresher.relay.topic_lock.backend": ("DbBackend",),
         "thresher.spark.session.settings": ("SparkOptions",),
         "thresher.spark.driver.signals": ("stopped_by_signals",),
     }
@@ -56,6 +60,8 @@ else:
 
 __all__ = [
     "Configuration",
+    "Coordination",
+    "DbBackend",
     "Delivery",
     "ElectionKind",
     "ElectionSettings",
@@ -73,6 +79,8 @@ __all__ = [
     "State",
     "StepHangs",
     "TableName",
+    "TopicLocking",
     "load",
+    "start_db_backend",
     "stopped_by_signals",
 ]

@@ -16,11 +16,11 @@ from thresher.config.kafka_properties import SERVERS
 from thresher.config.loading import Completed, complete, lay_over
 from thresher.config.log_level import LogLevel
 from thresher.core.secrets import Secrets
-from thresher.election.settings import ElectionSettings
+from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.form import KEYS, OF_ELECTION, RelayForm
 from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, keep_partitions, translate
 from thresher.observe.logs import LogFormat
-from thresher.relay.settings import POLICY, Delivery, Limits, Settings
+from thresher.relay.settings import POLICY, Coordination, Delivery, Settings
 from thresher.spark.policy import Policy
 from thresher.spark.session.settings import SparkOptions
 
@@ -121,10 +121,13 @@ def _configuration(completed: Completed[RelayForm]) -> Configuration:
             settling=form.settle,
             poison=form.poison,
             transforms=form.transform,
-            limits=Limits(**{name: getattr(form, name) for name in Limits.__slots__}),
+            limits=form.limits,
+            coordination=form.coordination,
+            topic_locking=form.locking,
         ),
         election=ElectionSettings(
-            kind=form.election,
+            # Whoever runs works: locks decide on what.
+            kind=ElectionKind.NONE if form.coordination is Coordination.TOPIC_LOCK else form.election,
             leader_topic=form.leader_topic,
             leader_group=form.leader_group,
             heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,

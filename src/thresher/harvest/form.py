@@ -5,6 +5,7 @@ that; after a change, `maintenance/configuration_table.py` writes the table anew
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
@@ -13,6 +14,7 @@ from thresher.config.form import (
     SINGLE_VALUE,
     Form,
     KafkaProperties,
+    Properties,
     Rule,
     Texts,
     fill_in,
@@ -22,6 +24,7 @@ from thresher.config.problem import ConfigurationInvalid
 from thresher.config.report import Problem, as_text
 from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand, keys_of
 from thresher.core.errors import InvalidInput, shorten
+from thresher.core.topic_name import is_topic
 from thresher.db import TableName
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
 from thresher.delivery.rules import Poison
@@ -29,7 +32,7 @@ from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.kafka.transactional import GUARDED, properties
 from thresher.outbox.shape import BUCKETS, Shape
 from thresher.relay.names import valid_name
-from thresher.relay.settings import POLICY, Delivery, Limits, Settings, Settling
+from thresher.relay.settings import POLICY, Coordination, Delivery, Limits, Settings, Settling, TopicLocking
 from thresher.service import form as service_form
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.form import POLLS_IN_TIME, ServiceForm
@@ -38,6 +41,11 @@ STATUS = "127.0.0.1:8640"
 _OWN_CLIENT = frozenset({"group.id", "isolation.level", "enable.auto.commit", "enable.partition.eof", "error_cb"})
 _LIMITS = Limits()
 _ELECTION = ElectionSettings()
+_LOCKING = TopicLocking()
+# Keys that mean nothing with the other coordination.
+OF_LOCKING = ("lock_seconds", "rest_seconds", "split_topics", "compact_topics")
+# As many rows as Deimos sends at once.
+_LOCKED_ROWS = 1_000
 _ROWS = 40_000
 # `leader_group` is none of them: it may be a relay's name besides.
 OF_ELECTION = {**service_form.OF_ELECTION, "lease_seconds": ElectionKind.LEASE}
@@ -148,6 +156,33 @@ class _OwnKeys(Form):
         description="Seconds before a failed shard restarts, the first time. The wait doubles each further time, up to "
         f"{POLICY.back_off_most_seconds:g} s, give or take half.",
     )
+    coordination: Coordination = Field(
+        default=Coordination.LEADER,
+        description="How several processes share the outbox. With `leader` one relays and the others stand by; with "
+        "`topic-lock` all of them relay, each the topics that it has locked.",
+    )
+    lock_seconds: float = Field(
+        default=_LOCKING.lock_seconds,
+        ge=1,
+        le=3_600,
+        description="topic-lock: seconds after which the lock of a process that died may be taken, and for which an "
+        "errored topic rests.",
+    )
+    rest_seconds: float = Field(
+        default=_LOCKING.rest_seconds,
+        gt=0,
+        le=60,
+        description="topic-lock: seconds of rest between two rounds over all topics.",
+    )
+    split_topics: Properties = Field(
+        default={},
+        description="topic-lock: topics that are locked in parts by key, each with its number of parts. The number is "
+        "recorded; `thresher topics split` changes it.",
+    )
+    compact_topics: Texts = Field(
+        default=(),
+        description="topic-lock: topics of which only the newest pending message of each key is sent.",
+    )
     election: ElectionKind = Field(
         default=_ELECTION.kind,
         description="The election among relays of one name. `lease` is a row in the database, `neli` a consumer group; "
@@ -186,6 +221,16 @@ class _OwnKeys(Form):
     def _servers(cls, given: dict[str, Any]) -> dict[str, Any]:
         return with_one_name_for_servers(given)
 
+    @field_validator("split_topics")
+    @classmethod
+    def _parts(cls, given: dict[str, Any]) -> dict[str, int]:
+        return {_topic(topic): _number_of_parts(topic, parts) for topic, parts in given.items()}
+
+    @field_validator("compact_topics")
+    @classmethod
+    def _topics(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(_topic, topics))
+
     @field_validator("transform")
     @classmethod
     def _paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -201,6 +246,20 @@ class _OwnKeys(Form):
         return TableName(table=self.outbox, schema=self.schema_)
 
 
+def _topic(name: str) -> str:
+    if not is_topic(name):
+        raise ValueError(f"{shorten(name)} cannot be a topic's name")
+    return name
+
+
+def _number_of_parts(topic: str, parts: Any) -> int:
+    # A flag gives text.
+    number = int(parts) if isinstance(parts, str) and parts.isascii() and parts.isdigit() else parts
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= BUCKETS:
+        raise ValueError(f"{topic}: 1 to {BUCKETS} parts are possible, not {shorten(parts)}")
+    return number
+
+
 class RelayForm(ServiceForm, _OwnKeys):
     """Every key of a relay: its own, and those of every process."""
 
@@ -208,6 +267,19 @@ class RelayForm(ServiceForm, _OwnKeys):
     def identity(self) -> str:
         """The relay's name: its own, or that of its group; never that of a host, a process or a program."""
         return self.name or self.leader_group or ""
+
+    @property
+    def locking(self) -> TopicLocking:
+        """How topics are locked."""
+        return TopicLocking(**{key: getattr(self, key) for key in OF_LOCKING})
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds of a batch: smaller ones where topics are locked, unless a number was given."""
+        limits = Limits(**{name: getattr(self, name) for name in Limits.__slots__})
+        if self.coordination is Coordination.TOPIC_LOCK and "batch_rows" not in self.model_fields_set:
+            return replace(limits, batch_rows=_LOCKED_ROWS)
+        return limits
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
@@ -235,7 +307,10 @@ def check_settings(settings: Settings) -> None:
         "poison": settings.poison,
         "transform": settings.transforms,
         **{name: getattr(settings.limits, name) for name in Limits.__slots__},
+        "coordination": settings.coordination,
     }
+    if settings.topic_locking != TopicLocking():
+        given |= {key: getattr(settings.topic_locking, key) for key in OF_LOCKING}
     if settings.producer_factory is not None:
         # The properties may be the factory's own.
         given["producer"] = {}
@@ -264,6 +339,21 @@ def _settles_its_shape(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Proble
         yield "settle", "goharvest's table has no column for a dispatched time; use 'delete'"
 
 
+def _locks_topics(form: RelayForm, given: Mapping[str, Any]) -> Iterator[Problem]:
+    if form.coordination is Coordination.LEADER:
+        for key in OF_LOCKING:
+            if key in given:
+                yield key, "it means nothing with coordination 'leader': leave it out, or say 'topic-lock'"
+        return
+    if form.delivery is Delivery.AT_LEAST_ONCE:
+        yield "delivery", "topic-lock sends each batch as one Kafka transaction: 'exactly-once' is what it promises"
+    if form.transform:
+        yield "transform", "topic-lock takes none: a transform may send the rows of one topic to another's, out of turn"
+    for key in ("election", *OF_ELECTION):
+        if key in given:
+            yield key, "topic-lock has no election: leave it out"
+
+
 _KAFKA = KafkaSections(
     sections=("kafka", "producer"),
     guarded=GUARDED | _OWN_CLIENT,
@@ -274,6 +364,7 @@ _RULES = (
     Rule(frozenset({"name", "leader_group"}), _has_a_name),
     Rule(frozenset({"outbox", "schema"}), _has_a_table),
     Rule(frozenset({"shape", "settle"}), _settles_its_shape),
+    Rule(frozenset({"coordination", "delivery", "transform", "election", *OF_LOCKING, *OF_ELECTION}), _locks_topics),
     service_form.elects_as_told(OF_ELECTION),
     POLLS_IN_TIME,
     *_KAFKA.rules,

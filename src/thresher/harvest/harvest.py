@@ -18,8 +18,9 @@ from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.form import check_settings
 from thresher.harvest.problem import HarvestMisused
 from thresher.relay.leader.workload import RelayWorkload
-from thresher.relay.settings import Settings
+from thresher.relay.settings import Coordination, Settings
 from thresher.relay.shard.in_flight import IN_FLIGHT_KEYS, MOST_KEYS
+from thresher.relay.topic_lock.workload import TopicLockWorkload
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.problem import ServiceMisused
 from thresher.service.service import Service, State
@@ -57,11 +58,16 @@ class Harvest(Service):
                 f"spark= takes SparkOptions, not {shorten(spark)}: the program's own SparkContext is used by itself"
             )
         self.settings = settings
+        by_locks = settings.coordination is Coordination.TOPIC_LOCK
+        if by_locks and election is not None and not _is_none(election):
+            raise HarvestMisused("election= means nothing with coordination 'topic-lock': all processes work at once")
         chosen = election if election is not None else ElectionSettings()
+        if by_locks:
+            chosen = ElectionSettings(kind=ElectionKind.NONE)
         super().__init__(
-            RelayWorkload(settings, policy=policy, hook=hook),
+            (TopicLockWorkload if by_locks else RelayWorkload)(settings, policy=policy, hook=hook),
             election=partial(_competitor, settings, chosen),
-            alone=isinstance(chosen, ElectionSettings) and chosen.kind is ElectionKind.NONE,
+            alone=_is_none(chosen),
             spark=spark,
             logger=logger,
             metrics_seconds=metrics_seconds,
@@ -98,6 +104,10 @@ class Harvest(Service):
     def _check(self) -> None:
         check_settings(self.settings)
         super()._check()
+
+
+def _is_none(election: ElectionSettings | Leadership) -> bool:
+    return isinstance(election, ElectionSettings) and election.kind is ElectionKind.NONE
 
 
 def _competitor(settings: Settings, election: ElectionSettings | Leadership) -> Leadership:

@@ -1,6 +1,6 @@
 """What can go wrong between relays. Each class says by its type whether a retry can help."""
 
-from thresher.core.errors import PipelineProblem
+from thresher.core.errors import PipelineProblem, Trouble
 
 
 class OtherCoordination(PipelineProblem):
@@ -9,3 +9,7 @@ class OtherCoordination(PipelineProblem):
 
 class OtherSplit(PipelineProblem):
     """A topic is locked in another number of parts than this relay was told."""
+
+
+class TopicBusy(Trouble):
+    """A topic's lock was not to be had in time."""

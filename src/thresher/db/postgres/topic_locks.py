@@ -11,6 +11,7 @@ from psycopg.pq import Format
 from thresher.db.names import TableName
 from thresher.db.outbox_store import Fates, PendingRow, Wanted
 from thresher.db.postgres.arrays import bigint_array
+from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.control import control_table
 from thresher.db.postgres.cursor import BigintArray, OwnCursor
 from thresher.db.postgres.head_queries import TOPIC, bounded_query, require_same_table, topic_head_query
@@ -55,6 +56,16 @@ def locks_ddl(outbox: TableName, shape: Shape) -> list[str]:
         f"{statement('topic_lock_upgrade', locks=locks).strip()};",
         f"CREATE INDEX ON {outbox.quoted()} ({TOPIC[shape]}, id){where};",
     ]
+
+
+def create_locks(connection: psycopg.Connection[Any], outbox: TableName, shape: Shape) -> None:
+    """Create the table of locks, and the index that topics are found by, where they are missing. The caller commits."""
+    relation = read_relation(connection, outbox)
+    *tables, index = locks_ddl(outbox, shape)
+    indexes = () if relation is None else relation.indexes
+    there = any(each.columns[:2] == (TOPIC[shape], "id") for each in indexes)
+    for each in tables if there else [*tables, index]:
+        OwnCursor(connection).execute(each.encode())
 
 
 class PostgresTopicLocks:

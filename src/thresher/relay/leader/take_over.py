@@ -181,7 +181,7 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
     ours, theirs = False, ""
     for partition in range(found.partitions):
         # Before anything is fenced: the rightful owner must not notice.
-        with ProgressLog.of(_seal(settings, row, partition), row.outbox_id, settings.kafka) as log:
+        with ProgressLog.of(seal_of(settings, row, partition), row.outbox_id, settings.kafka) as log:
             ours |= log.last() is not None
         if log.other_outbox is not None:
             theirs = f"belongs to another outbox ({log.other_outbox}, this is {row.outbox_id})"
@@ -196,7 +196,8 @@ def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicF
     return found
 
 
-def _seal(settings: Settings, row: ControlRow, partition: int) -> Seal:
+def seal_of(settings: Settings, row: ControlRow, partition: int) -> Seal:
+    """Return the seal of a partition of the progress topic."""
     return Seal(secret=row.secret, topic=progress_topic(settings.name), partition=partition)
 
 
@@ -221,7 +222,7 @@ def _settle_layout(session: StoreSession, settings: Settings, row: ControlRow, s
     settlement = Settlement(session.settlement)
     now = session.incarnation()
     for shard in range(shards):
-        with _fenced(settings, _seal(settings, row, shard), row.outbox_id, ServerClock(now.now)) as log:
+        with fenced_log(settings, seal_of(settings, row, shard), row.outbox_id, ServerClock(now.now)) as log:
             last = log.last()
             if last is None:
                 continue
@@ -231,7 +232,7 @@ def _settle_layout(session: StoreSession, settings: Settings, row: ControlRow, s
                     settlement.require_gone(each, recovering=True)
 
 
-def _fenced(settings: Settings, seal: Seal, outbox_id: str, clock: ServerClock) -> ProgressLog:
+def fenced_log(settings: Settings, seal: Seal, outbox_id: str, clock: ServerClock) -> ProgressLog:
     """Fence whoever may write for a shard, with the lane whose claim counts, and return the log of what was written."""
     claim = Claim(lane=0, claimant=str(uuid.uuid4()))
     for _ in range(LANES + 1):

@@ -1,6 +1,6 @@
 """Relays by topic locks in threads of the application's own process, or of a small one: no Spark, no Java.
 
-`start_db_backend` is Deimos' name for it. Each thread is a worker, as a Spark task is. One more thread joins the group,
+Each thread is a worker, as a Spark task is. One more thread joins the group,
 watches it, and starts the workers again after trouble; it ends when told to, or for what somebody has to act on.
 """
 
@@ -28,13 +28,6 @@ logger = logging.getLogger(__name__)
 # Between two looks at the group; and after trouble, the first time and at most.
 _LOOK_SECONDS = 0.2
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 5.0
-
-
-def start_db_backend(settings: Settings, *, threads: int = 2, hook: str | None = None) -> "DbBackend":
-    """Start so many workers in threads, and return them running. `stop` ends them in good order."""
-    backend = DbBackend(settings, threads=threads, hook=hook)
-    backend.start()
-    return backend
 
 
 class DbBackend:

@@ -1,0 +1,89 @@
+"""`thresher topics`: how the topics of an outbox stand that relays share by locks, and into how many parts each is."""
+
+import os
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from thresher.cli.output import AsJson, emit_json, hide, note, out, table
+
+if TYPE_CHECKING:
+    from thresher.relay.settings import Settings
+
+app = typer.Typer(
+    help="Look at topics that are shared by locks (coordination: topic-lock), or split one.", no_args_is_help=True
+)
+
+File = Annotated[Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="The relay's YAML file.")]
+_MOST_TOPICS = 1_000
+
+
+@app.command("list")
+def list_topics(config: File = None, as_json: AsJson = False) -> None:
+    """List topics that have pending rows, are locked, or rest after an error; the longest wait first."""
+    from thresher.relay.names import sessions  # noqa: PLC0415
+    from thresher.relay.store import driver_store_of  # noqa: PLC0415
+
+    settings = _settings(config)
+    with closing(driver_store_of(settings).session(f"{sessions(settings.name)}cli", locate=True)) as session:
+        locks = session.topic_locks()
+        locks.create()
+        found = locks.figures(_MOST_TOPICS)
+    if as_json:
+        emit_json({"topics": [asdict(each) for each in found]})
+        return
+    table(
+        "Topics",
+        ["topic", "parts", "pending", "waits", "locked", "errored", "retries", "reason"],
+        [
+            [
+                each.topic,
+                str(each.parts),
+                f"{each.pending:,}" if each.exact else f"over {each.pending - 1:,}",
+                "" if each.oldest_seconds is None else f"{each.oldest_seconds:.1f} s",
+                str(each.locked),
+                str(each.errored),
+                str(each.retries),
+                each.reason or "",
+            ]
+            for each in found
+        ],
+    )
+
+
+@app.command()
+def split(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    parts: Annotated[int, typer.Argument(help="Into how many parts, by key.", min=1, max=64)],
+    config: File = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the topic's locks.", min=0)] = 60.0,
+) -> None:
+    """Lock a topic in another number of parts, for all relays of the outbox.
+
+    The topic's locks are taken, and what was published is settled, before the number changes. Then relays that were
+    told the old number end, and say so: change split_topics in their configuration and start them again.
+    """
+    from thresher.core.errors import InvalidInput, shorten  # noqa: PLC0415
+    from thresher.core.topic_name import is_topic  # noqa: PLC0415
+    from thresher.relay.topic_lock.split import change_split  # noqa: PLC0415
+
+    if not is_topic(topic):
+        raise InvalidInput(f"{shorten(topic)} cannot be a topic's name")
+    before = change_split(_settings(config), topic, parts, wait_seconds=wait)
+    was = f", and was in {before}" if before not in {0, parts} else ""
+    out.print(f"topic {topic} is locked in {parts} part{'s' * (parts > 1)}{was}", markup=False)
+
+
+def _settings(config: Path | None) -> "Settings":
+    from thresher.core.errors import InvalidInput  # noqa: PLC0415
+    from thresher.harvest.configuration import load  # noqa: PLC0415
+    from thresher.relay.settings import Coordination  # noqa: PLC0415
+
+    loaded = load(config, {}, os.environ, warn=note)
+    hide(loaded.secrets.mask)
+    if loaded.settings.coordination is not Coordination.TOPIC_LOCK:
+        raise InvalidInput("this relay has a leader: only one with 'coordination: topic-lock' has locks of topics")
+    return loaded.settings

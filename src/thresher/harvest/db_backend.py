@@ -1,0 +1,26 @@
+"""`start_db_backend`: Deimos' name for workers that relay an outbox in threads of a program, by topic locks."""
+
+from dataclasses import replace
+
+from thresher.core.errors import shorten
+from thresher.harvest.form import check_settings
+from thresher.harvest.problem import HarvestMisused
+from thresher.relay.settings import Coordination, Settings
+from thresher.relay.topic_lock.backend import DbBackend
+
+_MOST_THREADS = 64
+
+
+def start_db_backend(settings: Settings, *, threads: int = 2) -> DbBackend:
+    """Start so many workers in threads, without Spark, and return them running. `stop` ends them in good order.
+
+    Any number of processes may do so for one outbox, with the same settings, and relays with `coordination: topic-lock`
+    beside them. Raises `ConfigurationInvalid` for settings that cannot work, and starts nothing.
+    """
+    if isinstance(threads, bool) or not 1 <= threads <= _MOST_THREADS:
+        raise HarvestMisused(f"threads={shorten(threads)}: a number from 1 to {_MOST_THREADS} is needed")
+    told = replace(settings, coordination=Coordination.TOPIC_LOCK)
+    check_settings(told)
+    backend = DbBackend(told, threads=threads)
+    backend.start()
+    return backend
