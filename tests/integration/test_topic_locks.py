@@ -1,59 +1,34 @@
 """Relays that share an outbox by topic locks, on real servers: workers in threads, without Spark."""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
-import psycopg
 import pytest
+from confluent_kafka import Message as Record
 
 from tests.processes import eventually
-from tests.relay.relaying import RELAYED_SECONDS, Place
-from thresher.db.postgres.topic_locks import locks_ddl
+from tests.relay.locked_place import HOOK, LockedPlace, seen, standing_at
+from tests.relay.relaying import taken_over
+from thresher.db.outbox_store import Fates, Wanted
+from thresher.db.problem import DatabaseRefused
+from thresher.db.topic_locks import LockLost
+from thresher.delivery.crash_points import CrashPoint
+from thresher.delivery.problem import ForeignProgress
 from thresher.devstack.stack import Stack
+from thresher.kafka.transactional import TransactionalProducer
 from thresher.outbox import Message
-from thresher.relay.settings import TopicLocking
+from thresher.relay.names import progress_topic, sessions, transactional_id
+from thresher.relay.problem import OtherCoordination, OtherSplit
+from thresher.relay.settings import Settling
+from thresher.relay.store import store_of
 from thresher.relay.topic_lock.backend import DbBackend
+from thresher.relay.topic_lock.joining import join
+from thresher.relay.topic_lock.split import change_split
 
-Places = Callable[..., "LockedPlace"]
-
-
-class LockedPlace(Place):
-    """An outbox with what topic locks need."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            for statement in locks_ddl(self.table, self.shape):
-                connection.execute(statement.encode())
-
-    @contextmanager
-    def backend(self, *, threads: int = 2, **changes: Any) -> Iterator[DbBackend]:
-        locking = {"rest_seconds": 0.05, **changes.pop("locking", {})}
-        limits = {"batch_rows": 100, **changes.pop("limits", {})}
-        settings = self.settings(topic_locking=TopicLocking(**locking), limits=limits, **changes)
-        with DbBackend(settings, threads=threads) as backend:
-            yield backend
-
-    def topics(self, count: int) -> list[str]:
-        names = [f"{self.prefix}t{number}" for number in range(count)]
-        for name in names:
-            self.admin.create_topic(name, partitions=2)
-        return names
-
-    def until_sent(self, backend: DbBackend, seconds: float = RELAYED_SECONDS) -> None:
-        def sent() -> bool:
-            if backend.error is not None:
-                raise backend.error
-            return self.pending() == 0
-
-        eventually(sent, seconds, lambda: f"{self.pending()} rows wait: {dict(backend.counts)} {self.locks()}")
-
-    def locks(self) -> list[tuple[Any, ...]]:
-        return self.sql(
-            "SELECT topic, locked_by, locked_at, error, retries, token, reason FROM outbox_lock ORDER BY topic"
-        )
+Places = Callable[..., LockedPlace]
 
 
 @pytest.fixture
@@ -64,18 +39,387 @@ def place(stack: Stack, dsn: str, topic_prefix: str) -> Places:
     return make
 
 
+def numbers(records: Sequence[Record]) -> list[int]:
+    return [int(record.value() or b"") for record in records]
+
+
+def require_order(records: Sequence[Record]) -> None:
+    """See that the numbers in the values rise within each topic and key."""
+    for stream in {(record.topic(), record.key()) for record in records}:
+        own = numbers([record for record in records if (record.topic(), record.key()) == stream])
+        assert own == sorted(own), stream
+
+
+def ended(backend: DbBackend, seconds: float = 60.0) -> BaseException | None:
+    """Wait for the end of a backend, and return what it ended with, which is not raised again."""
+    eventually(lambda: not backend.running, seconds)
+    error, backend.error = backend.error, None
+    return error
+
+
 def test_rows_of_all_topics_arrive_once_and_in_order(place: Places) -> None:
     at = place()
     topics = at.topics(5)
     at.stash(*(Message(topic=topics[n % 5], key=f"k{n % 7}", value=str(n)) for n in range(2_000)))
-    began = time.monotonic()
     with at.backend() as backend:
         at.until_sent(backend)
-        print("took", time.monotonic() - began, dict(backend.counts))
     found = at.read(2_000, *topics)
-    assert sorted(int(message.value()) for message in found) == list(range(2_000))
-    for topic in topics:
-        for key in {message.key() for message in found}:
-            numbers = [int(m.value()) for m in found if m.key() == key and m.topic() == topic]
-            assert numbers == sorted(numbers)
-    assert all(by is None and not error for _, by, _, error, *_ in at.locks())
+    assert sorted(numbers(found)) == list(range(2_000))
+    require_order(found)
+    assert all(not lock["locked_by"] and not lock["error"] for lock in at.locks().values())
+    assert all(lock["last_processed_at"] for lock in at.locks().values())
+
+
+def test_a_worker_goes_on_with_its_producer_while_nobody_else_held_the_lock(place: Places) -> None:
+    at = place()
+    with at.backend(threads=1, hook=HOOK) as backend:
+        for n in range(5):
+            at.stash(Message(topic=at.topic, key="k", value=str(n)))
+            at.until_sent(backend)
+        assert seen(CrashPoint.RECOVERY_FENCED) == 1
+        with at.locking() as locks:
+            lock = at.take(locks, at.topic)
+            assert lock is not None
+            locks.release(lock)
+        at.stash(Message(topic=at.topic, key="k", value="5"))
+        at.until_sent(backend)
+        assert seen(CrashPoint.RECOVERY_FENCED) == 2
+    assert numbers(at.read(6)) == list(range(6))
+
+
+def test_an_errored_topic_rests_and_the_others_go_on(place: Places) -> None:
+    at = place()
+    missing = f"{at.prefix}missing"
+    at.stash(Message(topic=missing, key="k", value="0"), Message(topic=at.topic, key="k", value="1"))
+    with at.backend(limits={"grace_seconds": 3600.0}) as backend:
+        at.until(backend, lambda: at.locks().get(missing, {}).get("error"))
+        resting = at.locks()[missing]
+        assert resting["locked_by"] is None
+        assert resting["retries"] == 1
+        assert resting["reason"]
+        at.stash(Message(topic=at.topic, key="k", value="2"))
+        at.until(backend, lambda: at.pending() == 1)
+        # It rests: nobody has touched it since.
+        assert at.locks()[missing]["token"] == resting["token"]
+    assert numbers(at.read(2)) == [1, 2]
+
+
+def test_rows_of_a_topic_that_stays_away_are_dead_after_the_grace_of_all(place: Places) -> None:
+    at = place()
+    missing = f"{at.prefix}missing"
+    at.stash(Message(topic=missing, key="k", value="0"))
+    with at.backend(limits={"grace_seconds": 1.0}, locking={"lock_seconds": 1.0}) as backend:
+        at.until_sent(backend)
+        at.until(backend, lambda: not at.locks()[missing]["error"] and not at.locks()[missing]["locked_by"])
+    ((_, kind, reason, *_),) = at.dead()
+    assert kind == "no-topic"
+    assert "for 1 s" in reason
+    assert at.locks()[missing]["retries"] == 0
+
+
+@pytest.mark.parametrize("point", [CrashPoint.FLUSHED, CrashPoint.COMMITTED, CrashPoint.SETTLING])
+def test_a_worker_whose_lock_was_taken_changes_nothing(place: Places, point: CrashPoint) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
+    with standing_at(point) as hold, at.backend(threads=1, hook=HOOK) as slow:
+        assert hold.arrived.wait(60)
+        # Its lock runs out, and another process takes it.
+        at.sql("UPDATE outbox_lock SET locked_at = locked_at - interval '2 minutes' WHERE locked_by IS NOT NULL")
+        if point is CrashPoint.SETTLING:
+            # It holds the lock's row until its session ends.
+            at.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'thresher/%'")
+        with at.backend(threads=1) as quick:
+            at.until_sent(quick)
+            assert quick.counts.get("recovered", 0) == (0 if point is CrashPoint.FLUSHED else 10)
+            token = at.locks()[at.topic]["token"]
+            hold.go.set()
+            if point is not CrashPoint.SETTLING:
+                eventually(lambda: slow.counts.get("locks_lost"), 60)
+            assert at.locks()[at.topic]["token"] == token
+            at.stash(Message(topic=at.topic, key="k", value="10"))
+            at.until_sent(quick)
+    assert numbers(at.read(11)) == list(range(11))
+
+
+def test_a_producer_that_was_fenced_too_late_begins_its_turn_anew(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
+    settings = at.locked_settings()
+    with standing_at(CrashPoint.FLUSHED) as hold, at.backend(threads=1, hook=HOOK) as backend:
+        assert hold.arrived.wait(60)
+        # As a process does that had the lock before, and has not noticed yet that it lost it.
+        late = TransactionalProducer(transactional_id(settings.name, at.locks()[at.topic]["slot"]), settings.kafka)
+        late.init(progress_topic(settings.name))
+        late.discard()
+        hold.go.set()
+        at.until_sent(backend)
+        assert not at.locks()[at.topic]["error"]
+    assert numbers(at.read(10)) == list(range(10))
+
+
+def test_a_lock_is_not_taken_under_a_term_that_is_over(place: Places) -> None:
+    at = place()
+    mandate = join(at.locked_settings())
+    assert mandate is not None
+    with at.locking() as locks:
+        locks.register(at.topic, 1)
+        at.sql("UPDATE thresher_relay SET term = gen_random_uuid()")
+        lock = at.take(locks, at.topic)
+        assert lock is not None
+        locks.release(lock)
+        at.sql("UPDATE thresher_relay SET term = gen_random_uuid()")
+    with at.backend(threads=1) as backend:
+        # A worker of an older term finds no lock, and joins again.
+        at.stash(Message(topic=at.topic, key="k", value="1"))
+        at.until_sent(backend)
+        at.sql("UPDATE thresher_relay SET term = gen_random_uuid(), settled_on = NULL")
+        at.stash(Message(topic=at.topic, key="k", value="2"))
+        at.until_sent(backend)
+    assert numbers(at.read(2)) == [1, 2]
+
+
+def test_the_token_is_checked_by_every_change(place: Places) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    assert join(at.locked_settings()) is not None
+    with at.locking() as locks:
+        locks.register(at.topic, 1)
+        old = at.take(locks, at.topic, owner="old")
+        assert old is not None
+        assert at.take(locks, at.topic, owner="new") is None
+        new = at.take(locks, at.topic, owner="new", seconds=0.0)
+        assert new is not None
+        assert new.token == old.token + 1
+        before = at.locks()
+        ((id_, moment),) = at.sql("SELECT id, (extract(epoch FROM create_time) * 1000000)::bigint FROM outbox")
+        wanted = Wanted(buckets=range(64), rows=10, batch_bytes=10_000, largest_bytes=10_000)
+        for change in (
+            lambda: locks.require(old),
+            lambda: locks.renew(old),
+            lambda: locks.release(old),
+            lambda: locks.fail(old, "why"),
+            lambda: locks.mark(old, wanted, uuid.uuid4()),
+            lambda: locks.settle(old, Fates(ids=[id_], create_times=[moment])),
+            lambda: locks.split(at.topic, 4, [old]),
+        ):
+            with pytest.raises(LockLost):
+                change()
+        assert at.locks() == before
+        assert at.sql("SELECT leader_id FROM outbox") == [(None,)]
+        session_id = uuid.uuid4()
+        assert [row[0] for row in locks.mark(new, wanted, session_id)] == [id_]
+        assert at.sql("SELECT leader_id FROM outbox") == [(session_id,)]
+        assert locks.settle(new, Fates(ids=[id_], create_times=[moment])) == 1
+        assert at.pending() == 0
+
+
+def test_deimos_errored_lock_without_a_time_can_be_taken(place: Places) -> None:
+    at = place()
+    assert join(at.locked_settings()) is not None
+    with at.locking() as locks:
+        locks.register(at.topic, 1)
+        at.sql("UPDATE outbox_lock SET error = true, locked_by = NULL, locked_at = NULL")
+        assert at.take(locks, at.topic) is not None
+
+
+def test_of_a_compacted_topic_only_the_newest_of_each_key_is_sent(place: Places) -> None:
+    at = place()
+    at.stash(
+        *(Message(topic=at.topic, key=f"k{n % 3}", value=str(n)) for n in range(300)),
+        *(Message(topic=at.topic, value=str(n)) for n in range(300, 303)),
+    )
+    with at.backend(threads=1, locking={"compact_topics": (at.topic,)}) as backend:
+        at.until_sent(backend)
+        assert backend.counts["filtered"] == 297
+    assert sorted(numbers(at.read(6))) == [297, 298, 299, 300, 301, 302]
+
+
+def test_of_a_compacted_key_the_newest_that_can_be_sent_is(place: Places) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="1"), Message(topic=at.topic, key="k", value="2"))
+    at.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES (%s, 'k', repeat('x', 2000000)::bytea)",
+        at.topic,
+    )
+    with at.backend(threads=1, locking={"compact_topics": (at.topic,)}) as backend:
+        at.until_sent(backend)
+    assert numbers(at.read(1)) == [2]
+    assert [kind for _, kind, *_ in at.dead()] == ["too-large"]
+
+
+def test_too_large_a_message_is_dead_alone(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(20)))
+    at.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES (%s, 'k', repeat('x', 2000000)::bytea)",
+        at.topic,
+    )
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(20, 40)))
+    with at.backend(threads=1) as backend:
+        at.until_sent(backend)
+    assert numbers(at.read(40)) == list(range(40))
+    assert [kind for _, kind, *_ in at.dead()] == ["too-large"]
+
+
+def test_rows_are_stamped_where_that_is_their_end(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(250)))
+    with at.backend(threads=1, settling=Settling.STAMP) as backend:
+        at.until_sent(backend)
+    assert at.sql("SELECT count(*), count(dispatched_time) FROM outbox") == [(250, 250)]
+    assert numbers(at.read(250)) == list(range(250))
+
+
+def test_a_split_topic_is_worked_on_in_parts_and_each_key_in_order(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key=f"k{n % 50}", value=str(n)) for n in range(1_000)))
+    with at.backend(threads=3, locking={"split_topics": {at.topic: 4}}) as backend:
+        at.until_sent(backend)
+    found = at.read(1_000)
+    require_order(found)
+    assert sorted(numbers(found)) == list(range(1_000))
+    assert set(at.locks()) == {at.topic, *(f"{at.topic}#{part}" for part in range(4))}
+    # All four had work, each under its own slot.
+    assert len({at.locks()[f"{at.topic}#{part}"]["slot"] for part in range(4)}) == 4
+
+
+def test_another_split_is_refused_until_it_is_changed_for_all(place: Places) -> None:
+    at = place()
+    four, two = {"split_topics": {at.topic: 4}}, {"split_topics": {at.topic: 2}}
+    at.stash(*(Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(100)))
+    with at.backend(locking=four) as backend:
+        at.until_sent(backend)
+        with pytest.raises(OtherSplit, match="4 parts"):
+            join(at.locked_settings(locking=two))
+        # While workers are at work.
+        at.stash(*(Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(100, 200)))
+        assert change_split(at.locked_settings(locking=four), at.topic, 2, wait_seconds=60) == 4
+        at.stash(*(Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(200, 300)))
+        assert isinstance(ended(backend), OtherSplit)
+    with at.backend(locking=two) as backend:
+        at.until_sent(backend)
+    found = at.read(300)
+    require_order(found)
+    assert Counter(numbers(found)) == Counter(range(300))
+
+
+def test_what_a_killed_part_published_is_settled_before_the_split_changes(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(40)))
+    with standing_at(CrashPoint.COMMITTED) as hold, at.backend(threads=1, hook=HOOK) as backend:
+        assert hold.arrived.wait(60)
+        # It was killed here, and its lock has run out.
+        at.sql("UPDATE outbox_lock SET locked_at = locked_at - interval '2 minutes' WHERE locked_by IS NOT NULL")
+        assert change_split(at.locked_settings(), at.topic, 3, wait_seconds=60) == 1
+        assert at.pending() == 0
+        hold.go.set()
+        at.stash(Message(topic=at.topic, key="k1", value="40"))
+        assert isinstance(ended(backend), OtherSplit)
+    assert at.pending() == 1
+    assert sorted(numbers(at.read(40))) == list(range(40))
+
+
+def test_leader_and_topic_locks_refuse_each_other_while_one_runs(place: Places) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    with at.backend(threads=1) as backend:
+        at.until_sent(backend)
+        with pytest.raises(OtherCoordination, match="locks topics"):
+            taken_over(at.settings())
+    mandate = taken_over(at.settings(shards=1))
+    with mandate_session(at, mandate.term), pytest.raises(OtherCoordination, match="has a leader"):
+        join(at.locked_settings())
+    assert join(at.locked_settings()) is not None
+
+
+def mandate_session(at: LockedPlace, term: str) -> Any:
+    """Open a session as a leader of this term has one."""
+    return closing(store_of(at.settings()).session(f"{sessions(at.settings().name, term)}/0"))
+
+
+def test_a_switch_to_a_leader_settles_what_a_lost_worker_published(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
+    with standing_at(CrashPoint.COMMITTED) as hold, at.backend(threads=1, hook=HOOK) as backend:
+        assert hold.arrived.wait(60)
+        # The process is cut off from its database, and taken for dead.
+        end_sessions = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'thresher/%'"
+        backend.request_stop()
+        at.sql(end_sessions)
+        taken_over(at.settings(shards=1))
+        assert at.pending() == 0
+        hold.go.set()
+    assert numbers(at.read(10)) == list(range(10))
+
+
+def test_a_table_that_was_emptied_is_settled_anew_before_any_row_is_read(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
+    with at.backend() as backend:
+        at.until_sent(backend)
+        ((first,),) = at.sql("SELECT term FROM thresher_relay")
+        # Another file: to a worker, it might be a restored table.
+        at.sql("TRUNCATE outbox")
+        at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10, 20)))
+        at.until_sent(backend)
+        ((second,),) = at.sql("SELECT term FROM thresher_relay")
+        assert first != second
+    assert numbers(at.read(20)) == list(range(20))
+
+
+def test_rows_that_a_restored_table_brings_back_are_not_sent_again(place: Places) -> None:
+    at = place()
+    topics = at.topics(3)
+    at.stash(*(Message(topic=topics[n % 3], key="k", value=str(n)) for n in range(30)))
+    at.sql("CREATE TABLE backup AS SELECT id, create_time, kafka_topic, kafka_key, kafka_value FROM outbox")
+    with at.backend() as backend:
+        at.until_sent(backend)
+    at.sql("TRUNCATE outbox")
+    at.sql("TRUNCATE outbox_lock")
+    at.sql(
+        "INSERT INTO outbox (id, create_time, kafka_topic, kafka_key, kafka_value) OVERRIDING SYSTEM VALUE "
+        "SELECT * FROM backup"
+    )
+    with at.backend() as backend:
+        at.until_sent(backend)
+    assert sorted(numbers(at.read(30, *topics))) == list(range(30))
+
+
+def test_without_the_index_it_is_refused_with_the_remedy(place: Places) -> None:
+    at = place()
+    ((index,),) = at.sql(
+        "SELECT indexname FROM pg_indexes WHERE tablename = 'outbox' AND indexdef LIKE '%kafka_topic%'"
+    )
+    at.sql(f'DROP INDEX "{index}"')
+    with pytest.raises(DatabaseRefused, match="CREATE INDEX"):
+        join(at.locked_settings())
+
+
+def test_a_leader_of_another_name_is_refused_as_ever(place: Places) -> None:
+    at = place()
+    assert join(at.locked_settings()) is not None
+    with pytest.raises(ForeignProgress, match="relayed under the name"):
+        taken_over(at.settings(name=f"{at.prefix}other"))
+
+
+def test_figures_tell_of_pending_rows_locks_and_errors_by_topic(place: Places) -> None:
+    at = place()
+    topics = at.topics(3)
+    at.stash(*(Message(topic=topics[n % 2], key="k", value=str(n)) for n in range(10)))
+    assert join(at.locked_settings()) is not None
+    with at.locking() as locks:
+        for topic in topics:
+            locks.register(topic, 1)
+        first, second, third = (at.take(locks, topic) for topic in topics)
+        assert first is not None
+        assert second is not None
+        assert third is not None
+        locks.fail(second, "why")
+        locks.release(third)
+        found = {each.topic: each for each in locks.figures(50)}
+        assert set(found) == set(topics[:2])
+        assert (found[topics[0]].pending, found[topics[0]].locked, found[topics[0]].errored) == (5, 1, 0)
+        assert (found[topics[1]].pending, found[topics[1]].locked, found[topics[1]].errored) == (5, 0, 1)
+        assert found[topics[1]].reason == "why"
+        assert (found[topics[0]].oldest_seconds or 0) > 0
+        assert len(locks.figures(1)) == 1

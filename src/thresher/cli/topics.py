@@ -24,11 +24,11 @@ _MOST_TOPICS = 1_000
 @app.command("list")
 def list_topics(config: File = None, as_json: AsJson = False) -> None:
     """List topics that have pending rows, are locked, or rest after an error; the longest wait first."""
-    from thresher.relay.names import sessions  # noqa: PLC0415
+    from thresher.relay.names import visitor  # noqa: PLC0415
     from thresher.relay.store import driver_store_of  # noqa: PLC0415
 
     settings = _settings(config)
-    with closing(driver_store_of(settings).session(f"{sessions(settings.name)}cli", locate=True)) as session:
+    with closing(driver_store_of(settings).session(visitor(settings.name), locate=True)) as session:
         locks = session.topic_locks()
         locks.create()
         found = locks.figures(_MOST_TOPICS)

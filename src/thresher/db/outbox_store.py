@@ -20,8 +20,6 @@ from thresher.db.names import TableName
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from thresher.db.topic_locks import TopicLocks
-
 # A pending row as a query returns it: id, create_time, topic, key, value, header_keys, header_values, partition,
 # timestamp, flaw.
 PendingRow = tuple[Any, ...]
@@ -256,14 +254,6 @@ class StoreSession(Protocol):
     @property
     def dead_rows(self) -> DeadRows:
         """The rows that were set aside."""
-        ...
-
-    def topic_locks(self, *, table: str | None = None) -> "TopicLocks":
-        """Return the locks of the outbox' topics; with a table's identity, rows of another are not taken."""
-        ...
-
-    def other_sessions(self, *, starting: str, but: str) -> int:
-        """Return how many other sessions there are whose application name starts so, except with `but`."""
         ...
 
     def marks(self, relay: str, term: str, *, table: str | None = None) -> Marks:

@@ -14,7 +14,7 @@ from typing import Protocol
 from uuid import UUID
 
 from thresher.core.errors import Trouble
-from thresher.db.outbox_store import Fates, PendingRow, Wanted
+from thresher.db.outbox_store import Fates, PendingRow, StoreSession, Wanted
 
 # Between a topic's name, which cannot contain it, and the number of a part.
 _PART = "#"
@@ -153,4 +153,16 @@ class TopicLocks(Protocol):
 
     def figures(self, topics: int) -> Sequence[TopicFigures]:
         """Return how topics stand that have pending rows or errors, at most so many: those that wait longest first."""
+        ...
+
+
+class LockingSession(StoreSession, Protocol):
+    """A session in a database whose outbox' topics can be locked."""
+
+    def topic_locks(self, *, table: str | None = None) -> TopicLocks:
+        """Return the locks of the outbox' topics; with a table's identity, rows of another are not taken."""
+        ...
+
+    def other_sessions(self, *, starting: str, but: str) -> int:
+        """Return how many other sessions there are whose application name starts so, except with `but`."""
         ...

@@ -36,7 +36,15 @@ def sessions(name: str, term: str = "") -> str:
 
     Postgres keeps 63 bytes: the relay's own name may be longer.
     """
-    return f"thresher/{hashlib.sha256(name.encode()).hexdigest()[:10]}/{term}"
+    return f"thresher/{_short(name)}/{term}"
+
+
+def visitor(name: str, term: str = "") -> str:
+    """Return the name of a database session that works on no rows, and that nobody ends.
+
+    With a term, that of a process which founds a group of relays under it.
+    """
+    return f"thresher-join/{_short(name)}/{term}"
 
 
 def shard_sessions(name: str, term: str, shard: int) -> str:
@@ -56,3 +64,7 @@ def companions(outbox: TableName, shape: Shape) -> list[str]:
 def buckets_of(shard: int, shards: int) -> list[int]:
     """Return the buckets that a shard owns. The same for ever: a key stays in its shard while the number does."""
     return list(range(shard, BUCKETS, shards))
+
+
+def _short(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:10]

@@ -21,6 +21,7 @@ from thresher.core.errors import Superseded
 from thresher.db.control import ControlRow, NewControlRow
 from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseRefused
+from thresher.db.topic_locks import LockingSession
 from thresher.delivery.claims import LANES, Claim
 from thresher.delivery.problem import ForeignProgress
 from thresher.kafka.admin import Admin, TopicFacts
@@ -30,7 +31,7 @@ from thresher.kafka.producer_problem import InitBlocked
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.relay.leader.assumptions import require_known_system, require_usable
 from thresher.relay.leader.progress_topic import KEPT, broker_explained, known_topic, progress_limit, require_kept
-from thresher.relay.names import progress_topic, sessions, transactional_id
+from thresher.relay.names import progress_topic, sessions, transactional_id, visitor
 from thresher.relay.problem import OtherCoordination
 from thresher.relay.progress_log import ProgressLog
 from thresher.relay.protocol.progress import merged
@@ -58,7 +59,9 @@ def take_over(
     leads now.
     """
     term = term or str(uuid.uuid4())
-    application = f"{sessions(settings.name, term)}/d"
+    by_locks = settings.coordination is Coordination.TOPIC_LOCK
+    # Whoever founds a group is no member yet: a leader's relay does not mind it.
+    application = visitor(settings.name, term) if by_locks else f"{sessions(settings.name, term)}/d"
     store = driver_store_of(settings, _ANSWER_SECONDS)
     store.require_sessions(application)
     with closing(store.session(application, locate=True)) as session:
@@ -90,7 +93,6 @@ def take_over(
             with broker_explained():
                 admin.widen_topic(progress_topic(settings.name), needed)
         since = session.incarnation().since
-        by_locks = settings.coordination is Coordination.TOPIC_LOCK
         if by_locks or (row.mode, row.shards) != (settings.mode, settings.shards):
             _settle_layout(session, settings, row, max(needed, topic.partitions))
         if by_locks or row.mode == Coordination.TOPIC_LOCK:
@@ -122,7 +124,7 @@ def take_over(
     )
 
 
-def _require_stopped(session: StoreSession, settings: Settings, row: ControlRow, term: str) -> None:
+def _require_stopped(session: LockingSession, settings: Settings, row: ControlRow, term: str) -> None:
     """Raise `OtherCoordination` while processes run that share the outbox in the other way.
 
     Nothing rests on it but peace: the control row's term and the producers' epochs fence whoever is overlooked.

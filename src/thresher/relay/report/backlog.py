@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from thresher.db.outbox_store import StoreSession
-from thresher.db.topic_locks import TopicFigures
+from thresher.db.topic_locks import LockingSession, TopicFigures
 from thresher.relay.settings import Coordination, Settings
 
 # Topics that are told of; a service with more has its longest waits among them.
@@ -24,7 +23,7 @@ class Backlog:
     topics: tuple[TopicFigures, ...] = ()
 
 
-def read_backlog(session: StoreSession, settings: Settings) -> Backlog:
+def read_backlog(session: LockingSession, settings: Settings) -> Backlog:
     """Look at the outbox and its dead rows."""
     found, shards = session.backlog(), settings.shards
     by_locks = settings.coordination is Coordination.TOPIC_LOCK

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from thresher.core.errors import PipelineProblem
-from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseLost
+from thresher.db.topic_locks import LockingSession
 from thresher.observe.metric import Reading
 from thresher.relay.leader.shard_marks import ShardMarks
 from thresher.relay.names import sessions
@@ -101,7 +101,7 @@ class BacklogReader:
         self._looks = 0
         self._looked = float("-inf")
         self._found: Answer = (None, None)
-        self._session: StoreSession | None = None
+        self._session: LockingSession | None = None
         self._term = ""
         self._thread = threading.Thread(target=self._run, name="status-backlog", daemon=True)
         self._thread.start()

@@ -17,15 +17,15 @@ from dataclasses import replace
 
 from thresher.core.errors import Superseded
 from thresher.db.control import ControlRow
-from thresher.db.outbox_store import StoreSession
 from thresher.db.postgres.head_queries import TOPIC
 from thresher.db.postgres.topic_locks import locks_ddl
 from thresher.db.problem import DatabaseRefused
+from thresher.db.topic_locks import LockingSession
 from thresher.kafka.admin import Admin
 from thresher.relay.leader.assumptions import require_known_system, require_usable
 from thresher.relay.leader.progress_topic import broker_explained, known_topic
 from thresher.relay.leader.take_over import take_over
-from thresher.relay.names import sessions
+from thresher.relay.names import visitor
 from thresher.relay.settings import Coordination, Mandate, Settings
 from thresher.relay.store import driver_store_of
 from thresher.relay.topic_lock.split import require_splits
@@ -34,6 +34,8 @@ _ANSWER_SECONDS = 30.0
 # A founder that has not finished after so long is taken for one that hangs. It is fenced, whatever it does.
 _FOUNDING_SECONDS = 120.0
 _LOOK_SECONDS = 0.1
+# No session is named so.
+_NONE = "-"
 
 
 def join(settings: Settings, wanted: Callable[[], bool] = lambda: True) -> Mandate | None:
@@ -57,7 +59,7 @@ def join(settings: Settings, wanted: Callable[[], bool] = lambda: True) -> Manda
 def _look(settings: Settings) -> Mandate | bool:
     """Return what the group's workers are told; where there is none, whether this process is to found it."""
     store = driver_store_of(settings, _ANSWER_SECONDS)
-    with closing(store.session(f"{sessions(settings.name)}join", locate=True)) as session:
+    with closing(store.session(visitor(settings.name), locate=True)) as session:
         settings = replace(settings, outbox=session.outbox)
         differences = require_usable(session, settings)
         _require_index(session, settings)
@@ -88,16 +90,14 @@ def _look(settings: Settings) -> Mandate | bool:
         )
 
 
-def _may_found(session: StoreSession, settings: Settings, row: ControlRow) -> bool:
+def _may_found(session: LockingSession, settings: Settings, row: ControlRow) -> bool:
     """Whether no other process is about to: one that took the term and is not done, with a session that lives."""
     if row.settled_on is not None or row.term_seconds > _FOUNDING_SECONDS:
         return True
-    founder = sessions(settings.name, row.term)
-    # None is left out: a session's name is never empty behind the term.
-    return session.other_sessions(starting=founder, but=f"{founder}/\0"[:63]) == 0
+    return session.other_sessions(starting=visitor(settings.name, row.term), but=_NONE) == 0
 
 
-def _require_index(session: StoreSession, settings: Settings) -> None:
+def _require_index(session: LockingSession, settings: Settings) -> None:
     """Raise `DatabaseRefused` if topics cannot be found without a look at all rows."""
     relation, column = session.relation(), TOPIC[settings.shape]
     if relation is None or any(index.columns[:2] == (column, "id") for index in relation.indexes):

@@ -15,7 +15,7 @@ from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseRefused
 from thresher.db.topic_locks import LockState, LockTerms, TopicLock, TopicLocks
 from thresher.relay.leader.take_over import fenced_log, seal_of
-from thresher.relay.names import sessions
+from thresher.relay.names import visitor
 from thresher.relay.problem import OtherSplit, TopicBusy
 from thresher.relay.settings import Coordination, Settings
 from thresher.relay.settle import fates_of
@@ -49,7 +49,7 @@ def change_split(settings: Settings, topic: str, parts: int, *, wait_seconds: fl
 
     Raises `TopicBusy` if a lock cannot be had in time. Relays that were told the old number end with `OtherSplit`.
     """
-    with closing(driver_store_of(settings, _ANSWER_SECONDS).session(f"{sessions(settings.name)}split")) as session:
+    with closing(driver_store_of(settings, _ANSWER_SECONDS).session(visitor(settings.name))) as session:
         row = session.control.read(settings.name) if session.control.exists() else None
         if row is None or row.mode != Coordination.TOPIC_LOCK:
             raise DatabaseRefused(

@@ -14,7 +14,7 @@ from thresher.relay.leader.server_probes import server_probes
 from thresher.relay.leader.shard_marks import ShardMarks
 from thresher.relay.leader.watch import RelayWatch
 from thresher.relay.leader.workload import explain_lock, rows_wait
-from thresher.relay.names import sessions
+from thresher.relay.names import sessions, visitor
 from thresher.relay.report.metrics import WORDING
 from thresher.relay.report.status import RelayReport
 from thresher.relay.settings import POLICY, Coordination, Mandate, Settings
@@ -129,6 +129,6 @@ class TopicLockTerm:
     def taken_back(self) -> bool:
         """Whether the group goes on, founded anew or about to be: then this member joins it again."""
         settings = self._mandate.settings
-        with closing(driver_store_of(settings, _LOOK_SECONDS).session(f"{sessions(settings.name)}join")) as session:
+        with closing(driver_store_of(settings, _LOOK_SECONDS).session(visitor(settings.name))) as session:
             row = session.control.read(settings.name)
         return row is not None and row.mode == Coordination.TOPIC_LOCK

@@ -1,0 +1,127 @@
+"""An outbox whose topics are shared by locks, and workers on it in threads of the test's own process."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg
+
+from tests.processes import eventually
+from tests.relay.relaying import RELAYED_SECONDS, Place
+from thresher.db.postgres.topic_locks import create_locks
+from thresher.db.topic_locks import LockState, LockTerms, TopicLock, TopicLocks
+from thresher.delivery.crash_points import CrashPoint
+from thresher.relay.settings import Coordination, Settings, TopicLocking
+from thresher.relay.store import store_of
+from thresher.relay.topic_lock.backend import DbBackend
+
+HOOK = f"{__name__}:reached"
+_LOCK = threading.Lock()
+_SEEN: list[tuple[CrashPoint, list[int]]] = []
+_HELD: dict[CrashPoint, "Hold"] = {}
+
+
+def reached(point: CrashPoint, _: int, rows: list[int]) -> None:
+    """Note a crash point, and wait there with rows in flight if somebody asked for that."""
+    with _LOCK:
+        _SEEN.append((point, rows))
+        hold = _HELD.pop(point, None) if rows else None
+    if hold is not None:
+        hold.arrived.set()
+        assert hold.go.wait(60)
+
+
+class Hold:
+    """A worker that stands at a crash point until it is let go."""
+
+    def __init__(self) -> None:
+        self.arrived, self.go = threading.Event(), threading.Event()
+
+
+@contextmanager
+def standing_at(point: CrashPoint) -> Iterator[Hold]:
+    """Have the next worker that comes to a crash point stand there; leaving lets it go."""
+    hold = Hold()
+    with _LOCK:
+        _HELD[point] = hold
+    try:
+        yield hold
+    finally:
+        hold.go.set()
+        with _LOCK:
+            _HELD.pop(point, None)
+
+
+def seen(point: CrashPoint) -> int:
+    """Return how often a crash point was reached since the last `forget`."""
+    with _LOCK:
+        return sum(each is point for each, _ in _SEEN)
+
+
+def forget() -> None:
+    """Forget which crash points were reached."""
+    with _LOCK:
+        _SEEN.clear()
+        _HELD.clear()
+
+
+class LockedPlace(Place):
+    """An outbox with what topic locks need."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        forget()
+        with psycopg.connect(self.dsn) as connection:
+            create_locks(connection, self.table, self.shape)
+
+    def locked_settings(self, **changes: Any) -> Settings:
+        locking = {"rest_seconds": 0.05, **changes.pop("locking", {})}
+        limits = {"batch_rows": 100, **changes.pop("limits", {})}
+        return self.settings(
+            coordination=Coordination.TOPIC_LOCK, topic_locking=TopicLocking(**locking), limits=limits, **changes
+        )
+
+    @contextmanager
+    def backend(self, *, threads: int = 2, hook: str | None = None, **changes: Any) -> Iterator[DbBackend]:
+        """Run workers; leaving stops them, and raises what they ended with unless the test has looked at it."""
+        backend = DbBackend(self.locked_settings(**changes), threads=threads, hook=hook)
+        with backend:
+            yield backend
+
+    def topics(self, count: int, *, partitions: int = 2) -> list[str]:
+        names = [f"{self.prefix}t{number}" for number in range(count)]
+        for name in names:
+            self.admin.create_topic(name, partitions=partitions)
+        return names
+
+    def until(self, backend: DbBackend, condition: Any, seconds: float = RELAYED_SECONDS) -> None:
+        def met() -> object:
+            if backend.error is not None:
+                raise backend.error
+            return condition()
+
+        eventually(met, seconds, lambda: f"{self.pending()} rows wait: {dict(backend.counts)} {self.locks()}")
+
+    def until_sent(self, backend: DbBackend, seconds: float = RELAYED_SECONDS) -> None:
+        self.until(backend, lambda: self.pending() == 0, seconds)
+
+    def locks(self) -> dict[str, dict[str, Any]]:
+        """Return the rows of the locks, by name."""
+        with psycopg.connect(self.dsn, autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
+            name = "kafka_topic_info" if self.shape.value == "deimos" else "outbox_lock"
+            found = connection.execute(f"SELECT * FROM {name}".encode()).fetchall()
+        return {row["topic"]: row for row in found}
+
+    @contextmanager
+    def locking(self, **changes: Any) -> Iterator[TopicLocks]:
+        """Give the locks, over a session of the test's own."""
+        with closing(store_of(self.locked_settings(**changes)).session("tests", locate=True)) as session:
+            session.create_tables()
+            yield session.topic_locks()
+
+    def take(self, locks: TopicLocks, topic: str, *, owner: str = "test", seconds: float = 60.0) -> TopicLock | None:
+        """Take a topic's lock as a worker does, under the term of the control row."""
+        ((term,),) = self.sql("SELECT term::text FROM thresher_relay")
+        terms = LockTerms(owner=owner, relay=self.settings().name, term=term, seconds=seconds)
+        return locks.acquire(LockState(topic=topic), terms)
