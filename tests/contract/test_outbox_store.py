@@ -241,6 +241,14 @@ def test_a_layout_is_written_under_the_term_only(session: StoreSession) -> None:
     assert known(session) == replace(before, **layout)
 
 
+def test_a_new_term_forgets_on_which_incarnation_all_was_settled(session: StoreSession) -> None:
+    layout: dict[str, Any] = {"mode": "n", "shards": 7, "progress_topic_id": "id", "settled_on": "here"}
+    session.control.lay_out(RELAY, term=TERM, **layout)
+    assert known(session).settled_on == "here"
+    assert session.control.take(RELAY, OLD_TERM) is not None
+    assert known(session).settled_on is None
+
+
 def test_a_renamed_row_keeps_what_identifies_the_outbox(session: StoreSession) -> None:
     session.control.lay_out(RELAY, term=TERM, mode="m", shards=2, progress_topic_id="id")
     before = known(session)

@@ -195,15 +195,26 @@ class TableModel(Generic[M]):
         """Write a new leader's term."""
         if relay not in self.control:
             return None
-        self.control[relay] = replace(self.control[relay], term=term, term_time=time)
+        self.control[relay] = replace(self.control[relay], term=term, term_time=time, settled_on=None)
         return self.control[relay]
 
-    def lay_out(self, relay: str, *, term: str, mode: str, shards: int, progress_topic_id: str) -> bool:
+    def lay_out(
+        self,
+        relay: str,
+        *,
+        term: str,
+        mode: str,
+        shards: int,
+        progress_topic_id: str,
+        settled_on: str | None = None,
+    ) -> bool:
         """Write the layout under the term."""
         if self.term(relay) != term:
             return False
         row = self.control[relay]
-        self.control[relay] = replace(row, mode=mode, shards=shards, progress_topic_id=progress_topic_id)
+        self.control[relay] = replace(
+            row, mode=mode, shards=shards, progress_topic_id=progress_topic_id, settled_on=settled_on
+        )
         return True
 
     def rename(self, relay: str, *, old: str, outbox: str) -> bool:

@@ -23,12 +23,12 @@ from thresher.core.errors import InvalidInput
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.configuration import load
-from thresher.harvest.form import KEYS, RelayForm
+from thresher.harvest.form import KEYS, OF_LOCKING, RelayForm
 from thresher.kafka.property import PROPERTIES
 from thresher.kafka.transactional import GUARDED
 from thresher.observe.logs import LogFormat
 from thresher.outbox import Shape
-from thresher.relay.settings import Delivery, Settling
+from thresher.relay.settings import Coordination, Delivery, Settling, TopicLocking
 
 LEAST: dict[str, Any] = {
     "name": "orders",
@@ -201,7 +201,8 @@ def test_every_key_is_a_variable() -> None:
     }  # fmt: skip
     lists = {"transform": ["a:b", "c:d"], "spark_archives": ["x", "y"], "spark_py_files": ["p", "q"]}
     properties = {"kafka": {"bootstrap.servers": "k:1"}, "producer": {"linger.ms": "5"}, "spark": {"spark.x": "1"}}
-    assert {*said, *lists, *properties, "lease_seconds"} == set(KEYS)
+    said["coordination"] = "leader"
+    assert {*said, *lists, *properties, "lease_seconds", *OF_LOCKING} == set(KEYS)
     environment = {f"THRESHER_{key.upper()}": value for key, value in said.items()}
     environment |= {f"THRESHER_{key.upper()}": " ".join(value) for key, value in lists.items()}
     for key, value in properties.items():
@@ -209,6 +210,59 @@ def test_every_key_is_a_variable() -> None:
     shown = load(None, {}, environment).shown
     assert shown == load(None, {**said, **lists, **properties}).shown
     assert shown["shards"] == 3
+
+
+LOCKS = {
+    "name": "orders",
+    "data_source": "host=db",
+    "kafka": {"bootstrap.servers": "k:1"},
+    "coordination": "topic-lock",
+}
+
+
+def test_every_key_of_topic_locks_is_a_variable(tmp_path: Path) -> None:
+    environment = {
+        "THRESHER_NAME": "orders", "THRESHER_DS": "host=db", "THRESHER_BOOTSTRAP": "k:1",
+        "THRESHER_COORDINATION": "topic-lock", "THRESHER_LOCK_SECONDS": "9", "THRESHER_REST_SECONDS": "0.25",
+        "THRESHER_SPLIT_TOPICS": "orders=4 users=2", "THRESHER_COMPACT_TOPICS": "users prices",
+    }  # fmt: skip
+    loaded = load(None, {}, environment)
+    assert loaded.settings.coordination is Coordination.TOPIC_LOCK
+    assert loaded.settings.topic_locking == TopicLocking(
+        lock_seconds=9.0,
+        rest_seconds=0.25,
+        split_topics={"orders": 4, "users": 2},
+        compact_topics=("users", "prices"),
+    )
+    path = tmp_path / "shown.yaml"
+    path.write_text(yaml.safe_dump(dict(loaded.shown)))
+    assert load(path, {}).settings == loaded.settings
+
+
+def test_batches_of_topic_locks_have_a_thousand_rows_unless_told() -> None:
+    assert load(None, LOCKS).settings.limits.batch_rows == 1_000
+    assert load(None, {**LOCKS, "batch_rows": 7}).settings.limits.batch_rows == 7
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"split_topics": {"orders": 0}}, "orders: 1 to 64 parts"),
+        ({"split_topics": {"orders": "many"}}, "orders: 1 to 64 parts"),
+        ({"split_topics": {"not a topic": 2}}, "cannot be a topic's name"),
+        ({"compact_topics": ["not a topic"]}, "cannot be a topic's name"),
+        ({"lock_seconds": 0}, "lock_seconds"),
+        ({"delivery": "at-least-once"}, "delivery: topic-lock"),
+        ({"transform": "a:b"}, "transform: topic-lock"),
+        ({"election": "lease"}, "no election"),
+        ({"lease_seconds": 3}, "no election"),
+        ({"coordination": "leader", "lock_seconds": 3}, "means nothing with coordination 'leader'"),
+        ({"coordination": "both"}, "coordination"),
+    ],
+)
+def test_what_topic_locks_cannot_do_is_refused(more: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationInvalid, match=re.escape(why)):
+        load(None, {**LOCKS, **more})
 
 
 def test_the_environment_goes_before_the_file_and_flags_before_the_environment(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from thresher.config.loading import Completed, complete, lay_over
 from thresher.config.log_level import LogLevel
 from thresher.core.secrets import Secrets
 from thresher.election.settings import ElectionKind, ElectionSettings
-from thresher.harvest.form import KEYS, OF_ELECTION, RelayForm
+from thresher.harvest.form import KEYS, OF_ELECTION, OF_LOCKING, RelayForm
 from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, keep_partitions, translate
 from thresher.observe.logs import LogFormat
 from thresher.relay.settings import POLICY, Coordination, Delivery, Settings
@@ -154,7 +154,12 @@ def _configuration(completed: Completed[RelayForm]) -> Configuration:
 
 
 def _shown(completed: Completed[RelayForm]) -> dict[str, Any]:
-    """Return the form for people, as a file could have it, without keys of another election."""
+    """Return the form for people, as a file could have it, without keys of another election or coordination."""
     form = completed.form
     shown = {**completed.shown, "name": form.identity, "max_poll_seconds": form.longest_poll_seconds}
-    return {key: shown[key] for key in KEYS if key in shown and OF_ELECTION.get(key, form.election) is form.election}
+    if form.coordination is Coordination.TOPIC_LOCK:
+        shown["batch_rows"] = form.limits.batch_rows
+        others = {"election", *OF_ELECTION}
+    else:
+        others = {*OF_LOCKING, *(key for key, kind in OF_ELECTION.items() if kind is not form.election)}
+    return {key: shown[key] for key in KEYS if key in shown and key not in others}
