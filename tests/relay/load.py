@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -45,16 +45,15 @@ class Load:
             "rate": 200.0, "skew": 0.3, "varied": 0.1, "started": datetime.now(UTC),
             "patience_seconds": 120.0,
         }  # fmt: skip
-        self._fleet = Fleet(
-            Plan(
-                dsn=place.dsn,
-                table=place.table.table,
-                topic=place.topic,
-                run=run,
-                history=self.history,
-                **{**settings, **plan},
-            )
+        self.plan = Plan(
+            dsn=place.dsn,
+            table=place.table.table,
+            topic=place.topic,
+            run=run,
+            history=self.history,
+            **{**settings, **plan},
         )
+        self._fleet = Fleet(self.plan)
         self._tally: Tally | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -101,7 +100,7 @@ class Load:
 
         `everything`: what readers of all records get, who may get one again, directly behind itself within its key.
         """
-        return judged(self._place, [self.history], everything=everything)
+        return judged(self._place, [self.history], topics=self.plan.topic_names, everything=everything)
 
     def require_clean(self, least: int, *, everything: bool = False) -> Verdict:
         """See that every row arrived once, in order, that none is dead, and that so many were written at least."""
@@ -112,10 +111,12 @@ class Load:
         return verdict
 
 
-def judged(place: Loaded, histories: Iterable[Path], *, everything: bool = False) -> Verdict:
+def judged(
+    place: Loaded, histories: Iterable[Path], *, topics: Sequence[str] = (), everything: bool = False
+) -> Verdict:
     """Hold what readers get, and what the database still has, against all that these histories say was written."""
     with psycopg.connect(place.dsn, autocommit=True) as connection:
         held = rows_held(connection, place.table)
-    reads = read_topics(place.stack.kafka.bootstrap, [place.topic], uncommitted=everything)
+    reads = read_topics(place.stack.kafka.bootstrap, topics or [place.topic], uncommitted=everything)
     transactions = [each for history in histories for each in read_history(history)]
     return check(transactions, reads, dead=held.dead, pending=held.pending, repeats_allowed=everything)

@@ -1,6 +1,7 @@
 """A relay as a program of its own, with a hook for its workers. Takes its settings as JSON.
 
-With an `election`, it is a `Harvest` that competes, with default time-outs; `as_command`, it is `thresher run`.
+With an `election`, it is a `Harvest` that competes, with default time-outs; `as_command`, it is `thresher run`. With
+`topic_lock`, it shares topics by locks; with `threads` besides, in so many threads and without Spark.
 """
 
 import json
@@ -12,7 +13,9 @@ from tests.faults import drift
 from thresher.core.errors import ThresherError
 from thresher.db import TableName
 from thresher.relay.leader.workload import RelayWorkload
-from thresher.relay.settings import Delivery, Limits, Settings
+from thresher.relay.settings import Coordination, Delivery, Limits, Settings, TopicLocking
+from thresher.relay.topic_lock.backend import DbBackend
+from thresher.relay.topic_lock.workload import TopicLockWorkload
 from thresher.service.leading import Leading
 from thresher.spark import Policy, SparkOptions
 from thresher.spark.driver.signals import stopped_by_signals
@@ -34,12 +37,17 @@ def main() -> int:
         delivery=Delivery(given.get("delivery", Delivery.EXACTLY_ONCE)),
         transforms=tuple(given.get("transforms", ())),
         producer_factory=given.get("producer_factory"),
+        coordination=Coordination.LEADER if given.get("topic_lock") is None else Coordination.TOPIC_LOCK,
+        topic_locking=TopicLocking(**given.get("topic_lock") or {}),
     )
     policy = {"back_off_seconds": 0.1, "back_off_most_seconds": 1.0, "healthy_seconds": 5.0, **given.get("policy", {})}
     if given.get("election"):
         return compete(settings, given)
+    if given.get("threads"):
+        return in_threads(settings, given)
+    workload = RelayWorkload if settings.coordination is Coordination.LEADER else TopicLockWorkload
     relay = Leading(
-        RelayWorkload(settings, policy=Policy(**policy), hook=given.get("hook")),
+        workload(settings, policy=Policy(**policy), hook=given.get("hook")),
         spark=SparkOptions(master=given["master"]) if given.get("master") else None,
     )
     try:
@@ -50,6 +58,20 @@ def main() -> int:
         return error.exit_code
     for shard in snapshot.shards if snapshot is not None else ():
         logging.info("shard %d: attempt %d, last error: %s", shard.shard, shard.attempt, shard.last_error)
+    return 0
+
+
+def in_threads(settings: Settings, given: dict[str, Any]) -> int:
+    """Share topics by locks, without Spark."""
+    backend = DbBackend(settings, threads=given["threads"], hook=given.get("hook"))
+    try:
+        with stopped_by_signals(backend):
+            backend.start()
+            backend.wait()
+    except ThresherError as error:
+        logging.getLogger("thresher").critical("ended: %s: %s", type(error).__name__, error)
+        return error.exit_code
+    logging.info("counted %s", dict(backend.counts))
     return 0
 
 

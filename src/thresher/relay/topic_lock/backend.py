@@ -37,6 +37,7 @@ class DbBackend:
         self.settings = replace(settings, coordination=Coordination.TOPIC_LOCK, shards=threads)
         self._hook = hook
         self._stopping = Bell()
+        self._killed = False
         # What it ended with.
         self.error: BaseException | None = None
         self._figures = [Figures() for _ in range(threads)]
@@ -57,7 +58,8 @@ class DbBackend:
         self.wait(seconds)
 
     def kill(self) -> None:
-        """End without finishing anything: its locks run out."""
+        """End without waiting for its workers: their locks run out. Safe in a signal handler."""
+        self._killed = True
         self.request_stop()
 
     def wait(self, seconds: float | None = None) -> None:
@@ -122,7 +124,10 @@ class DbBackend:
         errors: list[BaseException] = []
         threads = [
             threading.Thread(
-                target=self._work, args=(number, term, mandate, ending, errors), name=f"thresher-worker-{number}"
+                target=self._work,
+                args=(number, term, mandate, ending, errors),
+                name=f"thresher-worker-{number}",
+                daemon=True,
             )
             for number in range(self.settings.shards)
         ]  # fmt: skip
@@ -134,9 +139,14 @@ class DbBackend:
         finally:
             ending.ring("the membership ends")
             for thread in threads:
-                thread.join()
+                self._await(thread)
         if errors:
             raise errors[0]
+
+    def _await(self, thread: threading.Thread) -> None:
+        """Wait for a worker, unless there is no time for that."""
+        while thread.is_alive() and not self._killed:
+            thread.join(_LOOK_SECONDS)
 
     def _watch(self, looks: Any, threads: list[threading.Thread], errors: list[BaseException]) -> None:
         due: dict[Look, float] = {}

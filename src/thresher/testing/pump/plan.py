@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -42,6 +43,7 @@ class Plan:
 
     `records` counts every row that is generated, those of rolled-back transactions too. `skew` is Zipf's exponent: 0
     for equal keys, 1 for a few hot ones. With `own_keys` each key belongs to one writer, otherwise all share all.
+    With several `topics`, each key has one of them: `<topic>-0`, `<topic>-1`, ….
     `varied` is the share of rows without a key, and also that of rows with more headers, with a partition (the first),
     and with a timestamp; a row may have several of these. Timestamps lie in the minute before `started`; without it, no
     row has one.
@@ -54,6 +56,7 @@ class Plan:
     schema: str | None = None
     shape: Shape = Shape.THRESHER
     topic: str = "pump"
+    topics: int = 1
     blank: bool = False
     value_bytes: int = 100
     writers: int = 1
@@ -79,6 +82,7 @@ class Plan:
 
     def _rules(self) -> Iterator[tuple[bool, str]]:
         yield self.records < 1, f"records = {self.records}: at least 1 is needed"
+        yield self.topics < 1, f"topics = {self.topics}: at least 1 is needed"
         yield self.keys < 1, f"keys = {self.keys}: at least 1 is needed"
         yield self.writers < 1, f"writers = {self.writers}: at least 1 is needed"
         yield (
@@ -112,13 +116,21 @@ class Plan:
         # The identity opens the value where it fits, so that a mixed-up value is seen too.
         value = None if self.blank else mark[: self.value_bytes].ljust(self.value_bytes, b".")
         return Message(
-            topic=self.topic,
+            topic=self._topic_of(key),
             key=None if variation.keyless else key.encode(),
             value=value,
             headers=((IDENTITY_HEADER, mark), *(_HEADERS if variation.headers else ())),
             partition=variation.partition,
             timestamp=self._timestamp(variation.milliseconds),
         )
+
+    @property
+    def topic_names(self) -> list[str]:
+        """The topics of all records."""
+        return [self.topic] if self.topics == 1 else [f"{self.topic}-{number}" for number in range(self.topics)]
+
+    def _topic_of(self, key: str) -> str:
+        return self.topic if self.topics == 1 else self.topic_names[zlib.crc32(key.encode()) % self.topics]
 
     def _timestamp(self, milliseconds: int | None) -> datetime | None:
         if self.started is None or milliseconds is None:

@@ -1,0 +1,162 @@
+"""Processes that share an outbox by topic locks, killed, stopped and ended; judged by what readers got."""
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.program import Program
+from tests.processes import descendants, eventually
+from tests.relay.load import Load
+from tests.relay.locked_place import LockedPlace
+from tests.relay.relay_program import relay_program
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message
+
+TOPICS = 20
+# Short, so that what a killed process held is free again while the test looks on.
+LOCKING = {"lock_seconds": 3.0, "rest_seconds": 0.2}
+# Seen: 5 s, after the last kill.
+DRAINED_SECONDS = 60.0
+Places = Callable[[], LockedPlace]
+
+
+@pytest.fixture
+def place(stack: Stack, dsn: str, topic_prefix: str) -> LockedPlace:
+    return LockedPlace(stack, dsn, topic_prefix)
+
+
+def member(at: LockedPlace, **settings: Any) -> Program:
+    """Return a process of two threads, or with `threads=0` a relay on Spark."""
+    given = {"topic_lock": LOCKING, "threads": 2, "shards": 2, "batch_rows": 50, **settings}
+    return relay_program(name=at.settings().name, dsn=at.dsn, bootstrap=at.stack.kafka.bootstrap, **given)
+
+
+class Crew:
+    """Processes that are started again when they were killed. Leaving kills all that are left."""
+
+    def __init__(self, log: Path, *programs: Program) -> None:
+        self._log, self._programs = log, programs
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> "Crew":
+        self.processes = [program.start(self._log) for program in self._programs]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            self._end(process)
+
+    def kill(self, which: int) -> None:
+        """Kill a process with all that belongs to it, and start another in its place."""
+        self._end(self.processes[which])
+        self.processes[which] = self._programs[which].start(self._log)
+
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
+        below = descendants(process.pid) if process.poll() is None else []
+        process.kill()
+        process.wait()
+        for pid in below:
+            subprocess.run(["kill", "-9", str(pid)], check=False, stderr=subprocess.DEVNULL)
+
+    def stop(self) -> list[int]:
+        """End all in good order, and return their exit codes."""
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        return [process.wait(120) for process in self.processes]
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+
+@pytest.mark.timeout(600)
+def test_eight_processes_and_two_relays_killed_at_random_lose_and_repeat_nothing(
+    place: LockedPlace, tmp_path: Path
+) -> None:
+    at, draw = place, random.Random(22)
+    for number in range(TOPICS):
+        at.admin.create_topic(f"{at.topic}-{number}", partitions=2)
+    programs = [*(member(at) for _ in range(8)), *(member(at, threads=0) for _ in range(2))]
+    with Crew(tmp_path / "log", *programs) as crew:
+        with Load(at, tmp_path, topics=TOPICS, keys=200, rate=300.0, rollback_share=0.1, varied=0.1) as load:
+            eventually(
+                lambda: at.sql("SELECT 1 FROM outbox_lock WHERE last_processed_at IS NOT NULL LIMIT 1"), 120, crew.said
+            )
+            for _ in range(25):
+                time.sleep(draw.uniform(0.3, 1.2))
+                crew.kill(draw.randrange(len(programs) if draw.random() < 0.2 else 8))
+            load.stop()
+            eventually(
+                lambda: at.pending() == 0, DRAINED_SECONDS, lambda: f"{at.pending()}: {at.locks()} {crew.said()}"
+            )
+            # One that was started a moment ago has no handler for the signal yet.
+            assert set(crew.stop()) <= {0, -signal.SIGTERM}, crew.said()
+            # In good order: nobody has to wait for a lock to run out.
+            assert not any(lock["locked_by"] for lock in at.locks().values())
+        load.require_clean(2_000)
+
+
+@pytest.mark.timeout(300)
+def test_a_process_that_was_stopped_and_goes_on_changes_nothing(place: LockedPlace, tmp_path: Path) -> None:
+    at = place
+    with Crew(tmp_path / "log", member(at, threads=1)) as stopped, Load(at, tmp_path, rate=400.0) as load:
+        (process,) = stopped.processes
+        eventually(lambda: at.locks().get(at.topic, {}).get("last_processed_at"), 120, stopped.said)
+        # In the middle of a turn.
+        eventually(lambda: at.locks()[at.topic]["locked_by"], 60, stopped.said)
+        process.send_signal(signal.SIGSTOP)
+        held = at.locks()[at.topic]
+        with Crew(tmp_path / "other-log", member(at, threads=1)) as other:
+            eventually(lambda: at.locks()[at.topic]["token"] > held["token"] + 3, 120, other.said)
+            process.send_signal(signal.SIGCONT)
+            token = at.locks()[at.topic]["token"]
+            eventually(lambda: at.locks()[at.topic]["token"] > token + 20, 120, other.said)
+            load.stop()
+            eventually(lambda: at.pending() == 0, DRAINED_SECONDS, other.said)
+            assert other.stop() == [0]
+        assert stopped.stop() == [0], stopped.said()
+        load.require_clean(500)
+
+
+@pytest.mark.timeout(300)
+def test_told_to_end_a_process_finishes_its_batch_and_frees_its_locks(place: LockedPlace, tmp_path: Path) -> None:
+    at = place
+    at.stash(*(Message(topic=at.topic, key=f"k{n % 9}", value=str(n)) for n in range(20_000)))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with Crew(tmp_path / "log", member(at, threads=1)) as crew:
+            moves(at, crew)
+            crew.processes[0].send_signal(number)
+            assert crew.processes[0].wait(60) == 0, crew.said()
+        lock = at.locks()[at.topic]
+        assert lock["locked_by"] is None
+        assert not lock["error"]
+        assert at.pending() > 0
+    with Crew(tmp_path / "log", member(at, threads=1, batch_rows=2_000)) as crew:
+        eventually(lambda: at.pending() == 0, DRAINED_SECONDS, crew.said)
+    found = at.read(20_000)
+    for key in {record.key() for record in found}:
+        own = [int(record.value() or b"") for record in found if record.key() == key]
+        assert own == sorted(set(own))
+
+
+@pytest.mark.timeout(300)
+def test_the_lock_of_a_killed_process_runs_out(place: LockedPlace, tmp_path: Path) -> None:
+    at = place
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(20_000)))
+    with Crew(tmp_path / "log", member(at, threads=1)) as crew:
+        moves(at, crew)
+    assert at.locks()[at.topic]["locked_by"]
+    with Crew(tmp_path / "log", member(at, threads=1, batch_rows=2_000)) as crew:
+        eventually(lambda: at.pending() == 0, DRAINED_SECONDS, crew.said)
+    assert [int(record.value() or b"") for record in at.read(20_000)] == list(range(20_000))
+
+
+def moves(at: LockedPlace, crew: Crew) -> None:
+    """Wait until rows leave the outbox."""
+    before = at.pending()
+    eventually(lambda: at.pending() < before, 120, crew.said)
