@@ -78,7 +78,7 @@ class Worker:
     steps: Any = None
     due: Any = None
     queue: list[Row] = field(default_factory=list)
-    note: Progress | None = None
+    note: Any = None
 
 
 class World:
@@ -165,7 +165,6 @@ class World:
     # Effects
 
     def do(self, worker: Worker, effect: Any, draw: random.Random) -> Any:  # noqa: C901, PLR0911, PLR0912
-        progress: Any
         match effect:
             case ReadControl():
                 self.require(worker)
@@ -242,7 +241,7 @@ class World:
         if self.open is not None and self.open.ending:
             self.committed(self.open)
 
-    def settle(self, worker: Worker, progress: Progress) -> None:
+    def settle(self, worker: Worker, progress: Any) -> None:
         self.require(worker)
         read = {row.id for row in self.read}
         for id_ in progress.ids:
