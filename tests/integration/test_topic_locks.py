@@ -14,7 +14,8 @@ from tests.relay.locked_place import HOOK, LockedPlace, seen, standing_at
 from tests.relay.relaying import taken_over
 from thresher.db.outbox_store import Fates, Wanted
 from thresher.db.problem import DatabaseRefused
-from thresher.db.topic_locks import LockLost
+from thresher.db.shape import bucket_of
+from thresher.db.topic_locks import LockLost, LockState, LockTerms
 from thresher.delivery.crash_points import CrashPoint
 from thresher.delivery.problem import ForeignProgress
 from thresher.devstack.stack import Stack
@@ -176,6 +177,84 @@ def test_a_lock_is_not_taken_under_a_term_that_is_over(place: Places) -> None:
         at.stash(Message(topic=at.topic, key="k", value="2"))
         at.until_sent(backend)
     assert numbers(at.read(2)) == [1, 2]
+
+
+def test_no_lock_is_taken_under_another_term(place: Places) -> None:
+    at = place()
+    assert join(at.locked_settings()) is not None
+    with at.locking() as locks:
+        locks.register(at.topic, 1)
+        terms = LockTerms(owner="me", relay=at.settings().name, term=str(uuid.uuid4()), seconds=60.0)
+        assert locks.acquire(LockState(topic=at.topic), terms) is None
+        assert at.take(locks, at.topic) is not None
+
+
+def test_an_errored_lock_is_not_free_before_its_rest_is_over(place: Places) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    assert join(at.locked_settings()) is not None
+    with at.locking() as locks:
+        locks.register(at.topic, 1)
+        lock = at.take(locks, at.topic)
+        assert lock is not None
+        assert [state.free for state in locks.pending(60.0)] == [False]
+        locks.fail(lock, "why")
+        assert [state.free for state in locks.pending(60.0)] == [False]
+        assert at.take(locks, at.topic) is None
+        assert [state.free for state in locks.pending(0.0)] == [True]
+        again = at.take(locks, at.topic, seconds=0.0)
+        assert again is not None
+        assert again.retries == 1
+        assert (again.errored_seconds or 0) > 0
+
+
+def test_a_worker_that_inited_too_late_leaves_before_it_writes(place: Places) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    with standing_at(CrashPoint.RECOVERY_FENCED, rows=False) as hold, at.backend(threads=1, hook=HOOK) as late:
+        assert hold.arrived.wait(60)
+        written = at.admin_end(progress_topic(at.settings().name))
+        at.sql("UPDATE outbox_lock SET token = token + 1, locked_by = 'another'")
+        hold.go.set()
+        eventually(lambda: late.counts.get("locks_lost"), 60)
+        # It wrote neither a record nor a claim, and the lock is the other's.
+        assert late.counts.get("transactions", 0) == 0
+        assert at.admin_end(progress_topic(at.settings().name)) == written
+        assert at.locks()[at.topic]["locked_by"] == "another"
+
+
+def test_a_topic_whose_producer_is_refused_for_a_while_rests(place: Places) -> None:
+    at = place()
+    topics = at.topics(2)
+    at.stash(*(Message(topic=topic, key="k", value="1") for topic in topics))
+    faulty = "tests.relay.locked_place:refusing_first"
+    with at.backend(threads=1, producer_factory=faulty, locking={"lock_seconds": 2.0}) as backend:
+        at.until(backend, lambda: any(lock["error"] for lock in at.locks().values()))
+        at.until(backend, lambda: at.pending() <= 1)
+        at.until_sent(backend)
+    assert backend.counts["errored_turns"] == 1
+    assert sorted(record.topic() or "" for record in at.read(2, *topics)) == topics
+
+
+def test_a_part_of_a_split_topic_has_its_own_keys_alone(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(100)))
+    split = {"split_topics": {at.topic: 2}}
+    assert join(at.locked_settings(locking=split)) is not None
+    with at.locking() as locks:
+        locks.register(at.topic, 2)
+        ((term,),) = at.sql("SELECT term::text FROM thresher_relay")
+        terms = LockTerms(owner="test", relay=at.settings().name, term=term, seconds=60.0)
+        # Somebody works on the second part.
+        other = locks.acquire(LockState(topic=at.topic, part=1, parts=2), terms)
+        assert other is not None
+        with at.backend(threads=1, locking=split) as backend:
+            at.until(backend, lambda: at.pending() < 100)
+            at.until(backend, lambda: not at.locks()[f"{at.topic}#0"]["locked_by"])
+            mine = {bucket_of(f"k{n}".encode()) % 2 for n in numbers(at.read(100 - at.pending()))}
+            assert mine == {0}
+            locks.release(other)
+            at.until_sent(backend)
 
 
 def test_the_token_is_checked_by_every_change(place: Places) -> None:

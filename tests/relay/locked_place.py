@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.processes import eventually
 from tests.relay.relaying import RELAYED_SECONDS, Place
@@ -26,7 +27,11 @@ def reached(point: CrashPoint, _: int, rows: list[int]) -> None:
     """Note a crash point, and wait there with rows in flight if somebody asked for that."""
     with _LOCK:
         _SEEN.append((point, rows))
-        hold = _HELD.pop(point, None) if rows else None
+        hold = _HELD.get(point)
+        if hold is not None and (rows or not hold.rows):
+            del _HELD[point]
+        else:
+            hold = None
     if hold is not None:
         hold.arrived.set()
         assert hold.go.wait(60)
@@ -35,14 +40,16 @@ def reached(point: CrashPoint, _: int, rows: list[int]) -> None:
 class Hold:
     """A worker that stands at a crash point until it is let go."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, rows: bool = True) -> None:
+        """`rows`: it stands there only with rows in flight."""
+        self.rows = rows
         self.arrived, self.go = threading.Event(), threading.Event()
 
 
 @contextmanager
-def standing_at(point: CrashPoint) -> Iterator[Hold]:
+def standing_at(point: CrashPoint, *, rows: bool = True) -> Iterator[Hold]:
     """Have the next worker that comes to a crash point stand there; leaving lets it go."""
-    hold = Hold()
+    hold = Hold(rows=rows)
     with _LOCK:
         _HELD[point] = hold
     try:
@@ -66,12 +73,39 @@ def forget() -> None:
         _HELD.clear()
 
 
+class Refusing:
+    """A producer whose first transaction of all is refused by its client."""
+
+    used = False
+
+    def __init__(self, properties: dict[str, Any]) -> None:
+        self._producer = Producer(properties)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def __len__(self) -> int:
+        return len(self._producer)
+
+    def init_transactions(self, *arguments: Any) -> None:
+        if not Refusing.used:
+            Refusing.used = True
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "for a test"))
+        self._producer.init_transactions(*arguments)
+
+
+def refusing_first(properties: dict[str, Any]) -> Refusing:
+    """Make a producer; the first of all cannot be initialised."""
+    return Refusing(properties)
+
+
 class LockedPlace(Place):
     """An outbox with what topic locks need."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         forget()
+        Refusing.used = False
         with psycopg.connect(self.dsn) as connection:
             create_locks(connection, self.table, self.shape)
 
@@ -112,6 +146,10 @@ class LockedPlace(Place):
             name = "kafka_topic_info" if self.shape.value == "deimos" else "outbox_lock"
             found = connection.execute(f"SELECT * FROM {name}".encode()).fetchall()
         return {row["topic"]: row for row in found}
+
+    def admin_end(self, topic: str) -> int:
+        """Return how many offsets a topic has."""
+        return sum(each.records for each in self.admin.topics(topic))
 
     @contextmanager
     def locking(self, **changes: Any) -> Iterator[TopicLocks]:
