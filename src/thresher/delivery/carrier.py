@@ -128,6 +128,7 @@ class Carrier:
             rows, rest = self._cut(rest)
             if not rows:
                 continue
+            rows = self.gate.placed(rows)
             if (yield Begin()) is False:
                 yield from self._rejected(rows, ())
                 return True

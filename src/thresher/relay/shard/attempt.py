@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
+from thresher.db.shape import Shape
 from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import DiscardReadAhead, Effect, Handlers, Recovered
@@ -39,6 +40,9 @@ from thresher.spark.worker.shard import Shard
 _TIMEOUTS = TransactionTimeouts(blocked_seconds=5.0)
 # Whether it has ended meanwhile is asked while all rows of the shard wait.
 _BRIEF = TransactionTimeouts(blocked_seconds=1.0, init_seconds=2.0)
+
+# A key that Deimos' own producer, ruby-kafka, has sent stays in its partition; rows without any are scattered.
+_SHAPE_DEFAULTS: dict[Shape, dict[str, object]] = {Shape.DEIMOS: {"partitioner": "consistent_random"}}
 
 
 class Attempt:
@@ -134,7 +138,7 @@ class Attempt:
     def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
         settings = self._mandate.settings
         name = transactional_id(settings.name, self._shard.index, lane)
-        properties = {**settings.kafka, **settings.producer, **more}
+        properties = {**_SHAPE_DEFAULTS.get(settings.shape, {}), **settings.kafka, **settings.producer, **more}
         return TransactionalProducer(
             name, properties, timeouts=_BRIEF if brief else _TIMEOUTS, make=producer_of(settings.producer_factory)
         )  # fmt: skip
