@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from tests.relay.relaying import Place, taken_over
 from thresher.cli.dead import replay
-from thresher.db import TableName
+from thresher.db import TableName, statement
 from thresher.db.control import NewControlRow
 from thresher.db.outbox_store import DeadFate, Fates, Wanted
 from thresher.db.postgres.store import PostgresStore
@@ -30,7 +31,7 @@ from thresher.outbox import (
     create_schema,
     ddl,
 )
-from thresher.outbox.shape import BUCKETS
+from thresher.outbox.shape import BUCKETS, bucket_of
 from thresher.publisher import Publisher
 from thresher.publisher.kafka_backend import KafkaBackend
 from thresher.relay.settings import Delivery
@@ -76,14 +77,14 @@ def test_rows_of_rails_arrive_once_where_ruby_kafka_sends_them(
         connection.execute(RAILS)
         connection.execute("ALTER TABLE kafka_topic_info ADD COLUMN token BIGINT NOT NULL DEFAULT 0")
     at = Place(stack, dsn, topic_prefix, shape=Shape.DEIMOS, table="kafka_messages")
+    written: list[tuple[Any, ...]] = [(None, b"tombstone", "abc")]
     for key in PARTITIONS:
-        at.sql(INSERT, at.topic, b"by partition key", b"own " + key, key.decode())
-        at.sql(INSERT, at.topic, b"by key", key, None)
-    at.sql(INSERT, at.topic, None, b"tombstone", "abc")
-    for _ in range(40):
-        at.sql(INSERT, at.topic, b"anywhere", None, None)
-    with at.relaying() as relaying:
-        found = at.read(2 * len(PARTITIONS) + 41)
+        written += [(b"by partition key", b"own " + key, key.decode()), (b"by key", key, None)]
+    written += [(b"empty", b"", None), (b"anywhere", None, None)] * 20
+    with psycopg.connect(dsn) as connection, connection.cursor() as cursor:
+        cursor.executemany(INSERT, [(at.topic, *row) for row in written])
+    with at.relaying(shards=1) as relaying:
+        found = at.read(len(written))
         relaying.until(lambda: at.pending() == 0)
     assert at.dead() == []
     where = {(message.value(), message.key()): message.partition() for message in found}
@@ -91,6 +92,7 @@ def test_rows_of_rails_arrive_once_where_ruby_kafka_sends_them(
         assert where[b"by partition key", b"own " + key] == partition
         assert where[b"by key", key] == partition
     assert where[None, b"tombstone"] == PARTITIONS[b"abc"]
+    assert {message.partition() for message in found if message.value() == b"empty"} == {0}
     assert {message.partition() for message in found if message.value() == b"anywhere"} == {0, 1, 2}
 
 
@@ -135,11 +137,39 @@ def test_marks_need_their_column(stack: Any, dsn: str, topic_prefix: str) -> Non
     taken_over(at.settings())
 
 
-def test_a_blocking_row_keeps_its_partition_key_waiting(dsn: str) -> None:
+# Keys and partition keys of rows 1 to 6.
+ROWS = (("a", "p"), ("b", "p"), ("p", None), ("a", "q"), ("c", None), (None, None))
+
+
+@pytest.fixture
+def rows(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         create_schema(connection, NAME, Shape.DEIMOS)
-        for key, partition_key in (("a", "p"), ("b", "p"), ("p", None), ("a", "q"), ("c", None), (None, None)):
+        for key, partition_key in ROWS:
             connection.execute(INSERT, ["t", b"v", key and key.encode(), partition_key])
+
+
+@pytest.mark.usefixtures("rows")
+def test_a_row_is_in_its_partition_keys_bucket(dsn: str) -> None:
+    buckets = [bucket_of(b"p")] * 3 + [bucket_of(b"q"), bucket_of(b"c"), 6]
+    with closing(PostgresStore(dsn, NAME, Shape.DEIMOS).session("tests", locate=True)) as session:
+        session.create_tables()
+        assert session.backlog().by_bucket == Counter(buckets)
+        for bucket in range(BUCKETS):
+            assert bool(session.probe([bucket]).occupied()) == (bucket in buckets)
+        with closing(
+            PostgresStore(dsn, NAME, Shape.DEIMOS).pending_reader("tests", since=session.incarnation().since)
+        ) as reader:
+            for bucket in set(buckets):
+                found = reader.few(Wanted(buckets=[bucket], rows=10, batch_bytes=10**6, largest_bytes=10**6))
+                assert [row[0] for row in found] == [id_ for id_, each in enumerate(buckets, 1) if each == bucket]
+        estimate = statement("deimos_estimate", NAME)
+        assert dict(session.connection.execute(estimate, [100]).fetchall()) == Counter(buckets)
+
+
+@pytest.mark.usefixtures("rows")
+def test_a_blocking_row_keeps_its_partition_key_waiting(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
         ((at,),) = connection.execute("SELECT created_at FROM kafka_messages WHERE id = 1").fetchall()
     moment = (at.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     with closing(PostgresStore(dsn, NAME, Shape.DEIMOS).session("tests", locate=True)) as session:
@@ -152,11 +182,11 @@ def test_a_blocking_row_keeps_its_partition_key_waiting(dsn: str) -> None:
         assert session.settlement.settle(Fates(ids=[], create_times=[], dead=[fate])) == 1
         wanted = Wanted(buckets=range(BUCKETS), rows=10, batch_bytes=10**6, largest_bytes=10**6)
 
-        def marked(hot: Any = ()) -> list[int]:
-            return [row[0] for row in session.marks("r", term).mark(replace(wanted, hot_keys=hot), uuid.uuid4())]
+        def marked(**changes: Any) -> list[int]:
+            return [row[0] for row in session.marks("r", term).mark(replace(wanted, **changes), uuid.uuid4())]
 
         assert marked() == [4, 5, 6]
-        assert marked(hot=[("t", b"q"), ("t", b"c")]) == [6]
+        assert marked(hot_keys=[("t", b"q"), ("t", b"c")]) == [6]
         assert session.dead_rows.replay() == 1
         assert marked() == [1, 2, 3, 4, 5, 6]
     with psycopg.connect(dsn) as connection:
@@ -199,8 +229,9 @@ def test_a_publisher_passes_partition_keys_on(rails: psycopg.Connection[Any]) ->
 
 
 def test_kafkas_backends_refuse_partition_keys() -> None:
+    backend = KafkaBackend({"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 100}, waits=True)
     with pytest.raises(InvalidMessage, match="only an outbox in Deimos' shape"):
-        KafkaBackend({}, waits=True).publish([Message(topic="t"), Message(topic="t", partition_key="p")], None)
+        backend.publish([Message(topic="t"), Message(topic="t", partition_key="p")], None)
 
 
 # The schema
@@ -277,6 +308,16 @@ def test_a_column_that_is_missing_is_added_as_told(connection: psycopg.Connectio
     (finding,) = check_schema(connection, NAME, Shape.DEIMOS).findings
     connection.execute(f"ALTER TABLE kafka_messages {finding.detail.partition('ALTER TABLE … ')[2]}".encode())
     assert check_schema(connection, NAME, Shape.DEIMOS).findings == ()
+
+
+def test_a_topic_has_one_lock(connection: psycopg.Connection[Any]) -> None:
+    create_schema(connection, NAME, Shape.DEIMOS)
+    connection.execute("INSERT INTO kafka_topic_info (topic) VALUES ('t')")
+    with pytest.raises(psycopg.errors.UniqueViolation), connection.transaction():
+        connection.execute("INSERT INTO kafka_topic_info (topic) VALUES ('t')")
+    connection.execute("DROP INDEX kafka_topic_info_topic_idx; CREATE INDEX ON kafka_topic_info (topic)")
+    (finding,) = check_schema(connection, NAME, Shape.DEIMOS).findings
+    assert "two locks" in finding.detail
 
 
 def test_only_the_table_that_is_missing_is_created(connection: psycopg.Connection[Any]) -> None:
