@@ -168,6 +168,23 @@ def test_a_row_is_in_its_partition_keys_bucket(dsn: str) -> None:
 
 
 @pytest.mark.usefixtures("rows")
+def test_large_messages_and_partition_keys_stay_where_they_are(dsn: str) -> None:
+    large = "x" * 2_000
+    with psycopg.connect(dsn) as connection:
+        connection.execute(INSERT, ["t", b"v", b"k", large])
+        connection.execute(INSERT, ["t", large.encode(), b"k", "p"])
+    with closing(PostgresStore(dsn, NAME, Shape.DEIMOS).session("tests", locate=True)) as session:
+        session.create_tables()
+        since = session.incarnation().since
+    wanted = Wanted(buckets=range(BUCKETS), rows=10, batch_bytes=10**6, largest_bytes=1_000)
+    with closing(PostgresStore(dsn, NAME, Shape.DEIMOS).pending_reader("tests", since=since)) as reader:
+        for bounded in (True, False):
+            found = reader.by_buckets(wanted, bounded=bounded).to_pylist()
+            assert [row["flaw"] for row in found] == [None] * len(ROWS) + ["too-large"] * 2
+            assert [(row["value"], row["partition_key"]) for row in found[-2:]] == [(b"v", None), (None, b"p")]
+
+
+@pytest.mark.usefixtures("rows")
 def test_a_blocking_row_keeps_its_partition_key_waiting(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         ((at,),) = connection.execute("SELECT created_at FROM kafka_messages WHERE id = 1").fetchall()
