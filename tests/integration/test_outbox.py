@@ -23,6 +23,8 @@ from thresher.outbox.shape import bucket_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COLUMNS = "kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values"
+# With the partition key as a list of one, where the others have the names of headers.
+DEIMOS_COLUMNS = "topic, key, message, ARRAY[partition_key]"
 EVERY_BYTE = bytes(range(256))
 
 
@@ -49,8 +51,9 @@ def count(connection: psycopg.Connection[Any], table: str = "outbox") -> int:
     return int(row[0])
 
 
-def stored(connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
-    return connection.execute(f"SELECT {COLUMNS} FROM outbox ORDER BY id".encode()).fetchall()
+def stored(connection: psycopg.Connection[Any], shape: Shape = Shape.THRESHER) -> list[tuple[Any, ...]]:
+    columns = DEIMOS_COLUMNS if shape is Shape.DEIMOS else COLUMNS
+    return connection.execute(f"SELECT {columns} FROM outbox ORDER BY id".encode()).fetchall()
 
 
 def test_a_message_is_there_after_the_callers_commit_and_not_before(
@@ -146,7 +149,7 @@ def test_the_bucket_column_agrees_with_everyone_else(connection: psycopg.Connect
 def test_ids_follow_the_order_given(connection: psycopg.Connection[Any], shape: Shape) -> None:
     outbox = make(connection, shape)
     outbox.stash_many(connection, [Message(topic="t", key="k", value=f"{n}") for n in range(1000)])
-    values = [row[2] if isinstance(row[2], str) else row[2].decode() for row in stored(connection)]
+    values = [row[2] if isinstance(row[2], str) else row[2].decode() for row in stored(connection, shape)]
     assert values == [f"{n}" for n in range(1000)]
 
 
@@ -271,14 +274,15 @@ def test_text_is_stored_right_or_refused_whatever_the_client_encoding(
     stored_text = {"utf8": ["ü", "語"], "latin1": ["ü"], "euc_jp": ["ü", "語"], "sql_ascii": []}[encoding]
     with psycopg.connect(dsn, client_encoding=encoding) as caller:
         for text in ["ü", "語"]:
-            message = Message(topic="t", key="k", headers=[(text, text)])
+            texts: dict[str, Any] = {"partition_key": text} if shape is Shape.DEIMOS else {"headers": [(text, text)]}
+            message = Message(topic="t", key="k", **texts)
             if text in stored_text:
                 outbox.stash_many(caller, [message]) if many else outbox.stash(caller, message)
             else:
                 with pytest.raises(InvalidMessage, match="cannot be stored"):
                     outbox.stash_many(caller, [message]) if many else outbox.stash(caller, message)
                 assert caller.pgconn.transaction_status != TransactionStatus.INERROR
-    assert [row[3] for row in stored(connection)] == [[text] for text in stored_text]
+    assert [row[3] for row in stored(connection, shape)] == [[text] for text in stored_text]
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -291,7 +295,13 @@ def test_a_callers_session_cursors_and_adapters_do_not_matter(
         def dump(self, obj: Any) -> bytes:  # noqa: ARG002
             return b"WRONG"
 
-    message = Message(topic="t", key="", value="v", headers=[("h", "x")])
+    texts: dict[str, Any] = {"partition_key": "h"} if shape is Shape.DEIMOS else {"headers": [("h", "x")]}
+    message = Message(topic="t", key="", value="v", **texts)
+    rows: dict[Shape, tuple[Any, ...]] = {
+        Shape.THRESHER: ("t", b"", b"v", ["h"], [b"x"]),
+        Shape.GOHARVEST: ("t", "", "v", ["h"], ["x"]),
+        Shape.DEIMOS: ("t", b"", b"v", ["h"]),
+    }
     expected: list[tuple[Any, ...]] = []
     for factory in (psycopg.RawCursor, psycopg.ClientCursor):
         with psycopg.connect(dsn, cursor_factory=factory) as caller:
@@ -299,10 +309,8 @@ def test_a_callers_session_cursors_and_adapters_do_not_matter(
             for kind in (str, bytes, list, int):
                 caller.adapters.register_dumper(kind, Shouting)
             outbox.stash_many(caller, [message]) if many else outbox.stash(caller, message)
-            expected.append(
-                ("t", b"", b"v", ["h"], [b"x"]) if shape is Shape.THRESHER else ("t", "", "v", ["h"], ["x"])
-            )
-    assert stored(connection) == expected
+            expected.append(rows[shape])
+    assert stored(connection, shape) == expected
 
 
 @pytest.mark.parametrize("many", [False, True])

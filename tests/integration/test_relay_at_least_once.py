@@ -23,7 +23,7 @@ MANY, KEYS = 600, 20
 FAULTY = "tests.faults.faulty:faulty"
 
 
-@pytest.fixture(params=[Shape.THRESHER, Shape.GOHARVEST], ids=str)
+@pytest.fixture(params=Shape, ids=str)
 def place(request: pytest.FixtureRequest, stack: Any, spark: Any, dsn: str, topic_prefix: str) -> Place:
     return Place(stack, dsn, topic_prefix, shape=request.param)
 
@@ -103,8 +103,9 @@ def test_sessions_that_the_database_ends_lead_to_direct_repeats_at_most(ours: Pl
 
 def test_rows_that_a_dead_leader_of_goharvest_had_marked_are_picked_up_in_their_order(place: Place) -> None:
     place.stash(*(message(place, number) for number in range(MANY)))
-    place.sql(f"UPDATE {place.table} SET leader_id = %s WHERE id %% 3 > 0", uuid.uuid4())
-    place.sql(f"UPDATE {place.table} SET leader_id = %s WHERE id %% 7 = 0", uuid.uuid4())
+    mark = "session_id" if place.shape is Shape.DEIMOS else "leader_id"
+    place.sql(f"UPDATE {place.table} SET {mark} = %s WHERE id %% 3 > 0", uuid.uuid4())
+    place.sql(f"UPDATE {place.table} SET {mark} = %s WHERE id %% 7 = 0", uuid.uuid4())
     with at_least_once(place) as relaying:
         relaying.until(lambda: place.pending() == 0)
     for numbers in by_key(place.read(MANY)):

@@ -48,10 +48,12 @@ def test_a_row_that_is_changed_while_it_is_set_aside_is_set_aside_as_it_is_then(
     at = Place(stack, dsn, topic_prefix, shape=shape)
     settings = taken_over(at.settings()).settings
     at.stash(Message(topic="wrong", key="k", value="1"))
-    ((id_, created),) = at.sql("SELECT id, create_time FROM outbox")
+    deimos = shape is Shape.DEIMOS
+    time, topic = ("created_at AT TIME ZONE 'UTC'", "topic") if deimos else ("create_time", "kafka_topic")
+    ((id_, created),) = at.sql(f"SELECT id, {time} FROM outbox")
     progress = recorded((id_, created, dead(Kind.NO_TOPIC, "it is not there")))
     with psycopg.connect(at.dsn) as operator, psycopg.connect(at.dsn, autocommit=True) as ours:
-        operator.execute("UPDATE outbox SET kafka_topic = 'right'")
+        operator.execute(f"UPDATE outbox SET {topic} = 'right'".encode())
         settlement = Settlement(PostgresSettlement(ours, settings.outbox, shape, Settling.DELETE))
         with ThreadPoolExecutor(1) as pool:
             settled = pool.submit(settlement.execute, progress)

@@ -11,6 +11,7 @@ from thresher.db import TableName, statement
 from thresher.db.postgres.arrow_session import UNSORTED
 from thresher.db.postgres.head_queries import bounded_query, head_by_id_query, head_query, next_query, window_query
 from thresher.db.postgres.sessions import connect
+from thresher.db.shape_columns import created
 from thresher.outbox import Shape, create_schema
 
 OUTBOX = TableName(table="outbox")
@@ -96,7 +97,9 @@ def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> 
         times = ["2026-01-01 12:00:00+00"] * count
         fates = {"kinds": ["k"] * count, "reasons": ["r"] * count, "attempts": [1] * count, "blocking": [False] * count}
         for name in (*SETTLING, "outbox_settle_dead"):
-            query = statement(name, OUTBOX).replace("%(ids)s", "%(ids)s::bigint[]")
+            query = statement(name, OUTBOX, created=created(Shape.THRESHER, "o")).replace(
+                "%(ids)s", "%(ids)s::bigint[]"
+            )
             query = query.replace("%(create_times)s", "%(create_times)s::timestamptz[]")
             plan = planned(session, query, {"ids": list(range(count)), "create_times": times, **fates})
             assert plan == {PRIMARY}, (name, count)

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,12 +15,25 @@ anything = st.one_of(st.none(), st.binary(), st.text(), st.integers(), st.text(s
 headers = st.lists(st.tuples(st.one_of(st.text(), anything), anything), max_size=4)
 
 
-@given(topic=anything, key=anything, value=anything, headers=headers, partition=st.one_of(st.none(), st.integers()))
+@given(
+    topic=anything,
+    key=anything,
+    value=anything,
+    headers=headers,
+    partition=st.one_of(st.none(), st.integers()),
+    partition_key=anything,
+)
 def test_admitted_rows_hold_only_what_the_columns_can(
-    topic: object, key: object, value: object, headers: list[tuple[object, object]], partition: object
+    topic: object,
+    key: object,
+    value: object,
+    headers: list[tuple[object, object]],
+    partition: object,
+    partition_key: object,
 ) -> None:
-    message = Message(topic=topic, key=key, value=value, headers=headers, partition=partition)  # type: ignore[arg-type]
-    for shape, content in ((Shape.THRESHER, bytes), (Shape.GOHARVEST, str)):
+    fields: dict[str, Any] = {"topic": topic, "key": key, "value": value, "headers": headers, "partition": partition}
+    message = Message(**fields, partition_key=partition_key)  # type: ignore[arg-type]
+    for shape, content in ((Shape.THRESHER, bytes), (Shape.GOHARVEST, str), (Shape.DEIMOS, bytes)):
         try:
             row = Admission(shape, Limits(message_bytes=120)).row(message)
         except InvalidMessage as error:
@@ -33,7 +47,11 @@ def test_admitted_rows_hold_only_what_the_columns_can(
         assert len(names) == len(values) == len(headers)
         for part in (got_key, got_value, *values):
             assert part is None or type(part) is content
-            assert shape is Shape.THRESHER or "\0" not in str(part)
+            assert content is bytes or "\0" not in str(part)
+        if shape is Shape.DEIMOS:
+            assert row[5] is None or (type(row[5]) is str and "\0" not in row[5])
+        else:
+            assert partition_key is None
         assert all("\0" not in name and name.encode() for name in names if name)
 
 

@@ -108,7 +108,7 @@ def test_the_size_limit_counts_key_value_and_headers_to_the_byte() -> None:
     assert "91 bytes, 90 are allowed" in error.rule
 
 
-@pytest.mark.parametrize("shape", Shape)
+@pytest.mark.parametrize("shape", [Shape.THRESHER, Shape.GOHARVEST])
 def test_empty_headers_have_a_size_too(shape: Shape) -> None:
     assert "message has" in refused(shape, key="k", headers=[("", "")] * 100_000).rule
 
@@ -160,7 +160,7 @@ def test_the_memory_of_header_names_may_be_cleared_at_any_moment_by_another_thre
         def __setitem__(self, name: str, size: int) -> None:
             pass  # as if cleared at once
 
-    for shape in Shape:
+    for shape in (Shape.THRESHER, Shape.GOHARVEST):
         admission = Admission(shape, Limits())
         admission._name_bytes = Forgetful()
         assert admission.row(Message(topic="t", key="k", headers=[("h", "x")]))[3] == ("h",)
@@ -188,6 +188,7 @@ class TestGoharvestShape:
             ({"value": 7}, "value", "str or bytes"),
             ({"partition": 0}, "partition", "no column"),
             ({"timestamp": NOON}, "timestamp", "no column"),
+            ({"partition_key": "p"}, "partition_key", "no column"),
             ({"headers": [("h", None)]}, "header 'h'", "NULL header"),
             ({"headers": [("h", b"\xff")]}, "header 'h'", "not UTF-8"),
             ({"key": "k" * 101}, "key", "101 characters"),
@@ -204,3 +205,41 @@ class TestGoharvestShape:
 
     def test_a_wider_table_is_told_by_limits(self) -> None:
         admit(Shape.GOHARVEST, Limits(key_characters=200), key="k" * 200)
+
+
+def test_our_own_table_refuses_partition_keys() -> None:
+    error = refused(key="k", partition_key="p")
+    assert (error.field, error.value) == ("partition_key", "'p'")
+    assert "no column" in error.rule
+
+
+class TestDeimosShape:
+    def test_bytes_stay_bytes_and_partition_keys_become_text(self) -> None:
+        row = admit(Shape.DEIMOS, key="ü", value=b"\xff", partition_key="ü".encode())
+        assert row == ("t", "ü".encode(), b"\xff", (), (), "ü")
+
+    def test_a_message_may_have_neither_key_nor_value(self) -> None:
+        assert admit(Shape.DEIMOS) == ("t", None, None, (), (), None)
+
+    def test_an_empty_partition_key_is_one(self) -> None:
+        assert admit(Shape.DEIMOS, partition_key="")[5] == ""
+
+    @pytest.mark.parametrize(
+        ("fields", "field", "reason"),
+        [
+            ({"headers": [("h", "x")]}, "headers", "no column"),
+            ({"partition": 0}, "partition", "give a partition_key"),
+            ({"timestamp": NOON}, "timestamp", "no column"),
+            ({"partition_key": b"\xff"}, "partition_key", "not UTF-8"),
+            ({"partition_key": "a\0b"}, "partition_key", "NUL"),
+            ({"partition_key": 7}, "partition_key", "str or bytes"),
+            ({"key": 7}, "key", "bytes, str or None"),
+            ({"value": 7}, "value", "bytes, str or None"),
+            ({"topic": "not good"}, "topic", "Kafka allows"),
+            ({"value": b"x" * 1_000_000}, "value", "are allowed"),
+        ],
+    )
+    def test_what_its_table_cannot_hold_is_refused(self, fields: dict[str, Any], field: str, reason: str) -> None:
+        error = refused(Shape.DEIMOS, **fields)
+        assert error.field == field
+        assert reason in error.rule

@@ -98,6 +98,11 @@ def test_the_history_notes_what_a_message_says() -> None:
     assert (content.topic, content.partition, content.timestamp) == ("pump", 0, 1_777_852_800_000)
 
 
+def test_deimos_table_has_no_column_for_a_records_identity() -> None:
+    with pytest.raises(InvalidInput, match="Deimos' table has no column for them"):
+        plan(shape=Shape.DEIMOS)
+
+
 def test_goharvests_table_has_no_columns_for_varied_records() -> None:
     with pytest.raises(InvalidInput, match="goharvest's table cannot hold a NULL key"):
         plan(varied=0.1, shape=Shape.GOHARVEST)

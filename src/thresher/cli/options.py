@@ -30,7 +30,9 @@ SchemaName = Annotated[
     str | None,
     typer.Option("--schema", envvar="THRESHER_SCHEMA", help="Its schema; without one, the search_path decides."),
 ]
-TableShape = Annotated[Shape, typer.Option("--shape", envvar="THRESHER_SHAPE", help="Our own table, or goharvest's.")]
+TableShape = Annotated[
+    Shape, typer.Option("--shape", envvar="THRESHER_SHAPE", help="Our own table, goharvest's or Deimos'.")
+]
 
 
 class DatabaseUnreachable(ThresherError):  # noqa: N818

@@ -18,3 +18,7 @@ SCHEMA = pa.schema(
 )
 # As read: with what is wrong with a row that the database can tell without handing it over.
 READ_SCHEMA = SCHEMA.append(pa.field("flaw", pa.string()))
+# As read from Deimos' table: with what chooses the partition instead of the key.
+KEYED_SCHEMA = READ_SCHEMA.append(pa.field("partition_key", pa.binary()))
+# The place of the flaw in a row that was read.
+FLAW = len(SCHEMA)

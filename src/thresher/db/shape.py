@@ -1,4 +1,4 @@
-"""The two shapes an outbox table can have, and what a key's bucket is."""
+"""The shapes an outbox table can have, and what a key's bucket is."""
 
 import enum
 import hashlib
@@ -7,7 +7,7 @@ BUCKETS = 64
 
 
 class Shape(enum.Enum):
-    """How the table looks. The names of the columns are the same; what they can hold is not."""
+    """How the table looks: what its columns hold, and, in Deimos' table, what they are called."""
 
     THRESHER = "thresher"
     """Our own: bytes, NULL keys, tombstones, partition, timestamp, dispatched time, and a bucket with its index."""
@@ -15,10 +15,13 @@ class Shape(enum.Enum):
     GOHARVEST = "goharvest"
     """As goharvest's users have it: text only, a key is required, no partition and no timestamp."""
 
+    DEIMOS = "deimos"
+    """As Deimos' users have it, made by Rails: bytes, NULL keys, a partition key, no headers and no timestamp."""
+
     @property
     def prefix(self) -> str:
         """How the names of the statements begin that differ between the shapes."""
-        return "outbox" if self is Shape.THRESHER else "goharvest"
+        return "outbox" if self is Shape.THRESHER else self.value
 
 
 def bucket_of(key: bytes) -> int:

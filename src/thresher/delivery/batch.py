@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from thresher.core.topic_name import is_topic
 from thresher.delivery import columns
 from thresher.delivery.fate import FILTERED, Dead, Filtered, Kind, dead
-from thresher.delivery.row import ColumnRows, Headers, Record, Row, RowList, Rows
+from thresher.delivery.row import BY_ROW_KEY, ColumnRows, Headers, Record, Row, RowList, Rows
 from thresher.delivery.stored_rows import FEW, FewRows, micros
 
 _FLAWS = {
@@ -87,7 +87,7 @@ def rows_of(batch: pa.RecordBatch | FewRows, reserved: Reserved = nothing_reserv
 
 def column_rows(batch: pa.RecordBatch, reserved: Reserved = nothing_reserved) -> ColumnRows | None:
     """Return the rows of a batch if all of them can be sent, and nothing about them is out of the ordinary."""
-    if _flawed(batch):
+    if _flawed(batch) or _has_partition_keys(batch):
         return None
     names, values = batch.column("header_keys"), batch.column("header_values")
     stored, partitions, moments = batch.column("topic"), batch.column("partition"), batch.column("timestamp")
@@ -130,16 +130,21 @@ def _headers(names: pa.Array, values: pa.Array) -> Sequence[Headers | None] | No
 def _few(few: FewRows, reserved: Reserved) -> RowList:
     ids, times, topics, keys, contents, names, values, partitions, moments, *rest = zip(*few.found, strict=True)
     given = [None if moment is None else micros(moment) for moment in moments]
-    plans = _plans(topics, keys, contents, names, values, partitions, given, reserved)
+    plans: list[Any] = _plans(topics, keys, contents, names, values, partitions, given, reserved)
+    ordered: Sequence[bytes | None] = keys
+    if len(rest) > 1:
+        ordered, plans = _by_partition_keys(rest[1], keys, plans)
     for place, flaw in enumerate(rest[0] if rest else ()):
         if flaw is not None:
             plans[place] = dead(*_FLAWS[flaw])
-    return RowList(list(map(Row._make, zip(ids, map(micros, times), topics, keys, plans, strict=True))))
+    return RowList(list(map(Row._make, zip(ids, map(micros, times), topics, ordered, plans, strict=True))))
 
 
 def _each(batch: pa.RecordBatch, reserved: Reserved) -> RowList:
     ids, times, topics, keys = _identity(batch)
-    plans = _plans_of(batch, topics, keys, reserved)
+    plans: list[Any] = _plans_of(batch, topics, keys, reserved)
+    if _has_partition_keys(batch):
+        keys, plans = _by_partition_keys(batch.column("partition_key").to_pylist(), keys, plans)
     if flawed := _flawed(batch):
         plans = [flawed.get(id_, plan) for id_, plan in zip(ids, plans, strict=True)]
     return RowList(list(map(Row._make, zip(ids, times, topics, keys, plans, strict=True))))
@@ -148,14 +153,40 @@ def _each(batch: pa.RecordBatch, reserved: Reserved) -> RowList:
 def transformed(
     batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead], reserved: Reserved = nothing_reserved
 ) -> RowList:
-    """Return the rows of a batch with the plans that transforms made of them."""
+    """Return the rows of a batch with the plans that transforms made of them.
+
+    A row keeps its partition key, whatever a transform makes of its key, unless that names a partition.
+    """
     topics, keys = result.column("topic").to_pylist(), result.column("key").to_pylist()
     plans: dict[int, Record | Dead | Filtered] = dict(
         zip(result.column("id").to_pylist(), _plans_of(result, topics, keys, reserved), strict=True)
     )
     plans.update(failed)
     plans.update(_flawed(batch))
-    return RowList([Row(*row, plans.get(row[0], FILTERED)) for row in zip(*_identity(batch), strict=True)])
+    ids, times, stored, stored_keys = _identity(batch)
+    found: list[Any] = [plans.get(id_, FILTERED) for id_ in ids]
+    if _has_partition_keys(batch):
+        stored_keys, found = _by_partition_keys(batch.column("partition_key").to_pylist(), stored_keys, found)
+    return RowList(list(map(Row._make, zip(ids, times, stored, stored_keys, found, strict=True))))
+
+
+def _has_partition_keys(batch: pa.RecordBatch) -> bool:
+    return (
+        "partition_key" in batch.schema.names and batch.column("partition_key").null_count < batch.num_rows
+    )  # fmt: skip
+
+
+def _by_partition_keys(
+    partition_keys: Sequence[bytes | None], keys: Sequence[bytes | None], plans: Sequence[Any]
+) -> tuple[list[bytes | None], list[Any]]:
+    """Return the rows' keys and plans: where there is a partition key, order and partition go by it."""
+    ordered, planned = list(keys), list(plans)
+    for place, partition_key in enumerate(partition_keys):
+        if partition_key is not None:
+            ordered[place] = partition_key
+            if isinstance(planned[place], Record) and planned[place].partition < 0:
+                planned[place] = planned[place]._replace(partition=BY_ROW_KEY)
+    return ordered, planned
 
 
 def _identity(batch: pa.RecordBatch) -> tuple[list[int], list[int], list[str], list[bytes | None]]:

@@ -128,7 +128,7 @@ class Carrier:
             rows, rest = self._cut(rest)
             if not rows:
                 continue
-            rows = self._compacted(rows)
+            rows = self._compacted(self.gate.placed(rows))
             if (yield Begin()) is False:
                 yield from self._rejected(rows, ())
                 return True

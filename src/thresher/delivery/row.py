@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol, overload
 from thresher.delivery.fate import SENT, Dead, Fate, Filtered
 
 Headers = list[tuple[str, bytes | None]]
+# The partition of a record that goes by its row's key, and not by its own: found once the topic's number is known.
+BY_ROW_KEY = -2
 
 
 class Record(NamedTuple):
@@ -28,7 +30,10 @@ class Record(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row and what is to become of it. `topic` and `key` are the stored ones: order, holds and blocks go by them."""
+    """A row and what is to become of it. `topic` and `key` are the stored ones: order, holds and blocks go by them.
+
+    In Deimos' table a partition key is the row's key, whatever the key of its record is.
+    """
 
     id: int
     # Microseconds since 1970. With the id it tells a row from another that came back under the same id.
@@ -41,6 +46,14 @@ class Row(NamedTuple):
     def stream(self) -> Any:
         """The topic and key within which order is promised; None where there is no order to keep."""
         return None if self.key is None else (self.topic, self.key)
+
+    @property
+    def sent_stream(self) -> tuple[str, bytes] | None:
+        """The topic and key that the record is sent with; None where there is no order to keep."""
+        if not isinstance(self.plan, Record):
+            return None
+        key = self.key if self.plan.partition == BY_ROW_KEY else self.plan.key
+        return None if key is None else (self.plan.topic, key)
 
 
 class RecordSink(Protocol):

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from thresher.db.row_schema import READ_SCHEMA, SCHEMA
+from thresher.db.row_schema import KEYED_SCHEMA, READ_SCHEMA, SCHEMA
 
 __all__ = [
     "FEW",
@@ -29,6 +29,7 @@ __all__ = [
 
 # Up to here, tuples are quicker than columns.
 FEW = 16
+_BY_COLUMNS = {len(schema): schema for schema in (SCHEMA, READ_SCHEMA, KEYED_SCHEMA)}
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 
@@ -75,7 +76,7 @@ def read_of(rows: Sequence[tuple[Any, ...]]) -> "FewRows | pa.RecordBatch":
 
 def batch_of(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     """Return rows, as a query gives them, as a batch."""
-    schema = READ_SCHEMA if rows and len(rows[0]) == len(READ_SCHEMA) else SCHEMA
+    schema = _BY_COLUMNS[len(rows[0])] if rows else SCHEMA
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return pa.record_batch(
         [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema

@@ -73,7 +73,8 @@ class _OwnKeys(Form):
     )
     shape: Shape = Field(
         default=Shape.THRESHER,
-        description="The shape of the outbox table. `goharvest` is a table that was made for goharvest.",
+        description="The shape of the outbox table. `goharvest` is a table that was made for goharvest, "
+        "`deimos` one that was made for Deimos.",
     )
     delivery: Delivery = Field(
         default=Delivery.EXACTLY_ONCE,
@@ -335,8 +336,9 @@ def _has_a_table(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _settles_its_shape(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
-    if form.shape is Shape.GOHARVEST and form.settle is Settling.STAMP:
-        yield "settle", "goharvest's table has no column for a dispatched time; use 'delete'"
+    if form.shape is not Shape.THRESHER and form.settle is Settling.STAMP:
+        whose = "Deimos'" if form.shape is Shape.DEIMOS else "goharvest's"
+        yield "settle", f"{whose} table has no column for a dispatched time; use 'delete'"
 
 
 def _locks_topics(form: RelayForm, given: Mapping[str, Any]) -> Iterator[Problem]:

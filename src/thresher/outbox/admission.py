@@ -69,7 +69,12 @@ class Admission:
         self._message_bytes = limits.message_bytes
         self._topics: set[str] = set()
         self._name_bytes: dict[str, int] = {}
-        self.row: Callable[[Message], Row] = self._thresher_row if shape is Shape.THRESHER else self._goharvest_row
+        rows: dict[Shape, Callable[[Message], Row]] = {
+            Shape.THRESHER: self._thresher_row,
+            Shape.GOHARVEST: self._goharvest_row,
+            Shape.DEIMOS: self._deimos_row,
+        }
+        self.row = rows[shape]
 
     def _thresher_row(self, message: Message) -> Row:  # noqa: C901, PLR0912 - calls would double its cost
         if message.__class__ is not Message:
@@ -109,6 +114,8 @@ class Admission:
             _admit_partition(partition)
         if timestamp is not None:
             timestamp = _admit_timestamp(timestamp)
+        if message.partition_key is not None:
+            _refuse_field(message, "partition_key", "our own table has no column for it: give the partition itself")
         # Tuples of plain values: the garbage collector forgets them, and a bulk insert makes many.
         return (topic, key, value, tuple(names), tuple(values), partition, timestamp)
 
@@ -117,10 +124,8 @@ class Admission:
         self._admit_topic(message.topic)
         if message.key is None:
             raise InvalidMessage("key", "None", "goharvest's table cannot hold a NULL key (kafka_key is NOT NULL)")
-        if message.partition is not None:
-            raise InvalidMessage("partition", shorten(message.partition), "goharvest's table has no column for it")
-        if message.timestamp is not None:
-            raise InvalidMessage("timestamp", shorten(message.timestamp), "goharvest's table has no column for it")
+        for field in ("partition", "timestamp", "partition_key"):
+            _refuse_field(message, field, "goharvest's table has no column for it")
         key = _to_text("key", message.key)
         value = None if message.value is None else _to_text("value", message.value)
         _admit_length("key", key, self._limits.key_characters)
@@ -140,6 +145,22 @@ class Admission:
         if size > self._limits.message_bytes:
             self._refuse_size(message, size)
         return (message.topic, key, value, tuple(names), tuple(values))
+
+    def _deimos_row(self, message: Message) -> Row:
+        _admit_message(message)
+        self._admit_topic(message.topic)
+        if _pairs(message.headers):
+            raise InvalidMessage("headers", shorten(message.headers), "Deimos' table has no column for them")
+        _refuse_field(message, "partition", "Deimos' table has no column for it: give a partition_key")
+        _refuse_field(message, "timestamp", "Deimos' table has no column for it")
+        key = None if message.key is None else _to_bytes("key", message.key)
+        value = None if message.value is None else _to_bytes("value", message.value)
+        given = message.partition_key
+        partition_key = None if given is None else _to_text("partition_key", given)
+        size = _RECORD_BYTES + len(key or b"") + len(value or b"")
+        if size > self._message_bytes:
+            self._refuse_size(message, size)
+        return (message.topic, key, value, (), (), partition_key)
 
     def _admit_topic(self, topic: object) -> None:
         if not isinstance(topic, str):
@@ -170,6 +191,12 @@ class Admission:
         largest = max(parts, key=lambda part: len(parts[part]))
         rule = f"with its framing the message has {size} bytes, {self._limits.message_bytes} are allowed"
         raise InvalidMessage(largest, shorten(parts[largest]), rule)
+
+
+def _refuse_field(message: Message, field: str, rule: str) -> None:
+    """Refuse a message that has what the table cannot hold."""
+    if (value := getattr(message, field)) is not None:
+        raise InvalidMessage(field, shorten(value), rule)
 
 
 def _admit_message(message: object) -> None:

@@ -16,7 +16,8 @@ class Message:
     """What to send: text is stored as UTF-8, `None` as a value is a tombstone, `None` as a key means no order.
 
     Headers keep their order and may repeat a name; a mapping serves where names are unique. `partition` overrides
-    Kafka's choice by key, `timestamp` is the record's own time. Checked when it is stashed, not when it is made.
+    Kafka's choice by key, `timestamp` is the record's own time. `partition_key`, which only Deimos' table can hold,
+    chooses the partition and the order instead of the key. Checked when it is stashed, not when it is made.
     """
 
     topic: str
@@ -25,6 +26,7 @@ class Message:
     headers: Sequence[Header] | Mapping[str, bytes | str | None] = ()
     partition: int | None = None
     timestamp: datetime | None = None
+    partition_key: bytes | str | None = None
 
 
 def with_event_id(message: Any) -> Any:

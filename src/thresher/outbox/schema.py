@@ -6,8 +6,9 @@ reordered or refused; `differs` means that it is not what we would create but wo
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, LiteralString
 
 from psycopg import Connection
@@ -19,6 +20,7 @@ from thresher.db.catalog import LARGEST_ID, Column, Relation, Sequence
 from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.shape import Shape
+from thresher.outbox.deimos_tables import ADDED, FEWEST_CHARACTERS, MARK, MESSAGES, TOPIC_INFO, topic_info
 
 _RELATION_KINDS = {
     "p": "partitioned, which is not supported",
@@ -89,6 +91,7 @@ _EXPECTED: dict[Shape, dict[str, Column]] = {
         "kafka_header_values": Column(type="text[]", not_null=True),
         "leader_id": Column(type="uuid"),
     },
+    Shape.DEIMOS: MESSAGES,
 }
 _PENDING = "(dispatched_time IS NULL)"
 _CLOCKS = {"clock_timestamp()", "now()", "CURRENT_TIMESTAMP", "statement_timestamp()", "transaction_timestamp()"}
@@ -96,20 +99,40 @@ _NEXT_ID = re.compile(r"nextval\('.*'::regclass\)")
 
 
 def ddl(name: TableName, shape: Shape = Shape.THRESHER) -> LiteralString:
-    """Return the statements that create the table."""
-    return statement(f"{shape.prefix}_create", name)
+    """Return the statements that create the table; in Deimos' shape, that of topics' locks too."""
+    return "\n".join(text for _, text in _tables(name, shape))
 
 
 def create_schema(connection: Connection[Any], name: TableName, shape: Shape = Shape.THRESHER) -> bool:
     """Create the table in the caller's transaction; False if a usable one is there already.
 
+    In Deimos' shape the table of topics' locks is created too, if it is missing.
     Raises `SchemaRefused` if something else has its name or an existing table breaks the guarantees.
     """
+    made = [_create(connection, table, text) for table, text in _tables(name, shape)]
+    if not all(made):
+        check = check_schema(connection, name, shape)
+        if not check.usable:
+            raise SchemaRefused(f"{name} exists and cannot serve as an outbox:\n" + "\n".join(map(str, check.findings)))
+    return made[0]
+
+
+def _tables(name: TableName, shape: Shape) -> list[tuple[TableName, LiteralString]]:
+    """Return the tables of a shape, each with the statements that create it; the outbox first."""
+    tables = [(name, statement(f"{shape.prefix}_create", name))]
+    if shape is Shape.DEIMOS:
+        info = topic_info(name)
+        tables.append((info, statement("deimos_topic_info_create", info)))
+    return tables
+
+
+def _create(connection: Connection[Any], name: TableName, text: LiteralString) -> bool:
+    """Create a table; False if there is one."""
     if read_relation(connection, name) is None:
         try:
             # A savepoint: two services may start at once, and the loser goes on with the winner's table.
             with connection.transaction():
-                OwnCursor(connection).execute(ddl(name, shape))
+                OwnCursor(connection).execute(text)
         except (DuplicateTable, DuplicateObject, UniqueViolation) as error:
             # The last two are how the catalog's own indexes tell the same.
             if read_relation(connection, name) is None:
@@ -119,15 +142,17 @@ def create_schema(connection: Connection[Any], name: TableName, shape: Shape = S
                 ) from error
         else:
             return True
-    check = check_schema(connection, name, shape)
-    if not check.usable:
-        raise SchemaRefused(f"{name} exists and cannot serve as an outbox:\n" + "\n".join(map(str, check.findings)))
     return False
 
 
 def check_schema(connection: Connection[Any], name: TableName, shape: Shape = Shape.THRESHER) -> Check:
     """Say what differs between the table and its shape, and whether the guarantees hold on it."""
-    return check_relation(read_relation(connection, name), name, shape)
+    check = check_relation(read_relation(connection, name), name, shape)
+    if shape is Shape.DEIMOS:
+        info = topic_info(name)
+        found = tuple(judge_topic_info(read_relation(connection, info), info))
+        check = Check(findings=check.findings + found)
+    return check
 
 
 def check_relation(relation: Relation | None, name: TableName, shape: Shape) -> Check:
@@ -153,11 +178,25 @@ def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
     if relation.encoding == "SQL_ASCII":
         yield _breaks("database", "its encoding is SQL_ASCII: it may hold texts that nobody can read; UTF8 is needed")
     yield from _judge_surroundings(relation)
-    yield from _judge_columns(relation, shape)
+    yield from _judge_columns(relation, _EXPECTED[shape], MARK if shape is Shape.DEIMOS else {})
     yield from _judge_ids(relation)
     yield from _judge_indexes(relation, shape)
     if not any(option.startswith("autovacuum_vacuum_scale_factor=") for option in relation.options):
         yield _differs("table", "no autovacuum settings of its own: a table of short-lived rows bloats on the defaults")
+
+
+def judge_topic_info(relation: Relation | None, name: TableName) -> Iterator[Finding]:
+    """Decide what about Deimos' table of topics' locks does not fit."""
+    if relation is None:
+        yield _breaks(str(name), "no such table; 'thresher schema create' makes it")
+        return
+    if relation.kind != "r":
+        yield _breaks(str(name), f"it is {_RELATION_KINDS.get(relation.kind, 'something else')}; a table is needed")
+        return
+    for finding in _judge_columns(relation, TOPIC_INFO):
+        yield replace(finding, subject=f"{name}, {finding.subject}")
+    if not any(index.unique and index.columns == ("topic",) and index.predicate is None for index in relation.indexes):
+        yield _breaks(f"{name}, index", "none that is unique on (topic): a topic could have two locks")
 
 
 def _judge_surroundings(relation: Relation) -> Iterator[Finding]:
@@ -173,26 +212,33 @@ def _judge_surroundings(relation: Relation) -> Iterator[Finding]:
         yield _differs(f"constraint {constraint}", "messages that it refuses fail the application's transaction")
 
 
-def _judge_columns(relation: Relation, shape: Shape) -> Iterator[Finding]:
-    expected = _EXPECTED[shape]
-    for name, wanted in expected.items():
+def _judge_columns(
+    relation: Relation, expected: Mapping[str, Column], marks: Mapping[str, Column] = MappingProxyType({})
+) -> Iterator[Finding]:
+    for name, wanted in {**expected, **marks}.items():
         found = relation.columns.get(name)
-        if found is None:
-            yield _breaks(f"column {name}", f"missing; it should be {wanted.type}")
+        if found is None and name in marks:
+            yield _differs(f"column {name}", f"missing; 'at-least-once' needs it: ALTER TABLE … {ADDED[name]}")
+        elif found is None:
+            how = f": ALTER TABLE … {ADDED[name]}" if name in ADDED else ""
+            yield _breaks(f"column {name}", f"missing; it should be {wanted.type}{how}")
         else:
             yield from _judge_type(name, found, wanted)
             yield from _judge_nulls(name, found, wanted)
             yield from _judge_default(name, found, wanted)
     for name, found in relation.columns.items():
-        if name not in expected and found.not_null and found.default is None and not found.identity:
+        if name not in {*expected, *marks} and found.not_null and found.default is None and not found.identity:
             yield _breaks(f"column {name}", "an extra column that is NOT NULL without a default: no insert succeeds")
 
 
 def _judge_type(name: str, found: Column, wanted: Column) -> Iterator[Finding]:
-    if found.type == wanted.type:
+    # How exactly a time is kept makes no difference: it is compared with itself.
+    if re.sub(r"^timestamp\(\d\)", "timestamp", found.type) == wanted.type:
         return
     detail = f"its type is {found.type}, it should be {wanted.type}"
     here, there = _text_length(found.type), _text_length(wanted.type)
+    if there == math.inf:
+        there = FEWEST_CHARACTERS.get(name, there)
     # Text of any length is text to the writer and the relay, as long as all that is admitted fits.
     if here is not None and there is not None and here >= there:
         yield _differs(f"column {name}", detail)
@@ -201,6 +247,9 @@ def _judge_type(name: str, found: Column, wanted: Column) -> Iterator[Finding]:
 
 
 def _judge_nulls(name: str, found: Column, wanted: Column) -> Iterator[Finding]:
+    if name == "updated_at":
+        # Written by all, and read by nobody.
+        return
     if wanted.not_null and not found.not_null:
         yield _breaks(f"column {name}", "it allows NULL and must not")
     if found.not_null and not wanted.not_null:
@@ -215,9 +264,10 @@ def _judge_default(name: str, found: Column, wanted: Column) -> Iterator[Finding
     elif wanted.generated and _plain(found.default) != _plain(wanted.default):
         yield _breaks(f"column {name}", f"its formula is {found.default}, it should be {wanted.default}")
     elif wanted.default is not None and found.default is None:
-        # Our own writer leaves create_time to the database; other writers may leave the headers to it.
+        # Our own writer leaves these to the database; other writers may leave the headers to it.
         found_none = f"no default; it should be {wanted.default}"
-        yield _breaks(f"column {name}", found_none) if name == "create_time" else _differs(f"column {name}", found_none)
+        ours = name in {"create_time", *TOPIC_INFO}
+        yield _breaks(f"column {name}", found_none) if ours else _differs(f"column {name}", found_none)
     elif name == "dispatched_time" and found.default is not None and not _plain(found.default).startswith("null"):
         yield _breaks(
             f"column {name}", f"its default {found.default} makes every new row one that was sent; DROP DEFAULT"

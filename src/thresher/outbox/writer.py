@@ -6,6 +6,7 @@ the transaction usable. A crash at any point is the transaction's crash: stored 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC
 from functools import lru_cache
 from typing import Any, LiteralString
 
@@ -25,6 +26,7 @@ from thresher.outbox.shape import Shape
 _COPY_TYPES: dict[Shape, tuple[str, ...]] = {
     Shape.THRESHER: ("varchar", "bytea", "bytea", "bytea", "bytea", "int4", "timestamptz"),
     Shape.GOHARVEST: ("timestamptz", "varchar", "varchar", "varchar", "bytea", "bytea"),
+    Shape.DEIMOS: ("varchar", "bytea", "bytea", "varchar", "timestamp", "timestamp"),
 }
 
 __all__ = ["MessageNotStored", "NotInTransaction", "Outbox", "UnsupportedConnection"]
@@ -92,7 +94,7 @@ class Outbox:
         return len(rows)
 
     def _stream(self, cursor: OwnCursor, rows: Sequence[Row], codec: str) -> None:
-        if self.shape is Shape.GOHARVEST:
+        if self.shape is not Shape.THRESHER:
             (now,) = cursor.execute(statement("clock")).fetchone() or (None,)
         with cursor.copy(self._copy) as copy:
             copy.set_types(_COPY_TYPES[self.shape])
@@ -102,6 +104,11 @@ class Outbox:
             if self.shape is Shape.THRESHER:
                 for topic, key, value, names, values, partition, timestamp in rows:
                     write_row((topic, key, value, named(names), bytea_array(values), partition, timestamp))
+            elif self.shape is Shape.DEIMOS:
+                # Without a time zone, in UTC, as Rails writes it.
+                at = now.astimezone(UTC).replace(tzinfo=None)
+                for topic, key, value, _, _, partition_key in rows:
+                    write_row((topic, key, value, partition_key, at, at))
             else:
                 for topic, key, value, names, values in rows:
                     write_row((now, topic, key, value, named(names), text_array(values, codec)))
@@ -126,6 +133,9 @@ class Outbox:
 def _parameters(row: Row, codec: str) -> list[Any]:
     """Return the row for an INSERT: its header lists as arrays that no adapter of the caller touches."""
     topic, key, value, names, values, *rest = row
+    if len(rest) == 1:
+        # Deimos' rows have a partition key, and no columns for headers.
+        return [topic, key, value, *rest]
     # Only goharvest's rows have text for a key, and then for everything.
     contents = TextArray(text_array(values, codec)) if isinstance(key, str) else ByteaArray(bytea_array(values))
     return [topic, key, value, TextArray(text_array(names, codec)), contents, *rest]
@@ -140,7 +150,7 @@ def _admit_encoding(connection: Connection[Any], rows: Sequence[Row]) -> str:
     # Between two other encodings the server converts, and we cannot tell what it can: ASCII is safe.
     codec = connection.info.encoding if server in {"UTF8", client} else "ascii"
     for row in rows:
-        for content in (*row[1:3], *row[3], *row[4]):
+        for content in (*row[1:3], *row[3], *row[4], *row[5:]):
             if isinstance(content, str):
                 try:
                     content.encode(codec)

@@ -17,6 +17,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from thresher.core.errors import InvalidInput, ThresherError, shorten
+from thresher.outbox.admission import InvalidMessage
 from thresher.outbox.message import Message
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,11 @@ class KafkaBackend:
         self.failures = 0
 
     def publish(self, messages: Sequence[Message], connection: Any) -> None:  # noqa: ARG002 - it needs none
-        """Send messages. Raises `PublishFailed`."""
+        """Send messages. Raises `PublishFailed`; before anything is sent, `InvalidMessage` for a partition key."""
+        for message in messages:
+            if message.partition_key is not None:
+                rule = "only an outbox in Deimos' shape takes it; give the partition itself"
+                raise InvalidMessage("partition_key", shorten(message.partition_key), rule)
         producer = self._made()
         call = _Call(len(messages))
         for message in messages:

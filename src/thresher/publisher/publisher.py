@@ -91,7 +91,8 @@ class Publisher:
         headers = list(given.items() if isinstance(given, Mapping) else given) if isinstance(given, Iterable) else given
         content = encoded(self._value, message.value, message.topic, MessageField.VALUE, headers)
         key = encoded(self._key, message.key, message.topic, MessageField.KEY, headers)
-        ready = replace(message, key=key, value=content, headers=headers)
+        # Whether the backend can hold a partition key, it says itself.
+        ready = replace(message, key=key, value=content, headers=headers, partition_key=None)
         topic, key, content, names, values, partition, timestamp = self._admission.row(ready)
         return Message(
             topic=topic,
@@ -100,6 +101,7 @@ class Publisher:
             headers=tuple(zip(names, values, strict=True)),
             partition=partition,
             timestamp=timestamp,
+            partition_key=message.partition_key,
         )
 
     def _backend(self) -> Backend:

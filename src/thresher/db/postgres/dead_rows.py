@@ -75,7 +75,9 @@ class PostgresDeadRows:
         try:
             self._cursor.execute(query, values)
         except errors.UndefinedColumn as error:
-            raise InvalidInput(f"{self._outbox} has another shape: give --shape goharvest or thresher") from error
+            raise InvalidInput(
+                f"{self._outbox} has another shape: give --shape thresher, goharvest or deimos"
+            ) from error
         except errors.UndefinedTable as error:
             name = self._outbox.companion("_dead")
             raise InvalidInput(f"there is no table {name}: no relay has run on {self._outbox} yet") from error

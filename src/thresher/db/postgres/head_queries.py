@@ -1,8 +1,9 @@
-"""The statements that read pending rows, of either shape."""
+"""The statements that read pending rows, of each shape."""
 
 from thresher.db.names import TableName
 from thresher.db.problem import DatabaseLost
 from thresher.db.shape import Shape
+from thresher.db.shape_columns import created, further_columns, mark_parts
 from thresher.db.statements import statement
 
 # Of the buckets, the one in turn.
@@ -13,7 +14,7 @@ _AGES = "pg_catalog.age(i.xmin) AS age, (SELECT pg_catalog.age(%(horizon)s::xid8
 # Arrays counted from 1, whatever their bounds are; an array of arrays is a flaw, and stays behind.
 _COUNTED = "CASE WHEN array_ndims(i.{0}) = 1 THEN i.{0}[:] ELSE '{{}}' END"
 # The column of a row's topic.
-TOPIC = {Shape.THRESHER: "kafka_topic", Shape.GOHARVEST: "kafka_topic"}
+TOPIC = {Shape.THRESHER: "kafka_topic", Shape.GOHARVEST: "kafka_topic", Shape.DEIMOS: "topic"}
 _ARRAYS = ("kafka_header_keys", "kafka_header_values")
 
 
@@ -62,12 +63,12 @@ def topic_head_query(shape: Shape, outbox: TableName) -> str:
 
 def next_query(outbox: TableName) -> str:
     """Return the statement that finds a shard's first row behind an id."""
-    return statement("outbox_next", outbox, unclaimed=statement("relay_not_in_flight").strip())
+    return statement("outbox_next", outbox, unclaimed=_not_in_flight(Shape.THRESHER))
 
 
-def bounded_query(head: str) -> str:
+def bounded_query(head: str, shape: Shape = Shape.THRESHER) -> str:
     """Return the same, bounded by bytes too."""
-    return statement("relay_head_bounded", head=head)
+    return statement("relay_head_bounded", head=head, more=further_columns(shape, "h"))
 
 
 def _topic(shape: Shape) -> str:
@@ -89,6 +90,10 @@ def _replaced() -> str:
 
 def _unclaimed(shape: Shape, *, marking: bool = False) -> str:
     """Return which rows are neither in flight nor of a key that is left out, nor marked where rows are marked."""
-    left_out = ("relay_not_mine",) if marking else ()
-    names = (*left_out, "relay_not_in_flight", f"{shape.prefix}_not_hot")
-    return "\n   AND ".join(statement(name).strip() for name in names)
+    left_out = [statement("relay_not_mine", None, **mark_parts(shape)).strip()] if marking else []
+    parts = [*left_out, _not_in_flight(shape), statement(f"{shape.prefix}_not_hot").strip()]
+    return "\n   AND ".join(parts)
+
+
+def _not_in_flight(shape: Shape) -> str:
+    return statement("relay_not_in_flight", created=created(shape, "i")).strip()

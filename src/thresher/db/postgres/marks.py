@@ -19,7 +19,9 @@ from thresher.db.postgres.control import ControlTable, control_table
 from thresher.db.postgres.cursor import BigintArray, OwnCursor
 from thresher.db.postgres.head_queries import bounded_query, head_by_id_query, head_query, require_same_table
 from thresher.db.postgres.sessions import explained
+from thresher.db.row_schema import FLAW
 from thresher.db.shape import Shape
+from thresher.db.shape_columns import further_columns, mark_parts
 from thresher.db.statements import statement
 
 
@@ -43,11 +45,13 @@ class PostgresMarks:
         self._of = {"outbox": outbox.quoted(), "table": table}
         # The statements have parameters: a percent sign of the name must not look like one.
         control = control_table(outbox.schema).quoted().replace("%", "%%")
+        parts = {"control": control, **mark_parts(shape)}
+        more = further_columns(shape, "h")
         self._mark, self._mark_by_id = (
-            statement("relay_mark", outbox, head=bounded_query(head), control=control)
+            statement("relay_mark", outbox, head=bounded_query(head, shape), more=more, **parts)
             for head in (head_query(shape, outbox, marking=True), head_by_id_query(shape, outbox, marking=True))
         )
-        self._reset = statement("relay_reset", outbox, control=control)
+        self._reset = statement("relay_reset", outbox, **parts)
 
     def mark(self, wanted: Wanted, leader: UUID) -> Sequence[PendingRow]:
         """Mark the oldest rows that do not carry this leader's mark, and return them by id."""
@@ -72,7 +76,7 @@ class PostgresMarks:
         if not found:
             self._require_term()
         else:
-            require_same_table(found[0][-1])
+            require_same_table(found[0][FLAW])
         return found
 
     def reset(self, ids: Collection[int], leader: UUID) -> int:

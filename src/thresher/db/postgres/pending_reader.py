@@ -27,6 +27,7 @@ from thresher.db.postgres.head_queries import (
     window_query,
 )
 from thresher.db.postgres.sessions import explained, incarnation
+from thresher.db.row_schema import FLAW
 from thresher.db.shape import Shape
 from thresher.db.statements import statement
 
@@ -75,7 +76,7 @@ class PostgresPendingReader:
         """The connection is the reader's from now on. `since` is the incarnation that recovery settled."""
         self._outbox = outbox
         self._head, self._head_by_id = head_query(shape, outbox), head_by_id_query(shape, outbox)
-        self._bounded, self._bounded_by_id = bounded_query(self._head), bounded_query(self._head_by_id)
+        self._bounded, self._bounded_by_id = bounded_query(self._head, shape), bounded_query(self._head_by_id, shape)
         ours = shape is Shape.THRESHER
         self._window, self._window_counted = (
             (window_query(outbox, counted=counted) if ours else "") for counted in (False, True)
@@ -95,7 +96,7 @@ class PostgresPendingReader:
             query = self._bounded_by_id if wanted.by_id else self._bounded
             found = self._cursor.execute(query, self._values(wanted), prepare=True).fetchall()
         if found:
-            require_same_table(found[0][-1])
+            require_same_table(found[0][FLAW])
         return found
 
     def by_buckets(self, wanted: Wanted, *, bounded: bool) -> pa.RecordBatch:

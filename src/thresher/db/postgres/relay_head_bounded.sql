@@ -2,11 +2,11 @@
 -- are read without fetching what is stored out of line. A row whose key or headers are larger than any record can be
 -- stays behind but for what it is known by, as one with such a value does; a key that is not too large is needed for the
 -- order. Where nothing is stored out of line and rows were small so far, the head does without this. `{head}` is the
--- statement of the table's shape.
+-- statement of the table's shape, `{more}` its further columns.
 SELECT id, create_time, topic, CASE WHEN NOT large OR octet_length(key) <= %(largest)s THEN key END AS key, value,
        CASE WHEN large THEN '{}' ELSE header_keys END AS header_keys,
        CASE WHEN large THEN '{}' ELSE header_values END AS header_values,
-       partition, timestamp, CASE WHEN large AND flaw IS DISTINCT FROM 'replaced' THEN 'too-large' ELSE flaw END AS flaw
+       partition, timestamp, CASE WHEN large AND flaw IS DISTINCT FROM 'replaced' THEN 'too-large' ELSE flaw END AS flaw{more}
   FROM (SELECT h.*, row_number() OVER (ROWS UNBOUNDED PRECEDING) AS place,
                greatest(octet_length(h.key), pg_column_size(h.header_keys), pg_column_size(h.header_values))
                  > %(largest)s AS large,

@@ -1,3 +1,3 @@
 -- Which rows of the head the shard has not marked. A mark of anybody else, dead or alive, does not count: who may mark is
 -- said by the term.
-i.leader_id IS DISTINCT FROM %(leader)s::uuid
+i.{mark} IS DISTINCT FROM {leader}

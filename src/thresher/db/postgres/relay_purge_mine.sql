@@ -1,2 +1,2 @@
 -- What a purge asks for beside what settling does: the rows still carry the mark under which they were sent.
-   AND o.leader_id = %(leader)s::uuid
+   AND o.{mark} = {leader}

@@ -4,5 +4,5 @@
 -- stands at the id's place, which is found by halves: ids ascend, and none comes twice. Repeating it changes nothing.
 DELETE FROM {table} o
  WHERE o.id = ANY (%(ids)s)
-   AND greatest('0001-01-02', least('9999-12-30', o.create_time))
+   AND greatest('0001-01-02', least('9999-12-30', {created}))
          = (%(create_times)s)[pg_catalog.width_bucket(o.id, %(ids)s)]

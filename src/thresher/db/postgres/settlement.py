@@ -23,6 +23,7 @@ from thresher.db.postgres.cursor import BigintArray, OwnCursor, TimestampArray
 from thresher.db.postgres.sessions import explained
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import Shape
+from thresher.db.shape_columns import created, mark_parts
 from thresher.db.statements import statement
 
 # Postgres counts from 2000.
@@ -36,10 +37,10 @@ class PostgresSettlement:
         self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, settling: Settling
     ) -> None:
         self._connection = connection
-        self._sent = statement(f"relay_settle_{settling}", outbox)
-        self._left = statement(f"relay_left_{settling}", outbox)
+        self._sent = statement(f"relay_settle_{settling}", outbox, created=created(shape, "o"))
+        self._left = statement(f"relay_left_{settling}", outbox, created=created(shape, "o"))
         self._dead = statement(f"{shape.prefix}_settle_dead", outbox)
-        self._marked = statement("relay_purge_mine")
+        self._marked = statement("relay_purge_mine", None, **mark_parts(shape))
         self._outbox = outbox
 
     def settle(self, fates: Fates, *, mark: UUID | None = None, middle: Callable[[], None] = lambda: None) -> int:

@@ -4,13 +4,13 @@ WITH head AS MATERIALIZED (
 {head}
 ), marked AS (
 UPDATE {table} o
-   SET {mark} = %(session)s::uuid
+   SET {mark} = {leader}
  WHERE o.id = ANY (ARRAY(SELECT h.id FROM head h))
    AND EXISTS (SELECT FROM {locks} l
                 WHERE l.topic = %(name)s AND l.token = %(token)s AND l.locked_by IS NOT NULL FOR SHARE)
 RETURNING o.id
 )
-SELECT h.id, h.create_time, h.topic, h.key, h.value, h.header_keys, h.header_values, h.partition, h.timestamp, h.flaw
+SELECT h.id, h.create_time, h.topic, h.key, h.value, h.header_keys, h.header_values, h.partition, h.timestamp, h.flaw{more}
   FROM head h
  WHERE h.id IN (SELECT m.id FROM marked m)
  ORDER BY h.id

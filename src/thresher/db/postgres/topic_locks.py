@@ -1,7 +1,6 @@
 """The locks of an outbox' topics in Postgres, over a connection in autocommit: the adapter of `db.topic_locks`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +17,9 @@ from thresher.db.postgres.head_queries import TOPIC, bounded_query, require_same
 from thresher.db.postgres.sessions import exists, explained, only_one
 from thresher.db.postgres.settlement import PostgresSettlement
 from thresher.db.problem import DatabaseRefused
+from thresher.db.row_schema import FLAW
 from thresher.db.shape import Shape
+from thresher.db.shape_columns import created, further_columns, mark_parts
 from thresher.db.statements import statement
 from thresher.db.topic_locks import LockLost, LockState, LockTerms, TopicFigures, TopicLock, lock_name
 
@@ -27,30 +28,26 @@ _MOST_COUNTED = 10_000
 _LONGEST_REASON = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Columns:
-    """What the statements call the columns of a shape, and which rows wait."""
-
-    waiting: str = "true"
-    created: str = "i.create_time"
-    mark: str = "leader_id"
+# Deimos' own name.
+_DEIMOS_LOCKS = "kafka_topic_info"
 
 
-_OF_SHAPE = {
-    Shape.THRESHER: _Columns(waiting="i.dispatched_time IS NULL"),
-    Shape.GOHARVEST: _Columns(),
-}
+def _waiting(shape: Shape) -> str:
+    """Return which rows wait."""
+    return "i.dispatched_time IS NULL" if shape is Shape.THRESHER else "true"
 
 
-def locks_table(outbox: TableName, shape: Shape) -> str:  # noqa: ARG001 - Deimos' has a name of its own
+def locks_table(outbox: TableName, shape: Shape) -> str:
     """Return the quoted name of the table of locks."""
+    if shape is Shape.DEIMOS:
+        return TableName(table=_DEIMOS_LOCKS, schema=outbox.schema).quoted()
     return outbox.companion("_lock")
 
 
 def locks_ddl(outbox: TableName, shape: Shape) -> list[str]:
     """Return the DDL of the table of locks, and of the index that topics are found by."""
-    locks, columns = locks_table(outbox, shape), _OF_SHAPE[shape]
-    where = "" if columns.waiting == "true" else f" WHERE {columns.waiting.removeprefix('i.')}"
+    locks = locks_table(outbox, shape)
+    where = f" WHERE {_waiting(shape).removeprefix('i.')}" if shape is Shape.THRESHER else ""
     return [
         statement("topic_lock_create", locks=locks),
         f"{statement('topic_lock_upgrade', locks=locks).strip()};",
@@ -87,20 +84,19 @@ class PostgresTopicLocks:
         self._rows.format = Format.BINARY
         self._of = {"outbox": outbox.quoted(), "table": table}
         self._name = locks_table(outbox, shape)
-        self._columns = _OF_SHAPE[shape]
         # The statements have parameters: a percent sign of the name must not look like one.
         locks, control = (
             name.replace("%", "%%") for name in (self._name, control_table(outbox.schema).quoted())
         )  # fmt: skip
         self._parts = (locks, control)
-        columns = {"topic": TOPIC[shape], "waiting": self._columns.waiting}
+        columns = {"topic": TOPIC[shape], "waiting": _waiting(shape)}
         topics = statement("topic_lock_topics", outbox, **columns)
         self._pending = statement("topic_lock_pending", locks=locks, topics=topics)
         self._figures = statement(
-            "topic_lock_figures", outbox, locks=locks, topics=topics, created=self._columns.created, **columns
+            "topic_lock_figures", outbox, locks=locks, topics=topics, created=created(shape, "i"), **columns
         )
-        head = bounded_query(topic_head_query(shape, outbox))
-        self._mark = statement("topic_lock_mark", outbox, locks=locks, head=head, mark=self._columns.mark)
+        head, more = bounded_query(topic_head_query(shape, outbox), shape), further_columns(shape, "h")
+        self._mark = statement("topic_lock_mark", outbox, locks=locks, head=head, more=more, **mark_parts(shape))
 
     def create(self) -> None:
         """Create the table of locks if there is none, or the columns that it lacks."""
@@ -200,7 +196,7 @@ class PostgresTopicLocks:
             "hot_keys": [key for _, key in wanted.hot_keys],
             "in_flight_ids": BigintArray(bigint_array(list(wanted.in_flight))),
             "in_flight_times": BigintArray(bigint_array(list(wanted.in_flight.values()))),
-            "session": session_id,
+            "leader": session_id,
             **_held(lock),
             **self._of,
         }
@@ -209,7 +205,7 @@ class PostgresTopicLocks:
         if not found:
             self.require(lock)
         else:
-            require_same_table(found[0][-1])
+            require_same_table(found[0][FLAW])
         return found
 
     def settle(self, lock: TopicLock, fates: Fates, middle: Callable[[], None] = lambda: None) -> int:

@@ -13,11 +13,12 @@ from typing import Any
 from thresher.delivery.effects import CloseAhead, Effect, Hold, Lift, ReadControl, Release, Survey, TryLane
 from thresher.delivery.fate import Kind, dead
 from thresher.delivery.ownership import Ownership
+from thresher.delivery.partition_keys import with_partitions
 from thresher.delivery.row import Record, Row, RowList, Rows
 from thresher.delivery.rules import Rules
 from thresher.delivery.waiting.row_states import RowStates
 from thresher.delivery.waiting.topic_states import TopicState, TopicStates
-from thresher.delivery.waiting.withheld import LeftOut, Withheld, sent_stream
+from thresher.delivery.waiting.withheld import LeftOut, Withheld
 from thresher.kafka.topic_status import Available, Surveyed, TopicStatus
 
 # A read leaves out so many single rows at most, with their keys; beyond that, their topics.
@@ -39,6 +40,8 @@ class Gate:
         self._held_streams: set[Any] = set()
         # Topics with a partition that some rows have waited for, and that has come.
         self._came: set[str] = set()
+        # How many partitions the topics have that rows were let through to.
+        self._counts: dict[str, int] = {}
 
     def begin(self) -> None:
         """Take in that another batch begins."""
@@ -50,6 +53,9 @@ class Gate:
         if not topics and not self.withheld:
             return rows
         answer: Surveyed = yield Survey(topics)
+        self._counts = {
+            topic: status.partitions for topic, status in answer.topics.items() if isinstance(status, Available)
+        }
         found = self.topics.surveyed(answer.topics, answer.now)
         for topic in (*found.lifted, *self.rows.forget_unseen(answer.now)):
             yield Lift(topic)
@@ -67,6 +73,10 @@ class Gate:
                 yield Lift(topic)
         self._came.clear()
         return rows
+
+    def placed(self, rows: Rows) -> Rows:
+        """Return rows that were let through, those with a partition key with their partitions."""
+        return with_partitions(rows, self._counts)
 
     def _put_off(self, due: Iterable[str]) -> Generator[Effect, Any, Mapping[str, TopicState]]:
         """Return the topics that are due for another try and must not have one yet, with their states.
@@ -155,7 +165,7 @@ class Gate:
             else:
                 away = _topic_of(row) in lost
                 waiting.append(LeftOut(row, verdict, surveyed.now if away else until, _topic_of(row) if away else None))
-                stopped.setdefault(sent_stream(row) or row.id, verdict)
+                stopped.setdefault(row.sent_stream or row.id, verdict)
         if self.withheld.overtaken_by(kept) or self.withheld.waits_for(surveyed.topics.keys() - lost.keys()):
             self.withheld.release()
             yield Release()
@@ -165,7 +175,7 @@ class Gate:
             gone = {topic: state.why for topic, state in lost.items() if not self.topics.expired(state)}
             for row in behind():
                 topic = _topic_of(row) if _topic_of(row) in gone else None
-                why = gone.get(_topic_of(row)) or stopped.get(sent_stream(row))
+                why = gone.get(_topic_of(row)) or stopped.get(row.sent_stream)
                 if why is not None:
                     waiting.append(LeftOut(row, why, surveyed.now, topic))
             yield self._hold_singly(waiting, alone=not kept)
@@ -178,7 +188,7 @@ class Gate:
         state = lost.get(_topic_of(row))
         if state is not None:
             return self._lost(row, state) if self.topics.expired(state) else state.why
-        stream = sent_stream(row)
+        stream = row.sent_stream
         joins = stopped.get(stream) or self.withheld.why(stream, surveyed.now)
         if joins is not None:
             return joins

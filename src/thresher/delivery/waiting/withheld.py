@@ -59,7 +59,7 @@ class Withheld:
             key = (row.id, row.create_time)
             if key not in self._rows and self.full:
                 break
-            stream = sent_stream(row)
+            stream = row.sent_stream
             self._rows[key] = topic is not None or stream is not None
             tells = topic or stream or key
             (behind if tells in told else first)[row.id] = row.create_time
@@ -83,7 +83,7 @@ class Withheld:
         return any(
             # One that others wait behind may have become a dead row by now.
             self._rows.get((row.id, row.create_time), False)
-            or sent_stream(row) in self._streams
+            or row.sent_stream in self._streams
             or (isinstance(row.plan, Record) and row.plan.topic in self._topics)
             for row in rows
         )
@@ -103,9 +103,3 @@ class Withheld:
         self._rows.clear()
         self._streams.clear()
         self._topics.clear()
-
-
-def sent_stream(row: Row) -> tuple[str, bytes] | None:
-    """Return the topic and key that a row is sent with; None where there is no order to keep."""
-    plan = row.plan
-    return (plan.topic, plan.key) if isinstance(plan, Record) and plan.key is not None else None

@@ -7,17 +7,25 @@ of what is new.
 from thresher.db.control import ControlRow
 from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseRefused
+from thresher.db.shape_columns import mark_parts
 from thresher.delivery.problem import ForeignProgress
 from thresher.outbox.schema import check_relation
-from thresher.relay.settings import Settings
+from thresher.relay.settings import Delivery, Settings
 
 
 def require_usable(session: StoreSession, settings: Settings) -> dict[str, str]:
     """Return what about the outbox differs, and how. Raises `DatabaseRefused` if the guarantees do not hold on it."""
-    check = check_relation(session.relation(), settings.outbox, settings.shape)
+    relation = session.relation()
+    check = check_relation(relation, settings.outbox, settings.shape)
     if not check.usable:
         reasons = "; ".join(str(finding) for finding in check.findings if finding.severity == "breaks")
         raise DatabaseRefused(f"{settings.outbox} cannot serve as an outbox: {reasons}")
+    mark = mark_parts(settings.shape)["mark"]
+    if settings.delivery is Delivery.AT_LEAST_ONCE and relation is not None and mark not in relation.columns:
+        raise DatabaseRefused(
+            f"{settings.outbox} has no column {mark}, in which '{settings.delivery}' marks rows: add it, as 'thresher "
+            f"schema check' says, or choose '{Delivery.EXACTLY_ONCE}'"
+        )
     return {f"outbox, {finding.subject}": finding.detail for finding in check.findings}
 
 

@@ -129,7 +129,8 @@ def _marked(row: Row) -> Marked:
     if not isinstance(plan, Record):
         return Marked(row, (id_ if key is None else (topic, key),), 0)
     size = len(plan.value or b"") + len(plan.key or b"")
-    if plan.key is None or (plan.key == key and plan.topic == topic):
+    # Mostly they are one, and nobody has to look further.
+    sent = None if plan.key == key and plan.topic == topic else row.sent_stream
+    if sent is None or sent == (topic, key):
         return Marked(row, (id_ if key is None else (topic, key),), size)
-    sent = (plan.topic, plan.key)
     return Marked(row, (sent,) if key is None else ((topic, key), sent), size)

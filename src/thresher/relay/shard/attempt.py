@@ -14,10 +14,9 @@ from thresher.delivery.effects import DiscardReadAhead, Effect, Handlers, Recove
 from thresher.delivery.lanes import Lanes, ProgressTopic
 from thresher.delivery.transaction import Transactions
 from thresher.kafka.admin import Admin
-from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.relay.leader.progress_topic import progress_limit
-from thresher.relay.names import buckets_of, progress_topic, shard_sessions, transactional_id
+from thresher.relay.names import buckets_of, progress_topic, shard_sessions
 from thresher.relay.protocol.progress import encode
 from thresher.relay.protocol.seal import Seal
 from thresher.relay.reading.marking import Marking
@@ -25,7 +24,7 @@ from thresher.relay.reading.pending_rows import PendingRows
 from thresher.relay.reading.read_ahead import ReadAhead
 from thresher.relay.reading.row_source import RowSource
 from thresher.relay.settings import Delivery, Mandate
-from thresher.relay.shard.factory import producer_of
+from thresher.relay.shard.factory import lane_producer
 from thresher.relay.shard.in_flight import IN_FLIGHT_KEYS
 from thresher.relay.shard.meter import Meter
 from thresher.relay.shard.recovery import Recovery
@@ -34,11 +33,6 @@ from thresher.relay.shard.taking import Taking
 from thresher.relay.store import store_of
 from thresher.service.events.event import REFRESHED
 from thresher.spark.worker.shard import Shard
-
-# A lane whose last transaction does not end in this time is left for another.
-TIMEOUTS = TransactionTimeouts(blocked_seconds=5.0)
-# Whether it has ended meanwhile is asked while all rows of the shard wait.
-BRIEF = TransactionTimeouts(blocked_seconds=1.0, init_seconds=2.0)
 
 
 class Attempt:
@@ -132,9 +126,4 @@ class Attempt:
         return self._mandate.settings.delivery is Delivery.AT_LEAST_ONCE
 
     def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
-        settings = self._mandate.settings
-        name = transactional_id(settings.name, self._shard.index, lane)
-        properties = {**settings.kafka, **settings.producer, **more}
-        return TransactionalProducer(
-            name, properties, timeouts=BRIEF if brief else TIMEOUTS, make=producer_of(settings.producer_factory)
-        )  # fmt: skip
+        return lane_producer(self._mandate.settings, self._shard.index, lane, more, brief=brief)

@@ -37,14 +37,13 @@ from thresher.delivery.transaction import Transactions
 from thresher.kafka.admin import Admin
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.relay.leader.progress_topic import progress_limit
-from thresher.relay.names import buckets_of, progress_topic, transactional_id
+from thresher.relay.names import buckets_of, progress_topic
 from thresher.relay.protocol.progress import encode
 from thresher.relay.protocol.seal import Seal
 from thresher.relay.protocol.topic_lock import TopicCarrier, TopicProgress, protocol
 from thresher.relay.settings import Mandate
 from thresher.relay.settle import Settlement, fates_of
-from thresher.relay.shard.attempt import BRIEF, TIMEOUTS
-from thresher.relay.shard.factory import producer_of
+from thresher.relay.shard.factory import lane_producer
 from thresher.relay.shard.meter import Meter
 from thresher.relay.shard.recovery import Recovery
 from thresher.relay.shard.steps import step_name
@@ -265,10 +264,4 @@ class Turns:
         self._bench.shard.event("rejected", topics=topics, records=effect.records, why=effect.why)
 
     def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
-        settings = self._bench.mandate.settings
-        return TransactionalProducer(
-            transactional_id(settings.name, self.lock.slot, lane),
-            {**settings.kafka, **settings.producer, **more},
-            timeouts=BRIEF if brief else TIMEOUTS,
-            make=producer_of(settings.producer_factory),
-        )
+        return lane_producer(self._bench.mandate.settings, self.lock.slot, lane, more, brief=brief)

@@ -1,0 +1,29 @@
+-- The head of a shard in Deimos' shape: by id, the bucket computed for each row that is looked at. A row is ordered by its
+-- partition key, else by its key; one without either goes by its id. `partition_key` is what chooses the partition instead
+-- of the producer: the empty key too, which the producer would scatter.
+-- Index: the primary key; rows of other shards are stepped over. By topic and id, where one topic is read: the index on
+-- those. Left out and fenced as in outbox_head.
+SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.created_at AT TIME ZONE 'UTC')) AS create_time,
+       i.topic, i.key,
+       CASE WHEN octet_length(i.message) <= %(largest)s THEN i.message END AS value,
+       '{}'::text[] AS header_keys, '{}'::bytea[] AS header_values,
+       NULL::integer AS partition, NULL::timestamptz AS timestamp,
+       CASE WHEN {replaced} THEN 'replaced'
+            WHEN octet_length(i.message) > %(largest)s OR octet_length(i.partition_key) > %(largest)s THEN 'too-large'
+            END AS flaw,
+       CASE WHEN i.partition_key IS NULL THEN CASE WHEN octet_length(i.key) = 0 THEN i.key END
+            WHEN octet_length(i.partition_key) <= %(largest)s THEN convert_to(i.partition_key, 'UTF8')
+            END AS partition_key
+  FROM {table} i
+ WHERE CASE WHEN i.partition_key IS NULL AND i.key IS NULL THEN i.id & 63
+            ELSE get_byte(sha256(coalesce(convert_to(i.partition_key, 'UTF8'), i.key)), 0) & 63
+            END = ANY (%(buckets)s::smallint[])
+   AND {unclaimed}
+   AND i.topic <> ALL (%(held)s::text[])
+   AND (coalesce(convert_to(i.partition_key, 'UTF8'), i.key) IS NULL
+        OR (i.topic, coalesce(convert_to(i.partition_key, 'UTF8'), i.key)) NOT IN
+         (SELECT d.kafka_topic, coalesce(convert_to(d.partition_key, 'UTF8'), d.kafka_key)
+            FROM {dead} d
+           WHERE d.blocking AND coalesce(convert_to(d.partition_key, 'UTF8'), d.kafka_key) IS NOT NULL))
+ ORDER BY {order}
+ LIMIT %(rows)s

@@ -1,0 +1,14 @@
+-- The locks of topics as Deimos' migrations make them, with a token for each lock, which tells a holder from those before.
+CREATE TABLE {table} (
+  id                BIGSERIAL PRIMARY KEY,
+  topic             VARCHAR NOT NULL,
+  locked_by         VARCHAR,
+  locked_at         TIMESTAMP WITHOUT TIME ZONE,
+  error             BOOLEAN NOT NULL DEFAULT false,
+  retries           INTEGER NOT NULL DEFAULT 0,
+  last_processed_at TIMESTAMP WITHOUT TIME ZONE,
+  token             BIGINT NOT NULL DEFAULT 0
+);
+CREATE UNIQUE INDEX ON {table} (topic);
+CREATE INDEX ON {table} (locked_by, error);
+CREATE INDEX ON {table} (locked_at);
