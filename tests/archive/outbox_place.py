@@ -7,7 +7,8 @@ from typing import Any
 import psycopg
 import pyarrow.parquet as pq
 
-from thresher.archive.archiver import ArchiveJob, Archiver
+from thresher.archive.archiver import Archiver
+from thresher.archive.run import ArchiveJob
 from thresher.archive.target import TO_TABLE, Target, ToDirectory
 from thresher.db import TableName
 from thresher.outbox import create_schema
@@ -57,7 +58,12 @@ class OutboxPlace:
     def archived_ids(self, target: str) -> list[int]:
         if target == "table":
             return [row[0] for row in self.sql(f"SELECT id FROM {self.table.companion('_archive')} ORDER BY id")]
-        return sorted(id_ for path in self.files for id_ in pq.read_table(path).column("id").to_pylist())
+        return self.archived_in(self.directory)
+
+    @staticmethod
+    def archived_in(directory: Path) -> list[int]:
+        files = directory.glob("*.parquet")
+        return sorted(id_ for path in files for id_ in pq.read_table(path).column("id").to_pylist())
 
     def everything(self, target: str) -> Counter[int]:
         """How often each id is in the outbox or in the archive."""

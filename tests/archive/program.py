@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from thresher.archive.archiver import ArchiveJob, ArchivePoint, Archiver
+from thresher.archive.archiver import Archiver
+from thresher.archive.run import ArchiveJob, ArchivePoint
 from thresher.archive.target import target_of
 from thresher.core.errors import ThresherError
 from thresher.db import TableName

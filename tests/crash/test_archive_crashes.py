@@ -12,7 +12,7 @@ import pytest
 from tests.archive.outbox_place import DUE, WAITING, YOUNG, OutboxPlace
 from tests.faults.program import Program
 from tests.processes import eventually, is_stopped
-from thresher.archive.archiver import ArchivePoint
+from thresher.archive.run import ArchivePoint
 
 ALL = Counter(range(1, DUE + YOUNG + WAITING + 1))
 # Of each of the others the one before, and the one after, the commit.

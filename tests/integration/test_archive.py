@@ -15,8 +15,9 @@ import pytest
 
 from tests.archive.outbox_place import DUE, WAITING, YOUNG, OutboxPlace
 from tests.processes import PYTHON_PATH
-from thresher.archive.archiver import ArchivePoint
 from thresher.archive.problem import ArchiverBusy, ArchiveRefused
+from thresher.archive.run import ArchivePoint
+from thresher.archive.stamped_rows import StampedRows
 from thresher.archive.target import ToDirectory
 from thresher.db.problem import DatabaseRefused
 
@@ -189,6 +190,26 @@ def test_a_row_that_came_back_under_an_id_stays(place: OutboxPlace) -> None:
     assert place.sql("SELECT id, kafka_topic FROM outbox") == [(2, "other")]
 
 
+@pytest.mark.parametrize("point", [point for point in ArchivePoint if point is not ArchivePoint.REMOVING])
+def test_an_archiver_without_its_lock_removes_nothing_of_anothers(
+    place: OutboxPlace, monkeypatch: pytest.MonkeyPatch, point: ArchivePoint
+) -> None:
+    """The lock may be lost while the session lives, behind a pooler: the manifest alone is a fence."""
+    place.fill()
+    monkeypatch.setattr(StampedRows, "lock", lambda _rows: None)
+    # Not in the transaction that holds the manifest: the other one would wait for it.
+    at = At(point, lambda: place.archiver("files").run())
+    if point is ArchivePoint.REMOVED:
+        assert place.archiver("files", reach=at).run().rows == 10
+    else:
+        with pytest.raises(ArchiverBusy):
+            place.archiver("files", reach=at).run()
+    assert at.done
+    assert place.archiver("files").run().rows == 0
+    assert place.everything("files") == Counter(range(1, DUE + YOUNG + WAITING + 1))
+    assert len(place.files) == 3, "what the first one wrote after all is gone"
+
+
 def test_locked_rows_are_left_for_the_next_time(place: OutboxPlace) -> None:
     place.fill(due=5, young=0, waiting=0)
     with psycopg.connect(place.dsn) as other:
@@ -258,8 +279,9 @@ def test_a_disk_that_is_full_costs_no_row(place: OutboxPlace) -> None:
         "from thresher.cli.app import main; main()"
     )
     full = subprocess.run(
-        [sys.executable, "-c", program, "archive", "--ds", place.dsn, "--to", str(place.directory)],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+        [sys.executable, "-c", program, "archive", "--older-than", "3600", "--to", str(place.directory)],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH, "THRESHER_DS": place.dsn},
     )  # fmt: skip
     assert full.returncode == 1, full.stderr
     assert "cannot be used for the archive" in full.stderr

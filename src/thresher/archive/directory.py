@@ -16,7 +16,7 @@ from typing import BinaryIO
 from uuid import UUID
 
 from thresher.archive.batch import PART
-from thresher.archive.problem import ArchiveRefused, ArchiveTrouble
+from thresher.archive.problem import ArchiverBusy, ArchiveRefused, ArchiveTrouble
 
 _MARK = ".thresher-archive"
 # What somebody has to act on; anything else, such as a full disk, time may mend.
@@ -57,9 +57,12 @@ class ArchiveDirectory:
             raise
 
     def name_it(self, name: str) -> None:
-        """Give a file that was flushed its name, for good."""
+        """Give a file that was flushed its name, for good. Raises `ArchiverBusy` where another archiver removed it."""
         with explained(self.path / name):
-            (self.path / f"{name}{PART}").rename(self.path / name)
+            try:
+                (self.path / f"{name}{PART}").rename(self.path / name)
+            except FileNotFoundError as error:
+                raise ArchiverBusy(f"another archiver has removed {name}{PART}, to write its batch anew") from error
             _flush(self.path)
 
 

@@ -8,6 +8,8 @@ from thresher.core.errors import InvalidInput, shorten
 
 # How the table is named in configurations and commands.
 TABLE = "table"
+# A hundred years: what a database can subtract from its time.
+MOST_SECONDS = 100 * 365.25 * 86_400
 
 
 class _Table(enum.Enum):

@@ -45,6 +45,7 @@ LAZY = {
     "schema": "Print, create or check the outbox table.",
     "dead": "Look at rows that could not be sent; put them back, or drop them.",
     "inbox": "Print, create, check or trim the inbox table.",
+    "archive": "Move rows that were sent and stamped long ago to a table, or to Parquet files.",
 }
 
 

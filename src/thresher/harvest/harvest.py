@@ -11,6 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
+from thresher.archive.background import LeaderArchive
+from thresher.archive.run import ArchiveJob
+from thresher.archive.target import target_of
 from thresher.core.errors import shorten
 from thresher.election.election import competitor
 from thresher.election.leadership import Leadership
@@ -59,7 +62,7 @@ class Harvest(Service):
         self.settings = settings
         chosen = election if election is not None else ElectionSettings()
         super().__init__(
-            RelayWorkload(settings, policy=policy, hook=hook),
+            RelayWorkload(settings, policy=policy, hook=hook, side_work=_archive(settings)),
             election=partial(_competitor, settings, chosen),
             alone=isinstance(chosen, ElectionSettings) and chosen.kind is ElectionKind.NONE,
             spark=spark,
@@ -98,6 +101,19 @@ class Harvest(Service):
     def _check(self) -> None:
         check_settings(self.settings)
         super()._check()
+
+
+def _archive(settings: Settings) -> LeaderArchive | None:
+    if settings.archive_after_seconds is None:
+        return None
+    return LeaderArchive(
+        ArchiveJob(
+            dsn=settings.dsn,
+            outbox=settings.outbox,
+            target=target_of(settings.archive_to),
+            older_than_seconds=settings.archive_after_seconds,
+        )
+    )
 
 
 def _competitor(settings: Settings, election: ElectionSettings | Leadership) -> Leadership:

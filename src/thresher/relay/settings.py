@@ -62,6 +62,9 @@ class Settings:
     limits: Limits = Limits()
     # What the shards make their producers with, by import path: a function of the client's properties.
     producer_factory: str | None = None
+    # Rows that were stamped longer ago than that are archived, to the outbox's archive table or to a directory.
+    archive_after_seconds: float | None = None
+    archive_to: str = "table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
