@@ -1,10 +1,12 @@
 """Stamped rows move to the archive, whole and once, and no others do."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,18 @@ import pytest
 
 from tests.archive.outbox_place import DUE, WAITING, YOUNG, OutboxPlace
 from tests.processes import PYTHON_PATH
+from thresher.archive.archiver import Archiver
+from thresher.archive.manifests import archive_ddl
 from thresher.archive.problem import ArchiverBusy, ArchiveRefused
+from thresher.archive.row_reader import RowReader
 from thresher.archive.run import ArchivePoint
 from thresher.archive.stamped_rows import StampedRows
 from thresher.archive.target import ToDirectory
 from thresher.db.problem import DatabaseRefused
+from thresher.harvest.configuration import load
 
 TARGETS = ("table", "files")
+PAGE = (Path(__file__).parents[2] / "docs" / "archive.md").read_text()
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 COLUMNS = (
     "id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition, "
@@ -190,6 +197,24 @@ def test_a_row_that_came_back_under_an_id_stays(place: OutboxPlace) -> None:
     assert place.sql("SELECT id, kafka_topic FROM outbox") == [(2, "other")]
 
 
+def test_a_row_that_is_missing_in_the_file_stays_until_it_is_there(
+    place: OutboxPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.fill(due=5, young=0, waiting=0)
+    read: list[bool] = []
+
+    def short(reader: RowReader, query: str) -> Any:
+        for batch in whole(reader, query):
+            yield batch if read else batch.slice(1)
+            read.append(True)
+
+    whole = RowReader.read
+    monkeypatch.setattr(RowReader, "read", short)
+    done = place.archiver("files").run()
+    assert len(read) == 2, "the file was written twice"
+    assert (done.rows, place.ids(), place.archived_ids("files")) == (5, [], [1, 2, 3, 4, 5])
+
+
 @pytest.mark.parametrize("point", [point for point in ArchivePoint if point is not ArchivePoint.REMOVING])
 def test_an_archiver_without_its_lock_removes_nothing_of_anothers(
     place: OutboxPlace, monkeypatch: pytest.MonkeyPatch, point: ArchivePoint
@@ -290,3 +315,33 @@ def test_a_disk_that_is_full_costs_no_row(place: OutboxPlace) -> None:
     assert [path.name for path in place.directory.iterdir()] == [".thresher-archive"]
     assert place.archiver("files").run().rows == DUE
     assert place.everything("files") == Counter(range(1, DUE + YOUNG + WAITING + 1))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_role_with_just_the_rights_it_needs_can_archive(place: OutboxPlace, target: str) -> None:
+    place.fill()
+    for ddl in archive_ddl(place.table):
+        place.sql(ddl)
+    place.sql("DROP ROLE IF EXISTS archive_small")
+    place.sql("CREATE ROLE archive_small LOGIN PASSWORD 'right'")
+    place.sql("GRANT SELECT, DELETE, UPDATE ON outbox TO archive_small")
+    place.sql("GRANT SELECT, INSERT ON outbox_archive TO archive_small")
+    place.sql("GRANT SELECT, INSERT, UPDATE ON thresher_archive_batches TO archive_small")
+    try:
+        dsn = psycopg.conninfo.make_conninfo(place.dsn, user="archive_small", password="right")
+        assert Archiver(replace(place.job(target), dsn=dsn)).run().rows == DUE
+    finally:
+        place.sql("DROP OWNED BY archive_small")
+        place.sql("DROP ROLE archive_small")
+
+
+def test_the_pages_examples_work(place: OutboxPlace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place.fill()
+    done = place.archiver("files").run()
+    found = dict(re.findall(r"^```(sql|python|yaml)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+    assert [row[0] for row in place.sql(found["sql"])] == done.files
+    exec(found["python"].replace("/srv/archive/orders", str(place.directory)).replace('"orders"', '"t"'), {})  # noqa: S102
+    assert capsys.readouterr().out == f"{DUE}\n"
+    (tmp_path / "relay.yaml").write_text(found["yaml"])
+    settings = load(tmp_path / "relay.yaml", {}).settings
+    assert (settings.archive_after_seconds, settings.archive_to) == (604_800, "/srv/archive/orders")

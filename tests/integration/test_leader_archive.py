@@ -1,7 +1,6 @@
 """The archive of a relay's leader: works while it leads, and cannot harm relaying."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,10 +33,10 @@ def place(dsn: str, tmp_path: Path) -> OutboxPlace:
 
 
 @pytest.fixture
-def failing(place: OutboxPlace) -> Iterator[LeaderArchive]:
+def failing(place: OutboxPlace) -> LeaderArchive:
     """An archive whose directory is a file."""
     place.directory.write_text("")
-    yield LeaderArchive(place.job("files", seconds=100))
+    return LeaderArchive(place.job("files", seconds=100))
 
 
 def figures(archive: LeaderArchive) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from thresher.archive.archive_table import ArchiveTable
 from thresher.archive.directory import ArchiveDirectory
@@ -41,10 +41,11 @@ class Archiver:
 
     def run(self) -> Archived:
         """Move all that is due, or until `stop`. Raises `ArchiverBusy` where another one runs."""
-        with closing(connect(self._job.dsn, self._application)) as connection:
+        with ExitStack() as closing_all:
+            connection = closing_all.enter_context(closing(connect(self._job.dsn, self._application)))
             rows = StampedRows(connection, self._job.outbox)
             rows.lock()
-            move_next = self._prepare(rows)
+            move_next = self._prepare(rows, closing_all)
             last: int | None = None
             while not self._stop():
                 began = time.monotonic()
@@ -55,33 +56,29 @@ class Archiver:
                 self._rest(time.monotonic() - began)
         return self._done
 
-    def _prepare(self, rows: StampedRows) -> _MoveNext:
+    def _prepare(self, rows: StampedRows, closing_all: ExitStack) -> _MoveNext:
         """Make the archive usable, finish what was left, and return what moves a batch."""
         target, manifests = self._job.target, Manifests(rows)
         if not isinstance(target, ToDirectory):
             table = ArchiveTable(rows)
             if manifests.exist():
-                self._finish_left(rows, manifests, None)
+                self._finish_left(rows, manifests, None, closing_all)
             return lambda after: self._move(table, after)
         directory = ArchiveDirectory(target.path)
         manifests.create()
-        file_next = self._finish_left(rows, manifests, directory)
+        file_next = self._finish_left(rows, manifests, directory, closing_all)
         return lambda after: file_next(directory, after)
 
     def _finish_left(
-        self, rows: StampedRows, manifests: Manifests, directory: ArchiveDirectory | None
+        self, rows: StampedRows, manifests: Manifests, directory: ArchiveDirectory | None, closing_all: ExitStack
     ) -> Callable[[ArchiveDirectory, int | None], int | None]:
         # Only here: an archive in a table needs neither Arrow nor its driver.
         from thresher.archive.file_archive import FileArchive  # noqa: PLC0415
+        from thresher.archive.row_reader import RowReader  # noqa: PLC0415
 
+        reader = closing_all.enter_context(closing(RowReader(self._job.dsn, f"{self._application}/r"[:63])))
         files = FileArchive(
-            self._job,
-            manifests,
-            list(rows.columns),
-            directory,
-            application=self._application,
-            done=self._done,
-            reach=self._reach,
+            self._job, manifests, list(rows.columns), directory, reader=reader, done=self._done, reach=self._reach
         )
         files.finish_left(self._stop)
         self._told(self._done)

@@ -19,7 +19,7 @@ from thresher.archive.directory import ArchiveDirectory, id_of
 from thresher.archive.manifests import Changed, Manifests, Removed
 from thresher.archive.parquet import read_content, write_rows
 from thresher.archive.problem import ArchiveRefused
-from thresher.archive.row_reader import read_rows
+from thresher.archive.row_reader import RowReader
 from thresher.archive.run import Archived, ArchiveJob, ArchivePoint
 
 logger = logging.getLogger(__name__)
@@ -35,13 +35,13 @@ class FileArchive:
         columns: Sequence[str],
         given: ArchiveDirectory | None,
         *,
-        application: str,
+        reader: RowReader,
         done: Archived,
         reach: Callable[[ArchivePoint], object],
     ) -> None:
         """`done` is added to."""
         self._job, self._manifests, self._columns, self._given = job, manifests, columns, given
-        self._application, self._done, self._reach = application, done, reach
+        self._reader, self._done, self._reach = reader, done, reach
 
     def file_next(self, directory: ArchiveDirectory, after: int | None) -> int | None:
         """Move a batch to a file; return the last row's id, or None where nothing was due."""
@@ -90,11 +90,9 @@ class FileArchive:
                     return
 
     def _write(self, directory: ArchiveDirectory, batch: Batch) -> FileContent:
-        name, application = batch.files.name, f"{self._application}/r"[:63]
-        with directory.unfinished(name) as file:
-            rows = read_rows(self._job.dsn, application, self._manifests.rows_query(batch))
-            with closing(rows):
-                written = write_rows(file, batch, self._columns, rows, lambda: self._reach(ArchivePoint.WRITING))
+        name = batch.files.name
+        with directory.unfinished(name) as file, closing(self._reader.read(self._manifests.rows_query(batch))) as rows:
+            written = write_rows(file, batch, self._columns, rows, lambda: self._reach(ArchivePoint.WRITING))
         self._reach(ArchivePoint.WRITTEN)
         directory.name_it(name)
         self._reach(ArchivePoint.NAMED)

@@ -108,9 +108,9 @@ class Manifests:
         with explained(), self._connection.transaction() as transaction:
             self._hold(batch)
             removed = self._execute("archive_remove", values).rowcount
-            row = self._execute("archive_left", values).fetchone()
-            left = 0 if row is None else int(row[0])
             gone = len(batch.rows) - removed
+            row = self._execute("archive_left", values).fetchone() if gone else None
+            left = 0 if row is None else int(row[0])
             outcome = Changed(rows=left) if left else Removed(rows=removed, gone=gone)
             if isinstance(outcome, Changed):
                 raise psycopg.Rollback(transaction)

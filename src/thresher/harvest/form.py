@@ -98,7 +98,7 @@ class _OwnKeys(Form):
     settle: Settling = Field(
         default=Settling.DELETE,
         description="The end of a row that was sent. `stamp` keeps it with its dispatched time, in our own shape; "
-        "stamped rows are yours to delete, whenever you like.",
+        "stamped rows are yours to delete, whenever you like, or to archive.",
     )
     archive_after_seconds: Annotated[float | None, DefaultText("off")] = Field(
         default=None,
