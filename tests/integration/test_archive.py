@@ -101,7 +101,7 @@ def test_a_file_keeps_all_content(place: OutboxPlace) -> None:
     assert table.column("id").to_pylist() == sorted(table.column("id").to_pylist())
 
 
-def test_values_that_files_cannot_hold_are_kept_as_near_as_they_can(place: OutboxPlace) -> None:
+def test_values_files_cannot_hold_are_kept_as_near(place: OutboxPlace) -> None:
     place.sql(
         "INSERT INTO outbox (create_time, kafka_topic, kafka_header_keys, kafka_header_values, dispatched_time) VALUES "
         "('infinity', 't', '{{a,b},{c,d}}', '[3:4]={x,y}', '-infinity')"
@@ -162,7 +162,7 @@ def test_a_row_that_is_changed_under_the_manifest_stays(place: OutboxPlace, poin
     assert place.everything("files") == Counter(range(1, 5 + YOUNG + WAITING + 1))
 
 
-def test_a_row_that_is_being_changed_is_waited_for_and_stays(place: OutboxPlace) -> None:
+def test_a_row_being_changed_is_waited_for_and_stays(place: OutboxPlace) -> None:
     place.fill(due=5, young=0, waiting=0)
     with psycopg.connect(place.dsn) as other:
 
@@ -197,7 +197,7 @@ def test_a_row_that_came_back_under_an_id_stays(place: OutboxPlace) -> None:
     assert place.sql("SELECT id, kafka_topic FROM outbox") == [(2, "other")]
 
 
-def test_a_row_that_is_missing_in_the_file_stays_until_it_is_there(
+def test_a_row_missing_in_the_file_has_it_written_anew(
     place: OutboxPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.fill(due=5, young=0, waiting=0)

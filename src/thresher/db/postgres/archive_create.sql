@@ -3,7 +3,7 @@
 CREATE TABLE {archive} (
   id                  BIGINT NOT NULL,
   create_time         TIMESTAMP WITH TIME ZONE NOT NULL,
-  kafka_topic         VARCHAR(249) NOT NULL,
+  kafka_topic         TEXT NOT NULL,
   kafka_key           BYTEA,
   kafka_value         BYTEA,
   kafka_header_keys   TEXT[] NOT NULL,
