@@ -197,9 +197,7 @@ def test_a_row_that_came_back_under_an_id_stays(place: OutboxPlace) -> None:
     assert place.sql("SELECT id, kafka_topic FROM outbox") == [(2, "other")]
 
 
-def test_a_row_missing_in_the_file_has_it_written_anew(
-    place: OutboxPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_missing_in_the_file_has_it_written_anew(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     place.fill(due=5, young=0, waiting=0)
     read: list[bool] = []
 
