@@ -199,11 +199,12 @@ def test_every_key_is_a_variable() -> None:
         "leader_topic": "t", "leader_group": "g", "heartbeat_timeout_seconds": "20", "min_poll_seconds": "1",
         "max_poll_seconds": "2", "metrics_seconds": "4", "step_down_seconds": "60", "log_format": "json",
         "log_level": "debug", "status": "off", "spark_master": "local[2]", "spark_python": "python3",
+        "archive_to": "/archive",
     }  # fmt: skip
     lists = {"transform": ["a:b", "c:d"], "spark_archives": ["x", "y"], "spark_py_files": ["p", "q"]}
     properties = {"kafka": {"bootstrap.servers": "k:1"}, "producer": {"linger.ms": "5"}, "spark": {"spark.x": "1"}}
     said["coordination"] = "leader"
-    assert {*said, *lists, *properties, "lease_seconds", *OF_LOCKING} == set(KEYS)
+    assert {*said, *lists, *properties, "lease_seconds", "archive_after_seconds", *OF_LOCKING} == set(KEYS)
     environment = {f"THRESHER_{key.upper()}": value for key, value in said.items()}
     environment |= {f"THRESHER_{key.upper()}": " ".join(value) for key, value in lists.items()}
     for key, value in properties.items():

@@ -117,6 +117,9 @@ def test_a_name_that_has_quotes_breaks_no_scrape() -> None:
 
 # Dashboards and alerts ask for them: none is renamed, and none changes its labels.
 KEPT = """
+    thresher_archive_failures_total counter relay
+    thresher_archive_success_age_seconds gauge relay
+    thresher_archived_records_total counter relay
     thresher_batch_records histogram relay
     thresher_blocking_rows gauge relay
     thresher_broker_up gauge relay

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from thresher.archive.manifests import archive_ddl
 from thresher.cli.options import (
     DataSource,
     OutboxTable,
@@ -32,7 +33,8 @@ def print_ddl(
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     relay: Annotated[
-        bool, typer.Option("--relay", help="The relay's own tables too, for where it may not make them itself.")
+        bool,
+        typer.Option("--relay", help="The relay's and the archive's tables too, for where they may not make them."),
     ] = False,
     topic_lock: TopicLock = False,
 ) -> None:
@@ -40,7 +42,7 @@ def print_ddl(
     name = table_name(outbox, schema)
     emit_text(ddl(name, shape))
     if relay:
-        emit_text("\n".join(companions(name, shape)))
+        emit_text("\n".join([*companions(name, shape), *(archive_ddl(name) if shape is Shape.THRESHER else [])]))
     if topic_lock:
         emit_text("\n".join(locks_ddl(name, shape)))
 

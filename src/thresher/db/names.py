@@ -37,14 +37,14 @@ class TableName:
     def companion(self, suffix: str) -> str:
         """Return the quoted name of a table that belongs to this one."""
         name = self.table + suffix
-        return ".".join(map(_quoted, [name] if self.schema is None else [self.schema, name]))
+        return ".".join(map(quoted_name, [name] if self.schema is None else [self.schema, name]))
 
     def __str__(self) -> str:
         return self.quoted()
 
 
-def _quoted(name: str) -> str:
-    """Return one part of a name as SQL text."""
+def quoted_name(name: str) -> str:
+    """Return one part of a name, or a column's, as SQL text."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 

@@ -121,6 +121,8 @@ def _configuration(completed: Completed[RelayForm]) -> Configuration:
             settling=form.settle,
             poison=form.poison,
             transforms=form.transform,
+            archive_after_seconds=form.archive_after_seconds,
+            archive_to=form.archive_to,
             limits=form.limits,
             coordination=form.coordination,
             topic_locking=form.locking,

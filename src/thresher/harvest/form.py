@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from thresher.archive.target import MOST_SECONDS, TABLE, target_of
 from thresher.config.form import (
     SINGLE_VALUE,
     Form,
@@ -106,7 +107,18 @@ class _OwnKeys(Form):
     settle: Settling = Field(
         default=Settling.DELETE,
         description="The end of a row that was sent. `stamp` keeps it with its dispatched time, in our own shape; "
-        "stamped rows are yours to delete, whenever you like.",
+        "stamped rows are yours to delete, whenever you like, or to archive.",
+    )
+    archive_after_seconds: Annotated[float | None, DefaultText("off")] = Field(
+        default=None,
+        ge=1,
+        le=MOST_SECONDS,
+        description="Seconds after its dispatched time that a stamped row is moved to the archive. It needs `settle: "
+        "stamp`.",
+    )
+    archive_to: str = Field(
+        default=TABLE,
+        description="The archive: `table` for `<outbox>_archive`, or a directory of Parquet files, from the root.",
     )
     poison: Poison = Field(default=Poison.DEAD_LETTER, description="The treatment of a row that can never be sent.")
     transform: Texts = Field(
@@ -210,6 +222,12 @@ class _OwnKeys(Form):
             raise ValueError("1 to 200 of the characters a-z A-Z 0-9 . _ - are needed")
         return name
 
+    @field_validator("archive_to")
+    @classmethod
+    def _archive_to(cls, place: str) -> str:
+        target_of(place)
+        return place
+
     @field_validator("data_source")
     @classmethod
     def _data_source(cls, dsn: str | None) -> str | None:
@@ -305,6 +323,8 @@ def check_settings(settings: Settings) -> None:
         "producer": {name: value for name, value in settings.producer.items() if isinstance(value, SINGLE_VALUE)},
         "shards": settings.shards,
         "settle": settings.settling,
+        "archive_after_seconds": settings.archive_after_seconds,
+        "archive_to": settings.archive_to,
         "poison": settings.poison,
         "transform": settings.transforms,
         **{name: getattr(settings.limits, name) for name in Limits.__slots__},
@@ -351,9 +371,16 @@ def _locks_topics(form: RelayForm, given: Mapping[str, Any]) -> Iterator[Problem
         yield "delivery", "topic-lock sends each batch as one Kafka transaction: 'exactly-once' is what it promises"
     if form.transform:
         yield "transform", "topic-lock takes none: a transform may send the rows of one topic to another's, out of turn"
+    if form.archive_after_seconds is not None:
+        yield "archive_after_seconds", "topic-lock has no leader that archives: run 'thresher archive' instead"
     for key in ("election", *OF_ELECTION):
         if key in given:
             yield key, "topic-lock has no election: leave it out"
+
+
+def _archives_what_stays(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
+    if form.archive_after_seconds is not None and form.settle is not Settling.STAMP:
+        yield "archive_after_seconds", "rows that are deleted cannot be archived; use 'settle: stamp'"
 
 
 _KAFKA = KafkaSections(
@@ -366,7 +393,13 @@ _RULES = (
     Rule(frozenset({"name", "leader_group"}), _has_a_name),
     Rule(frozenset({"outbox", "schema"}), _has_a_table),
     Rule(frozenset({"shape", "settle"}), _settles_its_shape),
-    Rule(frozenset({"coordination", "delivery", "transform", "election", *OF_LOCKING, *OF_ELECTION}), _locks_topics),
+    Rule(
+        frozenset(
+            {"coordination", "delivery", "transform", "election", "archive_after_seconds", *OF_LOCKING, *OF_ELECTION}
+        ),
+        _locks_topics,
+    ),
+    Rule(frozenset({"archive_after_seconds", "settle"}), _archives_what_stays),
     service_form.elects_as_told(OF_ELECTION),
     POLLS_IN_TIME,
     *_KAFKA.rules,

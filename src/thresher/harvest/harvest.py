@@ -11,6 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
+from thresher.archive.background import LeaderArchive
+from thresher.archive.run import ArchiveJob
+from thresher.archive.target import target_of
 from thresher.core.errors import shorten
 from thresher.election.election import competitor
 from thresher.election.leadership import Leadership
@@ -65,7 +68,9 @@ class Harvest(Service):
         if by_locks:
             chosen = ElectionSettings(kind=ElectionKind.NONE)
         super().__init__(
-            (TopicLockWorkload if by_locks else RelayWorkload)(settings, policy=policy, hook=hook),
+            TopicLockWorkload(settings, policy=policy, hook=hook)
+            if by_locks
+            else RelayWorkload(settings, policy=policy, hook=hook, side_work=_archive(settings)),
             election=partial(_competitor, settings, chosen),
             alone=_is_none(chosen),
             spark=spark,
@@ -108,6 +113,19 @@ class Harvest(Service):
 
 def _is_none(election: ElectionSettings | Leadership) -> bool:
     return isinstance(election, ElectionSettings) and election.kind is ElectionKind.NONE
+
+
+def _archive(settings: Settings) -> LeaderArchive | None:
+    if settings.archive_after_seconds is None:
+        return None
+    return LeaderArchive(
+        ArchiveJob(
+            dsn=settings.dsn,
+            outbox=settings.outbox,
+            target=target_of(settings.archive_to),
+            older_than_seconds=settings.archive_after_seconds,
+        )
+    )
 
 
 def _competitor(settings: Settings, election: ElectionSettings | Leadership) -> Leadership:

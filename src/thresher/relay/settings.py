@@ -87,6 +87,9 @@ class Settings:
     topic_locking: TopicLocking = TopicLocking()
     # What the shards make their producers with, by import path: a function of the client's properties.
     producer_factory: str | None = None
+    # Rows that were stamped longer ago than that are archived, to the outbox's archive table or to a directory.
+    archive_after_seconds: float | None = None
+    archive_to: str = "table"
 
     @property
     def mode(self) -> str:

@@ -5,7 +5,7 @@ control row or their producers are fenced. So a leader that crashes or stalls ne
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from thresher.delivery.transforms import load
 from thresher.relay.leader.alarms import HeldTopics
 from thresher.relay.leader.server_probes import server_probes
 from thresher.relay.leader.shard_marks import ShardMarks
+from thresher.relay.leader.side_work import SideWork
 from thresher.relay.leader.take_over import take_over
 from thresher.relay.leader.watch import RelayWatch
 from thresher.relay.names import progress_topic, sessions, shard_sessions
@@ -41,9 +42,16 @@ class RelayWorkload:
     wording = WORDING
     preload = PRELOAD
 
-    def __init__(self, settings: Settings, *, policy: Policy | None = None, hook: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        policy: Policy | None = None,
+        hook: str | None = None,
+        side_work: SideWork | None = None,
+    ) -> None:
         self.settings = settings
-        self._policy, self._hook = policy or POLICY, hook
+        self._policy, self._hook, self._side_work = policy or POLICY, hook, side_work
         self._marks = ShardMarks(settings.name)
 
     @property
@@ -72,18 +80,24 @@ class RelayWorkload:
         if mandate is None:
             return None
         self._marks.forget()
-        return RelayTerm(replace(mandate, hook=self._hook), self._policy, self._marks)
+        return RelayTerm(replace(mandate, hook=self._hook), self._policy, self._marks, self._side_work)
 
     def report(self, observed: Observed) -> RelayReport:
         """Return what a relay's pages add."""
-        return RelayReport(self.settings, observed, self._marks)
+        return RelayReport(self.settings, observed, self._marks, self._side_work)
 
 
 class RelayTerm:
     """One take-over of a relay."""
 
-    def __init__(self, mandate: Mandate, policy: Policy = POLICY, marks: ShardMarks | None = None) -> None:
-        self._mandate, self._policy = mandate, policy
+    def __init__(
+        self,
+        mandate: Mandate,
+        policy: Policy = POLICY,
+        marks: ShardMarks | None = None,
+        side_work: SideWork | None = None,
+    ) -> None:
+        self._mandate, self._policy, self._side_work = mandate, policy, side_work
         self._marks = marks or ShardMarks(mandate.settings.name)
         self._held = HeldTopics(mandate.settings.name)
         self._watch: RelayWatch | None = None
@@ -108,13 +122,15 @@ class RelayTerm:
     @property
     def alarms(self) -> Mapping[str, str]:
         """Topics whose rows wait and why, and what somebody should look at besides."""
-        watch = self._watch
-        return self._held.alarms if watch is None else {**self._held.alarms, **watch.alarms}
+        watch, side_work = self._watch, self._side_work
+        return {**self._held.alarms, **(watch.alarms if watch else {}), **(side_work.alarms if side_work else {})}
 
     @contextmanager
     def watch(self) -> Iterator[Sequence[Look]]:
-        """Look at the control row and at what the guarantees rest on, and trim the progress topic."""
-        with closing(RelayWatch(self._mandate)) as watch:
+        """Look at the control row and at what the guarantees rest on, trim the progress topic, and work beside that."""
+        application = f"{sessions(self._mandate.settings.name, self._mandate.term)}/a"
+        working = nullcontext() if self._side_work is None else self._side_work.during(application)
+        with closing(RelayWatch(self._mandate)) as watch, working:
             self._watch = watch
             yield watch.looks
 

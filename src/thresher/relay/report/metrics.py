@@ -10,6 +10,7 @@ from thresher.observe.histogram import Histogram, Scale
 from thresher.observe.metric import Family, MetricKind, Reading
 from thresher.observe.tally import summed
 from thresher.relay.leader.server_probes import SERVERS
+from thresher.relay.leader.side_work import SideWork
 from thresher.relay.report.backlog import Backlog
 from thresher.relay.shard.meter import BATCH, END_TO_END, PUBLISH, SETTLE
 from thresher.service.metrics import ServiceMetrics, family
@@ -85,16 +86,20 @@ _HELD = _gauge(
     "held_topics",
     "Topics with rows that wait: missing, forbidden or unhealthy topics and partitions, or a failing transform.",
 )
-
+_ARCHIVED = _counter("archived_records", "Rows that were moved to the archive.")
+_ARCHIVE_FAILURES = _counter("archive_failures", "Runs of the archive that failed.")
+_ARCHIVE_AGE = _gauge("archive_success_age_seconds", "Seconds since a run of the archive last succeeded.")
+# Shown by relays that archive.
+ARCHIVE_FAMILIES: tuple[Family, ...] = (_ARCHIVED, _ARCHIVE_FAILURES, _ARCHIVE_AGE)
 OWN_FAMILIES: tuple[Family, ...] = (
     *_BY_SHARD.values(), _DEAD, *_HISTOGRAMS.values(), _IN_FLIGHT_ROWS, _IN_FLIGHT_KEYS, _PENDING, _EXACT, _OLDEST,
-    _DEAD_ROWS, _BLOCKING, _HELD, *_BY_TOPIC.values(),
+    _DEAD_ROWS, _BLOCKING, _HELD, *_BY_TOPIC.values(), *ARCHIVE_FAMILIES,
 )  # fmt: skip
 # All that a relay's process shows.
 FAMILIES: tuple[Family, ...] = (*ServiceMetrics(WORDING, servers=SERVERS).families, *OWN_FAMILIES)
 
 
-def readings(moment: Moment, backlog: Backlog | None) -> Iterator[Reading]:
+def readings(moment: Moment, backlog: Backlog | None, side_work: SideWork | None = None) -> Iterator[Reading]:
     """Yield what a relay adds to its service's metrics. An unknown figure is left out, rather than shown as 0."""
     relay = moment.name
 
@@ -116,6 +121,8 @@ def readings(moment: Moment, backlog: Backlog | None) -> Iterator[Reading]:
             yield reading(of, each.gauges[name], str(each.shard))
     if backlog is not None:
         yield from _of_backlog(relay, backlog)
+    if side_work is not None:
+        yield from _of_archive(relay, side_work)
 
 
 def _of_backlog(relay: str, backlog: Backlog) -> Iterator[Reading]:
@@ -129,3 +136,11 @@ def _of_backlog(relay: str, backlog: Backlog) -> Iterator[Reading]:
     for topic in backlog.topics:
         for name, of in _BY_TOPIC.items():
             yield Reading(family=of, labels=(*labels, topic.topic), value=getattr(topic, name) or 0)
+
+
+def _of_archive(relay: str, side_work: SideWork) -> Iterator[Reading]:
+    labels = (relay,)
+    yield Reading(family=_ARCHIVED, labels=labels, value=side_work.rows)
+    yield Reading(family=_ARCHIVE_FAILURES, labels=labels, value=side_work.failures)
+    if (age := side_work.success_age_seconds) is not None:
+        yield Reading(family=_ARCHIVE_AGE, labels=labels, value=age)

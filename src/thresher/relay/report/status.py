@@ -15,6 +15,7 @@ from thresher.db.problem import DatabaseLost
 from thresher.db.topic_locks import LockingSession
 from thresher.observe.metric import Reading
 from thresher.relay.leader.shard_marks import ShardMarks
+from thresher.relay.leader.side_work import SideWork
 from thresher.relay.names import sessions
 from thresher.relay.report.backlog import Backlog, read_backlog
 from thresher.relay.report.metrics import ERROR_KINDS, OWN_FAMILIES, readings
@@ -44,8 +45,10 @@ class RelayReport:
     families = OWN_FAMILIES
     error_kinds = ERROR_KINDS
 
-    def __init__(self, settings: Settings, observed: Observed, marks: ShardMarks) -> None:
-        self._settings, self._marks = settings, marks
+    def __init__(
+        self, settings: Settings, observed: Observed, marks: ShardMarks, side_work: SideWork | None = None
+    ) -> None:
+        self._settings, self._marks, self._side_work = settings, marks, side_work
         self._reader = BacklogReader(settings, observed)
 
     def ask(self) -> Answer:
@@ -84,7 +87,7 @@ class RelayReport:
     def readings(self, moment: Moment, answer: Answer) -> Iterator[Reading]:
         """Yield a relay's own metrics."""
         backlog, _ = answer
-        return readings(moment, backlog)
+        return readings(moment, backlog, self._side_work)
 
     def close(self) -> None:
         """End."""

@@ -1,0 +1,79 @@
+"""How fast stamped rows move to the archive, to its table and to Parquet files, on a durable Postgres.
+
+Medians of rounds in which both take turns, each with the same rows, written anew. The last line is one JSON object.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import psycopg
+
+from bench.measuring.place import durable_stack
+from bench.measuring.report import measured, report
+from bench.measuring.rounds import Figures, in_turns, medians
+from thresher.archive.archiver import Archiver
+from thresher.archive.run import ArchiveJob
+from thresher.archive.target import TO_TABLE, Target, ToDirectory
+from thresher.db import TableName
+from thresher.outbox import create_schema
+
+NAME = TableName(table="outbox")
+ROWS, VALUE_BYTES = 200_000, 200
+_FILL = """
+INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, dispatched_time)
+SELECT 'orders', convert_to('key-' || n % 1000, 'UTF8'),
+       substring(decode(repeat(md5(n::text), {hashes}), 'hex') FOR {value_bytes}),
+       '{{a}}', '{{b}}', now() - interval '1 day'
+  FROM generate_series(1, {rows}) n
+"""
+
+
+def rows_per_s(dsn: str, target: Target, *, rows: int = ROWS, value_bytes: int = VALUE_BYTES) -> float:
+    """Fill an outbox with stamped rows, and return how many a second move to the archive."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS outbox, outbox_archive, thresher_archive_batches")
+        create_schema(connection, NAME)
+        connection.execute(_FILL.format(rows=rows, value_bytes=value_bytes, hashes=value_bytes // 16 + 1).encode())
+        connection.execute("VACUUM ANALYZE outbox")
+        connection.execute("CHECKPOINT")
+    began = time.perf_counter()
+    done = Archiver(ArchiveJob(dsn=dsn, outbox=NAME, target=target, older_than_seconds=3600)).run()
+    seconds = time.perf_counter() - began
+    assert done.rows == rows
+    return rows / seconds
+
+
+def archive_rows_per_s(dsn: str, directory: Path, *, rounds: int = 3, rows: int = ROWS) -> Figures:
+    """Return the medians for the table and for files, which go to this directory."""
+    sides: dict[str, Callable[[], float]] = {
+        "archive_table_rows_per_s": partial(rows_per_s, dsn, TO_TABLE, rows=rows),
+        "archive_rows_per_s": partial(rows_per_s, dsn, ToDirectory(directory), rows=rows),
+    }
+    return medians(in_turns(sides, rounds, tell=measured))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory, durable_stack() as stack:
+        dsn = stack.postgres.create_database("bench")
+        stack.kafka.nodes[1].end()  # not measured here, and it would use the cores
+        figures = archive_rows_per_s(dsn, Path(directory) / "archive", rounds=options.rounds, rows=options.rows)
+    report(
+        "stamped rows to the archive",
+        figures,
+        wanted={},
+        settings={"rows": options.rows, "value_bytes": VALUE_BYTES, "rounds": options.rounds},
+        note=f"{options.rows:,} stamped rows of {VALUE_BYTES} byte values in batches of 10,000; durable Postgres 18; "
+        f"medians of {options.rounds} rounds",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Reads the rows of batches as Arrow, through ADBC, over a session of its own: a few megabytes at a time."""
+
+from collections.abc import Generator
+from typing import Any
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi
+import pyarrow as pa
+
+from thresher.db.postgres.sessions import explain, session
+
+
+class RowReader:
+    """Connects when it is first asked for something, and stays connected. For one thread."""
+
+    def __init__(self, dsn: str, application: str) -> None:
+        self._session = session(dsn, application)
+        self._connection: Any = None
+
+    def read(self, query: str) -> Generator[pa.RecordBatch]:
+        """Yield what a statement gives. Raises `DatabaseRefused` or `DatabaseLost`."""
+        try:
+            if self._connection is None:
+                self._connection = adbc_driver_postgresql.dbapi.connect(self._session, autocommit=True)
+            with self._connection.cursor() as cursor:
+                cursor.execute(query)
+                yield from cursor.fetch_record_batch()
+        except adbc_driver_manager.Error as error:
+            raise explain(error.sqlstate, str(error)) from error
+
+    def close(self) -> None:
+        """Let go of the session."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None

@@ -1,0 +1,136 @@
+"""`thresher archive`: moves rows that were stamped long ago to a table beside the outbox, or to Parquet files."""
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from thresher.archive.archiver import Archiver
+from thresher.archive.run import Archived, ArchiveJob
+from thresher.archive.target import MOST_SECONDS, TO_TABLE, Target, target_of
+from thresher.cli.options import DataSource, named_dsn, resolve_dsn, table_name
+from thresher.cli.output import AsJson, emit_json, hide, note, out, working
+from thresher.core.errors import InvalidInput
+from thresher.core.signals import stopped_by_signals
+from thresher.db.outbox_store import Settling
+
+_WEEK_SECONDS = 7 * 86_400.0
+_OUTBOX = "outbox"
+
+
+def archive(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="A relay's YAML file, which names the outbox."),
+    ] = None,
+    ds: DataSource = None,
+    outbox: Annotated[
+        str | None,
+        typer.Option("--outbox", envvar="THRESHER_OUTBOX", help="Name of the outbox table, taken literally."),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option("--schema", envvar="THRESHER_SCHEMA", help="Its schema; without one, the search_path decides."),
+    ] = None,
+    older_than: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds since the dispatched time. Without: the file's, or 7 days.", min=0.0, max=MOST_SECONDS
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="'table' for <outbox>_archive, or a directory. Without: the file's, or the table."),
+    ] = None,
+    batch_rows: Annotated[
+        int, typer.Option(help="Rows that are moved in one transaction, and are in one file.", min=1, max=1_000_000)
+    ] = 10_000,
+    dry_run: Annotated[bool, typer.Option(help="Count the rows, and move none.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move rows that were sent and stamped long ago to a table, or to Parquet files.
+
+    A run finishes first what a crash has left. The first SIGINT or SIGTERM stops after the current batch. Exit codes: 1
+    another archiver works on the outbox, or a server or a disk failed: try again; 2 the options cannot work; 4 somebody
+    has to act.
+    """
+    job = _from_file(config) if config is not None else None
+    if job is None:
+        name = table_name(outbox or _OUTBOX, schema)
+        job = ArchiveJob(dsn=resolve_dsn(ds), outbox=name, target=TO_TABLE, older_than_seconds=_WEEK_SECONDS)
+    else:
+        name = table_name(outbox or job.outbox.table, schema or job.outbox.schema)
+        job = replace(job, dsn=named_dsn(ds) or job.dsn, outbox=name)
+    job = replace(
+        job,
+        batch_rows=batch_rows,
+        older_than_seconds=job.older_than_seconds if older_than is None else older_than,
+        target=job.target if to is None else target_of(to, base=Path.cwd()),
+    )
+    if dry_run:
+        _tell_count(Archiver(job).count(), job, as_json)
+    else:
+        _run(job, as_json)
+
+
+def _run(job: ArchiveJob, as_json: bool) -> None:
+    stopped: list[bool] = []
+    began = time.monotonic()
+    total = Archiver(job).count()
+    with stopped_by_signals(lambda: stopped.append(True)), working("archiving", total) as progress:
+
+        def told(done: Archived) -> None:
+            rate = f"{done.rows / max(0.001, time.monotonic() - began):,.0f}"
+            progress.update(progress.task_ids[0], completed=done.rows, total=max(total, done.rows), rate=rate)
+
+        done = Archiver(job, stop=lambda: bool(stopped), told=told).run()
+    where = _where(job.target, job)
+    if as_json:
+        emit_json(
+            {
+                "rows": done.rows,
+                "to": where,
+                "files": done.files,
+                "removed_by_others": done.gone,
+                "changed": done.changed,
+                "stopped": bool(stopped),
+            }
+        )
+        return
+    files = f", in {len(done.files):,} files" if done.files else ""
+    out.print(f"{done.rows:,} rows were moved to {where}{files}", markup=False)
+    if stopped:
+        note("stopped after the current batch: run it again for the rest")
+
+
+def _tell_count(rows: int, job: ArchiveJob, as_json: bool) -> None:
+    where = _where(job.target, job)
+    if as_json:
+        emit_json({"rows": rows, "to": where})
+    else:
+        out.print(f"{rows:,} rows would be moved to {where}", markup=False)
+
+
+def _where(target: Target, job: ArchiveJob) -> str:
+    return job.outbox.companion("_archive") if target is TO_TABLE else str(target.path)
+
+
+def _from_file(path: Path) -> ArchiveJob:
+    # Only here: without a file, the relay's packages are not needed.
+    from thresher.harvest.configuration import load  # noqa: PLC0415
+
+    ignored: list[Any] = []
+    loaded = load(path, {}, os.environ, warn=ignored.append)
+    hide(loaded.secrets.mask)
+    settings = loaded.settings
+    if settings.settling is not Settling.STAMP:
+        raise InvalidInput(f"{path}: settle: rows that are deleted cannot be archived; use 'settle: stamp'")
+    return ArchiveJob(
+        dsn=settings.dsn,
+        outbox=settings.outbox,
+        target=target_of(settings.archive_to),
+        older_than_seconds=settings.archive_after_seconds or _WEEK_SECONDS,
+    )

@@ -1,0 +1,13 @@
+-- Moves a batch to the archive's table, in one statement: a row is in one of the two tables. Index: that of archive_due.
+-- Rows that somebody has locked are left for the next time, and no row is moved that was changed and is not due any more.
+WITH due AS (
+{due}
+   FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM {table} o USING due WHERE o.id = due.id RETURNING o.*
+), kept AS (
+  INSERT INTO {archive} ({columns})
+  SELECT {columns} FROM gone ORDER BY id
+  RETURNING id
+)
+SELECT count(*), max(id) FROM kept

@@ -1,0 +1,9 @@
+-- The rows of a batch as its file has them, by id, as long as the attempt is the batch's current one. Index: the primary key.
+-- Matched by id, create time and version: a row that came back under an id, or was changed since, is not in the file.
+SELECT {expressions}
+  FROM {batches} b
+ CROSS JOIN LATERAL unnest(b.ids, b.create_times, b.versions) AS n(id, create_time, version)
+  JOIN {table} o ON o.id = n.id
+ WHERE b.batch = %(batch)s AND b.attempt = %(attempt)s AND b.finish_time IS NULL
+   AND o.create_time = n.create_time AND o.xmin::text::bigint = n.version
+ ORDER BY o.id
