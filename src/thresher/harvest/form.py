@@ -29,7 +29,7 @@ from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.kafka.transactional import GUARDED, properties
 from thresher.outbox.shape import BUCKETS, Shape
 from thresher.relay.names import valid_name
-from thresher.relay.settings import POLICY, Delivery, Limits, Settings, Settling
+from thresher.relay.settings import POLICY, Delivery, Dispatch, Limits, Settings, Settling
 from thresher.service import form as service_form
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.form import POLLS_IN_TIME, ServiceForm
@@ -98,6 +98,24 @@ class _OwnKeys(Form):
         default=Settling.DELETE,
         description="The end of a row that was sent. `stamp` keeps it with its dispatched time, in our own shape; "
         "stamped rows are yours to delete, whenever you like.",
+    )
+    dispatch: Dispatch = Field(
+        default=Dispatch.RELAY,
+        description="The first to send a row. With `immediate` it is your application's `Dispatcher`, after the "
+        "commit, and the relay sweeps up what is left: see [the sweeper](sweeper.md).",
+    )
+    min_age_seconds: float = Field(
+        default=_LIMITS.min_age_seconds,
+        ge=0.1,
+        le=86_400,
+        description="Immediate dispatch: seconds that a row waits for its dispatcher before the relay sends it, by the "
+        "database's clock.",
+    )
+    sweep_seconds: float = Field(
+        default=_LIMITS.sweep_seconds,
+        gt=0.01,
+        le=3_600,
+        description="Immediate dispatch: seconds between two looks of the relay for such rows.",
     )
     poison: Poison = Field(default=Poison.DEAD_LETTER, description="The treatment of a row that can never be sent.")
     transform: Texts = Field(
@@ -232,6 +250,7 @@ def check_settings(settings: Settings) -> None:
         "producer": {name: value for name, value in settings.producer.items() if isinstance(value, SINGLE_VALUE)},
         "shards": settings.shards,
         "settle": settings.settling,
+        "dispatch": settings.dispatch,
         "poison": settings.poison,
         "transform": settings.transforms,
         **{name: getattr(settings.limits, name) for name in Limits.__slots__},
@@ -264,6 +283,23 @@ def _settles_its_shape(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Proble
         yield "settle", "goharvest's table has no column for a dispatched time; use 'delete'"
 
 
+def _can_sweep(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
+    """A dispatcher and the relay send rows of one table: whatever rests on there being one sender is refused."""
+    if form.dispatch is not Dispatch.IMMEDIATE:
+        return
+    if form.shape is not Shape.THRESHER:
+        yield "dispatch", f"'immediate' needs our own table: shape {form.shape.value} has no column for a stamp"
+    elif form.settle is not Settling.STAMP:
+        yield "dispatch", "'immediate' needs 'settle: stamp': by the stamp relay and dispatcher tell what was sent"
+    if form.delivery is not Delivery.AT_LEAST_ONCE:
+        why = "a dispatcher that dies after sending leaves its rows to the relay, which sends them again"
+        yield "dispatch", f"'immediate' needs 'delivery: at-least-once': {why}"
+    if form.poison is Poison.BLOCK_KEY:
+        yield "dispatch", "'immediate' does not go with 'poison: block-key': a dispatcher sends what follows a dead row"
+    if form.transform:
+        yield "dispatch", "'immediate' does not go with 'transform': a dispatcher sends rows as they are stored"
+
+
 _KAFKA = KafkaSections(
     sections=("kafka", "producer"),
     guarded=GUARDED | _OWN_CLIENT,
@@ -274,6 +310,7 @@ _RULES = (
     Rule(frozenset({"name", "leader_group"}), _has_a_name),
     Rule(frozenset({"outbox", "schema"}), _has_a_table),
     Rule(frozenset({"shape", "settle"}), _settles_its_shape),
+    Rule(frozenset({"dispatch", "shape", "settle", "delivery", "poison", "transform"}), _can_sweep),
     service_form.elects_as_told(OF_ELECTION),
     POLLS_IN_TIME,
     *_KAFKA.rules,

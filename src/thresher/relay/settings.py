@@ -15,7 +15,7 @@ from thresher.spark.policy import Policy
 # How the relay lets the engine supervise its shards, unless somebody says otherwise.
 POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
 
-__all__ = ["POLICY", "Delivery", "Limits", "Mandate", "Settings", "Settling"]
+__all__ = ["POLICY", "Delivery", "Dispatch", "Limits", "Mandate", "Settings", "Settling"]
 
 
 class Delivery(enum.StrEnum):
@@ -25,6 +25,15 @@ class Delivery(enum.StrEnum):
     EXACTLY_ONCE = "exactly-once"
     # To all: a repeat directly follows its original within its key.
     AT_LEAST_ONCE = "at-least-once"
+
+
+class Dispatch(enum.StrEnum):
+    """Who sends a row first."""
+
+    # The relay alone.
+    RELAY = "relay"
+    # The application's dispatcher, after its commit. The relay sweeps: it sends what has waited too long.
+    IMMEDIATE = "immediate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,9 @@ class Limits:
     # At least once: rows of a shard that were sent and are not purged yet, and rows that one query marks.
     in_flight_rows: int = 1_000
     mark_rows: int = 1_000
+    # Immediate dispatch: how old a row is that the relay sends, and the time between two looks for one.
+    min_age_seconds: float = 5.0
+    sweep_seconds: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +69,17 @@ class Settings:
     producer: Mapping[str, Any] = field(default_factory=dict, repr=False)
     shards: int = 2
     settling: Settling = Settling.DELETE
+    dispatch: Dispatch = Dispatch.RELAY
     poison: Poison = Poison.DEAD_LETTER
     transforms: tuple[str, ...] = ()
     limits: Limits = Limits()
     # What the shards make their producers with, by import path: a function of the client's properties.
     producer_factory: str | None = None
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether an application's dispatcher sends rows first, and the relay what is left."""
+        return self.dispatch is Dispatch.IMMEDIATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,20 +15,24 @@ _COUNTED = "CASE WHEN array_ndims(i.{0}) = 1 THEN i.{0}[:] ELSE '{{}}' END"
 _ARRAYS = ("kafka_header_keys", "kafka_header_values")
 
 
-def head_query(shape: Shape, outbox: TableName, *, marking: bool = False) -> str:
-    """Return the statement that reads the head of each bucket; to be marked, without what the shard has marked."""
-    unclaimed = _unclaimed(shape, marking=marking)
+def head_query(shape: Shape, outbox: TableName, *, marking: bool = False, sweeping: bool = False) -> str:
+    """Return the statement that reads the head of each bucket; to be marked, without what the shard has marked.
+
+    Sweeping: without young rows, and without those that a dispatcher has locked.
+    """
+    unclaimed = _unclaimed(shape, marking=marking, sweeping=sweeping)
     if shape is not Shape.THRESHER:
         return statement(f"{shape.prefix}_head", outbox, unclaimed=unclaimed, replaced=_replaced())
-    return statement("outbox_head", outbox, pick=_pick(outbox, mine=_ONE, unclaimed=unclaimed))
+    pick = _pick(outbox, mine=_ONE, unclaimed=unclaimed)
+    return statement("outbox_head", outbox, pick=pick, lock=_lock(sweeping=sweeping))
 
 
-def head_by_id_query(shape: Shape, outbox: TableName, *, marking: bool = False) -> str:
+def head_by_id_query(shape: Shape, outbox: TableName, *, marking: bool = False, sweeping: bool = False) -> str:
     """Return the statement that reads the shard's oldest rows of all buckets, by id."""
     if shape is not Shape.THRESHER:
-        return head_query(shape, outbox, marking=marking)
-    pick = _pick(outbox, mine=_ONE, unclaimed=_unclaimed(shape, marking=marking))
-    return statement("outbox_head_by_id", outbox, pick=pick)
+        return head_query(shape, outbox, marking=marking, sweeping=sweeping)
+    pick = _pick(outbox, mine=_ONE, unclaimed=_unclaimed(shape, marking=marking, sweeping=sweeping))
+    return statement("outbox_head_by_id", outbox, pick=pick, lock=_lock(sweeping=sweeping))
 
 
 def window_query(outbox: TableName, *, counted: bool = False) -> str:
@@ -69,8 +73,15 @@ def _replaced() -> str:
     return statement("relay_replaced").strip()
 
 
-def _unclaimed(shape: Shape, *, marking: bool = False) -> str:
-    """Return which rows are neither in flight nor of a key that is left out, nor marked where rows are marked."""
-    left_out = ("relay_not_mine",) if marking else ()
+def _lock(*, sweeping: bool) -> str:
+    return f"\n{statement('relay_unlocked').rstrip()}" if sweeping else ""
+
+
+def _unclaimed(shape: Shape, *, marking: bool = False, sweeping: bool = False) -> str:
+    """Return which rows are neither in flight nor of a key that is left out, nor marked where rows are marked.
+
+    Nor young, where a sweeper reads.
+    """
+    left_out = (*(("relay_not_mine",) if marking else ()), *(("relay_aged",) if sweeping else ()))
     names = (*left_out, "relay_not_in_flight", f"{shape.prefix}_not_hot")
     return "\n   AND ".join(statement(name).strip() for name in names)

@@ -43,15 +43,22 @@ class PostgresMarks:
         self._of = {"outbox": outbox.quoted(), "table": table}
         # The statements have parameters: a percent sign of the name must not look like one.
         control = control_table(outbox.schema).quoted().replace("%", "%%")
-        self._mark, self._mark_by_id = (
-            statement("relay_mark", outbox, head=bounded_query(head), control=control)
-            for head in (head_query(shape, outbox, marking=True), head_by_id_query(shape, outbox, marking=True))
-        )
+        # Whether by id, and whether for a sweeper.
+        self._mark = {
+            (by_id, sweeping): statement(
+                "relay_mark",
+                outbox,
+                head=bounded_query(head(shape, outbox, marking=True, sweeping=sweeping)),
+                control=control,
+            )
+            for by_id, head in ((False, head_query), (True, head_by_id_query))
+            for sweeping in (False, True)
+        }
         self._reset = statement("relay_reset", outbox, control=control)
 
     def mark(self, wanted: Wanted, leader: UUID) -> Sequence[PendingRow]:
         """Mark the oldest rows that do not carry this leader's mark, and return them by id."""
-        values = {
+        values: dict[str, Any] = {
             "buckets": list(wanted.buckets),
             "rows": wanted.rows,
             "each": wanted.rows_per_bucket,
@@ -66,8 +73,11 @@ class PostgresMarks:
             **self._under,
             **self._of,
         }
+        sweeping = wanted.min_age_seconds is not None
+        if sweeping:
+            values["min_age"] = wanted.min_age_seconds
         with explained():
-            query = self._mark_by_id if wanted.by_id else self._mark
+            query = self._mark[wanted.by_id, sweeping]
             found = self._cursor.execute(query, values, prepare=True).fetchall()
         if not found:
             self._require_term()
