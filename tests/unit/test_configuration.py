@@ -198,6 +198,7 @@ def test_every_key_is_a_variable() -> None:
         "leader_topic": "t", "leader_group": "g", "heartbeat_timeout_seconds": "20", "min_poll_seconds": "1",
         "max_poll_seconds": "2", "metrics_seconds": "4", "step_down_seconds": "60", "log_format": "json",
         "log_level": "debug", "status": "off", "spark_master": "local[2]", "spark_python": "python3",
+        "dispatch": "relay", "min_age_seconds": "7", "sweep_seconds": "2",
     }  # fmt: skip
     lists = {"transform": ["a:b", "c:d"], "spark_archives": ["x", "y"], "spark_py_files": ["p", "q"]}
     properties = {"kafka": {"bootstrap.servers": "k:1"}, "producer": {"linger.ms": "5"}, "spark": {"spark.x": "1"}}

@@ -5,7 +5,7 @@ nothing.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
@@ -58,6 +58,16 @@ class PostgresMarks:
 
     def mark(self, wanted: Wanted, leader: UUID) -> Sequence[PendingRow]:
         """Mark the oldest rows that do not carry this leader's mark, and return them by id."""
+        with explained():
+            found = self._cursor.execute(*self.statement(wanted, leader), prepare=True).fetchall()
+        if not found:
+            self._require_term()
+        else:
+            require_same_table(found[0][-1])
+        return found
+
+    def statement(self, wanted: Wanted, leader: UUID) -> tuple[LiteralString, dict[str, Any]]:
+        """Return the statement that `mark` executes, and its values."""
         values: dict[str, Any] = {
             "buckets": list(wanted.buckets),
             "rows": wanted.rows,
@@ -73,17 +83,9 @@ class PostgresMarks:
             **self._under,
             **self._of,
         }
-        sweeping = wanted.min_age_seconds is not None
-        if sweeping:
+        if wanted.min_age_seconds is not None:
             values["min_age"] = wanted.min_age_seconds
-        with explained():
-            query = self._mark[wanted.by_id, sweeping]
-            found = self._cursor.execute(query, values, prepare=True).fetchall()
-        if not found:
-            self._require_term()
-        else:
-            require_same_table(found[0][-1])
-        return found
+        return self._mark[wanted.by_id, wanted.min_age_seconds is not None], values
 
     def reset(self, ids: Collection[int], leader: UUID) -> int:
         """Take this leader's marks off the rows; return how many there were."""
