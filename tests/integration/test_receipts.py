@@ -38,6 +38,16 @@ def own(dsn: str, shape: Shape) -> Iterator[psycopg.Connection[Any]]:
         connection.rollback()
 
 
+class Clock:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def message(number: int = 0) -> Message:
     return Message(topic="t", key="k", value=str(number))
 
@@ -69,6 +79,15 @@ def test_in_a_pipeline_there_are_no_receipts(own: psycopg.Connection[Any], shape
             outbox.stash_many(own, [message()], receipts=True)
         assert outbox.stash_many(own, [message()]) == 1
     assert len(stored(own)) == 2
+    clock = Clock()
+    limited = Outbox(shape=shape, limits=Limits(outstanding=2), clock=clock)
+    with own.pipeline():
+        limited.stash(own, message())
+        clock.now += 1.1
+        with pytest.raises(OutboxFull):
+            limited.stash(own, message())
+        own.execute("SELECT 1")
+    assert len(stored(own)) == 3
 
 
 def test_a_refused_message_leaves_the_transaction_usable(own: psycopg.Connection[Any], shape: Shape) -> None:
@@ -100,16 +119,6 @@ def test_a_row_that_is_dropped_is_told(own: psycopg.Connection[Any], shape: Shap
     own.rollback()
     with pytest.raises(MessageNotStored, match="2 message"):
         outbox.stash_many(own, [message(), message()], receipts=True)
-
-
-class Clock:
-    """A clock that is set."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_writer_refuses_while_too_many_rows_wait(own: psycopg.Connection[Any], shape: Shape) -> None:
