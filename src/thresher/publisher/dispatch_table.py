@@ -25,6 +25,7 @@ from thresher.db import TableName, statement
 from thresher.db.postgres.arrays import bigint_array
 from thresher.db.postgres.caller_connection import require_connection
 from thresher.db.postgres.cursor import BigintArray, OwnCursor, TimestampArray
+from thresher.db.postgres.sessions import explained
 from thresher.outbox.message import Message
 
 Connect = Callable[[], Connection[Any]]
@@ -66,9 +67,9 @@ class DispatchTable:
     def locked(self, versions: Sequence[Version]) -> Iterator[tuple[list[LockedRow], Callable[[Sequence[int]], None]]]:
         """Lock rows for the block, by id, and give them with what stamps them; the end of the block commits.
 
-        Raises the driver's errors. After one, nothing is stamped, unless it came with the commit.
+        Raises `DatabaseLost` or `DatabaseRefused`. After one, nothing is stamped, unless it came with the commit.
         """
-        with self._connection() as connection, connection.transaction():
+        with explained(), self._connection() as connection, connection.transaction():
             cursor = OwnCursor(connection)
             cursor.execute(statement("dispatch_idle"), [self._idle_milliseconds])
             cursor.format = Format.BINARY

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 from confluent_kafka import KafkaError
 
 from thresher.core.errors import InvalidInput, shorten
+from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.outbox.message import Message
 from thresher.outbox.receipt import Receipt
@@ -208,7 +208,7 @@ class Dispatcher:
                 answers = self._send(rows, left)
                 if answers.acked:
                     stamp(answers.acked)
-        except psycopg.Error as error:
+        except (DatabaseLost, DatabaseRefused) as error:
             self._rest()
             return _failed(len(versions), answers, error), left
         if answers.unknown and not answers.acked:
@@ -239,9 +239,9 @@ class Dispatcher:
             self._rests_until = self._clock() + self._rest_seconds
 
 
-def _failed(receipts: int, answers: Answers | None, error: psycopg.Error) -> Cleared:
+def _failed(receipts: int, answers: Answers | None, error: DatabaseLost | DatabaseRefused) -> Cleared:
     """Tell of receipts whose database failed: what was acked has no stamp, as far as is known."""
-    reason = f"the database failed: {' '.join(str(error).split())}"
+    reason = str(error)
     if answers is None:
         return Cleared(not_sent=receipts, reasons=(reason,))
     unknown = answers.unknown + len(answers.acked)
