@@ -126,6 +126,9 @@ def definitions(
     """Yield the functions and classes of a module, under their names from the outside in."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if any(ast.unparse(each) == "overload" for each in node.decorator_list):
+                # A signature, which has no code to break.
+                continue
             yield prefix + node.name, node
             yield from definitions(node, f"{prefix}{node.name}.")
         else:

@@ -182,6 +182,11 @@ class ModelSession:
     def marks(self, relay: str, term: str, *, table: str | None = None) -> "ModelMarks":
         return ModelMarks(self, relay, term, table)
 
+    def younger(self, seconds: float) -> dict[int, int]:
+        """Return the rows that are younger than so many seconds, with their create times."""
+        now = next(self._at.ticks)
+        return {id_: time for id_, (time, _) in self._tables.outbox.items() if abs(now - time) < seconds * 1_000_000}
+
     @property
     def tables(self) -> TableModel[StoredMessage]:
         return self._tables
@@ -239,6 +244,10 @@ class ModelSession:
         if left := self._tables.left(list(zip(ids, create_times, strict=True)), mark):
             raise DatabaseRefused(f"{len(left)} rows were sent and could not be removed")
 
+    def stamped(self, ids: Sequence[int], create_times: Sequence[int]) -> int:  # noqa: ARG002
+        # Rows that were sent are not there any more.
+        return 0
+
 
 class ModelControl:
     """The control rows, at the database's time."""
@@ -270,6 +279,8 @@ class ModelMarks:
         self._session, self._relay, self._term, self._table = session, relay, term, table
 
     def mark(self, wanted: Wanted, leader: UUID) -> Sequence[PendingRow]:
+        if wanted.min_age_seconds is not None:
+            wanted = replace(wanted, in_flight={**wanted.in_flight, **self._session.younger(wanted.min_age_seconds)})
         found = self._session.tables.mark(wanted, leader, self._relay, self._term)
         if found and self._table not in {None, self._session.incarnation().table}:
             raise DatabaseLost("the table was replaced")

@@ -527,6 +527,15 @@ def test_held_topics_and_hot_keys_are_left_out(place: Place, session: StoreSessi
     assert marked(session) == [1, 2, 5]
 
 
+def test_a_sweeper_leaves_out_young_rows(place: Place, session: StoreSession) -> None:
+    place.write(1)
+    place.write(2, b"other")
+    assert marked(session, min_age_seconds=1e9) == []
+    assert marked(session, min_age_seconds=1e9, by_id=True, rows_per_bucket=10) == []
+    assert marked(session, min_age_seconds=0.0) == [1, 2]
+    assert marked(session, min_age_seconds=0.0) == []
+
+
 def test_rows_behind_a_blocking_dead_row_wait(place: Place, session: StoreSession) -> None:
     place.write(1)
     place.write(2, b"free")

@@ -1,6 +1,7 @@
 """Whatever the statistics say, the relay's statements go by the index that they were written for."""
 
 import json
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,6 +104,14 @@ def test_every_statement_goes_by_its_index(session: psycopg.Connection[Any]) -> 
             query = query.replace("%(create_times)s", "%(create_times)s::timestamptz[]")
             plan = planned(session, query, {"ids": list(range(count)), "create_times": times, **fates})
             assert plan == {PRIMARY}, (name, count)
+
+
+def test_a_sweep_goes_by_the_index_of_pending_rows(session: psycopg.Connection[Any]) -> None:
+    for head in (head_query, head_by_id_query):
+        query = bounded_query(head(Shape.THRESHER, OUTBOX, marking=True, sweeping=True))
+        for each in (1, 300, 10_000):
+            wanted = {**WANTED, "each": each, "min_age": 5.0, "leader": uuid.UUID(int=1), **claimed([])}
+            assert planned(session, query, wanted) == {PENDING}, each
 
 
 @pytest.mark.parametrize("shards", [1, 2, 8, 64])

@@ -200,6 +200,7 @@ def test_every_key_is_a_variable() -> None:
         "max_poll_seconds": "2", "metrics_seconds": "4", "step_down_seconds": "60", "log_format": "json",
         "log_level": "debug", "status": "off", "spark_master": "local[2]", "spark_python": "python3",
         "archive_to": "/archive",
+        "dispatch": "relay", "min_age_seconds": "7", "sweep_seconds": "2",
     }  # fmt: skip
     lists = {"transform": ["a:b", "c:d"], "spark_archives": ["x", "y"], "spark_py_files": ["p", "q"]}
     properties = {"kafka": {"bootstrap.servers": "k:1"}, "producer": {"linger.ms": "5"}, "spark": {"spark.x": "1"}}

@@ -76,6 +76,10 @@ class Settlement(Protocol):
         """
         ...
 
+    def stamped(self, ids: Sequence[int], create_times: Sequence[int]) -> int:
+        """Return how many of the rows are there with a stamp, whoever has stamped them."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -97,6 +101,8 @@ class Wanted:
     hot_keys: Collection[tuple[str, bytes]] = ()
     # Rows come by id over all buckets, and no row is left out that is before one that comes. Else by id in each bucket.
     by_id: bool = False
+    # A sweeper's marks: no row that is younger, by the database's clock, and none that a dispatcher has locked.
+    min_age_seconds: float | None = None
 
 
 class Marks(Protocol):

@@ -20,7 +20,7 @@ from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.form import KEYS, OF_ELECTION, OF_LOCKING, RelayForm
 from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, keep_partitions, translate
 from thresher.observe.logs import LogFormat
-from thresher.relay.settings import POLICY, Coordination, Delivery, Settings
+from thresher.relay.settings import POLICY, Coordination, Delivery, Dispatch, Settings
 from thresher.spark.policy import Policy
 from thresher.spark.session.settings import SparkOptions
 
@@ -104,6 +104,10 @@ def _without_effect(completed: Completed[RelayForm], translated: Translation) ->
     for key in idle:
         if key in completed.given:
             yield f"{_name_in_file(key, translated)} is accepted without effect: delivery is {form.delivery}"
+    unswept = ("poll_seconds",) if form.dispatch is Dispatch.IMMEDIATE else ("min_age_seconds", "sweep_seconds")
+    for key in unswept:
+        if key in completed.given:
+            yield f"{_name_in_file(key, translated)} is accepted without effect: dispatch is {form.dispatch}"
 
 
 def _configuration(completed: Completed[RelayForm]) -> Configuration:
@@ -119,6 +123,7 @@ def _configuration(completed: Completed[RelayForm]) -> Configuration:
             producer=form.producer,
             shards=form.shards,
             settling=form.settle,
+            dispatch=form.dispatch,
             poison=form.poison,
             transforms=form.transform,
             archive_after_seconds=form.archive_after_seconds,

@@ -33,7 +33,7 @@ from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.kafka.transactional import GUARDED, properties
 from thresher.outbox.shape import BUCKETS, Shape
 from thresher.relay.names import valid_name
-from thresher.relay.settings import POLICY, Coordination, Delivery, Limits, Settings, Settling, TopicLocking
+from thresher.relay.settings import POLICY, Coordination, Delivery, Dispatch, Limits, Settings, Settling, TopicLocking
 from thresher.service import form as service_form
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.form import POLLS_IN_TIME, ServiceForm
@@ -119,6 +119,24 @@ class _OwnKeys(Form):
     archive_to: str = Field(
         default=TABLE,
         description="The archive: `table` for `<outbox>_archive`, or a directory of Parquet files, from the root.",
+    )
+    dispatch: Dispatch = Field(
+        default=Dispatch.RELAY,
+        description="The first to send a row. With `immediate` it is your application's `Dispatcher`, after the "
+        "commit, and the relay sweeps up what is left: see [the sweeper](sweeper.md).",
+    )
+    min_age_seconds: float = Field(
+        default=_LIMITS.min_age_seconds,
+        ge=0.1,
+        le=86_400,
+        description="Immediate dispatch: seconds that a row waits for its dispatcher before the relay sends it, by the "
+        "database's clock.",
+    )
+    sweep_seconds: float = Field(
+        default=_LIMITS.sweep_seconds,
+        gt=0.01,
+        le=3_600,
+        description="Immediate dispatch: seconds between two looks of the relay for such rows.",
     )
     poison: Poison = Field(default=Poison.DEAD_LETTER, description="The treatment of a row that can never be sent.")
     transform: Texts = Field(
@@ -325,6 +343,7 @@ def check_settings(settings: Settings) -> None:
         "settle": settings.settling,
         "archive_after_seconds": settings.archive_after_seconds,
         "archive_to": settings.archive_to,
+        "dispatch": settings.dispatch,
         "poison": settings.poison,
         "transform": settings.transforms,
         **{name: getattr(settings.limits, name) for name in Limits.__slots__},
@@ -371,6 +390,8 @@ def _locks_topics(form: RelayForm, given: Mapping[str, Any]) -> Iterator[Problem
         yield "delivery", "topic-lock sends each batch as one Kafka transaction: 'exactly-once' is what it promises"
     if form.transform:
         yield "transform", "topic-lock takes none: a transform may send the rows of one topic to another's, out of turn"
+    if form.dispatch is Dispatch.IMMEDIATE:
+        yield "dispatch", "'immediate' does not go with topic-lock, which promises each row once; use a leader's relay"
     if form.archive_after_seconds is not None:
         yield "archive_after_seconds", "topic-lock has no leader that archives: run 'thresher archive' instead"
     for key in ("election", *OF_ELECTION):
@@ -381,6 +402,23 @@ def _locks_topics(form: RelayForm, given: Mapping[str, Any]) -> Iterator[Problem
 def _archives_what_stays(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
     if form.archive_after_seconds is not None and form.settle is not Settling.STAMP:
         yield "archive_after_seconds", "rows that are deleted cannot be archived; use 'settle: stamp'"
+
+
+def _can_sweep(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
+    """A dispatcher and the relay send rows of one table: whatever rests on there being one sender is refused."""
+    if form.dispatch is not Dispatch.IMMEDIATE:
+        return
+    if form.shape is not Shape.THRESHER:
+        yield "dispatch", f"'immediate' needs our own table: shape {form.shape.value} has no column for a stamp"
+    elif form.settle is not Settling.STAMP:
+        yield "dispatch", "'immediate' needs 'settle: stamp': by the stamp relay and dispatcher tell what was sent"
+    if form.delivery is not Delivery.AT_LEAST_ONCE:
+        why = "a dispatcher that dies after sending leaves its rows to the relay, which sends them again"
+        yield "dispatch", f"'immediate' needs 'delivery: at-least-once': {why}"
+    if form.poison is Poison.BLOCK_KEY:
+        yield "dispatch", "'immediate' does not go with 'poison: block-key': a dispatcher sends what follows a dead row"
+    if form.transform:
+        yield "dispatch", "'immediate' does not go with 'transform': a dispatcher sends rows as they are stored"
 
 
 _KAFKA = KafkaSections(
@@ -395,11 +433,21 @@ _RULES = (
     Rule(frozenset({"shape", "settle"}), _settles_its_shape),
     Rule(
         frozenset(
-            {"coordination", "delivery", "transform", "election", "archive_after_seconds", *OF_LOCKING, *OF_ELECTION}
+            {
+                "coordination",
+                "delivery",
+                "transform",
+                "election",
+                "dispatch",
+                "archive_after_seconds",
+                *OF_LOCKING,
+                *OF_ELECTION,
+            }
         ),
         _locks_topics,
     ),
     Rule(frozenset({"archive_after_seconds", "settle"}), _archives_what_stays),
+    Rule(frozenset({"dispatch", "shape", "settle", "delivery", "poison", "transform"}), _can_sweep),
     service_form.elects_as_told(OF_ELECTION),
     POLLS_IN_TIME,
     *_KAFKA.rules,

@@ -2,6 +2,8 @@
 
 from thresher.outbox.admission import InvalidMessage, Limits
 from thresher.outbox.message import Header, Message
+from thresher.outbox.outstanding import OutboxFull
+from thresher.outbox.receipt import NoReceiptsInPipeline, Receipt
 from thresher.outbox.schema import Check, Finding, SchemaRefused, check_schema, create_schema, ddl
 from thresher.outbox.shape import Shape
 from thresher.outbox.writer import MessageNotStored, NotInTransaction, Outbox, UnsupportedConnection
@@ -14,8 +16,11 @@ __all__ = [
     "Limits",
     "Message",
     "MessageNotStored",
+    "NoReceiptsInPipeline",
     "NotInTransaction",
     "Outbox",
+    "OutboxFull",
+    "Receipt",
     "SchemaRefused",
     "Shape",
     "UnsupportedConnection",

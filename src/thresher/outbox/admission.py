@@ -44,15 +44,19 @@ class Limits:
 
     `message_bytes` counts key, value, headers and what Kafka adds to frame them (70 bytes, and 10 for each header). The
     character limits are those of goharvest's columns and apply to that shape alone; raise them for a wider table.
+    `outstanding` is how many rows may wait in the table for an `Outbox` to write more; None is any number.
     """
 
     message_bytes: int = 1_000_000
     key_characters: int = 100
     value_characters: int = 10_000
+    outstanding: int | None = None
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             limit = getattr(self, name)
+            if limit is None and name == "outstanding":
+                continue
             if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
                 raise InvalidInput(f"limit {name} = {shorten(limit)}: a positive whole number is needed")
 

@@ -5,13 +5,14 @@ or rolls back anything, talks to no broker, and checks messages before it touche
 the transaction usable. A crash at any point is the transaction's crash: stored with it, or gone with it.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC
 from functools import lru_cache
-from typing import Any, LiteralString
+from typing import Any, Literal, LiteralString, overload
 
-from psycopg import Connection
-from psycopg.pq import PipelineStatus
+from psycopg import Connection, errors
+from psycopg.pq import Format, PipelineStatus
 
 from thresher.core.errors import ThresherError, shorten
 from thresher.db import TableName, statement
@@ -20,6 +21,8 @@ from thresher.db.postgres.caller_connection import NotInTransaction, Unsupported
 from thresher.db.postgres.cursor import ByteaArray, OwnCursor, TextArray
 from thresher.outbox.admission import Admission, InvalidMessage, Limits, Row
 from thresher.outbox.message import Message, with_event_id
+from thresher.outbox.outstanding import Outstanding
+from thresher.outbox.receipt import NoReceiptsInPipeline, Receipt
 from thresher.outbox.shape import Shape
 
 # The header arrays are encoded here and pass through the driver as bytes.
@@ -52,10 +55,14 @@ class Outbox:
         limits: Limits | None = None,
         require_transaction: bool = True,
         event_ids: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = TableName(table=table, schema=schema)
         self.shape = Shape(shape)
-        self._admission = Admission(self.shape, limits or Limits())
+        limits = limits or Limits()
+        self._admission = Admission(self.shape, limits)
+        most = limits.outstanding
+        self._outstanding = None if most is None else Outstanding(self.name, self.shape, most, clock)
         self._require_transaction = require_transaction
         self._identified: Callable[[Message], Message] = with_event_id if event_ids else lambda message: message
         self._insert: LiteralString = statement(f"{self.shape.prefix}_insert", self.name)
@@ -64,26 +71,54 @@ class Outbox:
     def __repr__(self) -> str:
         return f"Outbox({self.name.quoted()}, shape={self.shape.value})"
 
-    def stash(self, connection: Connection[Any], message: Message) -> None:
-        """Store one message in the caller's transaction. The order of calls is the order per key."""
+    def stash(self, connection: Connection[Any], message: Message) -> Receipt | None:
+        """Store one message in the caller's transaction, and return its receipt. The order of calls is that per key.
+
+        In a pipeline the database has not answered yet: there is no receipt, and None is returned.
+        """
         row = self._admission.row(self._identified(message))
         self._admit_connection(connection)
         codec = _admit_encoding(connection, [row])
+        self._require_room(connection)
         cursor = OwnCursor(connection)
-        cursor.execute(self._insert, _parameters(row, codec))
-        self._require_stored(connection, cursor, 1)
+        try:
+            cursor.execute(self._insert, _parameters(row, codec), binary=True)
+        except errors.FeatureNotSupported as error:
+            raise self._not_stored(1, 0) from error
+        if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            return None
+        found = cursor.fetchone()
+        if found is None:
+            raise self._not_stored(1, 0)
+        return self._receipt(found)
 
-    def stash_many(self, connection: Connection[Any], messages: Iterable[Message]) -> int:
-        """Store the messages, all or none of them, in one stream; return how many.
+    @overload
+    def stash_many(
+        self, connection: Connection[Any], messages: Iterable[Message], *, receipts: Literal[False] = False
+    ) -> int: ...
 
-        All are checked before the first is sent. The order given is the order per key.
+    @overload
+    def stash_many(
+        self, connection: Connection[Any], messages: Iterable[Message], *, receipts: Literal[True]
+    ) -> list[Receipt]: ...
+
+    def stash_many(
+        self, connection: Connection[Any], messages: Iterable[Message], *, receipts: bool = False
+    ) -> int | list[Receipt]:
+        """Store the messages, all or none of them, in one stream; return how many, or their receipts in this order.
+
+        All are checked before the first is sent. The order given is the order per key. Receipts cost a statement for
+        each message instead of a stream for all, and cannot be had in a pipeline.
         """
         admit, identified = self._admission.row, self._identified
         rows = [admit(identified(message)) for message in messages]
         self._admit_connection(connection)
+        if receipts:
+            return self._stash_each(connection, rows)
         if not rows:
             return 0
         codec = _admit_encoding(connection, rows)
+        self._require_room(connection)
         cursor = OwnCursor(connection)
         if connection.pgconn.pipeline_status == PipelineStatus.OFF:
             self._stream(cursor, rows, codec)
@@ -92,6 +127,29 @@ class Outbox:
             cursor.executemany(self._insert, [_parameters(row, codec) for row in rows])
         self._require_stored(connection, cursor, len(rows))
         return len(rows)
+
+    def _stash_each(self, connection: Connection[Any], rows: Sequence[Row]) -> list[Receipt]:
+        if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise NoReceiptsInPipeline(
+                "in a pipeline the database answers later, and receipts are its answers: leave the pipeline first, or "
+                "stash without receipts and let the sweeper send the messages"
+            )
+        if not rows:
+            return []
+        codec = _admit_encoding(connection, rows)
+        self._require_room(connection)
+        cursor = OwnCursor(connection)
+        cursor.format = Format.BINARY
+        try:
+            cursor.executemany(self._insert, [_parameters(row, codec) for row in rows], returning=True)
+        except errors.FeatureNotSupported as error:
+            raise self._not_stored(len(rows), 0) from error
+        found = cursor.fetchall()
+        while cursor.nextset():
+            found += cursor.fetchall()
+        if len(found) != len(rows):
+            raise self._not_stored(len(rows), len(found))
+        return [self._receipt(each) for each in found]
 
     def _stream(self, cursor: OwnCursor, rows: Sequence[Row], codec: str) -> None:
         if self.shape is not Shape.THRESHER:
@@ -121,13 +179,24 @@ class Outbox:
                 "with require_transaction=False if that is what you mean."
             )
 
+    def _require_room(self, connection: Connection[Any]) -> None:
+        if self._outstanding is not None:
+            self._outstanding.require_room(connection)
+
     def _require_stored(self, connection: Connection[Any], cursor: OwnCursor, count: int) -> None:
         # In a pipeline the answer comes later, to the caller.
         if connection.pgconn.pipeline_status == PipelineStatus.OFF and cursor.rowcount != count:
-            raise MessageNotStored(
-                f"{count} message(s) were sent and {cursor.rowcount} stored in {self.name}: a rule or trigger on the "
-                "table drops rows. Roll back, and see 'thresher schema check'."
-            )
+            raise self._not_stored(count, cursor.rowcount)
+
+    def _not_stored(self, count: int, stored: int) -> MessageNotStored:
+        return MessageNotStored(
+            f"{count} message(s) were sent and {stored} stored in {self.name}: a rule or trigger on the table drops "
+            "rows. Roll back, and see 'thresher schema check'."
+        )
+
+    def _receipt(self, found: tuple[Any, ...]) -> Receipt:
+        id_, create_time = found
+        return Receipt(table=self.name, id=id_, create_time=create_time.astimezone(UTC))
 
 
 def _parameters(row: Row, codec: str) -> list[Any]:

@@ -4,6 +4,8 @@ No Spark, no Java.
 """
 
 from thresher.publisher.choice import BackendUnknown, backend, set_backend
+from thresher.publisher.dispatch_table import DispatchRefused
+from thresher.publisher.dispatcher import Cleared, Dispatcher
 from thresher.publisher.encoding import EncodingFailed, as_is, as_json
 from thresher.publisher.kafka_backend import PublishFailed
 from thresher.publisher.memory_backend import MemoryBackend
@@ -13,6 +15,9 @@ from thresher.publisher.publisher import Publisher
 __all__ = [
     "Backend",
     "BackendUnknown",
+    "Cleared",
+    "DispatchRefused",
+    "Dispatcher",
     "EncodingFailed",
     "MemoryBackend",
     "PublishFailed",

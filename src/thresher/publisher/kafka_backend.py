@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -33,6 +34,7 @@ _DEFAULTS: dict[str, Any] = {
     "partitioner": "murmur2_random",
 }
 _OURS: dict[str, Any] = {"enable.idempotence": True, "acks": "all"}
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _POLL_SECONDS = 0.1
 _NAMED = 5
 
@@ -70,17 +72,25 @@ class KafkaBackend:
             if message.partition_key is not None:
                 rule = "only an outbox in Deimos' shape takes it; give the partition itself"
                 raise InvalidMessage("partition_key", shorten(message.partition_key), rule)
+        if self._waits:
+            answers = zip(messages, self.send(messages), strict=True)
+            if failed := [(message, error.str()) for message, error in answers if error is not None]:
+                raise PublishFailed(failed)
+            return
+        producer = self._made()
+        for message in messages:
+            self._produce(producer, message, self._unwatched(message))
+        producer.poll(0)
+
+    def send(self, messages: Sequence[Message]) -> list[KafkaError | None]:
+        """Send messages, in their order, and wait; return what went wrong with each, or None once it is there."""
         producer = self._made()
         call = _Call(len(messages))
-        for message in messages:
-            self._produce(producer, message, call.answered(message) if self._waits else self._unwatched(message))
-        if self._waits:
-            while not call.done.is_set():
-                producer.poll(_POLL_SECONDS)
-            if call.failed:
-                raise PublishFailed(call.failed)
-        else:
-            producer.poll(0)
+        for place, message in enumerate(messages):
+            self._produce(producer, message, call.answered(place))
+        while not call.done.is_set():
+            producer.poll(_POLL_SECONDS)
+        return call.errors
 
     def flush(self, timeout_seconds: float | None = None) -> bool:
         """Wait for the answers to all that was sent, and return whether they came, and nothing has failed."""
@@ -114,7 +124,7 @@ class KafkaBackend:
                     partition=-1 if message.partition is None else message.partition,
                     on_delivery=answered,
                     # 0 is now, for the client: the first moment of 1970 is not to be had.
-                    timestamp=0 if message.timestamp is None else max(1, int(message.timestamp.timestamp() * 1000)),
+                    timestamp=0 if message.timestamp is None else max(1, (message.timestamp - _EPOCH) // _MILLISECOND),
                     headers=headers,
                 )
             except BufferError:
@@ -144,17 +154,17 @@ class _Call:
 
     def __init__(self, messages: int) -> None:
         self._left, self._lock = messages, threading.Lock()
-        self.failed: list[tuple[Message, str]] = []
+        # By the messages' places.
+        self.errors: list[KafkaError | None] = [None] * messages
         self.done = threading.Event()
         if not messages:
             self.done.set()
 
-    def answered(self, message: Message) -> Callable[[KafkaError | None, Any], None]:
+    def answered(self, place: int) -> Callable[[KafkaError | None, Any], None]:
         def answered(error: KafkaError | None, _: Any) -> None:
             # Another thread's poll may bring the answer.
             with self._lock:
-                if error is not None:
-                    self.failed.append((message, error.str()))
+                self.errors[place] = error
                 self._left -= 1
                 if not self._left:
                     self.done.set()

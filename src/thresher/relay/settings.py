@@ -15,7 +15,17 @@ from thresher.spark.policy import Policy
 # How the relay lets the engine supervise its shards, unless somebody says otherwise.
 POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
 
-__all__ = ["POLICY", "Coordination", "Delivery", "Limits", "Mandate", "Settings", "Settling", "TopicLocking"]
+__all__ = [
+    "POLICY",
+    "Coordination",
+    "Delivery",
+    "Dispatch",
+    "Limits",
+    "Mandate",
+    "Settings",
+    "Settling",
+    "TopicLocking",
+]
 
 
 class Delivery(enum.StrEnum):
@@ -50,6 +60,15 @@ class TopicLocking:
     compact_topics: tuple[str, ...] = ()
 
 
+class Dispatch(enum.StrEnum):
+    """Who sends a row first."""
+
+    # The relay alone.
+    RELAY = "relay"
+    # The application's dispatcher, after its commit. The relay sweeps: it sends what has waited too long.
+    IMMEDIATE = "immediate"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The bounds of a batch and of idleness."""
@@ -64,6 +83,9 @@ class Limits:
     # At least once: rows of a shard that were sent and are not purged yet, and rows that one query marks.
     in_flight_rows: int = 1_000
     mark_rows: int = 1_000
+    # Immediate dispatch: how old a row is that the relay sends, and the time between two looks for one.
+    min_age_seconds: float = 5.0
+    sweep_seconds: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +102,7 @@ class Settings:
     producer: Mapping[str, Any] = field(default_factory=dict, repr=False)
     shards: int = 2
     settling: Settling = Settling.DELETE
+    dispatch: Dispatch = Dispatch.RELAY
     poison: Poison = Poison.DEAD_LETTER
     transforms: tuple[str, ...] = ()
     limits: Limits = Limits()
@@ -95,6 +118,11 @@ class Settings:
     def mode(self) -> str:
         """The word for this layout in the control row."""
         return str(self.delivery if self.coordination is Coordination.LEADER else self.coordination)
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether an application's dispatcher sends rows first, and the relay what is left."""
+        return self.dispatch is Dispatch.IMMEDIATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

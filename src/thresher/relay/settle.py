@@ -35,6 +35,11 @@ class Settlement:
         rows: Fates | Progress = fates_of(progress) if recovering else progress
         self._store.require_gone(rows.ids, rows.create_times, mark=mark)
 
+    def lacks(self, progress: Progress) -> int:
+        """Return how many rows that were sent or filtered are neither pending nor stamped by anybody: they are gone."""
+        fates = fates_of(progress)
+        return len(fates.ids) - self._store.stamped(fates.ids, fates.create_times)
+
 
 def fates_of(progress: Progress) -> Fates:
     """Return a record's fates as the store takes them: what just goes, and what is to be known of the dead."""

@@ -18,20 +18,24 @@ TOPIC = {Shape.THRESHER: "kafka_topic", Shape.GOHARVEST: "kafka_topic", Shape.DE
 _ARRAYS = ("kafka_header_keys", "kafka_header_values")
 
 
-def head_query(shape: Shape, outbox: TableName, *, marking: bool = False) -> str:
-    """Return the statement that reads the head of each bucket; to be marked, without what the shard has marked."""
-    unclaimed = _unclaimed(shape, marking=marking)
+def head_query(shape: Shape, outbox: TableName, *, marking: bool = False, sweeping: bool = False) -> str:
+    """Return the statement that reads the head of each bucket; to be marked, without what the shard has marked.
+
+    Sweeping: without young rows, and without those that a dispatcher has locked.
+    """
+    unclaimed = _unclaimed(shape, marking=marking, sweeping=sweeping)
     if shape is not Shape.THRESHER:
         return statement(f"{shape.prefix}_head", outbox, unclaimed=unclaimed, replaced=_replaced(), order="i.id")
-    return statement("outbox_head", outbox, pick=_pick(outbox, mine=_ONE, unclaimed=unclaimed))
+    pick = _pick(outbox, mine=_ONE, unclaimed=unclaimed)
+    return statement("outbox_head", outbox, pick=pick, lock=_lock(sweeping=sweeping))
 
 
-def head_by_id_query(shape: Shape, outbox: TableName, *, marking: bool = False) -> str:
+def head_by_id_query(shape: Shape, outbox: TableName, *, marking: bool = False, sweeping: bool = False) -> str:
     """Return the statement that reads the shard's oldest rows of all buckets, by id."""
     if shape is not Shape.THRESHER:
-        return head_query(shape, outbox, marking=marking)
-    pick = _pick(outbox, mine=_ONE, unclaimed=_unclaimed(shape, marking=marking))
-    return statement("outbox_head_by_id", outbox, pick=pick)
+        return head_query(shape, outbox, marking=marking, sweeping=sweeping)
+    pick = _pick(outbox, mine=_ONE, unclaimed=_unclaimed(shape, marking=marking, sweeping=sweeping))
+    return statement("outbox_head_by_id", outbox, pick=pick, lock=_lock(sweeping=sweeping))
 
 
 def window_query(outbox: TableName, *, counted: bool = False) -> str:
@@ -88,11 +92,19 @@ def _replaced() -> str:
     return statement("relay_replaced").strip()
 
 
-def _unclaimed(shape: Shape, *, marking: bool = False) -> str:
-    """Return which rows are neither in flight nor of a key that is left out, nor marked where rows are marked."""
-    left_out = [statement("relay_not_mine", None, **mark_parts(shape)).strip()] if marking else []
-    parts = [*left_out, _not_in_flight(shape), statement(f"{shape.prefix}_not_hot").strip()]
-    return "\n   AND ".join(parts)
+def _lock(*, sweeping: bool) -> str:
+    return f"\n{statement('relay_unlocked').rstrip()}" if sweeping else ""
+
+
+def _unclaimed(shape: Shape, *, marking: bool = False, sweeping: bool = False) -> str:
+    """Return which rows are neither in flight nor of a key that is left out, nor marked where rows are marked.
+
+    Nor young, where a sweeper reads.
+    """
+    not_mine = [statement("relay_not_mine", None, **mark_parts(shape))] if marking else []
+    aged = [statement("relay_aged", created=created(shape, "i"))] if sweeping else []
+    parts = [*not_mine, *aged, _not_in_flight(shape), statement(f"{shape.prefix}_not_hot")]
+    return "\n   AND ".join(part.strip() for part in parts)
 
 
 def _not_in_flight(shape: Shape) -> str:

@@ -5,7 +5,7 @@ nothing.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
@@ -45,17 +45,34 @@ class PostgresMarks:
         self._of = {"outbox": outbox.quoted(), "table": table}
         # The statements have parameters: a percent sign of the name must not look like one.
         control = control_table(outbox.schema).quoted().replace("%", "%%")
-        parts = {"control": control, **mark_parts(shape)}
-        more = further_columns(shape, "h")
-        self._mark, self._mark_by_id = (
-            statement("relay_mark", outbox, head=bounded_query(head, shape), more=more, **parts)
-            for head in (head_query(shape, outbox, marking=True), head_by_id_query(shape, outbox, marking=True))
-        )
+        parts, more = {"control": control, **mark_parts(shape)}, further_columns(shape, "h")
+        # Whether by id, and whether for a sweeper.
+        self._mark = {
+            (by_id, sweeping): statement(
+                "relay_mark",
+                outbox,
+                head=bounded_query(head(shape, outbox, marking=True, sweeping=sweeping), shape),
+                more=more,
+                **parts,
+            )
+            for by_id, head in ((False, head_query), (True, head_by_id_query))
+            for sweeping in (False, True)
+        }
         self._reset = statement("relay_reset", outbox, **parts)
 
     def mark(self, wanted: Wanted, leader: UUID) -> Sequence[PendingRow]:
         """Mark the oldest rows that do not carry this leader's mark, and return them by id."""
-        values = {
+        with explained():
+            found = self._cursor.execute(*self.statement(wanted, leader), prepare=True).fetchall()
+        if not found:
+            self._require_term()
+        else:
+            require_same_table(found[0][FLAW])
+        return found
+
+    def statement(self, wanted: Wanted, leader: UUID) -> tuple[LiteralString, dict[str, Any]]:
+        """Return the statement that `mark` executes, and its values."""
+        values: dict[str, Any] = {
             "buckets": list(wanted.buckets),
             "rows": wanted.rows,
             "each": wanted.rows_per_bucket,
@@ -70,14 +87,9 @@ class PostgresMarks:
             **self._under,
             **self._of,
         }
-        with explained():
-            query = self._mark_by_id if wanted.by_id else self._mark
-            found = self._cursor.execute(query, values, prepare=True).fetchall()
-        if not found:
-            self._require_term()
-        else:
-            require_same_table(found[0][FLAW])
-        return found
+        if wanted.min_age_seconds is not None:
+            values["min_age"] = wanted.min_age_seconds
+        return self._mark[wanted.by_id, wanted.min_age_seconds is not None], values
 
     def reset(self, ids: Collection[int], leader: UUID) -> int:
         """Take this leader's marks off the rows; return how many there were."""

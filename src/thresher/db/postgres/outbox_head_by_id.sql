@@ -7,7 +7,7 @@ SELECT b.bucket AS own, h.*
  CROSS JOIN LATERAL (
 {pick}
  ORDER BY i.bucket, i.id
- LIMIT %(each)s) h
+ LIMIT %(each)s{lock}) h
 ), cut AS (
 SELECT max(f.id) AS id FROM heads f GROUP BY f.own HAVING count(*) >= %(each)s
 )

@@ -39,6 +39,7 @@ class PostgresSettlement:
         self._connection = connection
         self._sent = statement(f"relay_settle_{settling}", outbox, created=created(shape, "o"))
         self._left = statement(f"relay_left_{settling}", outbox, created=created(shape, "o"))
+        self._stamped = statement("relay_stamped", outbox)
         self._dead = statement(f"{shape.prefix}_settle_dead", outbox)
         self._marked = statement("relay_purge_mine", None, **mark_parts(shape))
         self._outbox = outbox
@@ -61,17 +62,24 @@ class PostgresSettlement:
 
     def require_gone(self, ids: Sequence[int], create_times: Sequence[int], *, mark: UUID | None = None) -> None:
         """Raise `DatabaseRefused` if any of the rows is still pending: it would be sent for ever."""
-        query, more = self._under(mark, self._left)
-        left = 0
-        with explained():
-            for pairs in _rounds(ids, create_times):
-                row = OwnCursor(self._connection).execute(query, {**pairs, **more}).fetchone()
-                left += 0 if row is None else row[0]
+        left = self._count(ids, create_times, *self._under(mark, self._left))
         if left:
             raise DatabaseRefused(
                 f"{left} rows of {self._outbox} were sent and could not be removed: is there a trigger, a rule or a "
                 "policy that keeps them?"
             )
+
+    def stamped(self, ids: Sequence[int], create_times: Sequence[int]) -> int:
+        """Return how many of the rows are there with a stamp, whoever has stamped them."""
+        return self._count(ids, create_times, self._stamped, {})
+
+    def _count(self, ids: Sequence[int], create_times: Sequence[int], query: Any, more: dict[str, Any]) -> int:
+        found = 0
+        with explained():
+            for pairs in _rounds(ids, create_times):
+                row = OwnCursor(self._connection).execute(query, {**pairs, **more}).fetchone()
+                found += 0 if row is None else row[0]
+        return found
 
     def _under(self, mark: UUID | None, query: str) -> tuple[Any, dict[str, Any]]:
         """Return the statement, and the values that it needs besides, for rows that carry the mark if there is one."""

@@ -3,7 +3,8 @@
 One statement under the term, so that a leader that was superseded marks nothing. An older attempt under the same term
 may still mark: a row that comes back although it was marked tells of it, and the shard starts over. A mark need not be
 durable: a database that forgets one was restarted, and then the shard starts over. So it costs no flush to disk.
-Where transforms may give rows other keys, rows are marked by id over all buckets, and no key is left out.
+Where transforms may give rows other keys, rows are marked by id over all buckets, and no key is left out. A sweeper
+marks rows of an age alone, and none that a dispatcher has locked at the moment.
 """
 
 import uuid
@@ -42,6 +43,7 @@ class Marking:
         self._leader, self._hot = leader, hot
         self._largest = largest_row(settings)
         self._by_id = bool(settings.transforms)
+        self._min_age = settings.limits.min_age_seconds if settings.sweeps else None
         store = store_of(settings)
         self._session = store.session(application, durable=False)
         try:
@@ -69,6 +71,7 @@ class Marking:
             in_flight=request.held_rows,
             # A key that is left out could be sent as one that is not.
             hot_keys=() if self._by_id else (*self._hot(), *request.held_keys),
+            min_age_seconds=self._min_age,
         )
         found = self._marks.mark(wanted, self._leader(request.generation))
         self._plan.learn_share(len(found), len(self._buckets), request.rows)

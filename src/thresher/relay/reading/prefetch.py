@@ -32,6 +32,11 @@ def pause(looked_seconds: float, idle_seconds: float, poll_seconds: float) -> fl
     return max(poll_seconds, min(idle_seconds * _SHARE_OF_IDLENESS, _SLOWEST * poll_seconds))
 
 
+def every(seconds: float) -> Callable[[float, float, float], float]:
+    """Return what waits so long after each look in vain: a sweeper's."""
+    return lambda *_: seconds
+
+
 class Prefetch:
     """Reads ahead until it is closed. An error ends it, and is raised where a batch is taken."""
 
@@ -43,11 +48,15 @@ class Prefetch:
         poll_seconds: float,
         convert: Callable[[StoredBatch], Batch] | None = None,
         step: AbstractContextManager[None] | None = None,
+        waits: Callable[[float, float, float], float] = pause,
     ) -> None:
-        """`convert` makes rows of a stored batch where no transform looks at it. `step` is entered for each read."""
+        """`convert` makes rows of a stored batch where no transform looks at it. `step` is entered for each read.
+
+        `waits` says how long to wait after a look in vain, by what `pause` is told.
+        """
         self._step = nullcontext() if step is None else step
         self._ahead, self._open_source, self._convert = ahead, open_source, convert
-        self._poll = poll_seconds
+        self._poll, self._waits = poll_seconds, waits
         self._last_found = self._last_look = 0.0
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
@@ -82,7 +91,7 @@ class Prefetch:
             poll = max(self._poll, _BUSY_SECONDS) if request.in_flight else self._poll
             # A machine that stalls makes one look long; a slow database makes all of them so.
             took, self._last_look = min(ended - began, self._last_look), ended - began
-            ahead.pause(pause(took, ended - self._last_found, poll))
+            ahead.pause(self._waits(took, ended - self._last_found, poll))
             return
         self._last_found = began
         found = versions(read)

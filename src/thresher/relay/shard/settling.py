@@ -39,6 +39,7 @@ class SettleSteps:
         self._crash, self._shard, self._meter = crash, shard, meter
         self._settlement = Settlement(session.settlement)
         self._session, self._relay, self._term = session, mandate.settings.name, mandate.term
+        self._sweeps = mandate.settings.sweeps
         self._gone = 0
         self._step = shard.step("settle")
         self.settler: Settler[Progress] = shard.enter(closing(Settler(self._settle)))
@@ -78,17 +79,22 @@ class SettleSteps:
         self._ahead.settled(progress.ids, progress.create_times)
         if recovering and found:
             self._shard.count("recovered", found)
-        if found < len(progress.ids):
+        lacking = len(progress.ids) - found
+        if lacking:
             self._settlement.require_gone(progress, mark, recovering=recovering)
+        if lacking and self._sweeps and not recovering:
+            # The application stamps rows too: one that it stamped meanwhile is no fault of anybody's.
+            lacking = self._settlement.lacks(progress)
+        if lacking:
             if mark is not None:
                 # A row that another attempt marked will be sent by it, behind its followers that are in our hands.
                 raise DatabaseLost(
-                    f"{len(progress.ids) - found} of {len(progress.ids)} rows were gone, or marked by another, before "
+                    f"{lacking} of {len(progress.ids)} rows were gone, or marked by another, before "
                     "they were settled: somebody else is at work in this table, and the shard starts over"
                 )
             if not recovering:
                 # Reported by the task's own thread, once this one is waited for.
-                self._gone += len(progress.ids) - found
+                self._gone += lacking
         if not recovering:
             self._meter.settled(time.monotonic() - began)
             self._crash.reach(CrashPoint.SETTLED, progress.ids)

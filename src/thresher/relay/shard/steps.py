@@ -19,7 +19,7 @@ from thresher.relay.names import progress_topic
 from thresher.relay.protocol import exactly_once, mark_purge_reset
 from thresher.relay.protocol.mark_purge_reset import Bounds
 from thresher.relay.protocol.progress import OutboxProgress
-from thresher.relay.reading.prefetch import Prefetch
+from thresher.relay.reading.prefetch import Prefetch, every, pause
 from thresher.relay.reading.read_ahead import Ahead, ReadAhead
 from thresher.relay.reserved_topics import ReservedTopics
 from thresher.relay.settings import Delivery, Mandate
@@ -65,6 +65,7 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
         poll_seconds=mandate.settings.limits.poll_seconds,
         convert=None if mandate.settings.transforms else convert,
         step=shard.step("read"),
+        waits=every(mandate.settings.limits.sweep_seconds) if mandate.settings.sweeps else pause,
     )
     with closing(prefetch):
         while not shard.stopping:

@@ -1,0 +1,16 @@
+-- The rows of receipts that a dispatcher may send now, by id. Index: the primary key; id and create time as in
+-- relay_settle_delete. Fence: the row's lock, held until the stamp has committed. A row that is locked is another's for the
+-- moment, and one with a mark is a sweeper's. `fit` is false for a row that only a sweeper can judge.
+SELECT i.id, i.kafka_topic, i.kafka_key, i.kafka_value,
+       CASE WHEN array_ndims(i.kafka_header_keys) = 1 THEN i.kafka_header_keys[:] ELSE '{}' END,
+       CASE WHEN array_ndims(i.kafka_header_values) = 1 THEN i.kafka_header_values[:] ELSE '{}' END,
+       i.kafka_partition,
+       CASE WHEN i.kafka_timestamp >= '1970-01-01' AND i.kafka_timestamp < '9999-12-30' THEN i.kafka_timestamp END,
+       coalesce(array_ndims(i.kafka_header_keys), 1) = 1 AND coalesce(array_ndims(i.kafka_header_values), 1) = 1
+         AND coalesce(i.kafka_timestamp >= '1970-01-01' AND i.kafka_timestamp < '9999-12-30', true) AS fit
+  FROM {table} i
+ WHERE i.id = ANY (%(ids)s)
+   AND i.create_time = (%(create_times)s)[pg_catalog.width_bucket(i.id, %(ids)s)]
+   AND num_nulls(i.dispatched_time, i.leader_id) = 2
+ ORDER BY i.id
+   FOR NO KEY UPDATE OF i SKIP LOCKED

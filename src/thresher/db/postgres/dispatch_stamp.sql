@@ -1,0 +1,4 @@
+-- Stamps the rows that a dispatcher has locked, and the brokers have. Index: the primary key. Fence: the rows' locks.
+UPDATE {table} o
+   SET dispatched_time = pg_catalog.clock_timestamp()
+ WHERE o.id = ANY (%(ids)s) AND num_nulls(o.dispatched_time) = 1

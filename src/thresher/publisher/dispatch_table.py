@@ -1,0 +1,184 @@
+"""The rows of receipts in the database: locked while a dispatcher sends them, and stamped once the brokers have them.
+
+1. A row is locked if this connection sees it, with the receipt's create time, without a stamp and without a sweeper's
+   mark, and if nobody else has it locked. So of two dispatchers, or a dispatcher and a sweeper, one sends a row.
+2. The lock lasts until the transaction ends. A dispatcher that dies loses it with its connection, and one that vanishes
+   loses it after a bound on idleness: the row is pending as before.
+"""
+
+import os
+import queue
+import selectors
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from psycopg import Connection, IsolationLevel
+from psycopg.pq import Format, TransactionStatus
+
+from thresher.core.errors import InvalidInput
+from thresher.core.topic_name import is_topic
+from thresher.db import TableName, statement
+from thresher.db.postgres.arrays import bigint_array
+from thresher.db.postgres.caller_connection import require_connection
+from thresher.db.postgres.cursor import BigintArray, OwnCursor, TimestampArray
+from thresher.db.postgres.sessions import explained
+from thresher.outbox.message import Message
+
+Connect = Callable[[], Connection[Any]]
+# A row's id and create time.
+Version = tuple[int, datetime]
+
+_CONTROL = "thresher_relay"
+_EXACTLY_ONCE = "exactly-once"
+# Topics with such names may be a relay's own: a sweeper looks into them, and judges.
+_PROGRESS = ".progress"
+# Postgres counts from 2000.
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class DispatchRefused(InvalidInput):
+    """The outbox, or its relay, is not one for a dispatcher. Nothing was sent: the relay sends the rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedRow:
+    """A row that is ours to send. Without a message it is the sweeper's to judge: it can never be sent as it is."""
+
+    id: int
+    message: Message | None
+
+
+class DispatchTable:
+    """An outbox, over connections of its own. Safe from any thread; at most so many connections are open."""
+
+    def __init__(self, connect: Connect, table: TableName, *, connections: int, idle_seconds: float) -> None:
+        self._connect, self._table, self._most = connect, table, connections
+        self._idle_milliseconds = str(int(idle_seconds * 1000))
+        self._lock, self._stamp = statement("dispatch_lock", table), statement("dispatch_stamp", table)
+        self._pid, self._changing = 0, threading.Lock()
+        self._slots: queue.LifoQueue[Connection[Any] | None] = queue.LifoQueue()
+
+    @contextmanager
+    def locked(self, versions: Sequence[Version]) -> Iterator[tuple[list[LockedRow], Callable[[Sequence[int]], None]]]:
+        """Lock rows for the block, by id, and give them with what stamps them; the end of the block commits.
+
+        Raises `DatabaseLost` or `DatabaseRefused`. After one, nothing is stamped, unless it came with the commit.
+        """
+        with explained(), self._connection() as connection, connection.transaction():
+            cursor = OwnCursor(connection)
+            cursor.execute(statement("dispatch_idle"), [self._idle_milliseconds])
+            cursor.format = Format.BINARY
+            found = cursor.execute(self._lock, _pairs(versions)).fetchall()
+            yield [_locked(*row) for row in found], lambda ids: self._stamped(cursor, ids)
+
+    def close(self) -> None:
+        """Close the connections that are idle. Harmless when repeated."""
+        with self._changing:
+            slots, self._pid = self._slots, 0
+        with suppress(queue.Empty):
+            while True:
+                if (connection := slots.get_nowait()) is not None:
+                    connection.close()
+
+    def _stamped(self, cursor: OwnCursor, ids: Sequence[int]) -> None:
+        cursor.execute(self._stamp, {"ids": BigintArray(bigint_array(ids))})
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection[Any]]:
+        """Give a connection, and keep it for later unless the block fails."""
+        slots = self._own_slots()
+        kept, keeps = slots.get(), False
+        try:
+            if kept is not None and not _stands(kept):
+                kept.close()
+                kept = None
+            kept = kept or self._opened()
+            yield kept
+            keeps = True
+        finally:
+            if not keeps and kept is not None:
+                kept.close()
+            slots.put(kept if keeps else None)
+
+    def _own_slots(self) -> "queue.LifoQueue[Connection[Any] | None]":
+        """Return the connections that are kept, and room for others. Those from before a fork are the parent's."""
+        with self._changing:
+            if self._pid != os.getpid():
+                self._pid, self._slots = os.getpid(), queue.LifoQueue()
+                for _ in range(self._most):
+                    self._slots.put(None)
+            return self._slots
+
+    def _opened(self) -> Connection[Any]:
+        connection = require_connection(self._connect())
+        try:
+            _require_idle(connection)
+            connection.isolation_level = IsolationLevel.READ_COMMITTED
+            with connection.transaction():
+                self._require_sweeper(OwnCursor(connection))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _require_sweeper(self, cursor: OwnCursor) -> None:
+        """Raise `DispatchRefused` where a relay promises what two senders cannot keep, as far as we may look."""
+        beside = cursor.execute(statement("dispatch_relay"), [_CONTROL, self._table.quoted()]).fetchone()
+        if beside is None:
+            raise DispatchRefused(f"there is no table {self._table} for the dispatcher's connection")
+        schema, readable = beside
+        if not readable:
+            return
+        located = TableName(table=self._table.table, schema=schema)
+        control = TableName(table=_CONTROL, schema=schema)
+        for name, mode in cursor.execute(statement("dispatch_mode", control), [located.quoted()]).fetchall():
+            if mode == _EXACTLY_ONCE:
+                raise DispatchRefused(
+                    f"the relay {name} of {located} delivers exactly once, which it cannot beside a dispatcher: run it "
+                    "with 'dispatch: immediate' and 'delivery: at-least-once', or do without the dispatcher"
+                )
+
+
+def _require_idle(connection: Connection[Any]) -> None:
+    if connection.info.transaction_status != TransactionStatus.IDLE:
+        raise InvalidInput("the dispatcher's connection is in a transaction: it needs one of its own")
+
+
+def _stands(connection: Connection[Any]) -> bool:
+    """Whether an idle connection is still one: a server that went away has said so, and nobody was listening."""
+    if connection.closed:
+        return False
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection.fileno(), selectors.EVENT_READ)
+        return not selector.select(0)
+
+
+def _pairs(versions: Sequence[Version]) -> dict[str, Any]:
+    times = [(create_time - _EPOCH) // _MICROSECOND for _, create_time in versions]
+    return {
+        "ids": BigintArray(bigint_array([id_ for id_, _ in versions])),
+        "create_times": TimestampArray(bigint_array(times, timestamps=True)),
+    }
+
+
+def _locked(id_: int, topic: str, *rest: Any) -> LockedRow:
+    key, value, names, values, partition, timestamp, fit = rest
+    fit = fit and len(names) == len(values) and None not in names and (partition is None or partition >= 0)
+    if not fit or not is_topic(topic) or topic.endswith(_PROGRESS):
+        return LockedRow(id=id_, message=None)
+    return LockedRow(
+        id=id_,
+        message=Message(
+            topic=topic,
+            key=key,
+            value=value,
+            headers=tuple(zip(names, values, strict=True)),
+            partition=partition,
+            timestamp=timestamp,
+        ),
+    )

@@ -1,0 +1,44 @@
+"""An application with a dispatcher as a program of its own, which dies at a point. Takes its settings as JSON.
+
+python -m tests.crash.dispatch_program '{"dsn": "…", "kafka": {…}, "topic": "t", "rows": 20, "die": "sent"}'
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+
+from thresher.outbox import Message, Outbox
+from thresher.publisher import Dispatcher
+from thresher.publisher.dispatch_table import DispatchTable
+from thresher.publisher.kafka_backend import KafkaBackend
+
+# With rows locked, with rows sent and not stamped, and with rows stamped and not committed.
+POINTS = ("locked", "sent", "stamped")
+
+
+def main(given: Mapping[str, Any]) -> int:
+    stamped = DispatchTable._stamped
+
+    def die(*arguments: Any) -> None:
+        if given["die"] == "stamped":
+            stamped(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    DispatchTable._stamped = die  # type: ignore[method-assign,assignment]
+    if given["die"] == "locked":
+        KafkaBackend.send = die  # type: ignore[method-assign,assignment]
+    outbox = Outbox()
+    with psycopg.connect(given["dsn"]) as connection:
+        messages = [Message(topic=given["topic"], key=f"k{n % 5}", value=str(n)) for n in range(given["rows"])]
+        receipts = outbox.stash_many(connection, messages, receipts=True)
+    Dispatcher(lambda: psycopg.connect(given["dsn"]), given["kafka"]).clear(receipts)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,287 @@
+"""A dispatcher on real servers: what is committed is sent at once and stamped, and everything else is left."""
+
+import os
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.committed_records import committed_records
+from thresher.core.errors import InvalidInput
+from thresher.db import TableName, statement
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+from thresher.kafka.assigned_reader import ConsumerRecord
+from thresher.outbox import Message, Outbox, Receipt, create_schema
+from thresher.publisher import Cleared, Dispatcher, DispatchRefused
+
+MANY = 1_200
+NAME = TableName(table="outbox")
+AWAY = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+class Place:
+    """An outbox, a topic, and a dispatcher between the two."""
+
+    def __init__(self, stack: Stack, dsn: str) -> None:
+        self.dsn = dsn
+        self.topic = f"dispatch-{uuid.uuid4().hex[:8]}"
+        self.kafka = {"bootstrap.servers": stack.kafka.bootstrap}
+        Admin.of(self.kafka).create_topic(self.topic, partitions=3)
+        self.outbox = Outbox()
+        with psycopg.connect(dsn) as connection:
+            create_schema(connection, NAME)
+
+    def connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.dsn)
+
+    def dispatcher(self, **changes: Any) -> Dispatcher:
+        return Dispatcher(self.connect, changes.pop("kafka", self.kafka), **changes)
+
+    def message(self, number: int, **more: Any) -> Message:
+        return Message(topic=self.topic, **{"key": f"k{number % 7}", "value": str(number), **more})
+
+    def stash(self, numbers: range = range(1), **more: Any) -> list[Receipt]:
+        with self.connect() as connection:
+            messages = [self.message(number, **more) for number in numbers]
+            return self.outbox.stash_many(connection, messages, receipts=True)
+
+    def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(query.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def pending(self) -> int:
+        return int(self.sql("SELECT count(*) FROM outbox WHERE dispatched_time IS NULL")[0][0])
+
+    def records(self) -> list[ConsumerRecord]:
+        return committed_records(self.topic, self.kafka)
+
+    def numbers(self) -> Counter[int]:
+        return Counter(int(record.value or b"") for record in self.records())
+
+
+@pytest.fixture
+def place(stack: Stack, dsn: str) -> Place:
+    return Place(stack, dsn)
+
+
+@pytest.fixture
+def dispatcher(place: Place) -> Iterator[Dispatcher]:
+    with place.dispatcher() as made:
+        yield made
+
+
+def test_only_what_is_committed_is_sent_and_once(place: Place, dispatcher: Dispatcher) -> None:
+    with place.connect() as connection:
+        receipt = place.outbox.stash(connection, place.message(0))
+        assert dispatcher.clear([receipt]) == Cleared(skipped=1), "before the commit"
+        connection.rollback()
+        assert dispatcher.clear([receipt]) == Cleared(skipped=1), "after a rollback"
+        kept = place.outbox.stash(connection, place.message(1))
+        other = place.outbox.stash(connection, place.message(2))
+        connection.commit()
+    assert dispatcher.clear([kept, None, kept]) == Cleared(sent=1)
+    assert dispatcher.clear([kept]) == Cleared(skipped=1), "a second time"
+    assert dispatcher.clear([]) == dispatcher.clear([None]) == Cleared()
+    assert place.numbers() == {1: 1}
+    assert other is not None
+    assert [id_ for (id_,) in place.sql("SELECT id FROM outbox WHERE dispatched_time IS NULL")] == [other.id]
+
+
+def test_a_record_is_as_the_relay_would_send_it(place: Place, dispatcher: Dispatcher) -> None:
+    moment = datetime(2026, 3, 1, 12, 0, 0, 1_999, tzinfo=UTC)
+    headers = [("a", b"1"), ("a", None), ("b", "text")]
+    dispatcher.clear(place.stash(headers=headers, partition=2, timestamp=moment))
+    dispatcher.clear(place.stash(key=None, value=None))
+    placed, tombstone = sorted(place.records(), key=lambda record: record.value is None)
+    assert (placed.key, placed.value, placed.partition) == (b"k0", b"0", 2)
+    assert placed.headers == (("a", b"1"), ("a", None), ("b", b"text"))
+    assert placed.timestamp_ms == 1_772_366_400_001
+    assert (tombstone.key, tombstone.value) == (None, None)
+
+
+def test_rows_of_a_key_are_sent_in_order(place: Place, dispatcher: Dispatcher) -> None:
+    receipts = place.stash(range(MANY))
+    assert dispatcher.clear(reversed(receipts)) == Cleared(sent=MANY)
+    by_key: dict[Any, list[int]] = {}
+    for record in place.records():
+        by_key.setdefault(record.key, []).append(int(record.value or b""))
+    assert sorted(number for each in by_key.values() for number in each) == list(range(MANY))
+    assert all(each == sorted(each) for each in by_key.values())
+    assert place.pending() == 0
+
+
+def test_another_row_under_the_id_is_not_sent(place: Place, dispatcher: Dispatcher) -> None:
+    (receipt,) = place.stash()
+    place.sql("UPDATE outbox SET create_time = %s", receipt.create_time + timedelta(microseconds=1))
+    assert dispatcher.clear([receipt]) == Cleared(skipped=1)
+    assert place.pending() == 1
+
+
+def test_of_two_dispatchers_one_sends_a_row(place: Place) -> None:
+    receipts = place.stash(range(MANY))
+    together = threading.Barrier(4)
+    with place.dispatcher() as first, place.dispatcher() as second, ThreadPoolExecutor(4) as threads:
+
+        def clear(dispatcher: Dispatcher) -> Cleared:
+            together.wait(60)
+            return dispatcher.clear(receipts)
+
+        found = list(threads.map(clear, [first, second, first, second]))
+    assert sum(each.sent for each in found) == MANY
+    assert place.numbers() == dict.fromkeys(range(MANY), 1)
+    assert place.pending() == 0
+
+
+def test_a_row_that_a_sweeper_has_marked_is_left_to_it(place: Place, dispatcher: Dispatcher) -> None:
+    marked, free = place.stash(range(2))
+    place.sql("UPDATE outbox SET leader_id = %s WHERE id = %s", uuid.uuid4(), marked.id)
+    assert dispatcher.clear([marked, free]) == Cleared(sent=1, skipped=1)
+    assert place.numbers() == {1: 1}
+
+
+def test_a_broker_that_is_away_leaves_rows_and_no_error(place: Place) -> None:
+    receipts = place.stash(range(3))
+    clock = [0.0]
+    with place.dispatcher(kafka=AWAY, timeout_seconds=0.5, rest_seconds=9.0, clock=lambda: clock[0]) as away:
+        first = away.clear(receipts)
+        assert (first.sent, first.skipped, first.left, first.unknown) == (0, 0, 3, 3)
+        assert away.clear(receipts) == Cleared(not_sent=3, reasons=("brokers or database did not answer a moment ago",))
+        clock[0] = 10.0
+        assert away.clear(receipts).unknown == 3, "it tries again"
+    assert place.pending() == 3
+    with place.dispatcher() as there:
+        assert there.clear(receipts) == Cleared(sent=3)
+
+
+def test_a_row_that_cannot_be_sent_is_left_and_others_go(place: Place, dispatcher: Dispatcher) -> None:
+    good = place.stash(range(2))
+    with place.connect() as connection:
+        large = place.outbox.stash(connection, place.message(2, value=os.urandom(999_900)))
+        missing = place.outbox.stash(connection, Message(topic=f"{place.topic}-missing", key="k", value="v"))
+        reserved = place.outbox.stash(connection, Message(topic="some.progress", key="k", value="v"))
+        headless = place.outbox.stash(connection, place.message(3))
+        assert headless is not None
+        connection.execute("UPDATE outbox SET kafka_header_keys = '{a}' WHERE id = %s", [headless.id])
+        never = place.outbox.stash(connection, place.message(4))
+        assert never is not None
+        connection.execute("UPDATE outbox SET kafka_timestamp = 'infinity' WHERE id = %s", [never.id])
+    with place.dispatcher(kafka={**place.kafka, "message.max.bytes": 500_000}) as narrow:
+        done = narrow.clear([*good, large, missing, reserved, headless, never])
+    assert (done.sent, done.not_sent, done.unknown) == (2, 5, 0), done
+    assert any("size" in reason.lower() for reason in done.reasons), done.reasons
+    assert place.pending() == 5
+
+
+def test_a_later_part_does_not_overtake_a_row_that_is_left(place: Place) -> None:
+    with place.connect() as connection:
+        first = place.outbox.stash(connection, place.message(0, key="k", value=os.urandom(900_000)))
+        rest = place.outbox.stash_many(
+            connection, [place.message(n, key="k" if n > 600 else "other") for n in range(1, 900)], receipts=True
+        )
+    with place.dispatcher(kafka={**place.kafka, "message.max.bytes": 500_000}) as narrow:
+        done = narrow.clear([first, *rest])
+    assert (done.sent, done.not_sent) == (600, 300), done
+    assert not any(record.key == b"k" for record in place.records())
+
+
+def test_a_stamp_that_fails_is_told_and_the_row_stays(place: Place, dispatcher: Dispatcher) -> None:
+    receipts = place.stash(range(2))
+    place.sql(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';"
+        "CREATE TRIGGER fail BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION fail()"
+    )
+    done = dispatcher.clear(receipts)
+    assert (done.sent, done.unknown, place.pending()) == (0, 2, 2)
+    assert "no" in done.reasons[0]
+
+
+def test_a_database_that_went_away_is_told_and_used_again(place: Place) -> None:
+    ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dispatcher'"
+    opened: list[psycopg.Connection[Any]] = []
+
+    def connect() -> psycopg.Connection[Any]:
+        if len(opened) == 2:
+            opened.append(opened[0])
+            raise psycopg.OperationalError("nobody is there")
+        opened.append(psycopg.connect(place.dsn, application_name="dispatcher"))
+        return opened[-1]
+
+    with Dispatcher(connect, place.kafka, rest_seconds=0) as dispatcher:
+        assert dispatcher.clear(place.stash(range(1))).sent == 1
+        assert dispatcher.clear(place.stash(range(1))).sent == 1
+        assert len(opened) == 1, "the connection is kept"
+        place.sql(ends)
+        assert dispatcher.clear(place.stash(range(1))).sent == 1, "the server said that it went"
+        place.sql(ends)
+        third = place.stash(range(1))
+        assert dispatcher.clear(third) == Cleared(not_sent=1, reasons=("the database failed: nobody is there",))
+        assert dispatcher.clear(third).sent == 1
+    assert all(connection.closed for connection in opened)
+
+
+def test_threads_share_a_few_connections(place: Place) -> None:
+    opened: list[psycopg.Connection[Any]] = []
+
+    def connect() -> psycopg.Connection[Any]:
+        opened.append(place.connect())
+        return opened[-1]
+
+    receipts = place.stash(range(64))
+    with Dispatcher(connect, place.kafka, connections=2) as dispatcher, ThreadPoolExecutor(16) as threads:
+        done = list(threads.map(lambda receipt: dispatcher.clear([receipt]), receipts))
+    assert [each.sent for each in done] == [1] * 64
+    assert len(opened) <= 2
+
+
+def test_beside_an_exactly_once_relay_it_is_refused(place: Place, dispatcher: Dispatcher) -> None:
+    receipts = place.stash()
+    place.sql(statement("control_create", TableName(table="thresher_relay")))
+    place.sql(
+        "INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards) "
+        "VALUES ('r', '\"public\".\"outbox\"', gen_random_uuid(), 's', gen_random_uuid(), 'exactly-once', 1)"
+    )
+    with pytest.raises(DispatchRefused, match=r"the relay r .* delivers exactly once"):
+        dispatcher.clear(receipts)
+    place.sql("UPDATE thresher_relay SET mode = 'at-least-once'")
+    assert dispatcher.clear(receipts).sent == 1
+
+
+def test_a_wrong_receipt_or_connection_is_refused(place: Place, dispatcher: Dispatcher) -> None:
+    (receipt,) = place.stash()
+    for wrong in (Receipt(table=TableName(table="other"), id=1, create_time=receipt.create_time), 7):
+        with pytest.raises(InvalidInput, match="a receipt of"):
+            dispatcher.clear([wrong])  # type: ignore[list-item]
+    with place.connect() as busy:
+        busy.execute("SELECT 1")
+        with Dispatcher(lambda: busy, place.kafka) as borrowing, pytest.raises(InvalidInput, match="transaction"):
+            borrowing.clear([receipt])
+    with Dispatcher(place.connect, place.kafka, outbox=Outbox("none")) as astray:
+        lost = Receipt(table=TableName(table="none"), id=1, create_time=receipt.create_time)
+        with pytest.raises(DispatchRefused, match="there is no table"):
+            astray.clear([lost])
+
+
+def test_the_pages_example_runs(place: Place) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sweeper.md").read_text()
+    example = page.split("```python\n")[1].split("```")[0]
+    Admin.of(place.kafka).create_topic("orders", partitions=1)
+    place.sql("CREATE TABLE orders (id int)")
+    before = {**os.environ}
+    os.environ.update(THRESHER_DS=place.dsn, THRESHER_BOOTSTRAP=place.kafka["bootstrap.servers"])
+    try:
+        exec(example, {})  # noqa: S102 - it is our own
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        Admin.of(place.kafka).delete_topics(["orders"])
+    assert place.pending() == 0
+    assert place.sql("SELECT count(*) FROM outbox") == place.sql("SELECT count(*) FROM orders") == [(1,)]
