@@ -152,6 +152,13 @@ KEPT = """
     thresher_step_age_seconds gauge relay,shard
     thresher_step_downs_total counter relay
     thresher_takeovers_total counter relay
+    thresher_topic_errors_total counter relay,shard
+    thresher_topic_locks_errored gauge relay,topic
+    thresher_topic_locks_held gauge relay,topic
+    thresher_topic_locks_lost_total counter relay,shard
+    thresher_topic_oldest_age_seconds gauge relay,topic
+    thresher_topic_pending_records gauge relay,topic
+    thresher_topic_turns_total counter relay,shard
     thresher_transactions_total counter relay,shard
 """
 

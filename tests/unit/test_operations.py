@@ -16,7 +16,7 @@ from thresher.core import errors as problem
 from thresher.core.errors import ThresherError
 from thresher.observe.metric import Family, MetricKind
 from thresher.queue.metrics import FAMILIES as OF_QUEUES
-from thresher.relay.report.metrics import ARCHIVE_FAMILIES, FAMILIES
+from thresher.relay.report.metrics import ARCHIVE_FAMILIES, FAMILIES, TOPIC_LOCK_FAMILIES
 from thresher.service.metrics import ServiceMetrics
 from thresher.spark.policy import Policy
 from thresher.tracker.metrics import OWN_FAMILIES as OWN
@@ -81,7 +81,7 @@ def test_the_dashboard_has_room_for_all_that_matters() -> None:
     aside = {
         "thresher_build_info", "thresher_transactions_total", "thresher_dropped_events_total", "thresher_pending_exact",
         "thresher_shard_up", "thresher_in_flight_records", "thresher_in_flight_keys",
-        *(family.name for family in ARCHIVE_FAMILIES),
+        *(family.name for family in (*ARCHIVE_FAMILIES, *TOPIC_LOCK_FAMILIES)),
     }  # fmt: skip
     assert set(FAMILY) - shown == aside
     ids = [panel["id"] for panel in json.loads((EXAMPLES / "grafana" / "thresher.json").read_text())["panels"]]
@@ -119,7 +119,7 @@ def test_names_follow_the_conventions(family: Family) -> None:
     assert family.name.endswith("_total") == (family.kind is MetricKind.COUNTER)
     assert not re.search(r"_(ms|millis|kb|mb|count|sum|bucket)$", family.name)
     assert family.labels[0] == "relay"
-    assert set(family.labels) <= {"relay", "shard", "kind", "by", "version"}
+    assert set(family.labels) <= {"relay", "shard", "kind", "by", "version", "topic"}
     assert family.help.endswith((".", "'."))
 
 

@@ -44,6 +44,9 @@ _BY_SHARD: dict[str, Family] = {
         "shard",
     ),
     "transactions": _counter("transactions", "Kafka transactions committed.", "shard"),
+}
+# Counted where topics are locked.
+_LOCK_COUNTS: dict[str, Family] = {
     "turns": _counter("topic_turns", "Topic locks: turns at a topic's lock.", "shard"),
     "errored_turns": _counter("topic_errors", "Topic locks: turns after which the topic rests.", "shard"),
     "locks_lost": _counter(
@@ -91,9 +94,11 @@ _ARCHIVE_FAILURES = _counter("archive_failures", "Runs of the archive that faile
 _ARCHIVE_AGE = _gauge("archive_success_age_seconds", "Seconds since a run of the archive last succeeded.")
 # Shown by relays that archive.
 ARCHIVE_FAMILIES: tuple[Family, ...] = (_ARCHIVED, _ARCHIVE_FAILURES, _ARCHIVE_AGE)
+# Shown by relays that lock topics.
+TOPIC_LOCK_FAMILIES: tuple[Family, ...] = (*_LOCK_COUNTS.values(), *_BY_TOPIC.values())
 OWN_FAMILIES: tuple[Family, ...] = (
     *_BY_SHARD.values(), _DEAD, *_HISTOGRAMS.values(), _IN_FLIGHT_ROWS, _IN_FLIGHT_KEYS, _PENDING, _EXACT, _OLDEST,
-    _DEAD_ROWS, _BLOCKING, _HELD, *_BY_TOPIC.values(), *ARCHIVE_FAMILIES,
+    _DEAD_ROWS, _BLOCKING, _HELD, *TOPIC_LOCK_FAMILIES, *ARCHIVE_FAMILIES,
 )  # fmt: skip
 # All that a relay's process shows.
 FAMILIES: tuple[Family, ...] = (*ServiceMetrics(WORDING, servers=SERVERS).families, *OWN_FAMILIES)
@@ -107,7 +112,7 @@ def readings(moment: Moment, backlog: Backlog | None, side_work: SideWork | None
         return Reading(family=of, labels=(relay, *labels), value=value)
 
     for shard, counts in sorted(moment.counts.items()):
-        for name, of in _BY_SHARD.items():
+        for name, of in (_BY_SHARD | _LOCK_COUNTS).items():
             yield reading(of, counts.get(name, 0), str(shard))
         for kind in DeadKind:
             yield reading(_DEAD, counts.get(f"dead.{kind}", 0), str(shard), str(kind))
