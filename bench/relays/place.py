@@ -58,6 +58,7 @@ class Place:
     def new_name(self) -> str:
         """Return a name for a relay that has neither progress nor a term; those before it are forgotten."""
         self.execute("DROP TABLE IF EXISTS thresher_relay")
+        self.execute("DROP TABLE IF EXISTS outbox_lock")
         return f"bench-{secrets.token_hex(4)}"
 
     def new_topics(self, count: int = 1) -> list[str]:

@@ -21,12 +21,12 @@ SHARDS = 2
 
 
 @contextmanager
-def relay(place: Place, *, shards: int = SHARDS, delivery: Delivery = Delivery.EXACTLY_ONCE) -> Iterator[int]:
-    """Run a relay meanwhile, under a new name; yield its process."""
+def relay(place: Place, *more: str, shards: int = SHARDS, delivery: Delivery = Delivery.EXACTLY_ONCE) -> Iterator[int]:
+    """Run a relay meanwhile, under a new name and with these flags besides; yield its process."""
     command = [
         sys.executable, "-m", "thresher", "run", "--name", place.new_name(), "--ds", place.dsn,
         "--bootstrap", place.bootstrap, "--shards", str(shards), "--shape", place.shape.value,
-        "--delivery", delivery.value,
+        "--delivery", delivery.value, *more,
     ]  # fmt: skip
     for name, value in place.producer.items():
         command += ["--producer", f"{name}={value}"]
