@@ -1,8 +1,10 @@
 """Relays that share an outbox by topic locks, on real servers: workers in threads, without Spark."""
 
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from confluent_kafka import Message as Record
 
 from tests.processes import eventually
-from tests.relay.locked_place import HOOK, LockedPlace, seen, standing_at
+from tests.relay.locked_place import HOOK, LockedPlace, Refusing, seen, standing_at
 from tests.relay.relaying import taken_over
 from thresher.db.outbox_store import Fates, Wanted
 from thresher.db.problem import DatabaseRefused
@@ -25,6 +27,7 @@ from thresher.relay.names import progress_topic, sessions, transactional_id
 from thresher.relay.problem import OtherCoordination, OtherSplit
 from thresher.relay.settings import Settling
 from thresher.relay.store import store_of
+from thresher.relay.topic_lock import turn
 from thresher.relay.topic_lock.backend import DbBackend
 from thresher.relay.topic_lock.joining import join
 from thresher.relay.topic_lock.split import change_split
@@ -118,6 +121,142 @@ def test_rows_of_a_topic_that_stays_away_are_dead_after_the_grace_of_all(place: 
     assert at.locks()[missing]["retries"] == 0
 
 
+def test_an_error_that_is_over_shortens_no_later_grace(place: Places) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    faulty, Refusing.left = "tests.relay.locked_place:refusing_first", 2
+    limits = {"grace_seconds": 2.0}
+    with at.backend(threads=1, producer_factory=faulty, limits=limits, locking={"lock_seconds": 2.0}) as backend:
+        at.until(backend, lambda: at.locks().get(at.topic, {}).get("error"))
+        at.until_sent(backend)
+        at.admin.delete_topics([at.topic])
+        eventually(lambda: at.admin.topic(at.topic) is None, 30)
+        at.stash(Message(topic=at.topic, key="k", value="2"))
+        at.until(backend, lambda: at.locks()[at.topic]["missing_at"])
+        assert at.dead() == []
+        at.admin.create_topic(at.topic, partitions=3)
+        at.until_sent(backend)
+    assert at.dead() == []
+
+
+def test_poison_is_found_by_workers_that_take_turns(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(20)))
+    at.sql(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES (%s, 'k', repeat('x', 2000000)::bytea)",
+        at.topic,
+    )
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(20, 40)))
+    with at.backend(threads=1) as one, at.backend(threads=2) as other:
+        at.until_sent(one)
+        assert one.counts.get("dead", 0) + other.counts.get("dead", 0) == 1
+    assert numbers(at.read(40)) == list(range(40))
+
+
+def test_a_row_whose_partition_is_missing_dies_though_workers_take_turns(place: Places) -> None:
+    at = place()
+    at.stash(
+        Message(topic=at.topic, key="k", value="1", partition=99),
+        *(Message(topic=at.topic, key="other", value=str(n)) for n in range(5)),
+    )
+    with (
+        at.backend(threads=1, limits={"grace_seconds": 3.0}) as one,
+        at.backend(threads=1, limits={"grace_seconds": 3.0}),
+    ):
+        at.until_sent(one)
+    ((_, kind, *_),) = at.dead()
+    assert kind == "no-partition"
+    assert len(at.read(5)) == 5
+    assert at.locks()[at.topic]["waiting_at"] is None
+
+
+def test_a_recorded_split_is_not_overwritten_by_a_worker_that_looked_before(place: Places) -> None:
+    at = place()
+    assert join(at.locked_settings()) is not None
+    with at.locking() as locks:
+        assert locks.register(at.topic, 4) == 4
+        before = at.locks()
+        assert locks.register(at.topic, 1) == 4
+        assert at.locks() == before
+        # A lock of the old layout cannot be had.
+        assert at.take(locks, at.topic) is None
+
+
+def test_a_name_with_a_percent_sign_is_a_name(place: Places) -> None:
+    at = place(table="out%box")
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    with at.backend(threads=1, outbox=at.table) as backend:
+        at.until_sent(backend)
+        with closing(store_of(at.locked_settings()).session("tests", locate=True)) as session:
+            assert session.topic_locks().figures(5) == []
+    assert numbers(at.read(1)) == [1]
+
+
+def test_a_lock_is_renewed_within_a_long_batch(place: Places) -> None:
+    at = place()
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(10)))
+    with (
+        standing_at(CrashPoint.BEFORE_BEGIN) as hold,
+        at.backend(threads=1, hook=HOOK, locking={"lock_seconds": 2.0}) as backend,
+    ):
+        assert hold.arrived.wait(60)
+        taken = at.locks()[at.topic]["locked_at"]
+        time.sleep(1.0)
+        with standing_at(CrashPoint.BEFORE_COMMIT) as later:
+            hold.go.set()
+            assert later.arrived.wait(60)
+            # No batch has ended yet.
+            assert at.pending() == 10
+            assert at.locks()[at.topic]["locked_at"] > taken
+        at.until_sent(backend)
+
+
+def test_of_many_that_join_at_once_all_are_members_of_one_group(place: Places) -> None:
+    at = place()
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda _: join(at.locked_settings()), range(6)))
+    ((term,),) = at.sql("SELECT term::text FROM thresher_relay WHERE settled_on IS NOT NULL")
+    assert {mandate.term for mandate in found if mandate is not None} == {term}
+
+
+def test_a_founder_that_died_midway_is_succeeded(place: Places) -> None:
+    at = place()
+    assert join(at.locked_settings()) is not None
+    # It wrote its term, and was killed.
+    at.sql("UPDATE thresher_relay SET term = gen_random_uuid(), term_time = now(), settled_on = NULL")
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    with at.backend(threads=1) as backend:
+        at.until_sent(backend)
+
+
+def test_founding_frees_all_locks_and_raises_their_tokens(place: Places) -> None:
+    at = place()
+    assert join(at.locked_settings()) is not None
+    with at.locking() as locks:
+        locks.register(at.topic, 1)
+        lock = at.take(locks, at.topic)
+        assert lock is not None
+        at.sql("TRUNCATE outbox")
+        assert join(at.locked_settings()) is not None
+        with pytest.raises(LockLost):
+            locks.renew(lock)
+        assert at.locks()[at.topic]["locked_by"] is None
+
+
+def test_a_topic_that_is_never_drained_lets_others_have_their_turn(
+    place: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "_TURN_SECONDS", 0.2)
+    at = place()
+    first, second = at.topics(2)
+    with at.backend(threads=1, limits={"batch_rows": 1}) as backend:
+        at.stash(*(Message(topic=first, key="k", value=str(n)) for n in range(3_000)))
+        at.until(backend, lambda: at.locks().get(first, {}).get("locked_by"))
+        at.stash(Message(topic=second, key="k", value="0"))
+        at.until(backend, lambda: not at.sql("SELECT 1 FROM outbox WHERE kafka_topic = %s", second))
+        assert at.pending() > 0
+
+
 @pytest.mark.parametrize("point", [CrashPoint.FLUSHED, CrashPoint.COMMITTED, CrashPoint.SETTLING])
 def test_a_worker_whose_lock_was_taken_changes_nothing(place: Places, point: CrashPoint) -> None:
     at = place()
@@ -205,7 +344,8 @@ def test_an_errored_lock_is_not_free_before_its_rest_is_over(place: Places) -> N
         again = at.take(locks, at.topic, seconds=0.0)
         assert again is not None
         assert again.retries == 1
-        assert (again.errored_seconds or 0) > 0
+        # That error said nothing about whether the topic is there.
+        assert again.missing_seconds == 0
 
 
 def test_a_worker_that_inited_too_late_leaves_before_it_writes(place: Places) -> None:
@@ -227,13 +367,22 @@ def test_a_topic_whose_producer_is_refused_for_a_while_rests(place: Places) -> N
     at = place()
     topics = at.topics(2)
     at.stash(*(Message(topic=topic, key="k", value="1") for topic in topics))
-    faulty = "tests.relay.locked_place:refusing_first"
+    faulty, Refusing.left = "tests.relay.locked_place:refusing_first", 2
     with at.backend(threads=1, producer_factory=faulty, locking={"lock_seconds": 2.0}) as backend:
         at.until(backend, lambda: any(lock["error"] for lock in at.locks().values()))
         at.until(backend, lambda: at.pending() <= 1)
         at.until_sent(backend)
     assert backend.counts["errored_turns"] == 1
     assert sorted(record.topic() or "" for record in at.read(2, *topics)) == topics
+
+
+def test_after_one_error_a_turn_begins_anew_at_once(place: Places) -> None:
+    at = place()
+    at.stash(Message(topic=at.topic, key="k", value="1"))
+    faulty, Refusing.left = "tests.relay.locked_place:refusing_first", 1
+    with at.backend(threads=1, producer_factory=faulty) as backend:
+        at.until_sent(backend)
+        assert "errored_turns" not in backend.counts
 
 
 def test_a_part_of_a_split_topic_has_its_own_keys_alone(place: Places) -> None:

@@ -74,9 +74,9 @@ def forget() -> None:
 
 
 class Refusing:
-    """A producer whose first transaction of all is refused by its client."""
+    """A producer that cannot be initialised, as long as any refusals are left."""
 
-    used = False
+    left = 0
 
     def __init__(self, properties: dict[str, Any]) -> None:
         self._producer = Producer(properties)
@@ -88,14 +88,14 @@ class Refusing:
         return len(self._producer)
 
     def init_transactions(self, *arguments: Any) -> None:
-        if not Refusing.used:
-            Refusing.used = True
+        if Refusing.left > 0:
+            Refusing.left -= 1
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "for a test"))
         self._producer.init_transactions(*arguments)
 
 
 def refusing_first(properties: dict[str, Any]) -> Refusing:
-    """Make a producer; the first of all cannot be initialised."""
+    """Make a producer; the first ones cannot be initialised."""
     return Refusing(properties)
 
 
@@ -105,7 +105,7 @@ class LockedPlace(Place):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         forget()
-        Refusing.used = False
+        Refusing.left = 0
         with psycopg.connect(self.dsn) as connection:
             create_locks(connection, self.table, self.shape)
 

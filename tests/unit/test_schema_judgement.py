@@ -6,11 +6,11 @@ import pytest
 
 from thresher.db.catalog import Column, Index, Relation, Sequence
 from thresher.outbox import Shape
-from thresher.outbox.schema import _EXPECTED, _PENDING, judge
+from thresher.outbox.schema import _EXPECTED, PENDING, judge
 
 GOOD = Relation(
     columns=_EXPECTED[Shape.THRESHER],
-    indexes=(Index(columns=("id",), unique=True), Index(columns=("bucket", "id"), predicate=_PENDING)),
+    indexes=(Index(columns=("id",), unique=True), Index(columns=("bucket", "id"), predicate=PENDING)),
     sequences=(Sequence(name="s"),),
     options=("autovacuum_vacuum_scale_factor=0",),
 )

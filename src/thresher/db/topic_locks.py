@@ -38,6 +38,7 @@ class LockState:
     parts: int = 1
     token: int | None = None
     free: bool = True
+    errored: bool = False
 
     @property
     def name(self) -> str:
@@ -56,8 +57,9 @@ class TopicLock:
     # The partition of the progress topic, and the number in the transactional id. A lock keeps its slot for ever.
     slot: int
     retries: int = 0
-    # For how long the topic has been errored, where nobody has succeeded since.
-    errored_seconds: float | None = None
+    # For how long the topic has been missing or forbidden, and single rows of it have waited, over all processes.
+    missing_seconds: float = 0.0
+    waiting_seconds: float = 0.0
 
     @property
     def name(self) -> str:
@@ -109,8 +111,11 @@ class TopicLocks(Protocol):
         """Return the locks of all topics that have pending rows, and whether each may be taken now."""
         ...
 
-    def register(self, topic: str, parts: int) -> None:
-        """Make the rows of a topic's locks where there are none. Two callers at once are safe."""
+    def register(self, topic: str, parts: int) -> int:
+        """Make the rows of a topic's locks where there are none; return into how many parts it is split.
+
+        Where another process has recorded another number, that is returned and nothing changes.
+        """
         ...
 
     def acquire(self, wanted: LockState, terms: LockTerms) -> TopicLock | None:
@@ -128,12 +133,15 @@ class TopicLocks(Protocol):
         """Let the lock last anew. Raises `LockLost`."""
         ...
 
-    def release(self, lock: TopicLock) -> None:
-        """Free the lock, with no error. Raises `LockLost`."""
+    def release(self, lock: TopicLock, *, waiting: bool = False) -> None:
+        """Free the lock, with no error. `waiting`: single rows of the topic cannot be sent yet. Raises `LockLost`."""
         ...
 
-    def fail(self, lock: TopicLock, reason: str) -> None:
-        """Free the lock with an error: nobody takes it before it has run out. Raises `LockLost`."""
+    def fail(self, lock: TopicLock, reason: str, *, missing: bool = False) -> None:
+        """Free the lock with an error: nobody takes it before it has run out. Raises `LockLost`.
+
+        `missing`: the topic is not there, or forbidden, and its grace counts from the first such error on.
+        """
         ...
 
     def mark(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
@@ -163,6 +171,9 @@ class LockingSession(StoreSession, Protocol):
         """Return the locks of the outbox' topics; with a table's identity, rows of another are not taken."""
         ...
 
-    def other_sessions(self, *, starting: str, but: str) -> int:
-        """Return how many other sessions there are whose application name starts so, except with `but`."""
+    def other_sessions(self, *, starting: str, but: str, within_seconds: float | None = None) -> int:
+        """Return how many other sessions there are whose application name starts so, except with `but`.
+
+        With a time, only those that have done anything in it.
+        """
         ...

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from thresher.core.errors import shorten
-from thresher.harvest.form import check_settings
+from thresher.harvest.form import LOCKED_ROWS, check_settings
 from thresher.harvest.problem import HarvestMisused
-from thresher.relay.settings import Coordination, Settings
+from thresher.relay.settings import Coordination, Limits, Settings
 from thresher.relay.topic_lock.backend import DbBackend
 
 _MOST_THREADS = 64
@@ -15,11 +15,15 @@ def start_db_backend(settings: Settings, *, threads: int = 2) -> DbBackend:
     """Start so many workers in threads, without Spark, and return them running. `stop` ends them in good order.
 
     Any number of processes may do so for one outbox, with the same settings, and relays with `coordination: topic-lock`
-    beside them. Raises `ConfigurationInvalid` for settings that cannot work, and starts nothing.
+    beside them. A batch has 1,000 rows, unless the settings have limits of their own. The program ends it: a signal
+    handler of its own calls `request_stop`, or `stopped_by_signals(backend)` does. Raises `ConfigurationInvalid` for
+    settings that cannot work, and starts nothing.
     """
     if isinstance(threads, bool) or not 1 <= threads <= _MOST_THREADS:
         raise HarvestMisused(f"threads={shorten(threads)}: a number from 1 to {_MOST_THREADS} is needed")
     told = replace(settings, coordination=Coordination.TOPIC_LOCK)
+    if told.limits == Limits():
+        told = replace(told, limits=replace(told.limits, batch_rows=LOCKED_ROWS))
     check_settings(told)
     backend = DbBackend(told, threads=threads)
     backend.start()

@@ -46,7 +46,7 @@ _LOCKING = TopicLocking()
 # Keys that mean nothing with the other coordination.
 OF_LOCKING = ("lock_seconds", "rest_seconds", "split_topics", "compact_topics")
 # As many rows as Deimos sends at once.
-_LOCKED_ROWS = 1_000
+LOCKED_ROWS = 1_000
 _ROWS = 40_000
 # `leader_group` is none of them: it may be a relay's name besides.
 OF_ELECTION = {**service_form.OF_ELECTION, "lease_seconds": ElectionKind.LEASE}
@@ -315,7 +315,7 @@ class RelayForm(ServiceForm, _OwnKeys):
         """The bounds of a batch: smaller ones where topics are locked, unless a number was given."""
         limits = Limits(**{name: getattr(self, name) for name in Limits.__slots__})
         if self.coordination is Coordination.TOPIC_LOCK and "batch_rows" not in self.model_fields_set:
-            return replace(limits, batch_rows=_LOCKED_ROWS)
+            return replace(limits, batch_rows=LOCKED_ROWS)
         return limits
 
     @classmethod

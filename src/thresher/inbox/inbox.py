@@ -137,20 +137,19 @@ class Inbox:
                 return removed
 
     def _entered(self, connection: Connection[Any], entered: tuple[str, str]) -> bool:
-        cursor = OwnCursor(connection)
+        context, message_id = entered
         wait = f"{max(1, math.ceil(self._wait_seconds * 1000))}ms"
-        before, _ = cursor.execute(statement("inbox_wait"), [wait]).fetchone() or ("0", None)
+        values = {"context": context, "message_id": message_id, "wait": wait}
         try:
             # Not the count of rows, which is not known yet in a pipeline.
-            first = cursor.execute(self._enter, entered).fetchone() is not None
+            found = OwnCursor(connection).execute(self._enter, values).fetchone()
         except psycopg.errors.LockNotAvailable as error:
             # The savepoint takes the limit back, too.
             raise InboxBusy(
-                f"message {entered[1]} is being processed by another transaction for longer than "
+                f"message {message_id} is being processed by another transaction for longer than "
                 f"{self._wait_seconds:g} s: try again"
             ) from error
-        cursor.execute(statement("inbox_unwait"), [before])
-        return first
+        return found is not None and bool(found[0])
 
     def _repeated(self, context: str, message_id: str) -> None:
         where = f" by {context}" if context else ""

@@ -93,7 +93,7 @@ _EXPECTED: dict[Shape, dict[str, Column]] = {
     },
     Shape.DEIMOS: MESSAGES,
 }
-_PENDING = "(dispatched_time IS NULL)"
+PENDING = "(dispatched_time IS NULL)"
 _CLOCKS = {"clock_timestamp()", "now()", "CURRENT_TIMESTAMP", "statement_timestamp()", "transaction_timestamp()"}
 _NEXT_ID = re.compile(r"nextval\('.*'::regclass\)")
 
@@ -323,7 +323,7 @@ def _judge_indexes(relation: Relation, shape: Shape) -> Iterator[Finding]:
             yield _breaks("index", f"a unique one on ({columns}) refuses messages that are alike")
     if shape is Shape.THRESHER:
         fitting = [index for index in relation.indexes if index.columns[:2] == ("bucket", "id")]
-        if not any(index.predicate in {None, _PENDING} for index in fitting):
+        if not any(index.predicate in {None, PENDING} for index in fitting):
             yield _breaks("index", "none on (bucket, id) for rows still to be sent: every poll would scan the table")
         elif all(index.predicate is None for index in fitting):
             yield _differs(

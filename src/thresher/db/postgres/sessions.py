@@ -149,10 +149,12 @@ def end_sessions(connection: psycopg.Connection[Any], *, starting: str, but: str
         OwnCursor(connection).execute(statement("sessions_end"), [starting, but])
 
 
-def other_sessions(connection: psycopg.Connection[Any], *, starting: str, but: str) -> int:
+def other_sessions(
+    connection: psycopg.Connection[Any], *, starting: str, but: str, within_seconds: float | None = None
+) -> int:
     """Return how many other sessions there are whose application name starts so, except with `but`."""
     with explained():
-        row = OwnCursor(connection).execute(statement("sessions_count"), [starting, but]).fetchone()
+        row = OwnCursor(connection).execute(statement("sessions_count"), [starting, but, within_seconds]).fetchone()
     return 0 if row is None else int(row[0])
 
 

@@ -97,9 +97,9 @@ class PostgresSession:
         """End other sessions whose application name starts so, except with `but`."""
         end_sessions(self.connection, starting=starting, but=but)
 
-    def other_sessions(self, *, starting: str, but: str) -> int:
+    def other_sessions(self, *, starting: str, but: str, within_seconds: float | None = None) -> int:
         """Return how many other sessions there are whose application name starts so, except with `but`."""
-        return other_sessions(self.connection, starting=starting, but=but)
+        return other_sessions(self.connection, starting=starting, but=but, within_seconds=within_seconds)
 
     def lock_holders(self, application: str) -> Sequence[LockHolder]:
         """Return who holds the locks that the sessions with this application name wait for."""

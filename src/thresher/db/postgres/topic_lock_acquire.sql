@@ -4,14 +4,14 @@
 UPDATE {locks} l
    SET locked_by = %(owner)s, locked_at = pg_catalog.timezone('UTC', pg_catalog.clock_timestamp()), error = false,
        token = l.token + 1
-  FROM (SELECT k.id, k.errored_at FROM {locks} k
-         WHERE k.topic = %(name)s AND k.slot IS NOT NULL
+  FROM (SELECT k.id, k.missing_at, k.waiting_at FROM {locks} k
+         WHERE k.topic = %(name)s AND k.slot IS NOT NULL AND k.parts = %(parts)s
            AND (k.locked_by IS NULL AND NOT k.error
                 OR coalesce(k.locked_at < pg_catalog.timezone('UTC', pg_catalog.clock_timestamp())
                                           - %(seconds)s::double precision * interval '1 second', true))
-           AND EXISTS (SELECT FROM {locks} m WHERE m.topic = %(topic)s AND m.parts = %(parts)s)
            AND EXISTS (SELECT FROM {control} c WHERE c.name = %(relay)s AND c.term = %(term)s::uuid)
            FOR UPDATE OF k SKIP LOCKED) f
  WHERE l.id = f.id
 RETURNING l.token, l.slot, l.retries,
-          extract(epoch FROM pg_catalog.timezone('UTC', pg_catalog.clock_timestamp()) - f.errored_at)::double precision
+          extract(epoch FROM pg_catalog.timezone('UTC', pg_catalog.clock_timestamp()) - f.missing_at)::double precision,
+          extract(epoch FROM pg_catalog.timezone('UTC', pg_catalog.clock_timestamp()) - f.waiting_at)::double precision

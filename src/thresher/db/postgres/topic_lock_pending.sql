@@ -4,7 +4,8 @@ WITH RECURSIVE {topics}
 SELECT t.topic, coalesce(p.part, 0), coalesce(m.parts, 1), l.token,
        coalesce(l.locked_by IS NULL AND NOT l.error, true)
          OR coalesce(l.locked_at < pg_catalog.timezone('UTC', pg_catalog.clock_timestamp())
-                                   - %(seconds)s::double precision * interval '1 second', true)
+                                   - %(seconds)s::double precision * interval '1 second', true),
+       coalesce(l.error, false)
   FROM t
   LEFT JOIN {locks} m ON m.topic = t.topic AND (m.slot IS NOT NULL OR m.parts > 1)
  CROSS JOIN LATERAL pg_catalog.generate_series(0, coalesce(m.parts, 1) - 1) AS p(part)

@@ -1,5 +1,7 @@
--- Frees a lock after work that succeeded. Index: topic. Fence: the token.
+-- Frees a lock after work that succeeded. While single rows wait, it is noted since when. Index: topic. Fence: the token.
 UPDATE {locks}
-   SET locked_by = NULL, locked_at = NULL, error = false, retries = 0, errored_at = NULL, reason = NULL,
+   SET locked_by = NULL, locked_at = NULL, error = false, retries = 0, missing_at = NULL, reason = NULL,
+       waiting_at = CASE WHEN %(waiting)s
+                         THEN coalesce(waiting_at, pg_catalog.timezone('UTC', pg_catalog.clock_timestamp())) END,
        last_processed_at = pg_catalog.timezone('UTC', pg_catalog.clock_timestamp())
  WHERE topic = %(name)s AND token = %(token)s AND locked_by IS NOT NULL

@@ -1,9 +1,10 @@
 -- Our own columns: the fencing token, the partition of the progress topic, into how many parts the topic is split, since
--- when it is errored, and why.
+-- when its topic is not there, since when rows of it wait, and why.
 ALTER TABLE {locks}
   ADD COLUMN IF NOT EXISTS token BIGINT NOT NULL DEFAULT 0,
   ADD COLUMN IF NOT EXISTS slot INTEGER,
   ADD COLUMN IF NOT EXISTS parts INTEGER NOT NULL DEFAULT 1,
-  ADD COLUMN IF NOT EXISTS errored_at TIMESTAMP WITHOUT TIME ZONE,
+  ADD COLUMN IF NOT EXISTS missing_at TIMESTAMP WITHOUT TIME ZONE,
+  ADD COLUMN IF NOT EXISTS waiting_at TIMESTAMP WITHOUT TIME ZONE,
   ADD COLUMN IF NOT EXISTS reason TEXT,
   ADD COLUMN IF NOT EXISTS last_processed_at TIMESTAMP WITHOUT TIME ZONE

@@ -90,7 +90,7 @@ class PostgresTopicLocks:
         )  # fmt: skip
         self._parts = (locks, control)
         columns = {"topic": TOPIC[shape], "waiting": _waiting(shape)}
-        topics = statement("topic_lock_topics", outbox, **columns)
+        topics = statement("topic_lock_topics", outbox, **columns).replace("%", "%%")
         self._pending = statement("topic_lock_pending", locks=locks, topics=topics)
         self._figures = statement(
             "topic_lock_figures", outbox, locks=locks, topics=topics, created=created(shape, "i"), **columns
@@ -106,6 +106,12 @@ class PostgresTopicLocks:
             row = self._cursor.execute(statement("topic_lock_upgraded"), [self._name]).fetchone()
             if row is None or not row[0]:
                 self._upgrade()
+            row = self._cursor.execute(statement("topic_lock_unique"), [self._name]).fetchone()
+            if row is None or not row[0]:
+                raise DatabaseRefused(
+                    f"{self._name} may have several rows of one topic, and several processes would lock it: CREATE UNIQUE "
+                    f"INDEX ON {self._name} (topic)"
+                )
 
     def _upgrade(self) -> None:
         change = statement("topic_lock_upgrade", locks=self._name)
@@ -133,14 +139,17 @@ class PostgresTopicLocks:
         with explained():
             found = self._cursor.execute(self._pending, {"seconds": seconds}, prepare=True).fetchall()
         return [
-            LockState(topic=topic, part=part, parts=parts, token=token, free=free)
-            for topic, part, parts, token, free in found
+            LockState(topic=topic, part=part, parts=parts, token=token, free=free, errored=errored)
+            for topic, part, parts, token, free, errored in found
         ]
 
-    def register(self, topic: str, parts: int) -> None:
-        """Make the rows of a topic's locks where there are none."""
+    def register(self, topic: str, parts: int) -> int:
+        """Make the rows of a topic's locks where there are none; return into how many parts it is split."""
         with only_one(self._connection):
-            self._register(topic, parts)
+            row = self._cursor.execute(self._statement("recorded"), {"topic": topic}).fetchone()
+            if row is None:
+                self._register(topic, parts)
+        return parts if row is None else int(row[0])
 
     def _register(self, topic: str, parts: int) -> None:
         names = {topic, *(lock_name(topic, part, parts) for part in range(parts))}
@@ -151,17 +160,17 @@ class PostgresTopicLocks:
     def acquire(self, wanted: LockState, terms: LockTerms) -> TopicLock | None:
         """Take a lock that is free, or has run out; None where somebody holds it, or its topic is split otherwise."""
         values = {
-            "name": wanted.name, "topic": wanted.topic, "parts": wanted.parts, "owner": terms.owner,
-            "relay": terms.relay, "term": terms.term, "seconds": terms.seconds,
+            "name": wanted.name, "parts": wanted.parts, "owner": terms.owner, "relay": terms.relay, "term": terms.term,
+            "seconds": terms.seconds,
         }  # fmt: skip
         with explained():
             row = self._cursor.execute(self._statement("acquire"), values, prepare=True).fetchone()
         if row is None:
             return None
-        token, slot, retries, errored = row
+        token, slot, retries, missing, waiting = row
         return TopicLock(
             topic=wanted.topic, part=wanted.part, parts=wanted.parts, token=token, slot=slot, retries=retries,
-            errored_seconds=errored,
+            missing_seconds=missing or 0.0, waiting_seconds=waiting or 0.0,
         )  # fmt: skip
 
     def require(self, lock: TopicLock) -> None:
@@ -175,13 +184,13 @@ class PostgresTopicLocks:
         """Let the lock last anew."""
         self._change("renew", lock)
 
-    def release(self, lock: TopicLock) -> None:
+    def release(self, lock: TopicLock, *, waiting: bool = False) -> None:
         """Free the lock, with no error."""
-        self._change("release", lock)
+        self._change("release", lock, waiting=waiting)
 
-    def fail(self, lock: TopicLock, reason: str) -> None:
+    def fail(self, lock: TopicLock, reason: str, *, missing: bool = False) -> None:
         """Free the lock with an error: nobody takes it before it has run out."""
-        self._change("fail", lock, reason=reason.replace("\0", "�")[:_LONGEST_REASON])
+        self._change("fail", lock, reason=reason.replace("\0", "�")[:_LONGEST_REASON], missing=missing)
 
     def mark(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
         """Give the topic's oldest pending rows a session id, and return them by id."""
@@ -218,7 +227,7 @@ class PostgresTopicLocks:
         """Record another split of a topic, all of whose locks are held, and free them."""
         with only_one(self._connection):
             for lock in held:
-                self._change("release", lock)
+                self._change("release", lock, waiting=False)
             self._cursor.execute(self._statement("split"), {"topic": topic, "parts": parts})
             self._register(topic, parts)
 

@@ -32,8 +32,8 @@ class Gate:
 
     def __init__(self, rules: Rules, ownership: Ownership) -> None:
         self._rules, self._ownership = rules, ownership
-        self.topics = TopicStates(rules.grace_seconds)
-        self.rows = RowStates(rules.grace_seconds)
+        self.topics = TopicStates(rules.topic_grace_seconds)
+        self.rows = RowStates(rules.row_grace_seconds)
         self.withheld = Withheld()
         # What the batch leaves in the table: the rest of these stored topics, and of these keys.
         self._held_topics: set[str] = set()

@@ -82,6 +82,11 @@ class TopicStates:
         """Take in that these topics took records, and return those that waited."""
         return [topic for topic in topics if self._states.pop(topic, None) is not None] if self._states else []
 
+    def is_missing(self, topic: str) -> bool:
+        """Whether a topic is not there or forbidden, as far as is known: a grace runs for its rows."""
+        state = self._states.get(topic)
+        return state is not None and state.kind is not None
+
     def expired(self, state: TopicState) -> bool:
         """Whether the rows of a topic are to be set aside."""
         return state.kind is not None and state.waited.over(self._grace_seconds)

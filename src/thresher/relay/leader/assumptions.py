@@ -10,7 +10,7 @@ from thresher.db.problem import DatabaseRefused
 from thresher.db.shape_columns import mark_parts
 from thresher.delivery.problem import ForeignProgress
 from thresher.outbox.schema import check_relation
-from thresher.relay.settings import Delivery, Settings
+from thresher.relay.settings import Coordination, Delivery, Settings
 
 
 def require_usable(session: StoreSession, settings: Settings) -> dict[str, str]:
@@ -21,10 +21,11 @@ def require_usable(session: StoreSession, settings: Settings) -> dict[str, str]:
         reasons = "; ".join(str(finding) for finding in check.findings if finding.severity == "breaks")
         raise DatabaseRefused(f"{settings.outbox} cannot serve as an outbox: {reasons}")
     mark = mark_parts(settings.shape)["mark"]
-    if settings.delivery is Delivery.AT_LEAST_ONCE and relation is not None and mark not in relation.columns:
+    marking = settings.delivery is Delivery.AT_LEAST_ONCE or settings.coordination is Coordination.TOPIC_LOCK
+    if marking and relation is not None and mark not in relation.columns:
         raise DatabaseRefused(
-            f"{settings.outbox} has no column {mark}, in which '{settings.delivery}' marks rows: add it, as 'thresher "
-            f"schema check' says, or choose '{Delivery.EXACTLY_ONCE}'"
+            f"{settings.outbox} has no column {mark}, in which '{settings.mode}' marks rows: add it, as 'thresher "
+            f"schema check' says, or choose '{Delivery.EXACTLY_ONCE}' with a leader"
         )
     return {f"outbox, {finding.subject}": finding.detail for finding in check.findings}
 

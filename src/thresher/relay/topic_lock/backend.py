@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 # Between two looks at the group; and after trouble, the first time and at most.
 _LOOK_SECONDS = 0.2
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 5.0
+# A worker that takes longer to end is told of.
+_SLOW_SECONDS = 30.0
 
 
 class DbBackend:
@@ -37,6 +39,7 @@ class DbBackend:
         self.settings = replace(settings, coordination=Coordination.TOPIC_LOCK, shards=threads)
         self._hook = hook
         self._stopping = Bell()
+        self._ending = Bell()
         self._killed = False
         # What it ended with.
         self.error: BaseException | None = None
@@ -51,6 +54,8 @@ class DbBackend:
     def request_stop(self) -> None:
         """Ask for a stop in good order: workers finish their batch and free their lock. Safe in a signal handler."""
         self._stopping.ring("asked to stop")
+        # Workers are not to wait for a look that is under way.
+        self._ending.ring("asked to stop")
 
     def stop(self, seconds: float | None = None) -> None:
         """Stop in good order, and wait for it."""
@@ -98,21 +103,27 @@ class DbBackend:
             began = time.monotonic()
             try:
                 self._be_member()
-            except ThresherError as error:
-                if isinstance(error, Superseded) and self._told is not None and self._goes_on(self._told):
-                    logger.warning("%s joins the group again: %s", self.settings.name, error)
-                elif not error.retryable:
-                    self.error = error
-                    return
-                else:
-                    logger.warning("%s waits: %s", self.settings.name, error)
             except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
-                self.error = error
-                return
+                if not self._bears(error):
+                    return
             if time.monotonic() - began > _LONGEST_WAIT_SECONDS:
                 wait = _FIRST_WAIT_SECONDS
             self._stopping.wait(wait)
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+
+    def _bears(self, error: BaseException) -> bool:
+        """Take in what ended a membership, and return whether another may follow."""
+        try:
+            if isinstance(error, Superseded) and self._told is not None and self._goes_on(self._told):
+                logger.warning("%s joins the group again: %s", self.settings.name, error)
+                return True
+        except ThresherError as refused:
+            error = refused
+        if isinstance(error, ThresherError) and error.retryable:
+            logger.warning("%s waits: %s", self.settings.name, error)
+            return True
+        self.error = error
+        return False
 
     def _be_member(self) -> None:
         """Join the group and work for it, until a stop is asked for or something ends the membership."""
@@ -120,7 +131,9 @@ class DbBackend:
         if mandate is None:
             return
         term = self._told = TopicLockTerm(mandate.term, replace(mandate, hook=self._hook))
-        ending = Bell()
+        ending = self._ending = Bell()
+        if self._stopping.rung:
+            return
         errors: list[BaseException] = []
         threads = [
             threading.Thread(
@@ -145,15 +158,19 @@ class DbBackend:
 
     def _await(self, thread: threading.Thread) -> None:
         """Wait for a worker, unless there is no time for that."""
+        told = time.monotonic() + _SLOW_SECONDS
         while thread.is_alive() and not self._killed:
             thread.join(_LOOK_SECONDS)
+            if time.monotonic() > told:
+                told += _SLOW_SECONDS
+                logger.warning("%s of %s has not ended yet: a server does not answer", thread.name, self.settings.name)
 
     def _watch(self, looks: Any, threads: list[threading.Thread], errors: list[BaseException]) -> None:
         due: dict[Look, float] = {}
         while not self._stopping.wait(_LOOK_SECONDS) and not errors and all(map(threading.Thread.is_alive, threads)):
             for look in looks:
                 now = time.monotonic()
-                if now < due.get(look, 0.0):
+                if now < due.get(look, 0.0) or self._stopping.rung or errors:
                     continue
                 due[look] = now + look.every_seconds
                 try:

@@ -6,7 +6,7 @@
    that is, settles what was published, frees all locks, and only then records that all is settled on this incarnation.
    So a database that was restarted or restored, and a switch from a leader's relay, are settled before any row is read.
 3. Of several that would found, the last to write its term does; the others wait for it and join. A founder that has
-   died is succeeded as soon as its session is gone, one that hangs after a while.
+   died is succeeded as soon as its session is gone, one that hangs once its session has done nothing for a while.
 """
 
 import time
@@ -17,11 +17,14 @@ from dataclasses import replace
 
 from thresher.core.errors import Superseded
 from thresher.db.control import ControlRow
+from thresher.db.outbox_store import Settling
 from thresher.db.postgres.head_queries import TOPIC
 from thresher.db.postgres.topic_locks import locks_ddl
 from thresher.db.problem import DatabaseRefused
 from thresher.db.topic_locks import LockingSession
 from thresher.kafka.admin import Admin
+from thresher.kafka.producer_problem import ProducerFenced
+from thresher.outbox.schema import PENDING
 from thresher.relay.leader.assumptions import require_known_system, require_usable
 from thresher.relay.leader.progress_topic import broker_explained, known_topic
 from thresher.relay.leader.take_over import take_over
@@ -31,7 +34,7 @@ from thresher.relay.store import driver_store_of
 from thresher.relay.topic_lock.split import require_splits
 
 _ANSWER_SECONDS = 30.0
-# A founder that has not finished after so long is taken for one that hangs. It is fenced, whatever it does.
+# A founder whose session has done nothing for so long is taken for one that hangs. It is fenced, whatever it does.
 _FOUNDING_SECONDS = 120.0
 _LOOK_SECONDS = 0.1
 # No session is named so.
@@ -50,7 +53,7 @@ def join(settings: Settings, wanted: Callable[[], bool] = lambda: True) -> Manda
         try:
             if take_over(settings, term=str(uuid.uuid4()), wanted=wanted) is None:
                 return None
-        except Superseded:
+        except (Superseded, ProducerFenced):
             # Another process founds the group, or a leader's relay has taken over: the next look tells.
             continue
     return None
@@ -68,9 +71,8 @@ def _look(settings: Settings) -> Mandate | bool:
         if row is None or row.progress_topic_id is None:
             return row is None or _may_found(session, settings, row)
         locks = session.topic_locks()
-        if row.mode == Coordination.TOPIC_LOCK:
-            locks.create()
-            require_splits(locks.splits(), settings.topic_locking.split_topics)
+        locks.create()
+        require_splits(locks.splits(), settings.topic_locking.split_topics)
         if row.mode != Coordination.TOPIC_LOCK or row.settled_on != now.since or row.outbox != settings.outbox.quoted():
             return _may_found(session, settings, row)
         require_known_system(settings.name, row, now.system_id)
@@ -92,15 +94,19 @@ def _look(settings: Settings) -> Mandate | bool:
 
 def _may_found(session: LockingSession, settings: Settings, row: ControlRow) -> bool:
     """Whether no other process is about to: one that took the term and is not done, with a session that lives."""
-    if row.settled_on is not None or row.term_seconds > _FOUNDING_SECONDS:
+    if row.settled_on is not None:
         return True
-    return session.other_sessions(starting=visitor(settings.name, row.term), but=_NONE) == 0
+    founder = visitor(settings.name, row.term)
+    return session.other_sessions(starting=founder, but=_NONE, within_seconds=_FOUNDING_SECONDS) == 0
 
 
 def _require_index(session: LockingSession, settings: Settings) -> None:
     """Raise `DatabaseRefused` if topics cannot be found without a look at all rows."""
     relation, column = session.relation(), TOPIC[settings.shape]
-    if relation is None or any(index.columns[:2] == (column, "id") for index in relation.indexes):
+    fitting = [index for index in (relation.indexes if relation else ()) if index.columns[:2] == (column, "id")]
+    # Among rows that were stamped, an index of all of them would be stepped through.
+    plain = settings.settling is Settling.DELETE
+    if any(index.predicate == PENDING or (plain and index.predicate is None) for index in fitting):
         return
     ddl = locks_ddl(settings.outbox, settings.shape)[-1]
     raise DatabaseRefused(

@@ -4,6 +4,8 @@ A lock keeps its slot for ever, so recovery finds a topic's last progress record
 last one of its partition. The topic is made wider before a slot beyond its partitions is written to.
 """
 
+import time
+
 from confluent_kafka import KafkaError, KafkaException
 
 from thresher.kafka.admin import Admin
@@ -12,6 +14,8 @@ from thresher.relay.leader.progress_topic import broker_explained
 
 # Partitions come by so many: adding one for each topic would have clients look again and again.
 _STEP = 8
+# How long a cluster may take to agree on how many there are.
+_SETTLING_SECONDS, _ASK_AGAIN_SECONDS = 5.0, 0.05
 
 
 class Slots:
@@ -36,7 +40,12 @@ class Slots:
                 # Another process did it first.
                 if error.args[0].code() != KafkaError.INVALID_PARTITIONS:
                     raise
+            deadline = time.monotonic() + _SETTLING_SECONDS
             self._look()
+            while slot >= self._partitions and time.monotonic() < deadline:
+                # Another broker may not have heard of it yet.
+                time.sleep(_ASK_AGAIN_SECONDS)
+                self._look()
         if slot >= self._partitions:
             raise BrokerLost(f"{self._topic} has {self._partitions} partitions, and does not have partition {slot} yet")
 

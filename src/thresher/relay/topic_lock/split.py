@@ -49,7 +49,8 @@ def change_split(settings: Settings, topic: str, parts: int, *, wait_seconds: fl
 
     Raises `TopicBusy` if a lock cannot be had in time. Relays that were told the old number end with `OtherSplit`.
     """
-    with closing(driver_store_of(settings, _ANSWER_SECONDS).session(visitor(settings.name))) as session:
+    store = driver_store_of(settings, _ANSWER_SECONDS)
+    with closing(store.session(visitor(settings.name), locate=True)) as session:
         row = session.control.read(settings.name) if session.control.exists() else None
         if row is None or row.mode != Coordination.TOPIC_LOCK:
             raise DatabaseRefused(
@@ -72,6 +73,8 @@ def change_split(settings: Settings, topic: str, parts: int, *, wait_seconds: fl
         held = _take_all(locks, topic, recorded, terms, wait_seconds)
         for lock in held:
             _settle(session, locks, settings, row, lock)
+            for each in held:
+                locks.renew(each)
         locks.split(topic, parts, held)
         return recorded
 

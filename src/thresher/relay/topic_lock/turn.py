@@ -56,7 +56,7 @@ _COMPACTED_ROWS = 40_000
 # A lock is renewed when so much of its time is over.
 _RENEWED = 0.25
 # A turn ends after so long, or a topic that is never drained would keep a worker from all others.
-_TURN_SECONDS = 5.0
+_TURN_SECONDS, _LONGEST_TURN_SECONDS = 5.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +77,17 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The topic is drained, or its time is up; all is settled."""
+    """The topic is drained, or its time is up; all is settled. `waiting`: single rows cannot be sent yet."""
+
+    waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """The topic cannot be written to."""
+    """The topic cannot be written to. `missing`: it is not there, or forbidden."""
 
     why: str
+    missing: bool = False
 
 
 class Turns:
@@ -115,13 +118,13 @@ class Turns:
             bench.shard, mandate, bench.session, bench.admin, self._transactions, seal, bench.crash, bench.meter
         )
         self._settlement = Settlement(bench.session.settlement)
-        waited = lock.errored_seconds or 0.0
-        grace = settings.limits.grace_seconds
+        # Whoever had the topic before has waited, too. A producer that is kept begins with what it found itself.
+        self.waited = lock.missing_seconds > 0 or lock.waiting_seconds > 0
         rules = Rules(
             poison=settings.poison,
-            # Whoever had the topic before has waited for it, too.
-            grace_seconds=max(0.0, grace - waited),
-            waited_seconds=min(grace, waited),
+            grace_seconds=settings.limits.grace_seconds,
+            waited_seconds=lock.missing_seconds,
+            row_waited_seconds=lock.waiting_seconds,
         )
         self._carrier = TopicCarrier(
             ShardIdentity(outbox_id=mandate.outbox_id, term=mandate.term, shard=lock.slot),
@@ -146,7 +149,7 @@ class Turns:
 
     def goes_on(self, lock: TopicLock) -> bool:
         """Whether nobody has held the lock since our last turn, and nothing of it is open."""
-        return self._settled and lock.token == self.lock.token + 1
+        return self._settled and not self.waited and lock.token == self.lock.token + 1
 
     def take_turn(self, lock: TopicLock) -> Done | Errored:
         """Work on the topic until it is drained, its time is up, or it cannot be written to.
@@ -175,7 +178,9 @@ class Turns:
             with self._steps[kind]:
                 answer = self._handlers[kind](effect)
         self._settled = not self._held
-        return Errored(self._held) if self._held else Done()
+        if self._held:
+            return Errored(self._held, missing=self._carrier.gate.topics.is_missing(lock.topic))
+        return Done(waiting=bool(self._carrier.gate.rows))
 
     def close(self) -> None:
         """Give the producer up."""
@@ -214,7 +219,9 @@ class Turns:
 
     def _take(self, _: Take) -> Batch | None:
         bench = self._bench
-        over = time.monotonic() - self._begun > _TURN_SECONDS
+        # Suspects are tried within one turn: another worker would begin with all of them.
+        most = _LONGEST_TURN_SECONDS if self._carrier.gate.rows else _TURN_SECONDS
+        over = time.monotonic() - self._begun > most
         if bench.shard.stopping or self._held or over or not self._full:
             return None
         found = bench.marks.mark(self.lock, self._left_out, uuid.uuid4())
@@ -261,6 +268,8 @@ class Turns:
 
     def _report_rejected(self, effect: ReportRejected) -> None:
         topics = sorted(effect.topics)
+        # Its rows are still there, however few they were.
+        self._full = True
         self._bench.shard.event("rejected", topics=topics, records=effect.records, why=effect.why)
 
     def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:

@@ -4,8 +4,8 @@
 2. Each lock that is free is taken, worked on (`turn`), and freed. Topics whose producer this worker has kept come
    first: a turn at another's costs an `init_transactions` and a recovery.
 3. A topic that errors rests, and the others go on. A lock that was lost meanwhile is left to whoever has it.
-4. A producer that was fenced although the lock is ours was fenced by a process that came too late, and has left: the
-   turn begins anew.
+4. A turn that met an error begins anew, once. A producer that was fenced although the lock is ours was fenced by a
+   process that came too late, and has left: that turn begins anew a few times.
 
 `Superseded` and what somebody has to act on end the worker; a database that is lost ends it too, and it is started
 again.
@@ -18,13 +18,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 
-from thresher.core.errors import Superseded, ThresherError, Trouble
+from thresher.core.errors import Superseded, ThresherError
 from thresher.db.control import require_same
 from thresher.db.problem import DatabaseLost
 from thresher.db.topic_locks import LockLost, LockState, LockTerms, TopicLock
 from thresher.delivery.crash_points import CrashPoints
 from thresher.kafka.admin import Admin
-from thresher.kafka.producer_problem import ProducerProblem
 from thresher.kafka.refusal import fenced
 from thresher.relay.names import progress_topic, shard_sessions
 from thresher.relay.reserved_topics import ReservedTopics
@@ -39,8 +38,9 @@ from thresher.spark.worker.shard import Shard
 
 # Producers that are kept between turns: each has threads and connections of its own.
 _MOST_KEPT = 64
-# A turn is begun anew so often in a row.
-_MOST_FENCES = 3
+# A turn is begun anew so often where its producer was fenced, and after another error of a producer or a broker: one
+# slow answer is no reason for a topic to rest.
+_MOST_FENCES, _MOST_TRIES = 3, 2
 
 
 class Worker:
@@ -78,6 +78,8 @@ class Worker:
             owner=str(uuid.uuid4()), relay=settings.name, term=mandate.term, seconds=locking.lock_seconds
         )
         self._kept: OrderedDict[str, Turns] = OrderedDict()
+        # Topics that this worker has raised an alarm about.
+        self._alarmed: set[str] = set()
         meter.recovered()
         shard.event("relaying")
 
@@ -85,6 +87,7 @@ class Worker:
         """Take a turn at every lock that is free."""
         with self._shard.step("look"):
             states = self._locks.pending(self._terms.seconds)
+        self._lift(states)
         for state in self._in_order(self._registered(states)):
             if self._shard.stopping:
                 return
@@ -99,12 +102,19 @@ class Worker:
         while self._kept:
             self._kept.popitem()[1].close()
 
+    def _lift(self, states: Sequence[LockState]) -> None:
+        """Clear the alarms about topics that rest no more, whoever brought them back."""
+        errored = {state.topic for state in states if state.errored}
+        for topic in self._alarmed - errored:
+            self._shard.event("lifted", topic=topic)
+        self._alarmed &= errored
+
     def _registered(self, states: Sequence[LockState]) -> Iterable[LockState]:
         """Return the locks that can be taken, once each topic has as many as it is split into."""
         for state in states:
             parts = self._mandate.settings.topic_locking.split_topics.get(state.topic, 1)
             if state.token is None:
-                self._locks.register(state.topic, parts)
+                require_split(state.topic, recorded=self._locks.register(state.topic, parts), told=parts)
                 for part in range(parts):
                     yield LockState(topic=state.topic, part=part, parts=parts, token=0)
             else:
@@ -134,9 +144,9 @@ class Worker:
         try:
             outcome = self._turn(lock)
             if isinstance(outcome, Errored):
-                self._fail(lock, outcome.why)
+                self._fail(lock, outcome)
             else:
-                self._locks.release(lock)
+                self._locks.release(lock, waiting=outcome.waiting)
         except LockLost:
             self._drop(lock)
             shard.count("locks_lost")
@@ -149,21 +159,24 @@ class Worker:
             raise
 
     def _turn(self, lock: TopicLock) -> Done | Errored:
-        """Take a turn, again where the producer was fenced and the lock was not lost."""
-        fences = 0
+        """Take a turn; once more after an error, and again where the producer was fenced and the lock was not lost."""
+        fences = tries = 0
         while True:
             try:
                 turns = self._turns_at(lock)
                 outcome = turns.take_turn(lock)
-            except (LockLost, DatabaseLost):
-                raise
-            except (Trouble, ProducerProblem) as error:
+            except ThresherError as error:
+                if not error.retryable or isinstance(error, LockLost | DatabaseLost):
+                    raise
                 self._drop(lock)
                 count_error(self._shard, error)
                 self._locks.require(lock)
-                if not fenced(error) or fences == _MOST_FENCES:
+                if fenced(error):
+                    fences += 1
+                else:
+                    tries += 1
+                if fences > _MOST_FENCES or tries == _MOST_TRIES or self._shard.stopping:
                     return Errored(str(error))
-                fences += 1
             else:
                 if isinstance(outcome, Errored):
                     self._drop(lock)
@@ -182,12 +195,14 @@ class Worker:
             self._kept.popitem(last=False)[1].close()
         return kept
 
-    def _fail(self, lock: TopicLock, why: str) -> None:
+    def _fail(self, lock: TopicLock, outcome: Errored) -> None:
         self._shard.count("errored_turns")
-        self._shard.event("errored", topic=lock.name, why=why)
-        self._locks.fail(lock, why)
+        self._shard.event("errored", topic=lock.name, why=outcome.why)
+        self._alarmed.add(lock.topic)
+        self._locks.fail(lock, outcome.why, missing=outcome.missing)
 
     def _drop(self, lock: TopicLock) -> None:
         kept = self._kept.pop(lock.name, None)
         if kept is not None:
             kept.close()
+        self._bench.meter.forgotten()

@@ -1,2 +1,0 @@
--- The caller's limit again.
-SELECT pg_catalog.set_config('lock_timeout', %s, true)
