@@ -109,8 +109,8 @@ class PostgresTopicLocks:
             row = self._cursor.execute(statement("topic_lock_unique"), [self._name]).fetchone()
             if row is None or not row[0]:
                 raise DatabaseRefused(
-                    f"{self._name} may have several rows of one topic, and several processes would lock it: CREATE UNIQUE "
-                    f"INDEX ON {self._name} (topic)"
+                    f"{self._name} may have several rows of one topic, and several processes would lock it: "
+                    f"CREATE UNIQUE INDEX ON {self._name} (topic)"
                 )
 
     def _upgrade(self) -> None:
