@@ -4,6 +4,8 @@
     ./run soak relay --minutes N [--seed 5] [--nodes 1|3]       faults of every kind, at random, one over the other
     ./run soak relay --minutes N --backlog 500000               the same with 2,000 keys, a backlog, and bursts
 
+    ./run soak relay --minutes N --coordination topic-lock      the same of several processes that share topics by locks
+
 With --minutes, --election neli has two or three relays compete with default time-outs, and their election disturbed.
 Either with --delivery at-least-once: then readers of everything are asked, and may have got a record again, directly
 behind itself within its key. With three nodes, every topic is on all of them, and faults of brokers hit one at a time.
@@ -22,6 +24,7 @@ from pathlib import Path
 from soak.mixing.command import soak
 from tests.faults.crash_run import SEAMS, CrashRun, schedule
 from tests.relay.elected_subject import ElectedRelay, elected_kinds
+from tests.relay.locking_subject import LockingRelay, locking_kinds
 from tests.relay.mixed_subject import MixedRelay, relay_kinds
 from tests.relay.subject import RelaySubject
 from thresher.relay.settings import Delivery
@@ -34,6 +37,8 @@ RATES = {
     (Delivery.AT_LEAST_ONCE, 1): 200.0,
     (Delivery.AT_LEAST_ONCE, 3): 100.0,
 }
+# Several processes on a small machine.
+LOCKING_RATE = 150.0
 FIGURES = (
     "committed", "rolled_back", "unknown", "read", "repeated", "dead", "filtered", "lost", "phantom", "duplicated",
     "reordered", "altered",
@@ -47,6 +52,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 3), help="brokers, with --minutes")
     parser.add_argument("--backlog", type=int, default=0, help="rows before the first relay starts, with --minutes")
     parser.add_argument("--election", choices=("none", "neli"), default="none", help="with --minutes")
+    parser.add_argument("--coordination", choices=("leader", "topic-lock"), default="leader", help="with --minutes")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--log", type=Path, help="keep what the relays said in this file, with --minutes")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the round to begin with")
@@ -58,6 +64,11 @@ def main() -> int:
         parser.error("--backlog: it needs --minutes")
     if options.minutes is None and options.election != "none":
         parser.error("--election: it needs --minutes")
+    by_locks = options.coordination == "topic-lock"
+    if by_locks and (options.minutes is None or options.backlog or options.election != "none"):
+        parser.error("--coordination topic-lock: it needs --minutes, and knows neither a backlog nor an election")
+    if by_locks and options.delivery is Delivery.AT_LEAST_ONCE:
+        parser.error("--coordination topic-lock: it promises exactly-once")
     # Broken off from outside, it still leaves nothing behind.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
     return seams(options) if options.minutes is None else mixed(options)
@@ -70,6 +81,9 @@ def mixed(options: argparse.Namespace) -> int:
     if elected:
         relay = ElectedRelay(rate=rate, delivery=options.delivery)
         kinds = elected_kinds(options.nodes)
+    elif options.coordination == "topic-lock":
+        relay = LockingRelay(rate=LOCKING_RATE)
+        kinds = locking_kinds(options.nodes)
     else:
         relay = MixedRelay(rate=rate, delivery=options.delivery, backlog=options.backlog)
         kinds = relay_kinds(options.nodes, backlog=options.backlog > 0)
@@ -87,6 +101,7 @@ def mixed(options: argparse.Namespace) -> int:
             "delivery": options.delivery,
             "backlog": options.backlog,
             "election": options.election,
+            "coordination": options.coordination,
             "rows": relay.end_load().committed,
         },
     )

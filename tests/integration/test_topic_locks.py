@@ -198,6 +198,19 @@ def test_a_recorded_split_is_not_overwritten_by_a_worker_that_looked_before(plac
         assert at.take(locks, at.topic) is None
 
 
+def test_rows_that_name_no_topic_are_dead_and_hurt_no_other(place: Places) -> None:
+    at = place()
+    odd = [f"{at.topic}#0", f"!{at.topic}", "not a topic", "", "..", "x" * 249]
+    at.stash(*(Message(topic=at.topic, key=f"k{n % 9}", value=str(n)) for n in range(50)))
+    for topic in odd:
+        at.sql("INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES (%s, 'k', 'v')", topic)
+    split = {"split_topics": {at.topic: 2}}
+    with at.backend(threads=2, locking=split, limits={"grace_seconds": 0.0}) as backend:
+        at.until_sent(backend)
+    assert sorted(numbers(at.read(50))) == list(range(50))
+    assert len(at.dead()) == len(odd)
+
+
 def test_a_name_with_a_percent_sign_is_a_name(place: Places) -> None:
     at = place(table="out%box")
     at.stash(Message(topic=at.topic, key="k", value="1"))

@@ -123,9 +123,14 @@ class MixedRelay(RelaySubject, MixedSubject):
     def heal(self) -> None:
         self._database.start()
 
+    @property
+    def topics(self) -> Sequence[str]:
+        """Every topic that rows are for."""
+        return self._administrator.topics
+
     def verdict(self, *, everything: bool) -> Verdict:
         held = self.held()
-        reads = read_topics(self.stack.kafka.bootstrap, self._administrator.topics, uncommitted=everything)
+        reads = read_topics(self.stack.kafka.bootstrap, self.topics, uncommitted=everything)
         seen = {read.identity for read in reads}
         # Who reads everything may have got a row with a wave that came to nothing, before it could be sent no more.
         dead = held.dead - (self._rows.doubtful & seen) if everything else held.dead

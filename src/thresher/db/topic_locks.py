@@ -16,8 +16,9 @@ from uuid import UUID
 from thresher.core.errors import Trouble
 from thresher.db.outbox_store import Fates, PendingRow, StoreSession, Wanted
 
-# Between a topic's name, which cannot contain it, and the number of a part.
-_PART = "#"
+# Between a topic's name, which cannot contain it, and the number of a part. Rows may name what cannot be a topic: the
+# locks of such have a mark before their names.
+_PART, _ODD = "#", "!"
 
 
 class LockLost(Trouble):
@@ -25,8 +26,10 @@ class LockLost(Trouble):
 
 
 def lock_name(topic: str, part: int, parts: int) -> str:
-    """Return the name of a lock: the topic's, or that of a part of it."""
-    return topic if parts == 1 else f"{topic}{_PART}{part}"
+    """Return the name of a lock: the topic's, or that of a part of it. No two locks have the same."""
+    if parts > 1:
+        return f"{topic}{_PART}{part}"
+    return f"{_ODD}{topic}" if _PART in topic or topic.startswith(_ODD) else topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 -- The locks of all topics with pending rows, and whether each may be taken: free and without an error, or held or errored
--- for too long. `{topics}` finds the topics. A topic that was never locked has one row here, without a token.
+-- for too long. `{topics}` finds the topics; the names of locks are as `lock_name` makes them. A topic that was never locked has one row here, without a token.
 WITH RECURSIVE {topics}
 SELECT t.topic, coalesce(p.part, 0), coalesce(m.parts, 1), l.token,
        coalesce(l.locked_by IS NULL AND NOT l.error, true)
@@ -7,7 +7,8 @@ SELECT t.topic, coalesce(p.part, 0), coalesce(m.parts, 1), l.token,
                                    - %(seconds)s::double precision * interval '1 second', true),
        coalesce(l.error, false)
   FROM t
-  LEFT JOIN {locks} m ON m.topic = t.topic AND (m.slot IS NOT NULL OR m.parts > 1)
+  LEFT JOIN {locks} m ON m.topic = CASE WHEN t.topic ~ '#|^!' THEN '!' || t.topic ELSE t.topic END
+                     AND (m.slot IS NOT NULL OR m.parts > 1)
  CROSS JOIN LATERAL pg_catalog.generate_series(0, coalesce(m.parts, 1) - 1) AS p(part)
   LEFT JOIN {locks} l ON l.topic = CASE WHEN m.parts > 1 THEN m.topic || '#' || p.part ELSE m.topic END
  WHERE t.topic IS NOT NULL

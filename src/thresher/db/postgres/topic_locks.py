@@ -146,15 +146,16 @@ class PostgresTopicLocks:
     def register(self, topic: str, parts: int) -> int:
         """Make the rows of a topic's locks where there are none; return into how many parts it is split."""
         with only_one(self._connection):
-            row = self._cursor.execute(self._statement("recorded"), {"topic": topic}).fetchone()
+            row = self._cursor.execute(self._statement("recorded"), {"topic": lock_name(topic, 0, 1)}).fetchone()
             if row is None:
                 self._register(topic, parts)
         return parts if row is None else int(row[0])
 
     def _register(self, topic: str, parts: int) -> None:
-        names = {topic, *(lock_name(topic, part, parts) for part in range(parts))}
+        whole = lock_name(topic, 0, 1)
+        names = {whole, *(lock_name(topic, part, parts) for part in range(parts))}
         for name in sorted(names):
-            values = {"name": name, "parts": parts, "slotted": (name == topic) == (parts == 1)}
+            values = {"name": name, "parts": parts, "slotted": (name == whole) == (parts == 1)}
             self._cursor.execute(self._statement("register"), values)
 
     def acquire(self, wanted: LockState, terms: LockTerms) -> TopicLock | None:
