@@ -22,8 +22,9 @@ from thresher.db.topic_locks import LockLost, LockState, LockTerms
 from thresher.delivery.crash_points import CrashPoint
 from thresher.delivery.problem import ForeignProgress
 from thresher.devstack.stack import Stack
+from thresher.kafka.partitioners import crc32_partition
 from thresher.kafka.transactional import TransactionalProducer
-from thresher.outbox import Message
+from thresher.outbox import Message, Shape
 from thresher.relay.names import progress_topic, sessions, transactional_id
 from thresher.relay.problem import OtherCoordination, OtherSplit
 from thresher.relay.settings import Mandate, Settings, Settling
@@ -657,6 +658,57 @@ def test_a_leader_of_another_name_is_refused_as_ever(place: Places) -> None:
     assert join(at.locked_settings()) is not None
     with pytest.raises(ForeignProgress, match="relayed under the name"):
         taken_over(at.settings(name=f"{at.prefix}other"))
+
+
+DEIMOS_LOCKS = """
+    DROP TABLE kafka_topic_info;
+    CREATE TABLE kafka_topic_info (
+      id BIGSERIAL PRIMARY KEY, topic VARCHAR NOT NULL, locked_by VARCHAR, locked_at TIMESTAMP WITHOUT TIME ZONE,
+      error BOOLEAN NOT NULL DEFAULT false, retries INTEGER NOT NULL DEFAULT 0);
+    CREATE UNIQUE INDEX ON kafka_topic_info (topic);
+"""
+
+
+def test_deimos_own_tables_are_shared_by_locks(place: Places) -> None:
+    at = place(shape=Shape.DEIMOS, table="kafka_messages")
+    # As Deimos left it: without our columns, with a row of its own.
+    at.sql(DEIMOS_LOCKS)
+    at.sql("INSERT INTO kafka_topic_info (topic, error, retries) VALUES (%s, true, 3)", at.topic)
+    at.stash(
+        *(Message(topic=at.topic, key=f"k{n % 3}", partition_key=f"p{n % 3}", value=str(n)) for n in range(300)),
+        *(Message(topic=at.topic, key="q", value=str(n)) for n in range(300, 350)),
+    )
+    with standing_at(CrashPoint.BEFORE_COMMIT) as hold, at.backend(threads=2, hook=HOOK) as backend:
+        assert hold.arrived.wait(60)
+        ((sessions_, rows),) = at.sql(
+            "SELECT count(DISTINCT session_id), count(*) FROM kafka_messages WHERE session_id IS NOT NULL"
+        )
+        assert (sessions_, rows) == (1, 100)
+        assert at.locks()[at.topic]["locked_by"]
+        hold.go.set()
+        at.until_sent(backend)
+    found = at.read(350)
+    require_order(found)
+    for record in found[:300]:
+        if (key := record.key()) in {b"k0", b"k1", b"k2"}:
+            assert record.partition() == crc32_partition(b"p" + bytes(key)[1:], 3)
+    lock = at.locks()[at.topic]
+    assert (lock["locked_by"], lock["error"], lock["retries"]) == (None, False, 0)
+
+
+def test_a_table_of_locks_that_allows_a_topic_twice_is_refused(place: Places) -> None:
+    at = place(shape=Shape.DEIMOS, table="kafka_messages")
+    at.sql(DEIMOS_LOCKS.replace("UNIQUE", ""))
+    with pytest.raises(DatabaseRefused, match="CREATE UNIQUE INDEX"):
+        join(at.locked_settings())
+
+
+def test_deimos_messages_without_a_session_id_are_refused_before_anything(place: Places) -> None:
+    at = place(shape=Shape.DEIMOS, table="kafka_messages")
+    at.sql("ALTER TABLE kafka_messages DROP COLUMN session_id")
+    with pytest.raises(DatabaseRefused, match="session_id"):
+        join(at.locked_settings())
+    assert at.sql("SELECT to_regclass('thresher_relay')") == [(None,)]
 
 
 def test_figures_tell_of_pending_rows_locks_and_errors_by_topic(place: Places) -> None:

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.processes import eventually
 from tests.relay.relaying import RELAYED_SECONDS, Place
-from thresher.db.postgres.topic_locks import create_locks
+from thresher.db.postgres.topic_locks import create_locks, locks_table
 from thresher.db.topic_locks import LockState, LockTerms, TopicLock, TopicLocks
 from thresher.delivery.crash_points import CrashPoint
 from thresher.relay.settings import Coordination, Settings, TopicLocking
@@ -143,8 +143,7 @@ class LockedPlace(Place):
     def locks(self) -> dict[str, dict[str, Any]]:
         """Return the rows of the locks, by name."""
         with psycopg.connect(self.dsn, autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
-            name = "kafka_topic_info" if self.shape.value == "deimos" else "outbox_lock"
-            found = connection.execute(f"SELECT * FROM {name}".encode()).fetchall()
+            found = connection.execute(f"SELECT * FROM {locks_table(self.table, self.shape)}".encode()).fetchall()
         return {row["topic"]: row for row in found}
 
     def admin_end(self, topic: str) -> int:
