@@ -13,9 +13,7 @@ from thresher.cli.output import AsJson, emit_json, hide, note, out, table
 if TYPE_CHECKING:
     from thresher.relay.settings import Settings
 
-app = typer.Typer(
-    help="Look at topics that are shared by locks (coordination: topic-lock), or split one.", no_args_is_help=True
-)
+app = typer.Typer(help="Look at topics that are shared by locks, or split one.", no_args_is_help=True)
 
 File = Annotated[Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="The relay's YAML file.")]
 _MOST_TOPICS = 1_000
