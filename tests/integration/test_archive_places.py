@@ -185,14 +185,14 @@ def test_a_table_needs_no_arrow_once_files_are_finished(place: OutboxPlace) -> N
 @pytest.mark.parametrize(
     "change",
     [
-        "CREATE TRIGGER t BEFORE INSERT ON outbox_archive FOR EACH ROW WHEN (new.id % 2 = 0) EXECUTE PROCEDURE none()",
+        "CREATE TRIGGER t BEFORE INSERT ON outbox_archive FOR EACH ROW WHEN (new.id % 2 = 0) EXECUTE PROCEDURE skip()",
         "CREATE RULE r AS ON INSERT TO outbox_archive WHERE new.id % 2 = 0 DO INSTEAD NOTHING",
         "ALTER TABLE outbox_archive SET UNLOGGED",
     ],
 )
 def test_a_table_that_loses_rows_is_refused(place: OutboxPlace, change: str) -> None:
     place.archiver("table").run()
-    place.sql("CREATE FUNCTION none() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    place.sql("CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
     place.sql(change)
     place.fill()
     with pytest.raises(ArchiveRefused, match=r"has taken . of 10 rows|has rules|is UNLOGGED"):
