@@ -157,9 +157,9 @@ def test_an_old_directory_that_refuses_stops_nothing(
 def test_an_unfinished_batch_whose_directory_refuses_is_told(place: OutboxPlace) -> None:
     place.fill(due=5)
     cut_off(place, ArchivePoint.BEGUN)
-    cut_off(place, ArchivePoint.WRITTEN)
-    (left,) = place.directory.glob("*-2.parquet.part")
-    left.with_name(left.name.replace("-2.parquet.part", "-1.parquet")).mkdir()
+    cut_off(place, ArchivePoint.NAMED)
+    (left,) = place.directory.glob("*-2.parquet")
+    left.with_name(left.name.replace("-2.parquet", "-1.parquet")).mkdir()
     with pytest.raises((ArchiveRefused, ArchiveTrouble), match="cannot be used for the archive"):
         place.archiver("table").run()
     assert len(place.ids()) == 5 + YOUNG + WAITING

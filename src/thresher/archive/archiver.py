@@ -55,10 +55,7 @@ class Archiver:
             rows.lock()
             move_next = self._prepare(rows, closing_all)
             last: int | None = None
-            while not self._stop():
-                upto = self._look(rows, last)
-                if upto is None:
-                    break
+            while (upto := self._look(rows, last)) is not None:
                 began = time.monotonic()
                 last = move_next(last, upto)
                 self._told(self._done)
