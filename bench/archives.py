@@ -1,6 +1,8 @@
 """How fast stamped rows move to the archive, to its table and to Parquet files, on a durable Postgres.
 
-Medians of rounds in which both take turns, each with the same rows, written anew. The last line is one JSON object.
+Medians of rounds in which both take turns, each with the same rows, written anew. Then the same for the table beside a
+million rows that were stamped just now, and how long a run takes there that finds nothing. The last line is one JSON
+object.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import psycopg
 
 from bench.measuring.place import durable_stack
 from bench.measuring.report import measured, report
-from bench.measuring.rounds import Figures, in_turns, medians
+from bench.measuring.rounds import Figures, in_turns, medians, middle
 from thresher.archive.archiver import Archiver
 from thresher.archive.run import ArchiveJob
 from thresher.archive.target import TO_TABLE, Target, ToDirectory
@@ -22,29 +24,44 @@ from thresher.db import TableName
 from thresher.outbox import create_schema
 
 NAME = TableName(table="outbox")
-ROWS, VALUE_BYTES = 200_000, 200
+ROWS, YOUNG_ROWS, VALUE_BYTES = 200_000, 1_000_000, 200
 _FILL = """
 INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, dispatched_time)
 SELECT 'orders', convert_to('key-' || n % 1000, 'UTF8'),
        substring(decode(repeat(md5(n::text), {hashes}), 'hex') FOR {value_bytes}),
-       '{{a}}', '{{b}}', now() - interval '1 day'
-  FROM generate_series(1, {rows}) n
+       '{{a}}', '{{b}}', now() - CASE WHEN n <= {rows} THEN interval '1 day' ELSE interval '1 minute' END
+  FROM generate_series(1, {rows} + {young}) n
 """
 
 
-def rows_per_s(dsn: str, target: Target, *, rows: int = ROWS, value_bytes: int = VALUE_BYTES) -> float:
-    """Fill an outbox with stamped rows, and return how many a second move to the archive."""
+def rows_per_s(dsn: str, target: Target, *, rows: int = ROWS, young: int = 0, value_bytes: int = VALUE_BYTES) -> float:
+    """Fill an outbox with stamped rows, and return how many a second move to the archive; young ones stay."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("DROP TABLE IF EXISTS outbox, outbox_archive, thresher_archive_batches")
         create_schema(connection, NAME)
-        connection.execute(_FILL.format(rows=rows, value_bytes=value_bytes, hashes=value_bytes // 16 + 1).encode())
+        fill = _FILL.format(rows=rows, young=young, value_bytes=value_bytes, hashes=value_bytes // 16 + 1)
+        connection.execute(fill.encode())
         connection.execute("VACUUM ANALYZE outbox")
         connection.execute("CHECKPOINT")
+    return rows / run_seconds(dsn, target, rows=rows)
+
+
+def run_seconds(dsn: str, target: Target, *, rows: int) -> float:
+    """Return how long a run takes, which moves so many rows."""
     began = time.perf_counter()
     done = Archiver(ArchiveJob(dsn=dsn, outbox=NAME, target=target, older_than_seconds=3600)).run()
     seconds = time.perf_counter() - began
     assert done.rows == rows
-    return rows / seconds
+    return seconds
+
+
+def beside_young_rows(dsn: str, *, rows: int = ROWS, young: int = YOUNG_ROWS) -> Figures:
+    """Return how fast rows move to the table beside young ones, and how long a run takes after that."""
+    found = {"archive_table_beside_young_rows_per_s": rows_per_s(dsn, TO_TABLE, rows=rows, young=young)}
+    found["archive_idle_run_s"] = run_seconds(dsn, TO_TABLE, rows=0)
+    for name, each in found.items():
+        measured(name, each)
+    return found
 
 
 def archive_rows_per_s(dsn: str, directory: Path, *, rounds: int = 3, rows: int = ROWS) -> Figures:
@@ -60,18 +77,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--young", type=int, default=YOUNG_ROWS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, durable_stack() as stack:
         dsn = stack.postgres.create_database("bench")
         stack.kafka.nodes[1].end()  # not measured here, and it would use the cores
         figures = archive_rows_per_s(dsn, Path(directory) / "archive", rounds=options.rounds, rows=options.rows)
+        figures |= middle(
+            [beside_young_rows(dsn, rows=options.rows, young=options.young) for _ in range(options.rounds)]
+        )
     report(
         "stamped rows to the archive",
         figures,
         wanted={},
-        settings={"rows": options.rows, "value_bytes": VALUE_BYTES, "rounds": options.rounds},
-        note=f"{options.rows:,} stamped rows of {VALUE_BYTES} byte values in batches of 10,000; durable Postgres 18; "
-        f"medians of {options.rounds} rounds",
+        settings={
+            "rows": options.rows,
+            "young_rows": options.young,
+            "value_bytes": VALUE_BYTES,
+            "rounds": options.rounds,
+        },
+        note=f"{options.rows:,} stamped rows of {VALUE_BYTES} byte values in batches of 10,000, and {options.young:,} "
+        f"young ones beside them; durable Postgres 18; medians of {options.rounds} rounds",
     )
 
 

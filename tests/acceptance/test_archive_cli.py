@@ -14,6 +14,7 @@ import pytest
 from tests.archive.outbox_place import DUE, WAITING, YOUNG, OutboxPlace
 from tests.in_process import thresher as in_process
 from tests.processes import environment, eventually
+from thresher.archive.archiver import Archiver
 
 ALL = Counter(range(1, DUE + YOUNG + WAITING + 1))
 
@@ -47,6 +48,25 @@ def test_an_operator_archives_to_a_table_and_to_files(place: OutboxPlace, asked:
     assert (told["rows"], told["to"], told["stopped"]) == (YOUNG, str(place.directory), False)
     assert sorted(told["files"]) == [str(path) for path in place.files]
     assert len(place.ids()) == WAITING
+
+
+def test_a_directory_that_was_lost_is_replaced_by_word(place: OutboxPlace, asked: Any) -> None:
+    to = ("--older-than", "3600", "--to", str(place.directory))
+    asked(*to)
+    place.directory.rename(place.directory.with_name("lost"))
+    assert "run 'thresher archive --new-directory' once" in asked(*to, code=4)
+    assert "0 rows were moved" in asked(*to, "--new-directory")
+    assert "0 rows were moved" in asked(*to)
+    assert "needs a directory" in asked("--new-directory", code=2)
+
+
+def test_only_a_dry_run_counts(place: OutboxPlace, asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(_: Archiver) -> int:
+        raise AssertionError("a count looks at the whole table")
+
+    monkeypatch.setattr(Archiver, "count", count)
+    assert asked("--older-than", "3600") == f'{DUE} rows were moved to "outbox_archive"\n'
+    assert place.everything("table") == ALL
 
 
 def test_what_cannot_work_is_one_line_and_changes_nothing(place: OutboxPlace, asked: Any, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ ALL = Counter(range(1, DUE + YOUNG + WAITING + 1))
 # Of each of the others the one before, and the one after, the commit.
 OF_TABLE = (ArchivePoint.REMOVING, ArchivePoint.REMOVED)
 # What was complete when it was left is not written again.
-COMPLETE = frozenset({ArchivePoint.NAMED, ArchivePoint.REMOVING})
+COMPLETE = frozenset({ArchivePoint.RENAMED, ArchivePoint.NAMED, ArchivePoint.REMOVING})
 
 
 @pytest.fixture

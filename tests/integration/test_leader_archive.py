@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.archive.outbox_place import DUE, WAITING, YOUNG, OutboxPlace
@@ -55,6 +56,7 @@ def test_a_harvest_archives_what_it_has_stamped(
         archive_after_seconds=1.0,
         archive_to=str(tmp_path / "archive"),
     )
+    (tmp_path / "archive").mkdir()
     at.stash(*(Message(topic=at.topic, key=f"{n % 7}", value=f"{n}") for n in range(100)))
     with Harvest(settings, policy=POLICY, election=ElectionSettings(lease_seconds=20.0)) as harvest:
         assert len(at.read(100)) == 100
@@ -76,15 +78,43 @@ def test_a_failure_is_told_and_counted_and_its_end_too(
         eventually(lambda: failing.failures == 2, 30)
         (text,) = failing.alarms.values()
         assert "cannot be used for the archive" in text
-        assert figures(failing) == {"thresher_archived_records_total": 0, "thresher_archive_failures_total": 2}
+        before = figures(failing)
+        assert before["thresher_archived_records_total"] == 0
+        assert before["thresher_archive_failures_total"] == 2
+        assert 0 < before["thresher_archive_success_age_seconds"] < 60, "it counts from the beginning"
         place.directory.unlink()
-        eventually(lambda: failing.success_age_seconds is not None, 30)
-    assert not failing.alarms
+        place.directory.mkdir()
+        eventually(lambda: not failing.alarms, 30)
+        shown = figures(failing)
     assert len([each for each in caplog.records if "relaying goes on" in each.message]) == 1
-    shown = figures(failing)
     assert shown["thresher_archived_records_total"] == DUE
     assert 0 <= shown["thresher_archive_success_age_seconds"] < 30
     assert len(place.ids()) == YOUNG + WAITING
+    assert failing.success_age_seconds is None, "who does not lead archives nothing"
+
+
+def test_a_leader_makes_no_directory(place: OutboxPlace) -> None:
+    archive = LeaderArchive(place.job("files", seconds=100))
+    with archive.during("thresher/test"):
+        eventually(lambda: "a relay makes none. Mount it" in "".join(archive.alarms.values()), 30)
+        assert not place.directory.exists()
+        place.directory.mkdir()
+        eventually(lambda: archive.rows == DUE, 30)
+
+
+def test_another_archiver_that_stays_is_an_alarm(place: OutboxPlace) -> None:
+    archive = LeaderArchive(place.job("table", seconds=100))
+    with psycopg.connect(place.dsn) as other:
+        key = "hashtextextended('thresher archive ' || '\"public\".\"outbox\"', 0)"
+        other.execute(f"SELECT pg_advisory_lock({key})".encode())
+        with archive.during("thresher/test"):
+            eventually(lambda: "met another archiver" in "".join(archive.alarms.values()), 30)
+            assert archive.failures == archive.rows == 0
+            assert archive.success_age_seconds is not None
+            assert archive.success_age_seconds > 1.5, "three runs, with a second between"
+            other.close()
+            eventually(lambda: archive.rows == DUE, 30)
+            eventually(lambda: not archive.alarms, 30)
 
 
 def test_nothing_that_breaks_ends_the_thread(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from thresher.archive.background import pause_seconds
 from thresher.archive.batch import Batch, BatchFiles, FileContent, Forget, Remove, Write, next_step, stem_of
 from thresher.archive.directory import ArchiveDirectory, explained, id_of
+from thresher.archive.due_search import YOUNG_WINDOWS, Found, NothingDue, Search, Window, looked_at
 from thresher.archive.problem import ArchiverBusy, ArchiveRefused, ArchiveTrouble
 from thresher.archive.run import ArchiveJob
 from thresher.archive.target import TO_TABLE, ToDirectory, target_of
@@ -106,6 +107,33 @@ def test_errors_say_whether_somebody_has_to_act(number: int, kind: type[Exceptio
         raise OSError(number, "why")
     assert (ArchiveRefused.exit_code, ArchiveTrouble.exit_code, ArchiverBusy.exit_code) == (4, 1, 1)
     assert (ArchiveRefused.retryable, ArchiveTrouble.retryable, ArchiverBusy.retryable) == (False, True, True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=60), st.integers(1, 9))
+def test_a_search_ends_only_behind_many_young_windows(windows: list[tuple[int, int]], wanted: int) -> None:
+    search, due, young = Search(wanted=wanted), 0, 0
+    for each_due, each_young in windows:
+        due += each_due
+        young = 0 if each_due else young + (each_young > 0)
+        step = looked_at(search, Window(last=1, due=each_due, young=each_young, full=True))
+        if due >= wanted or (due and young >= YOUNG_WINDOWS):
+            assert step == Found()
+            return
+        if young >= YOUNG_WINDOWS:
+            assert step == NothingDue()
+            return
+        assert isinstance(step, Search)
+        search = step
+    end = looked_at(search, Window(last=None, due=0, young=0, full=False))
+    assert end == (Found() if due else NothingDue())
+
+
+def test_windows_of_waiting_rows_end_no_search() -> None:
+    search = Search(wanted=1)
+    for _ in range(YOUNG_WINDOWS * 3):
+        step = looked_at(search, Window(last=1, due=0, young=0, full=True))
+        assert isinstance(step, Search)
+        search = step
 
 
 def test_a_leader_pauses_between_runs() -> None:

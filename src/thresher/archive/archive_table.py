@@ -1,12 +1,12 @@
 """The archive as a table beside the outbox. A batch is one statement: a row is in one of the two tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from psycopg import errors
 
 from thresher.archive.problem import ArchiveRefused
-from thresher.archive.stamped_rows import StampedRows, due_values
+from thresher.archive.stamped_rows import DueRows, StampedRows
 from thresher.core.errors import PipelineProblem
 from thresher.db.names import quoted_name
 from thresher.db.postgres.cursor import OwnCursor
@@ -15,13 +15,15 @@ from thresher.db.statements import statement
 
 # What Postgres keeps of a name.
 _IDENTIFIER_BYTES = 63
+# Of pg_class: a table or a partitioned one, and one whose rows are in the write-ahead log.
+_TABLES, _LOGGED = frozenset("rp"), "p"
 
 
 class ArchiveTable:
     """`<outbox>_archive`. For one thread."""
 
     def __init__(self, rows: StampedRows) -> None:
-        """Create the table, if there is none. Raises `ArchiveRefused` if it has no place for every column."""
+        """Create the table, if there is none. Raises `ArchiveRefused` if it cannot keep every row for good."""
         self._rows, self._connection = rows, rows.connection
         outbox, self.name = rows.outbox, rows.outbox.companion("_archive")
         if len(f"{outbox.table}_archive".encode()) > _IDENTIFIER_BYTES:
@@ -32,22 +34,28 @@ class ArchiveTable:
                     OwnCursor(self._connection).execute(statement("archive_create", outbox))
         with explained():
             there = {each for (each,) in self._execute(statement("archive_columns"), [self.name]).fetchall()}
+        if reasons := ", ".join(self._reasons()):
+            raise ArchiveRefused(f"{self.name} does not keep rows for good: {reasons}; change it, or archive to files")
         if missing := [each for each in rows.columns if each not in there]:
             adding = ", ".join(f"ADD COLUMN {quoted_name(each)} {rows.columns[each]}" for each in missing)
             raise ArchiveRefused(f"{self.name} lacks columns of the outbox: ALTER TABLE {self.name} {adding}")
 
-    def move(
-        self, *, after: int | None, seconds: float, rows: int, middle: Callable[[], object] = lambda: None
-    ) -> tuple[int, int | None]:
+    def move(self, due: DueRows, middle: Callable[[], object] = lambda: None) -> tuple[int, int | None]:
         """Move a batch in one transaction; return how many rows, and the last one's id.
 
-        `middle` is called when all is done and nothing is durable.
+        Raises `ArchiveRefused`, and moves nothing, if the table has not taken every row. `middle` is called when all is
+        done and nothing is durable.
         """
         columns = ", ".join(quoted_name(each).replace("%", "%%") for each in self._rows.columns)
         query = statement("archive_move", self._rows.outbox, due=self._rows.due(), columns=columns)
         try:
             with explained(), self._connection.transaction():
-                moved = self._execute(query, due_values(after, seconds, rows)).fetchone()
+                gone, kept, last = self._execute(query, due.values).fetchone() or (0, 0, None)
+                if gone != kept:
+                    raise ArchiveRefused(
+                        f"{self.name} has taken {kept} of {gone} rows, and nothing was moved: a trigger leaves rows "
+                        "out, remove it or archive to files"
+                    )
                 middle()
         except PipelineProblem as error:
             if isinstance(error.__cause__, errors.UniqueViolation):
@@ -56,7 +64,19 @@ class ArchiveTable:
                     f"({error.__cause__.diag.message_detail}): look at both, and delete one; nothing was moved"
                 ) from error
             raise
-        return (0, None) if moved is None else (moved[0], moved[1])
+        return gone, last
+
+    def _reasons(self) -> Iterator[str]:
+        """Yield why rows in the table, or in one of its partitions, could be gone after a crash or never come in."""
+        with explained():
+            found = self._execute(statement("archive_kind"), {"table": self.name}).fetchall()
+        for name, kind, persistence, rules in found:
+            if kind not in _TABLES:
+                yield f"{name} is no table"
+            elif persistence != _LOGGED:
+                yield f"{name} is UNLOGGED or temporary"
+            elif rules:
+                yield f"{name} has rules"
 
     def _execute(self, query: Any, values: Any) -> OwnCursor:
         cursor = OwnCursor(self._connection)

@@ -3,17 +3,24 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from typing import Any
+
+import psycopg
 
 from thresher.archive.archive_table import ArchiveTable
-from thresher.archive.directory import ArchiveDirectory
+from thresher.archive.directory import ArchiveDirectory, open_directory
+from thresher.archive.due_search import Found, NothingDue, Search, looked_at
 from thresher.archive.manifests import Manifests
 from thresher.archive.run import Archived, ArchiveJob, ArchivePoint
-from thresher.archive.stamped_rows import StampedRows
-from thresher.archive.target import ToDirectory
+from thresher.archive.stamped_rows import DueRows, StampedRows
+from thresher.archive.superseded import remove_superseded
+from thresher.archive.target import Opening, ToDirectory
 from thresher.db.postgres.sessions import connect
 
-# Moves the next batch behind an id; returns the last row's id, or None where nothing was due.
-_MoveNext = Callable[[int | None], int | None]
+# Moves a batch of rows behind one id and up to another; returns the id behind which to go on.
+_MoveNext = Callable[[int | None, int], int]
+# The server notices in two minutes, not in two hours, that an archiver's machine has vanished, and frees its lock.
+_KEEPALIVES = "-c tcp_keepalives_idle=60 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=6"
 
 
 class Archiver:
@@ -29,32 +36,50 @@ class Archiver:
         told: Callable[[Archived], object] = lambda _done: None,
         reach: Callable[[ArchivePoint], object] = lambda _point: None,
     ) -> None:
-        """`rest` is called between batches with what the last one took, and `told` with what was done."""
+        """`rest` is called between batches, and between looks for one, with what the last took; `told` with what was
+        done."""
         self._job, self._application = job, application
         self._stop, self._rest, self._told, self._reach = stop, rest, told, reach
         self._done = Archived()
 
     def count(self) -> int:
         """Return how many rows would be moved. Nothing is changed."""
-        with closing(connect(self._job.dsn, self._application)) as connection:
+        with closing(self._connect()) as connection:
             return StampedRows(connection, self._job.outbox).count_due(self._job.older_than_seconds)
 
     def run(self) -> Archived:
         """Move all that is due, or until `stop`. Raises `ArchiverBusy` where another one runs."""
         with ExitStack() as closing_all:
-            connection = closing_all.enter_context(closing(connect(self._job.dsn, self._application)))
+            connection = closing_all.enter_context(closing(self._connect()))
             rows = StampedRows(connection, self._job.outbox)
             rows.lock()
             move_next = self._prepare(rows, closing_all)
             last: int | None = None
-            while not self._stop():
+            while (upto := self._look(rows, last)) is not None:
                 began = time.monotonic()
-                last = move_next(last)
-                if last is None:
-                    break
+                last = move_next(last, upto)
                 self._told(self._done)
                 self._rest(time.monotonic() - began)
         return self._done
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return connect(self._job.dsn, self._application, _KEEPALIVES)
+
+    def _look(self, rows: StampedRows, after: int | None) -> int | None:
+        """Return up to which id there are rows for a batch; None where nothing is due, or on `stop`."""
+        search, last = Search(wanted=self._job.batch_rows), after
+        while not self._stop():
+            began = time.monotonic()
+            window = rows.look(last, self._job.older_than_seconds)
+            last = last if window.last is None else window.last
+            match looked_at(search, window):
+                case Found():
+                    return last
+                case NothingDue():
+                    return None
+                case Search() as search:
+                    self._rest(time.monotonic() - began)
+        return None
 
     def _prepare(self, rows: StampedRows, closing_all: ExitStack) -> _MoveNext:
         """Make the archive usable, finish what was left, and return what moves a batch."""
@@ -62,21 +87,33 @@ class Archiver:
         if not isinstance(target, ToDirectory):
             table = ArchiveTable(rows)
             if manifests.exist():
-                self._finish_left(rows, manifests, None, closing_all)
-            return lambda after: self._move(table, after)
-        directory = ArchiveDirectory(target.path)
+                remove_superseded(manifests, None)
+                if manifests.unfinished():
+                    self._finish_left(rows, manifests, None, closing_all)
+            return lambda after, last: self._move(table, after, last)
         manifests.create()
+        directory = self._open(manifests, target)
+        remove_superseded(manifests, directory)
         file_next = self._finish_left(rows, manifests, directory, closing_all)
-        return lambda after: file_next(directory, after)
+        return lambda after, last: file_next(directory, after, last)
+
+    def _open(self, manifests: Manifests, target: ToDirectory) -> ArchiveDirectory:
+        recorded = manifests.directory_id(target.path)
+        directory = open_directory(target.path, recorded, self._job.opening)
+        if self._job.opening is Opening.ANEW and directory.id != recorded:
+            manifests.record(directory)
+        return directory
 
     def _finish_left(
         self, rows: StampedRows, manifests: Manifests, directory: ArchiveDirectory | None, closing_all: ExitStack
-    ) -> Callable[[ArchiveDirectory, int | None], int | None]:
+    ) -> Callable[[ArchiveDirectory, int | None, int], int]:
         # Only here: an archive in a table needs neither Arrow nor its driver.
         from thresher.archive.file_archive import FileArchive  # noqa: PLC0415
         from thresher.archive.row_reader import RowReader  # noqa: PLC0415
 
-        reader = closing_all.enter_context(closing(RowReader(self._job.dsn, f"{self._application}/r"[:63])))
+        reader = closing_all.enter_context(
+            closing(RowReader(self._job.dsn, f"{self._application}/r"[:63], _KEEPALIVES))
+        )
         files = FileArchive(
             self._job, manifests, list(rows.columns), directory, reader=reader, done=self._done, reach=self._reach
         )
@@ -84,14 +121,10 @@ class Archiver:
         self._told(self._done)
         return files.file_next
 
-    def _move(self, table: ArchiveTable, after: int | None) -> int | None:
-        rows, last = table.move(
-            after=after,
-            seconds=self._job.older_than_seconds,
-            rows=self._job.batch_rows,
-            middle=lambda: self._reach(ArchivePoint.REMOVING),
-        )
+    def _move(self, table: ArchiveTable, after: int | None, upto: int) -> int:
+        due = DueRows(after=after, last=upto, seconds=self._job.older_than_seconds, rows=self._job.batch_rows)
+        rows, last = table.move(due, lambda: self._reach(ArchivePoint.REMOVING))
         self._reach(ArchivePoint.REMOVED)
         self._done.rows += rows
         self._done.batches += rows > 0
-        return last
+        return last if last is not None and rows == due.rows else upto

@@ -2,21 +2,25 @@
 
 1. A hidden file has the directory's id. Manifests name it, so that a batch is never gone on with in another directory
    that has the same path: on another machine, or where nothing is mounted.
-2. A file is written under another name, flushed to the disk, and renamed; then the directory is flushed.
+2. A file is written under another name, flushed to the disk, and renamed; then the directory is flushed. A file that a
+   crash has left is flushed again, with its directory: nobody knows how far the dead one came.
 3. No name is used twice. A file that has its name is never written to again.
+4. A directory that is made is flushed in the one above it before it gets its id: whatever has an id is durable.
 """
 
 import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 from uuid import UUID
 
 from thresher.archive.batch import PART
+from thresher.archive.durable import flush_file, flush_parent, flush_path
 from thresher.archive.problem import ArchiverBusy, ArchiveRefused, ArchiveTrouble
+from thresher.archive.target import Opening
 
 _MARK = ".thresher-archive"
 # What somebody has to act on; anything else, such as a full disk, time may mend.
@@ -49,21 +53,50 @@ class ArchiveDirectory:
         try:
             with explained(part), part.open("xb") as file:
                 yield file
-                file.flush()
-                os.fsync(file.fileno())
+                flush_file(file)
         except BaseException:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
 
-    def name_it(self, name: str) -> None:
-        """Give a file that was flushed its name, for good. Raises `ArchiverBusy` where another archiver removed it."""
+    def name_it(self, name: str, middle: Callable[[], object] = lambda: None) -> None:
+        """Give a file that was flushed its name, for good. Raises `ArchiverBusy` where another archiver removed it.
+
+        `middle` is called when the file has its name, which may be gone after a power failure.
+        """
         with explained(self.path / name):
             try:
                 (self.path / f"{name}{PART}").rename(self.path / name)
             except FileNotFoundError as error:
                 raise ArchiverBusy(f"another archiver has removed {name}{PART}, to write its batch anew") from error
-            _flush(self.path)
+            middle()
+            flush_path(self.path)
+
+    def flush(self, name: str) -> None:
+        """Make a file durable that was found under its name. Raises `ArchiveTrouble` where that fails."""
+        with explained(self.path / name):
+            flush_path(self.path / name)
+            flush_path(self.path)
+
+
+def open_directory(path: Path, recorded: UUID | None, opening: Opening) -> ArchiveDirectory:
+    """Return the directory for new files. `recorded` is the id of the one at that path that was used last, if any was.
+
+    Raises `ArchiveRefused` where it is another one, as where nothing is mounted: files would go to the wrong disk.
+    """
+    found = id_of(path)
+    if recorded is not None and found != recorded and opening is not Opening.ANEW:
+        raise ArchiveRefused(
+            f"{path} is not the directory that rows were archived to before: {recorded} was its id, and it has "
+            f"{found or 'none'} now. Mount the right one; if it is lost, or another is meant, run 'thresher archive "
+            "--new-directory' once"
+        )
+    if opening is Opening.EXISTING and not path.is_dir():
+        raise ArchiveRefused(
+            f"{path} cannot be used for the archive: it is no directory, and a relay makes none. Mount it; for a first "
+            f"one, run 'mkdir' or 'thresher archive --to {path}'"
+        )
+    return ArchiveDirectory(path)
 
 
 def id_of(path: Path) -> UUID | None:
@@ -92,28 +125,20 @@ def _identity(path: Path) -> UUID:
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "it is not writable for this user")
         return known
+    flush_parent(path)
     made = uuid.uuid4()
     draft = path / f"{_MARK}-{made.hex}"
     try:
         with draft.open("x") as file:
             file.write(f"{made}\n")
-            file.flush()
-            os.fsync(file.fileno())
+            flush_file(file)
         # Unlike a rename, it does not replace the mark that another archiver has just made.
         with contextlib.suppress(FileExistsError):
             (path / _MARK).hardlink_to(draft)
     finally:
         draft.unlink(missing_ok=True)
-    _flush(path)
+    flush_path(path)
     found = id_of(path)
     if found is None:
         raise OSError(errno.EIO, f"its file {_MARK} cannot be read, or is damaged")
     return found
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -5,22 +5,24 @@
 3. In one transaction the manifest is locked, exactly its rows that are in the file are removed, and it is finished.
 
 A crash after 1 leaves a manifest: the next archiver writes the file anew, under another name. A crash after the rename
-leaves a complete file, which is read back: its rows are removed. After 3 nothing is left to do. An archiver that was
-stopped, and wakes up when another has taken its batch over, finds the manifest finished, or with another attempt: it
-removes nothing, and its file is removed by the next run.
+leaves a complete file, which is read back and flushed again, with its directory: then its rows are removed. After 3
+nothing is left to do. An archiver that was stopped, and wakes up when another has taken its batch over, finds the
+manifest finished, or with another attempt: it removes nothing, and its file is removed by the next run.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from thresher.archive.batch import Batch, BatchFiles, FileContent, Forget, Remove, Write, next_step
-from thresher.archive.directory import ArchiveDirectory, id_of
+from thresher.archive.batch import Batch, FileContent, Forget, Remove, Write, next_step
+from thresher.archive.directory import ArchiveDirectory
 from thresher.archive.manifests import Changed, Manifests, Removed
 from thresher.archive.parquet import read_content, write_rows
 from thresher.archive.problem import ArchiveRefused
 from thresher.archive.row_reader import RowReader
 from thresher.archive.run import Archived, ArchiveJob, ArchivePoint
+from thresher.archive.stamped_rows import DueRows
+from thresher.archive.superseded import directory_of
 
 logger = logging.getLogger(__name__)
 
@@ -43,26 +45,23 @@ class FileArchive:
         self._job, self._manifests, self._columns, self._given = job, manifests, columns, given
         self._reader, self._done, self._reach = reader, done, reach
 
-    def file_next(self, directory: ArchiveDirectory, after: int | None) -> int | None:
-        """Move a batch to a file; return the last row's id, or None where nothing was due."""
-        job = self._job
-        batch = self._manifests.begin(directory, after=after, seconds=job.older_than_seconds, rows=job.batch_rows)
+    def file_next(self, directory: ArchiveDirectory, after: int | None, last: int) -> int:
+        """Move a batch to a file, of rows behind one id and up to another; return the id behind which to go on."""
+        due = DueRows(after=after, last=last, seconds=self._job.older_than_seconds, rows=self._job.batch_rows)
+        batch = self._manifests.begin(directory, due)
         if batch is None:
-            return None
+            return last
         self._reach(ArchivePoint.BEGUN)
         self._complete(directory, batch, fresh=True)
-        return max(batch.rows)
+        return max(batch.rows) if len(batch.rows) == due.rows else last
 
     def finish_left(self, stop: Callable[[], bool]) -> None:
-        """Finish the batches that a crash has left, and remove files of attempts that others have superseded."""
-        for files in self._manifests.superseded():
-            if (place := self._directory_of(files)) is not None:
-                place.remove(files.superseded)
+        """Finish the batches that a crash has left."""
         for left in self._manifests.unfinished():
             batch = None if stop() else self._manifests.read(left)
             if batch is None:
                 continue
-            place = self._directory_of(batch.files)
+            place = directory_of(batch.files, self._given)
             if place is None:
                 raise self._elsewhere(batch)
             logger.info("the batch %s of the archive was left unfinished, and is finished now", left)
@@ -70,7 +69,7 @@ class FileArchive:
 
     def _complete(self, directory: ArchiveDirectory, batch: Batch, *, fresh: bool) -> None:
         """Take a batch to its end. Not `fresh`: attempts before may have left anything, and may be going on."""
-        found = None if fresh else read_content(directory.path / batch.files.name)
+        found = None if fresh else self._found(directory, batch)
         while True:
             match next_step(batch, found):
                 case Forget():
@@ -89,12 +88,19 @@ class FileArchive:
                     self._note(directory, batch, outcome, absent)
                     return
 
+    def _found(self, directory: ArchiveDirectory, batch: Batch) -> FileContent | None:
+        """Return what the file of a batch has, durably. Whoever has written it may have died before its name was."""
+        found = read_content(directory.path / batch.files.name)
+        if found is not None:
+            directory.flush(batch.files.name)
+        return found
+
     def _write(self, directory: ArchiveDirectory, batch: Batch) -> FileContent:
         name = batch.files.name
         with directory.unfinished(name) as file, closing(self._reader.read(self._manifests.rows_query(batch))) as rows:
             written = write_rows(file, batch, self._columns, rows, lambda: self._reach(ArchivePoint.WRITING))
         self._reach(ArchivePoint.WRITTEN)
-        directory.name_it(name)
+        directory.name_it(name, lambda: self._reach(ArchivePoint.RENAMED))
         self._reach(ArchivePoint.NAMED)
         return written
 
@@ -125,12 +131,6 @@ class FileArchive:
                 batch.files.name,
                 len(absent),
             )
-
-    def _directory_of(self, files: BatchFiles) -> ArchiveDirectory | None:
-        """Return the directory of a batch: the one that was given, wherever it is now, or the one at its old path."""
-        if self._given is not None and self._given.id == files.directory_id:
-            return self._given
-        return ArchiveDirectory(files.directory) if id_of(files.directory) == files.directory_id else None
 
     def _elsewhere(self, left: Batch) -> ArchiveRefused:
         batch, directory = left.files.batch, left.files.directory

@@ -15,7 +15,7 @@ import psycopg
 from thresher.archive.batch import Batch, BatchFiles, stem_of
 from thresher.archive.directory import ArchiveDirectory
 from thresher.archive.problem import ArchiverBusy
-from thresher.archive.stamped_rows import StampedRows, due_values
+from thresher.archive.stamped_rows import DueRows, StampedRows
 from thresher.db.names import TableName, quoted_name
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.sessions import exists, explained, only_one
@@ -62,15 +62,20 @@ class Manifests:
         """Whether there is a table of manifests."""
         return exists(self._connection, self.table.quoted())
 
-    def begin(self, directory: ArchiveDirectory, *, after: int | None, seconds: float, rows: int) -> Batch | None:
+    def directory_id(self, path: Path) -> UUID | None:
+        """Return the id of the directory at a path that was used last, by any outbox; None where none was."""
+        with explained():
+            row = self._execute("archive_directory", [str(path)]).fetchone()
+        return None if row is None else row[0]
+
+    def record(self, directory: ArchiveDirectory) -> None:
+        """Say, durably, that this directory is the one at its path from now on: by a batch without rows."""
+        with explained():
+            self._execute("archive_record", self._place(directory))
+
+    def begin(self, directory: ArchiveDirectory, due: DueRows) -> Batch | None:
         """Write the manifest of the next batch, durably; None where nothing is due."""
-        values = {
-            **due_values(after, seconds, rows),
-            "outbox": self._outbox.quoted(),
-            "directory": str(directory.path),
-            "directory_id": directory.id,
-            "stem": stem_of(self._outbox),
-        }
+        values = {**due.values, **self._place(directory)}
         with explained():
             row = self._execute("archive_begin", values, due=self._rows.due()).fetchone()
         return None if row is None else self.read(row[0])
@@ -89,12 +94,12 @@ class Manifests:
         *files, ids, times = row
         return Batch(files=_files(batch, *files), rows=dict(zip(ids, times, strict=True)))
 
-    def superseded(self) -> Iterator[BatchFiles]:
-        """Yield the batches of which earlier attempts may have left files."""
+    def superseded(self) -> Iterator[tuple[BatchFiles, bool]]:
+        """Yield the batches of which earlier attempts may have left files, and whether they are finished."""
         with explained():
             rows = self._execute("archive_superseded", [self._outbox.quoted()]).fetchall()
-        for row in rows:
-            yield _files(*row)
+        for *files, finished in rows:
+            yield _files(*files), finished
 
     def remove(
         self, batch: Batch, absent: tuple[int, ...], middle: Callable[[], object] = lambda: None
@@ -140,6 +145,14 @@ class Manifests:
         query = self._statement("archive_rows", expressions=expressions)
         with explained():
             return psycopg.ClientCursor(self._connection).mogrify(query, _identity(batch))
+
+    def _place(self, directory: ArchiveDirectory) -> dict[str, Any]:
+        return {
+            "outbox": self._outbox.quoted(),
+            "directory": str(directory.path),
+            "directory_id": directory.id,
+            "stem": stem_of(self._outbox),
+        }
 
     def _hold(self, batch: Batch) -> None:
         if self._execute("archive_hold", _identity(batch)).fetchone() is None:

@@ -13,8 +13,9 @@ from thresher.db.postgres.sessions import explain, session
 class RowReader:
     """Connects when it is first asked for something, and stays connected. For one thread."""
 
-    def __init__(self, dsn: str, application: str) -> None:
-        self._session = session(dsn, application)
+    def __init__(self, dsn: str, application: str, options: str = "") -> None:
+        """`options` are further ones of the server, for the session."""
+        self._session = session(dsn, application, options)
         self._connection: Any = None
 
     def read(self, query: str) -> Generator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass, field
 
-from thresher.archive.target import Target
+from thresher.archive.target import Opening, Target
 from thresher.db.names import TableName
 
 
@@ -13,6 +13,7 @@ class ArchivePoint(enum.StrEnum):
     BEGUN = "begun"
     WRITING = "writing"
     WRITTEN = "written"
+    RENAMED = "renamed"
     NAMED = "named"
     REMOVING = "removing"
     REMOVED = "removed"
@@ -27,6 +28,7 @@ class ArchiveJob:
     target: Target
     older_than_seconds: float
     batch_rows: int = 10_000
+    opening: Opening = Opening.MADE
 
 
 @dataclass(slots=True, kw_only=True)

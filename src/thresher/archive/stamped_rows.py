@@ -5,10 +5,13 @@ ends, and no clock is needed. Safety does not rest on it: a row moves in one sta
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
+from thresher.archive import due_search
+from thresher.archive.due_search import Window
 from thresher.archive.problem import ArchiverBusy, ArchiveRefused
 from thresher.db.names import TableName
 from thresher.db.postgres.catalog import read_relation
@@ -19,6 +22,21 @@ from thresher.db.statements import statement
 from thresher.outbox.schema import check_relation
 
 _LEAST_ID = -(2**63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueRows:
+    """Rows for a batch: so many at most, behind one id and up to another, that were stamped longer ago than that."""
+
+    after: int | None
+    last: int
+    seconds: float
+    rows: int
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of the statement that finds them."""
+        return {"after": _behind(self.after), "last": self.last, "seconds": self.seconds, "rows": self.rows}
 
 
 class StampedRows:
@@ -53,11 +71,20 @@ class StampedRows:
             row = OwnCursor(self.connection).execute(query, {"seconds": seconds}).fetchone()
         return 0 if row is None else int(row[0])
 
+    def look(self, after: int | None, seconds: float) -> Window:
+        """Look at the next rows behind an id. The statement is short: it holds back no vacuum."""
+        rows = due_search.WINDOW_ROWS
+        query = statement("archive_window", self.outbox)
+        values = {"after": _behind(after), "seconds": seconds, "rows": rows}
+        with explained():
+            row = OwnCursor(self.connection).execute(query, values).fetchone()
+        seen, last, due, young = row or (0, None, 0, 0)
+        return Window(last=last, due=due, young=young, full=seen == rows)
+
     def due(self) -> str:
         """Return the statement that finds the next rows that are due, as a part of others."""
         return statement("archive_due", self.outbox).rstrip()
 
 
-def due_values(after: int | None, seconds: float, rows: int) -> dict[str, Any]:
-    """Return the values of that statement: behind which id, since when, and how many at most."""
-    return {"after": _LEAST_ID if after is None else after, "seconds": seconds, "rows": rows}
+def _behind(after: int | None) -> int:
+    return _LEAST_ID if after is None else after

@@ -29,6 +29,15 @@ class ToDirectory:
 Target = _Table | ToDirectory
 
 
+class Opening(enum.Enum):
+    """How a directory is come by: it has to be there; or it is made, unless rows were archived to that path before; or
+    it takes the place of another, which was there before."""
+
+    EXISTING = "existing"
+    MADE = "made"
+    ANEW = "anew"
+
+
 def target_of(text: str, *, base: Path | None = None) -> Target:
     """Return what a configuration or a command names; without a base, a path has to be absolute."""
     if text == TABLE:

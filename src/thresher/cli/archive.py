@@ -10,7 +10,7 @@ import typer
 
 from thresher.archive.archiver import Archiver
 from thresher.archive.run import Archived, ArchiveJob
-from thresher.archive.target import MOST_SECONDS, TO_TABLE, Target, target_of
+from thresher.archive.target import MOST_SECONDS, TO_TABLE, Opening, Target, target_of
 from thresher.cli.options import DataSource, named_dsn, resolve_dsn, table_name
 from thresher.cli.output import AsJson, emit_json, hide, note, out, working
 from thresher.core.errors import InvalidInput
@@ -48,6 +48,9 @@ def archive(
     batch_rows: Annotated[
         int, typer.Option(help="Rows that are moved in one transaction, and are in one file.", min=1, max=1_000_000)
     ] = 10_000,
+    new_directory: Annotated[
+        bool, typer.Option("--new-directory", help="Another directory is at the path now, in place of a lost one.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option(help="Count the rows, and move none.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -69,7 +72,10 @@ def archive(
         batch_rows=batch_rows,
         older_than_seconds=job.older_than_seconds if older_than is None else older_than,
         target=job.target if to is None else target_of(to, base=Path.cwd()),
+        opening=Opening.ANEW if new_directory else Opening.MADE,
     )
+    if new_directory and job.target is TO_TABLE:
+        raise InvalidInput("--new-directory needs a directory: name it with --to")
     if dry_run:
         _tell_count(Archiver(job).count(), job, as_json)
     else:
@@ -79,12 +85,12 @@ def archive(
 def _run(job: ArchiveJob, as_json: bool) -> None:
     stopped: list[bool] = []
     began = time.monotonic()
-    total = Archiver(job).count()
-    with stopped_by_signals(lambda: stopped.append(True)), working("archiving", total) as progress:
+    # No total: to count what is due is to look at the whole table.
+    with stopped_by_signals(lambda: stopped.append(True)), working("archiving", None) as progress:
 
         def told(done: Archived) -> None:
             rate = f"{done.rows / max(0.001, time.monotonic() - began):,.0f}"
-            progress.update(progress.task_ids[0], completed=done.rows, total=max(total, done.rows), rate=rate)
+            progress.update(progress.task_ids[0], completed=done.rows, rate=rate)
 
         done = Archiver(job, stop=lambda: bool(stopped), told=told).run()
     where = _where(job.target, job)

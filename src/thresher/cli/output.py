@@ -112,8 +112,8 @@ def fetching() -> Iterator[FetchProgress]:
 
 
 @contextlib.contextmanager
-def working(what: str, total: int) -> Iterator[Progress]:
-    """Show a bar with a rate; the caller updates task 0 with `completed` and `rate`."""
+def working(what: str, total: int | None) -> Iterator[Progress]:
+    """Show a bar with a rate; without a total it only moves; the caller updates task 0 with `completed` and `rate`."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

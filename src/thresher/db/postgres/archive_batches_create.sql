@@ -20,3 +20,4 @@ CREATE TABLE {table} (
 );
 CREATE INDEX ON {table} (outbox) WHERE finish_time IS NULL;
 CREATE INDEX ON {table} (outbox) WHERE attempt > 1;
+CREATE INDEX ON {table} (directory, begin_time);

@@ -1,8 +1,8 @@
--- Rows that were stamped long enough ago, by the database's clock. Index: the primary key, so that a batch ends where it is
--- full; a row that waits has no dispatched time, and is never among them.
+-- Rows that were stamped long enough ago, by the database's clock. Index: the primary key, between two ids; a row that waits
+-- has no dispatched time, and is never among them.
 SELECT o.id, o.create_time, o.xmin::text::bigint AS version
   FROM {table} o
- WHERE o.id > %(after)s
+ WHERE o.id > %(after)s AND o.id <= %(last)s
    AND o.dispatched_time < pg_catalog.now() - pg_catalog.make_interval(secs => %(seconds)s)
  ORDER BY o.id
  LIMIT %(rows)s

@@ -57,10 +57,10 @@ def session(dsn: str, application: str, more: str = "", *, statement_seconds: fl
     return conninfo.make_conninfo(dsn, application_name=application, options=options, **network)
 
 
-def connect(dsn: str, application: str) -> psycopg.Connection[Any]:
-    """Connect, in autocommit. Raises `DatabaseRefused` or `DatabaseLost`."""
+def connect(dsn: str, application: str, more: str = "") -> psycopg.Connection[Any]:
+    """Connect, in autocommit; `more` are further options of the server. Raises `DatabaseRefused` or `DatabaseLost`."""
     with explained():
-        return psycopg.connect(session(dsn, application), autocommit=True)
+        return psycopg.connect(session(dsn, application, more), autocommit=True)
 
 
 def connect_within(seconds: float) -> Callable[[str, str], psycopg.Connection[Any]]:

@@ -25,4 +25,4 @@ class SideWork(Protocol):
 
     @property
     def success_age_seconds(self) -> float | None:
-        """Seconds since a run last succeeded; None before the first."""
+        """Seconds since a run last succeeded, or since the term began; None while the relay does not lead."""

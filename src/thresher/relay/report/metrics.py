@@ -91,7 +91,9 @@ _HELD = _gauge(
 )
 _ARCHIVED = _counter("archived_records", "Rows that were moved to the archive.")
 _ARCHIVE_FAILURES = _counter("archive_failures", "Runs of the archive that failed.")
-_ARCHIVE_AGE = _gauge("archive_success_age_seconds", "Seconds since a run of the archive last succeeded.")
+_ARCHIVE_AGE = _gauge(
+    "archive_success_age_seconds", "Seconds since a run of the archive last succeeded, or since the relay leads."
+)
 # Shown by relays that archive.
 ARCHIVE_FAMILIES: tuple[Family, ...] = (_ARCHIVED, _ARCHIVE_FAILURES, _ARCHIVE_AGE)
 # Shown by relays that lock topics.

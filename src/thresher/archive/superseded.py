@@ -1,0 +1,34 @@
+"""Files of attempts that others have superseded: which directory they are in, and their removal. Needs no Arrow."""
+
+import logging
+from pathlib import Path
+
+from thresher.archive.batch import BatchFiles
+from thresher.archive.directory import ArchiveDirectory, id_of
+from thresher.archive.manifests import Manifests
+from thresher.archive.problem import ArchiveRefused, ArchiveTrouble
+
+logger = logging.getLogger(__name__)
+
+
+def directory_of(files: BatchFiles, given: ArchiveDirectory | None) -> ArchiveDirectory | None:
+    """Return the directory of a batch: the one that was given, wherever it is now, or the one at its old path."""
+    if given is not None and given.id == files.directory_id:
+        return given
+    return ArchiveDirectory(files.directory) if id_of(files.directory) == files.directory_id else None
+
+
+def remove_superseded(manifests: Manifests, given: ArchiveDirectory | None) -> None:
+    """Remove files of superseded attempts. Of finished batches, those in a directory that is read-only by now stay."""
+    skipped: set[Path] = set()
+    for files, finished in manifests.superseded():
+        if finished and files.directory in skipped:
+            continue
+        try:
+            if (place := directory_of(files, given)) is not None:
+                place.remove(files.superseded)
+        except (ArchiveRefused, ArchiveTrouble) as error:
+            if not finished:
+                raise
+            skipped.add(files.directory)
+            logger.warning("files of superseded attempts, if there are any, stay in %s: %s", files.directory, error)

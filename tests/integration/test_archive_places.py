@@ -1,0 +1,285 @@
+"""Where rows go: to files that are durable before rows leave, to the right directory, to a table that lasts."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.archive.outbox_place import DUE, WAITING, YOUNG, OutboxPlace
+from tests.processes import PYTHON_PATH, eventually
+from thresher.archive import due_search
+from thresher.archive.archiver import Archiver
+from thresher.archive.directory import id_of
+from thresher.archive.problem import ArchiveRefused, ArchiveTrouble
+from thresher.archive.run import ArchivePoint
+from thresher.archive.target import Opening, ToDirectory
+from thresher.db.postgres.sessions import connect
+
+ALL = Counter(range(1, DUE + YOUNG + WAITING + 1))
+
+
+@pytest.fixture
+def place(dsn: str, tmp_path: Path) -> OutboxPlace:
+    return OutboxPlace(dsn, tmp_path / "archive")
+
+
+@pytest.fixture
+def events(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is flushed to the disk, by kind, in order; points can be added."""
+    found: list[str] = []
+    kinds = {str(place.directory): "directory", str(place.directory.parent): "parent"}
+    flush = os.fsync
+
+    def record(handle: int) -> None:
+        path = Path(f"/proc/self/fd/{handle}").readlink()
+        found.append(kinds.get(str(path), path.suffix or "mark"))
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", record)
+    return found
+
+
+def cut_off(place: OutboxPlace, point: ArchivePoint) -> None:
+    """Run an archiver that ends at a point, as if it had been killed."""
+
+    def end(reached: ArchivePoint) -> None:
+        if reached is point:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        place.archiver("files", reach=end).run()
+
+
+def tried_twice(place: OutboxPlace) -> Path:
+    """Archive a batch whose file was written anew; return the name that its first file had."""
+    changed: list[ArchivePoint] = []
+
+    def change(point: ArchivePoint) -> None:
+        if point is ArchivePoint.NAMED and not changed:
+            changed.append(point)
+            place.sql("UPDATE outbox SET dispatched_time = NULL WHERE id = 2")
+
+    place.archiver("files", reach=change).run()
+    (path,) = place.files
+    assert path.name.endswith("-2.parquet")
+    return path.with_name(path.name.replace("-2.parquet", "-1.parquet"))
+
+
+def test_a_file_is_durable_before_its_rows_are_removed(place: OutboxPlace, events: list[str]) -> None:
+    place.fill(due=5)
+    place.archiver("files", reach=events.append).run()
+    assert events == [
+        "parent", "mark", "directory", "begun", "writing", ".part", "written", "renamed", "directory", "named",
+        "removing", "removed",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("point", [ArchivePoint.RENAMED, ArchivePoint.NAMED, ArchivePoint.REMOVING])
+def test_a_file_that_a_crash_left_is_flushed_again(place: OutboxPlace, events: list[str], point: ArchivePoint) -> None:
+    place.fill(due=5)
+    cut_off(place, point)
+    events.clear()
+    place.archiver("files", reach=events.append).run()
+    assert events == [".parquet", "directory", "removing", "removed"]
+    assert len(place.ids()) == YOUNG + WAITING
+
+
+def test_a_flush_that_fails_keeps_the_rows(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.fill(due=5)
+    cut_off(place, ArchivePoint.RENAMED)
+
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(ArchiveTrouble, match="Input/output error"):
+        place.archiver("files").run()
+    assert len(place.ids()) == 5 + YOUNG + WAITING
+
+
+@pytest.mark.parametrize("mount_point_stays", [True, False])
+def test_rows_do_not_go_where_nothing_is_mounted(place: OutboxPlace, mount_point_stays: bool) -> None:
+    place.fill()
+    assert place.archiver("files").run().rows == DUE
+    away = place.directory.rename(place.directory.with_name("away"))
+    if mount_point_stays:
+        place.directory.mkdir()
+    place.sql("UPDATE outbox SET dispatched_time = now() - interval '2 hours' WHERE dispatched_time IS NOT NULL")
+    for opening in (Opening.MADE, Opening.EXISTING):
+        with pytest.raises(ArchiveRefused, match=r"not the directory.*Mount the right one.*--new-directory"):
+            Archiver(replace(place.job("files"), opening=opening)).run()
+    assert id_of(place.directory) is None
+    assert place.directory.exists() == mount_point_stays
+    assert len(place.ids()) == YOUNG + WAITING
+    if mount_point_stays:
+        place.directory.rmdir()
+    away.rename(place.directory)
+    assert place.archiver("files").run().rows == YOUNG
+
+
+def test_a_new_directory_takes_the_place_of_a_lost_one(place: OutboxPlace) -> None:
+    place.fill()
+    place.archiver("files").run()
+    place.directory.rename(place.directory.with_name("lost"))
+    # Nothing is due: it is recorded all the same.
+    assert Archiver(replace(place.job("files"), opening=Opening.ANEW)).run().rows == 0
+    place.sql("UPDATE outbox SET dispatched_time = now() - interval '2 hours' WHERE dispatched_time IS NOT NULL")
+    assert place.archiver("files").run().rows == YOUNG
+    assert len(place.archived_ids("files")) == YOUNG
+
+
+def test_another_outbox_knows_the_directory_too(place: OutboxPlace, dsn: str) -> None:
+    place.fill()
+    place.archiver("files").run()
+    place.directory.rename(place.directory.with_name("away"))
+    other = OutboxPlace(dsn, place.directory, table="other")
+    with pytest.raises(ArchiveRefused, match="not the directory"):
+        other.archiver("files").run()
+
+
+def test_an_old_directory_that_refuses_stops_nothing(
+    place: OutboxPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.fill(due=5, young=0, waiting=0)
+    # Cannot be unlinked, whoever tries: as in a directory that is read-only.
+    tried_twice(place).mkdir()
+    place.sql("UPDATE outbox SET dispatched_time = now() - interval '2 hours'")
+    assert place.archiver(ToDirectory(tmp_path / "new")).run().rows == 1
+    assert "stay in" in caplog.text
+
+
+def test_an_unfinished_batch_whose_directory_refuses_is_told(place: OutboxPlace) -> None:
+    place.fill(due=5)
+    cut_off(place, ArchivePoint.BEGUN)
+    cut_off(place, ArchivePoint.NAMED)
+    (left,) = place.directory.glob("*-2.parquet")
+    left.with_name(left.name.replace("-2.parquet", "-1.parquet")).mkdir()
+    with pytest.raises((ArchiveRefused, ArchiveTrouble), match="cannot be used for the archive"):
+        place.archiver("table").run()
+    assert len(place.ids()) == 5 + YOUNG + WAITING
+
+
+def test_a_table_needs_no_arrow_once_files_are_finished(place: OutboxPlace) -> None:
+    place.fill(due=5, young=0, waiting=0)
+    tried_twice(place)
+    place.sql("UPDATE outbox SET dispatched_time = now() - interval '2 hours'")
+    program = (
+        "import sys; sys.modules['pyarrow'] = sys.modules['adbc_driver_manager'] = None;"
+        "from thresher.cli.app import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "archive", "--older-than", "3600", "--to", "table"],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH, "THRESHER_DS": place.dsn},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert place.ids() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TRIGGER t BEFORE INSERT ON outbox_archive FOR EACH ROW WHEN (new.id % 2 = 0) EXECUTE PROCEDURE skip()",
+        "CREATE RULE r AS ON INSERT TO outbox_archive WHERE new.id % 2 = 0 DO INSTEAD NOTHING",
+        "ALTER TABLE outbox_archive SET UNLOGGED",
+    ],
+)
+def test_a_table_that_loses_rows_is_refused(place: OutboxPlace, change: str) -> None:
+    place.archiver("table").run()
+    place.sql("CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    place.sql(change)
+    place.fill()
+    with pytest.raises(ArchiveRefused, match=r"has taken . of 10 rows|has rules|is UNLOGGED"):
+        place.archiver("table").run()
+    assert place.everything("table") == ALL
+    assert len(place.ids()) == sum(ALL.values())
+
+
+def test_a_partitioned_table_is_looked_at_with_its_partitions(place: OutboxPlace) -> None:
+    place.archiver("table").run()
+    place.sql("ALTER TABLE outbox_archive RENAME TO model")
+    place.sql("CREATE TABLE outbox_archive (LIKE model INCLUDING DEFAULTS) PARTITION BY RANGE (id)")
+    place.sql("CREATE TABLE low PARTITION OF outbox_archive FOR VALUES FROM (0) TO (10)")
+    place.sql("CREATE UNLOGGED TABLE high PARTITION OF outbox_archive FOR VALUES FROM (10) TO (1000)")
+    place.fill()
+    with pytest.raises(ArchiveRefused, match="high is UNLOGGED"):
+        place.archiver("table").run()
+    place.sql("ALTER TABLE high SET LOGGED")
+    assert place.archiver("table").run().rows == DUE
+
+
+def stamp(place: OutboxPlace, rows: int, ago: str) -> None:
+    place.sql(
+        "INSERT INTO outbox (kafka_topic, dispatched_time) "
+        f"SELECT 't', now() - interval '{ago}' FROM generate_series(1, {rows})"
+    )
+
+
+def read_rows(place: OutboxPlace) -> int:
+    """How many rows statements have read, by index or not."""
+    (found,) = place.sql("SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'outbox'")
+    return int(found[0])
+
+
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due_search, "WINDOW_ROWS", 10)
+    monkeypatch.setattr(due_search, "YOUNG_WINDOWS", 3)
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_a_run_looks_at_few_young_rows(place: OutboxPlace) -> None:
+    stamp(place, 25, "2 hours")
+    stamp(place, 2000, "1 minute")
+    place.sql("VACUUM ANALYZE outbox")
+    before = read_rows(place)
+    assert place.archiver("table").run().rows == 25
+    # Its session tells when it ends.
+    eventually(lambda: read_rows(place) > before, 30)
+    assert read_rows(place) - before < 500
+
+
+@pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("target", ["table", "files"])
+def test_rows_behind_waiting_and_some_young_ones_move(place: OutboxPlace, target: str) -> None:
+    place.sql("INSERT INTO outbox (kafka_topic) SELECT 't' FROM generate_series(1, 100)")
+    stamp(place, 25, "1 minute")
+    stamp(place, 5, "2 hours")
+    place.sql("INSERT INTO outbox (id, kafka_topic) VALUES (100000, 't')")
+    stamp(place, 25, "2 hours")
+    done = place.archiver(target).run()
+    assert (done.rows, done.batches) == (30, 3)
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_looking_stops_when_it_is_told_to(place: OutboxPlace) -> None:
+    place.sql("INSERT INTO outbox (kafka_topic) SELECT 't' FROM generate_series(1, 100)")
+    looks: list[float] = []
+    place.archiver("table", stop=lambda: len(looks) == 2, rest=looks.append).run()
+    assert len(looks) == 2
+
+
+def test_the_server_notices_that_an_archiver_vanished(place: OutboxPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.fill()
+    made: list[psycopg.Connection[Any]] = []
+    dsn = psycopg.conninfo.make_conninfo(place.dsn, host="127.0.0.1")
+
+    def keep(_: str, *more: str) -> psycopg.Connection[Any]:
+        made.append(connect(dsn, *more))
+        return made[-1]
+
+    shown: list[Any] = []
+
+    def ask(point: ArchivePoint) -> None:
+        if point is ArchivePoint.REMOVED:
+            shown.append(made[0].execute("SHOW tcp_keepalives_idle").fetchone())
+
+    monkeypatch.setattr("thresher.archive.archiver.connect", keep)
+    place.archiver("table", reach=ask).run()
+    assert set(shown) == {("60",)}
