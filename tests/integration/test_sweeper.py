@@ -38,7 +38,7 @@ from thresher.spark.bell import Bell
 from thresher.spark.worker.shard import Figures, Shard
 
 ROWS, THREADS = 3_000, 6
-IN_FLIGHT, MOST_RESTARTS = 100, 5
+IN_FLIGHT, MOST_RESTARTS = 100, 10
 MINE = uuid.UUID(int=1)
 SWEEPS: dict[str, Any] = {
     "dispatch": Dispatch.IMMEDIATE,
@@ -219,7 +219,7 @@ def test_a_dead_row_that_is_gone_is_a_fault(place: Place) -> None:
     with ExitStack() as resources:
         settles = Settles(place, taken_over(place.settings(**SWEEPS)), resources, MINE)
         place.sql("DELETE FROM outbox WHERE id = %s", rows[1][0])
-        with pytest.raises(DatabaseLost, match="^1 of 4 rows were gone"):
+        with pytest.raises(DatabaseLost, match=r"^1 of 4 rows were gone"):
             settles.settle(fates)
 
 

@@ -1,7 +1,8 @@
 """Sends stored messages at once, after the application's commit, and stamps them: a sweeper sends what is left.
 
-1. **Lock** the receipts' rows, over a connection of the dispatcher's own: only rows that are committed, unstamped and
-   in nobody's hands. Before the commit and after a rollback there are none. A crash here frees the rows.
+1. **Lock** the receipts' rows, over a connection of the dispatcher's own, unless the relay is no sweeper: only rows
+   that are committed, unstamped and in nobody's hands. Before the commit and after a rollback there are none. A crash
+   here frees the rows.
 2. **Send** them by one idempotent producer, all acks, in the order in which they were stashed, and wait for answers. A
    crash here may leave rows in Kafka without a stamp: the sweeper sends them again.
 3. **Stamp** those that were acked, in one statement, and commit, which frees the rows. A crash before the commit is as
