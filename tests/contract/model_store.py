@@ -210,6 +210,9 @@ class ModelSession:
             if session is not self and session.application.startswith(starting):
                 session.ended |= not session.application.startswith(but)
 
+    def await_dispatchers(self) -> None:
+        """There is none in the model."""
+
     def lock_holders(self, application: str) -> Sequence[LockHolder]:  # noqa: ARG002
         # Its calls are done one after another: nobody waits.
         return ()
@@ -244,9 +247,9 @@ class ModelSession:
         if left := self._tables.left(list(zip(ids, create_times, strict=True)), mark):
             raise DatabaseRefused(f"{len(left)} rows were sent and could not be removed")
 
-    def stamped(self, ids: Sequence[int], create_times: Sequence[int]) -> int:  # noqa: ARG002
+    def settled(self, ids: Sequence[int], create_times: Sequence[int]) -> int:
         # Rows that were sent are not there any more.
-        return 0
+        return sum(version in self._tables.dead for version in zip(ids, create_times, strict=True))
 
 
 class ModelControl:

@@ -3,7 +3,6 @@
 import os
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -13,59 +12,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.committed_records import committed_records
+from tests.relay.dispatched import AWAY, MANY, Place
 from thresher.core.errors import InvalidInput
-from thresher.db import TableName, statement
+from thresher.db import TableName
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
-from thresher.kafka.assigned_reader import ConsumerRecord
-from thresher.outbox import Message, Outbox, Receipt, create_schema
+from thresher.outbox import Message, Outbox, Receipt
 from thresher.publisher import Cleared, Dispatcher, DispatchRefused
-
-MANY = 1_200
-NAME = TableName(table="outbox")
-AWAY = {"bootstrap.servers": "127.0.0.1:1"}
-
-
-class Place:
-    """An outbox, a topic, and a dispatcher between the two."""
-
-    def __init__(self, stack: Stack, dsn: str) -> None:
-        self.dsn = dsn
-        self.topic = f"dispatch-{uuid.uuid4().hex[:8]}"
-        self.kafka = {"bootstrap.servers": stack.kafka.bootstrap}
-        Admin.of(self.kafka).create_topic(self.topic, partitions=3)
-        self.outbox = Outbox()
-        with psycopg.connect(dsn) as connection:
-            create_schema(connection, NAME)
-
-    def connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(self.dsn)
-
-    def dispatcher(self, **changes: Any) -> Dispatcher:
-        return Dispatcher(self.connect, changes.pop("kafka", self.kafka), **changes)
-
-    def message(self, number: int, **more: Any) -> Message:
-        return Message(topic=self.topic, **{"key": f"k{number % 7}", "value": str(number), **more})
-
-    def stash(self, numbers: range = range(1), **more: Any) -> list[Receipt]:
-        with self.connect() as connection:
-            messages = [self.message(number, **more) for number in numbers]
-            return self.outbox.stash_many(connection, messages, receipts=True)
-
-    def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            cursor = connection.execute(query.encode(), values or None)
-            return cursor.fetchall() if cursor.description else []
-
-    def pending(self) -> int:
-        return int(self.sql("SELECT count(*) FROM outbox WHERE dispatched_time IS NULL")[0][0])
-
-    def records(self) -> list[ConsumerRecord]:
-        return committed_records(self.topic, self.kafka)
-
-    def numbers(self) -> Counter[int]:
-        return Counter(int(record.value or b"") for record in self.records())
 
 
 @pytest.fixture
@@ -154,7 +107,8 @@ def test_a_broker_that_is_away_leaves_rows_and_no_error(place: Place) -> None:
     with place.dispatcher(kafka=AWAY, timeout_seconds=0.5, rest_seconds=9.0, clock=lambda: clock[0]) as away:
         first = away.clear(receipts)
         assert (first.sent, first.skipped, first.left, first.unknown) == (0, 0, 3, 3)
-        assert away.clear(receipts) == Cleared(not_sent=3, reasons=("brokers or database did not answer a moment ago",))
+        why = f"{place.topic}: its brokers did not answer a moment ago"
+        assert away.clear(receipts) == Cleared(not_sent=3, reasons=(why,))
         clock[0] = 10.0
         assert away.clear(receipts).unknown == 3, "it tries again"
     assert place.pending() == 3
@@ -240,19 +194,6 @@ def test_threads_share_a_few_connections(place: Place) -> None:
         done = list(threads.map(lambda receipt: dispatcher.clear([receipt]), receipts))
     assert [each.sent for each in done] == [1] * 64
     assert len(opened) <= 2
-
-
-def test_beside_an_exactly_once_relay_it_is_refused(place: Place, dispatcher: Dispatcher) -> None:
-    receipts = place.stash()
-    place.sql(statement("control_create", TableName(table="thresher_relay")))
-    place.sql(
-        "INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards) "
-        "VALUES ('r', '\"public\".\"outbox\"', gen_random_uuid(), 's', gen_random_uuid(), 'exactly-once', 1)"
-    )
-    with pytest.raises(DispatchRefused, match=r"the relay r .* delivers exactly once"):
-        dispatcher.clear(receipts)
-    place.sql("UPDATE thresher_relay SET mode = 'at-least-once'")
-    assert dispatcher.clear(receipts).sent == 1
 
 
 def test_a_wrong_receipt_or_connection_is_refused(place: Place, dispatcher: Dispatcher) -> None:

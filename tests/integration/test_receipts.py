@@ -53,7 +53,9 @@ def message(number: int = 0) -> Message:
 
 
 def stored(connection: psycopg.Connection[Any]) -> list[Receipt]:
-    rows = connection.execute("SELECT id, create_time FROM outbox ORDER BY id").fetchall()
+    columns = {row.name for row in connection.execute("SELECT * FROM outbox LIMIT 0").description or ()}
+    created = "create_time" if "create_time" in columns else "created_at AT TIME ZONE 'UTC'"
+    rows = connection.execute(f"SELECT id, {created} FROM outbox ORDER BY id".encode()).fetchall()
     return [Receipt(table=NAME, id=id_, create_time=time.astimezone(UTC)) for id_, time in rows]
 
 
@@ -65,7 +67,8 @@ def test_receipts_name_the_rows_in_order(own: psycopg.Connection[Any], shape: Sh
     several = outbox.stash_many(own, (message(number) for number in range(2, 30)), receipts=True)
     own.execute("SET DateStyle = 'ISO'")
     assert [*single, *several] == stored(own)
-    values = own.execute("SELECT kafka_value::text FROM outbox ORDER BY id").fetchall()
+    value = "message" if shape is Shape.DEIMOS else "kafka_value"
+    values = own.execute(f"SELECT {value}::text FROM outbox ORDER BY id".encode()).fetchall()
     assert len(set(values)) == 30
     assert outbox.stash_many(own, [], receipts=True) == []
     assert outbox.stash_many(own, [message()]) == 1
@@ -159,12 +162,59 @@ def test_waiting_rows_are_counted_once_a_second(own: psycopg.Connection[Any], sh
     assert Outbox(shape=shape, limits=Limits(outstanding=5)).stash(own, message()) is not None
 
 
+def limited(shape: Shape, clock: Clock) -> Outbox:
+    return Outbox(shape=shape, limits=Limits(outstanding=3), clock=clock)
+
+
+def test_own_uncommitted_rows_refuse_nobody_else(own: psycopg.Connection[Any], shape: Shape, dsn: str) -> None:
+    clock = Clock()
+    outbox = limited(shape, clock)
+    assert outbox.stash_many(own, [message(number) for number in range(9)]) == 9
+    clock.now += 1.1
+    with pytest.raises(OutboxFull):
+        outbox.stash(own, message())
+    with psycopg.connect(dsn) as other:
+        assert outbox.stash(other, message()) is not None
+        own.commit()
+        clock.now += 1.1
+        with pytest.raises(OutboxFull):
+            # It has written, and is refused for rows of another.
+            outbox.stash(other, message())
+        other.rollback()
+        clock.now += 1.1
+        with pytest.raises(OutboxFull):
+            outbox.stash(other, message())
+        # Nothing was written, so that holds for all.
+        own.execute("DELETE FROM outbox")
+        own.commit()
+        with pytest.raises(OutboxFull):
+            outbox.stash(own, message())
+
+
+@pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
+def test_an_old_snapshot_tells_only_its_own_connection(
+    own: psycopg.Connection[Any], shape: Shape, dsn: str, level: psycopg.IsolationLevel
+) -> None:
+    clock = Clock()
+    outbox = limited(shape, clock)
+    own.isolation_level = level
+    own.execute("SELECT FROM outbox")
+    with psycopg.connect(dsn) as other:
+        outbox.stash_many(other, [message(number) for number in range(9)])
+        other.commit()
+        clock.now += 1.1
+        assert outbox.stash(own, message()) is not None, "it sees an empty table"
+        with pytest.raises(OutboxFull):
+            outbox.stash(other, message())
+
+
 def test_a_count_that_fails_leaves_the_transaction_usable(
     own: psycopg.Connection[Any], shape: Shape, topic_prefix: str
 ) -> None:
     role = topic_prefix.replace("-", "_") + "writer"
     own.execute(f"CREATE ROLE {role}; GRANT INSERT ON outbox TO {role}; CREATE TABLE work (n int)".encode())
-    own.execute(f"GRANT SELECT (id, create_time) ON outbox TO {role}".encode())
+    created = "created_at" if shape is Shape.DEIMOS else "create_time"
+    own.execute(f"GRANT SELECT (id, {created}) ON outbox TO {role}".encode())
     own.execute(f"GRANT ALL ON SCHEMA public TO {role}; GRANT INSERT ON work TO {role}".encode())
     own.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {role}".encode())
     own.commit()
@@ -172,10 +222,9 @@ def test_a_count_that_fails_leaves_the_transaction_usable(
         own.execute(f"SET ROLE {role}".encode())
         assert Outbox(shape=shape).stash(own, message()) is not None, "no other right is needed"
         own.execute("INSERT INTO work VALUES (1)")
-        limited = Outbox(shape=shape, limits=Limits(outstanding=1))
         if shape is Shape.THRESHER:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                limited.stash(own, message())
+                limited(shape, Clock()).stash(own, message())
         own.commit()
     finally:
         own.rollback()

@@ -15,16 +15,19 @@ import psycopg
 import pytest
 
 from tests.committed_records import committed_records
+from tests.processes import eventually
 from tests.relay.recorded import recorded
 from tests.relay.relaying import Place, Relaying, taken_over
 from thresher.db.outbox_store import Wanted
 from thresher.db.problem import DatabaseLost
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import AwaitSettled
-from thresher.delivery.fate import SENT
+from thresher.delivery.fate import SENT, Dead, Kind
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
-from thresher.publisher import Cleared, Dispatcher
+from thresher.outbox.receipt import Receipt
+from thresher.publisher import Cleared, Dispatcher, DispatchRefused
+from thresher.publisher.dispatch_table import DispatchTable
 from thresher.relay.protocol.progress import Progress
 from thresher.relay.reading.read_ahead import Ahead, ReadAhead
 from thresher.relay.settings import Delivery, Dispatch, Mandate, Settling
@@ -35,6 +38,7 @@ from thresher.spark.bell import Bell
 from thresher.spark.worker.shard import Figures, Shard
 
 ROWS, THREADS = 3_000, 6
+IN_FLIGHT, MOST_RESTARTS = 100, 10
 MINE = uuid.UUID(int=1)
 SWEEPS: dict[str, Any] = {
     "dispatch": Dispatch.IMMEDIATE,
@@ -70,10 +74,8 @@ def values(place: Place, count: int) -> Counter[int]:
 
 def marked(place: Place, mandate: Mandate, **more: Any) -> list[int]:
     """Mark as a sweeper does, and return the ids."""
-    wanted = Wanted(
-        buckets=range(64), rows=100, rows_per_bucket=100, batch_bytes=10**6, largest_bytes=10**6, min_age_seconds=0.0,
-        **more,
-    )  # fmt: skip
+    bounds: dict[str, Any] = {"rows": 100, "rows_per_bucket": 100, "batch_bytes": 10**6, "largest_bytes": 10**6}
+    wanted = Wanted(buckets=range(64), **{**bounds, "min_age_seconds": 0.0, **more})
     with contextlib.closing(store_of(mandate.settings).session("tests")) as session:
         return [row[0] for row in session.marks(mandate.settings.name, mandate.term).mark(wanted, MINE)]
 
@@ -89,6 +91,58 @@ def test_a_sweeper_leaves_what_a_dispatcher_has_locked(place: Place, by_id: bool
         assert thread.submit(marked, place, mandate, by_id=by_id).result(30) == ids[1::2]
         sending.execute("UPDATE outbox SET dispatched_time = now() WHERE id = ANY (%s)", [ids[:5:2]])
     assert marked(place, mandate, by_id=by_id) == ids[6::2]
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_row_that_is_stamped_meanwhile_is_not_marked(place: Place, by_id: bool) -> None:
+    mandate = taken_over(place.settings(delivery=Delivery.AT_LEAST_ONCE, settling=Settling.STAMP))
+    place.stash(*(message(place, number) for number in range(10)))
+    ids = [id_ for (id_,) in place.sql("SELECT id FROM outbox ORDER BY id")]
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tests' AND wait_event_type = 'Lock'"
+    with ThreadPoolExecutor(1) as thread:
+        with psycopg.connect(place.dsn) as stamping:
+            stamping.execute("UPDATE outbox SET dispatched_time = now() WHERE id = ANY (%s)", [ids[::2]])
+            # It has read the rows as pending, and waits for their locks.
+            marking = thread.submit(marked, place, mandate, by_id=by_id, min_age_seconds=None)
+            eventually(lambda: place.sql(waits) == [(1,)], 60)
+        assert marking.result(60) == ids[1::2]
+
+
+def stashed(place: Place, number: int) -> Receipt:
+    with psycopg.connect(place.dsn) as connection:
+        receipt = place.outbox.stash(connection, message(place, number))
+    assert receipt is not None
+    return receipt
+
+
+def test_a_dispatcher_works_beside_a_sweeper_alone(place: Place) -> None:
+    others: list[dict[str, Any]] = [
+        {"delivery": Delivery.AT_LEAST_ONCE, "settling": Settling.STAMP},
+        {"delivery": Delivery.EXACTLY_ONCE, "settling": Settling.STAMP},
+    ]
+    with dispatcher(place) as sending:
+        for other in others:
+            taken_over(place.settings(**SWEEPS))
+            assert sending.clear([stashed(place, 1)]).sent == 1
+            taken_over(place.settings(**other))
+            with pytest.raises(DispatchRefused, match=f"its mode is {other['delivery']}"):
+                sending.clear([stashed(place, 2)])
+    assert place.pending() == 2
+
+
+def test_another_relay_takes_over_behind_those_that_send(place: Place) -> None:
+    taken_over(place.settings(**SWEEPS))
+    receipt = stashed(place, 1)
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    table = DispatchTable(lambda: psycopg.connect(place.dsn), place.table, connections=1, idle_seconds=60)
+    with ThreadPoolExecutor(1) as thread:
+        with table.locked([(receipt.id, receipt.create_time)], within_seconds=60) as (rows, stamp):
+            taking = thread.submit(taken_over, place.settings(settling=Settling.STAMP))
+            eventually(lambda: taking.done() or place.sql(waits) == [(1,)], 60)
+            assert not taking.done()
+            assert stamp([row.id for row in rows]) == 1
+        assert taking.result(60).settings.mode == "exactly-once"
+    table.close()
 
 
 class Settles:
@@ -142,6 +196,33 @@ def test_a_row_that_is_gone_stays_a_fault(place: Place, dispatch: Dispatch) -> N
             settles.settle(sent)
 
 
+DEAD = Dead(kind=Kind.REJECTED, reason="no", attempts=1, blocking=False)
+
+
+def test_a_dead_row_that_the_application_stamped_stays(place: Place) -> None:
+    place.stash(*(message(place, number) for number in range(4)))
+    rows = place.sql("SELECT id, create_time FROM outbox ORDER BY id")
+    fates = recorded(*((*row, fate) for row, fate in zip(rows, (SENT, DEAD, SENT, DEAD), strict=True)))
+    with ExitStack() as resources:
+        settles = Settles(place, taken_over(place.settings(**SWEEPS)), resources, MINE)
+        place.sql("UPDATE outbox SET dispatched_time = now() WHERE id = ANY (%s)", [rows[0][0], rows[1][0]])
+        settles.settle(fates)
+        assert (settles.events, place.pending()) == ([], 0)
+    assert [row[0] for row in place.dead()] == [rows[3][0]]
+    assert place.sql("SELECT id FROM outbox ORDER BY id") == [(id_,) for id_, _ in rows[:3]]
+
+
+def test_a_dead_row_that_is_gone_is_a_fault(place: Place) -> None:
+    place.stash(*(message(place, number) for number in range(4)))
+    rows = place.sql("SELECT id, create_time FROM outbox ORDER BY id")
+    fates = recorded(*((*row, fate) for row, fate in zip(rows, (SENT, DEAD, SENT, DEAD), strict=True)))
+    with ExitStack() as resources:
+        settles = Settles(place, taken_over(place.settings(**SWEEPS)), resources, MINE)
+        place.sql("DELETE FROM outbox WHERE id = %s", rows[1][0])
+        with pytest.raises(DatabaseLost, match=r"^1 of 4 rows were gone"):
+            settles.settle(fates)
+
+
 # With Spark
 
 
@@ -166,7 +247,11 @@ def test_sweeper_and_dispatchers_race_and_each_row_is_sent(place: Place) -> None
     numbers = iter(range(ROWS))
     taking = threading.Lock()
     found: list[Cleared] = []
-    with sweeping(place, min_age_seconds=0.1) as relaying, dispatcher(place) as one, dispatcher(place) as another:
+    with (
+        sweeping(place, min_age_seconds=0.1, in_flight_rows=IN_FLIGHT) as relaying,
+        dispatcher(place) as one,
+        dispatcher(place) as another,
+    ):
         relaying.until(lambda: relaying.up)
 
         def work(_: int) -> None:
@@ -194,13 +279,14 @@ def test_sweeper_and_dispatchers_race_and_each_row_is_sent(place: Place) -> None
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(work, range(THREADS)))
         relaying.until(lambda: place.pending() == 0)
-        restarts, errors = sum(shard.restarts for shard in relaying.shards), relaying.errors()
+        restarts = sum(shard.restarts for shard in relaying.shards)
     records = committed_records(place.topic, {"bootstrap.servers": place.stack.kafka.bootstrap})
     sent = Counter(int(record.value or b"") for record in records)
     assert sent.keys() == set(range(ROWS))
     assert ROWS // 4 < sum(each.sent for each in found) < ROWS
-    if not restarts:
-        assert (set(sent.values()), errors) == ({1}, Counter())
+    # A shard that starts over sends again what it had in flight, and nothing else is ever sent again.
+    assert sum(sent.values()) - ROWS <= restarts * IN_FLIGHT
+    assert restarts <= MOST_RESTARTS
 
 
 @pytest.mark.usefixtures("spark")

@@ -237,6 +237,7 @@ class TestDeimosShape:
             ({"value": 7}, "value", "bytes, str or None"),
             ({"topic": "not good"}, "topic", "Kafka allows"),
             ({"value": b"x" * 1_000_000}, "value", "are allowed"),
+            ({"value": b"x" * 300_000, "partition_key": "ü" * 350_000}, "partition_key", "are allowed"),
         ],
     )
     def test_what_its_table_cannot_hold_is_refused(self, fields: dict[str, Any], field: str, reason: str) -> None:

@@ -63,6 +63,29 @@ def test_a_dispatcher_that_cannot_work_is_not_made(wrong: dict[str, Any]) -> Non
         Dispatcher(lambda: pytest.fail("nothing is connected"), KAFKA, **wrong)
 
 
+@pytest.mark.parametrize("wrong", [{"no.such.property": 1}, {"compression.type": "none at all"}])
+def test_wrong_properties_are_told_before_anything_is_stored(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="the producer's properties"):
+        Dispatcher(lambda: pytest.fail("nothing is connected"), {**KAFKA, **wrong})
+
+
+def test_a_silent_topic_is_told_and_a_resting_one_is_left() -> None:
+    errors = {1: KafkaError(KafkaError._MSG_TIMED_OUT), 2: KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)}
+    assert judged(rows("a", "b"), errors).silent == {"t"}
+    assert judged(rows("a", "b"), {2: errors[2]}).silent == set()
+    assert judged(rows("a"), {}, {"t"}).reasons == ("t: its brokers did not answer a moment ago",)
+
+
+def test_a_relays_mode_says_whether_it_sweeps() -> None:
+    def mode(**changes: Any) -> str:
+        return load(None, {**GIVEN, **changes}).settings.mode
+
+    assert mode() == "immediate"
+    assert mode(dispatch="relay") == "at-least-once"
+    assert mode(dispatch="relay", delivery="exactly-once") == "exactly-once"
+    assert mode(dispatch="relay", delivery="exactly-once", coordination="topic-lock") == "topic-lock"
+
+
 @pytest.mark.parametrize("wrong", [0, -1, True, "7", 1.5])
 def test_a_limit_of_outstanding_rows_is_a_positive_number(wrong: Any) -> None:
     with pytest.raises(InvalidInput, match="outstanding"):

@@ -64,8 +64,8 @@ class Settlement(Protocol):
     def settle(self, fates: Fates, *, mark: UUID | None = None, middle: Callable[[], None] = lambda: None) -> int:
         """Settle in one transaction; return how many pending rows it found. Repeating it changes nothing.
 
-        With a mark, a row that just goes has to carry it; a dead one does not. `middle` is called when some of it is
-        done and none of it is durable.
+        With a mark, a row that just goes has to carry it; a dead one does not. A dead one with a stamp was sent, and
+        stays. `middle` is called when some of it is done and none of it is durable.
         """
         ...
 
@@ -76,8 +76,8 @@ class Settlement(Protocol):
         """
         ...
 
-    def stamped(self, ids: Sequence[int], create_times: Sequence[int]) -> int:
-        """Return how many of the rows are there with a stamp, whoever has stamped them."""
+    def settled(self, ids: Sequence[int], create_times: Sequence[int]) -> int:
+        """Return how many of the rows are there with a stamp, whoever has stamped them, or are set aside."""
         ...
 
 
@@ -287,6 +287,10 @@ class StoreSession(Protocol):
 
     def end_sessions(self, *, starting: str, but: str) -> None:
         """End other sessions whose application name starts so, except with `but`: one may hold row locks for ever."""
+        ...
+
+    def await_dispatchers(self) -> None:
+        """Wait until no dispatcher that has begun is still sending rows; one that begins meanwhile is refused."""
         ...
 
     def lock_holders(self, application: str) -> Sequence[LockHolder]:

@@ -13,10 +13,12 @@ def created(shape: Shape, row: str) -> str:
 
 
 def mark_parts(shape: Shape) -> dict[str, str]:
-    """Return the column of the mark, and the parameter `leader` as a value of that column, for statements on marks."""
+    """Return the column of the mark, the parameter `leader` as a value of that column, and what leaves stamped rows."""
     if shape is Shape.DEIMOS:
-        return {"mark": "session_id", "leader": "%(leader)s::uuid::text"}
-    return {"mark": "leader_id", "leader": "%(leader)s::uuid"}
+        return {"mark": "session_id", "leader": "%(leader)s::uuid::text", "unstamped": ""}
+    # Not IS NULL, as in relay_settle_stamp.
+    unstamped = " AND num_nulls(o.dispatched_time) = 1" if shape is Shape.THRESHER else ""
+    return {"mark": "leader_id", "leader": "%(leader)s::uuid", "unstamped": unstamped}
 
 
 def further_columns(shape: Shape, row: str) -> str:

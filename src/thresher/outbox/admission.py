@@ -42,8 +42,9 @@ class InvalidMessage(InvalidInput):
 class Limits:
     """The sizes a message may have. The defaults fit a broker and a producer left at theirs.
 
-    `message_bytes` counts key, value, headers and what Kafka adds to frame them (70 bytes, and 10 for each header). The
-    character limits are those of goharvest's columns and apply to that shape alone; raise them for a wider table.
+    `message_bytes` counts key, value, headers and what Kafka adds to frame them (70 bytes, and 10 for each header), and
+    in Deimos' shape the partition key. The character limits are those of goharvest's columns and apply to that shape
+    alone; raise them for a wider table.
     `outstanding` is how many rows may wait in the table for an `Outbox` to write more; None is any number.
     """
 
@@ -161,7 +162,8 @@ class Admission:
         value = None if message.value is None else _to_bytes("value", message.value)
         given = message.partition_key
         partition_key = None if given is None else _to_text("partition_key", given)
-        size = _RECORD_BYTES + len(key or b"") + len(value or b"")
+        # The partition key is not in the record, but in the row that the relay reads.
+        size = _RECORD_BYTES + len(key or b"") + len(value or b"") + len((partition_key or "").encode())
         if size > self._message_bytes:
             self._refuse_size(message, size)
         return (message.topic, key, value, (), (), partition_key)
@@ -190,7 +192,11 @@ class Admission:
         return size
 
     def _refuse_size(self, message: Message, size: int) -> None:
-        parts = {"key": message.key or b"", "value": message.value or b""}
+        parts = {
+            "key": message.key or b"",
+            "value": message.value or b"",
+            "partition_key": message.partition_key or b"",
+        }
         parts |= {_header(name): content or b"" for name, content in _pairs(message.headers)}
         largest = max(parts, key=lambda part: len(parts[part]))
         rule = f"with its framing the message has {size} bytes, {self._limits.message_bytes} are allowed"

@@ -4,6 +4,8 @@
    mark, and if nobody else has it locked. So of two dispatchers, or a dispatcher and a sweeper, one sends a row.
 2. The lock lasts until the transaction ends. A dispatcher that dies loses it with its connection, and one that vanishes
    loses it after a bound on idleness: the row is pending as before.
+3. Each such transaction takes the outbox' lock of dispatchers first, and then reads the relay's mode. Rows are locked
+   only beside a sweeper, or before any relay has run. A relay in another mode waits for that lock before it sends.
 """
 
 import os
@@ -11,7 +13,7 @@ import queue
 import selectors
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,7 +21,7 @@ from typing import Any
 from psycopg import Connection, IsolationLevel
 from psycopg.pq import Format, TransactionStatus
 
-from thresher.core.errors import InvalidInput
+from thresher.core.errors import InvalidInput, ThresherError
 from thresher.core.topic_name import is_topic
 from thresher.db import TableName, statement
 from thresher.db.postgres.arrays import bigint_array
@@ -33,7 +35,8 @@ Connect = Callable[[], Connection[Any]]
 Version = tuple[int, datetime]
 
 _CONTROL = "thresher_relay"
-_EXACTLY_ONCE = "exactly-once"
+# The mode of a relay with `dispatch: immediate`.
+_SWEEPER = "immediate"
 # Topics with such names may be a relay's own: a sweeper looks into them, and judges.
 _PROGRESS = ".progress"
 # Postgres counts from 2000.
@@ -43,6 +46,12 @@ _MICROSECOND = timedelta(microseconds=1)
 
 class DispatchRefused(InvalidInput):
     """The outbox, or its relay, is not one for a dispatcher. Nothing was sent: the relay sends the rows."""
+
+
+class NotNow(ThresherError):  # noqa: N818
+    """Nothing was locked, and nothing sent: for the moment. Nobody is at fault, and the sweeper sends the rows."""
+
+    retryable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,42 +73,68 @@ class DispatchTable:
         self._slots: queue.LifoQueue[Connection[Any] | None] = queue.LifoQueue()
 
     @contextmanager
-    def locked(self, versions: Sequence[Version]) -> Iterator[tuple[list[LockedRow], Callable[[Sequence[int]], None]]]:
+    def locked(
+        self, versions: Sequence[Version], *, within_seconds: float, ready: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[list[LockedRow], Callable[[Sequence[int]], int]]]:
         """Lock rows for the block, by id, and give them with what stamps them; the end of the block commits.
 
-        Raises `DatabaseLost` or `DatabaseRefused`. After one, nothing is stamped, unless it came with the commit.
+        What stamps returns how many rows it has stamped. `ready` is called once it is this call's turn to use the
+        database, and ends the call by raising. Raises `NotNow` if no connection was free within so many seconds, or a
+        relay takes over; `DispatchRefused`; `DatabaseLost` or `DatabaseRefused`, after which nothing is stamped, unless
+        it came with the commit.
         """
-        with explained(), self._connection() as connection, connection.transaction():
+        with explained(), self._connection(within_seconds, ready) as connection, connection.transaction():
             cursor = OwnCursor(connection)
-            cursor.execute(statement("dispatch_idle"), [self._idle_milliseconds])
+            self._begin(cursor)
+            self._require_sweeper(cursor)
             cursor.format = Format.BINARY
             found = cursor.execute(self._lock, _pairs(versions)).fetchall()
             yield [_locked(*row) for row in found], lambda ids: self._stamped(cursor, ids)
 
     def close(self) -> None:
-        """Close the connections that are idle. Harmless when repeated."""
+        """Close the connections that are idle. Harmless when repeated; after a fork, the parent's stay open."""
         with self._changing:
-            slots, self._pid = self._slots, 0
-        with suppress(queue.Empty):
-            while True:
-                if (connection := slots.get_nowait()) is not None:
-                    connection.close()
+            slots, own = self._slots, self._pid == os.getpid()
+            self._pid, self._slots = 0, queue.LifoQueue()
+        while own:
+            try:
+                connection = slots.get_nowait()
+            except queue.Empty:
+                return
+            if connection is not None:
+                connection.close()
 
-    def _stamped(self, cursor: OwnCursor, ids: Sequence[int]) -> None:
-        cursor.execute(self._stamp, {"ids": BigintArray(bigint_array(ids))})
+    def _begin(self, cursor: OwnCursor) -> None:
+        values = {"idle": self._idle_milliseconds, "outbox": self._table.quoted()}
+        _, free = cursor.execute(statement("dispatch_begin"), values).fetchone() or (None, False)
+        # None where there is no such table, of which the next statement tells.
+        if free is False:
+            raise NotNow(f"a relay of {self._table} that is no sweeper takes over")
+
+    def _stamped(self, cursor: OwnCursor, ids: Sequence[int]) -> int:
+        return cursor.execute(self._stamp, {"ids": BigintArray(bigint_array(ids))}).rowcount
 
     @contextmanager
-    def _connection(self) -> Iterator[Connection[Any]]:
+    def _connection(self, within_seconds: float, ready: Callable[[], None]) -> Iterator[Connection[Any]]:
         """Give a connection, and keep it for later unless the block fails."""
         slots = self._own_slots()
-        kept, keeps = slots.get(), False
         try:
+            kept, keeps = slots.get(timeout=max(0.0, within_seconds)), False
+        except queue.Empty:
+            why = f"all {self._most} connections of the dispatcher were in use: give it more of them"
+            raise NotNow(why) from None
+        try:
+            ready()
             if kept is not None and not _stands(kept):
                 kept.close()
                 kept = None
             kept = kept or self._opened()
             yield kept
             keeps = True
+        except (NotNow, DispatchRefused):
+            # The connection is as good as before: its transaction was rolled back.
+            keeps = True
+            raise
         finally:
             if not keeps and kept is not None:
                 kept.close()
@@ -119,28 +154,31 @@ class DispatchTable:
         try:
             _require_idle(connection)
             connection.isolation_level = IsolationLevel.READ_COMMITTED
-            with connection.transaction():
-                self._require_sweeper(OwnCursor(connection))
         except BaseException:
             connection.close()
             raise
         return connection
 
     def _require_sweeper(self, cursor: OwnCursor) -> None:
-        """Raise `DispatchRefused` where a relay promises what two senders cannot keep, as far as we may look."""
+        """Raise `DispatchRefused` unless the relay sweeps, or none has ever run: two senders are what it expects."""
         beside = cursor.execute(statement("dispatch_relay"), [_CONTROL, self._table.quoted()]).fetchone()
         if beside is None:
             raise DispatchRefused(f"there is no table {self._table} for the dispatcher's connection")
-        schema, readable = beside
-        if not readable:
+        schema, there, readable = beside
+        if not there:
             return
         located = TableName(table=self._table.table, schema=schema)
         control = TableName(table=_CONTROL, schema=schema)
+        if not readable:
+            raise DispatchRefused(
+                f"the dispatcher's role may not read in {control} how the relay of {located} sends: "
+                f"GRANT SELECT (name, outbox, mode) ON {control.quoted()} TO the role"
+            )
         for name, mode in cursor.execute(statement("dispatch_mode", control), [located.quoted()]).fetchall():
-            if mode == _EXACTLY_ONCE:
+            if mode != _SWEEPER:
                 raise DispatchRefused(
-                    f"the relay {name} of {located} delivers exactly once, which it cannot beside a dispatcher: run it "
-                    "with 'dispatch: immediate' and 'delivery: at-least-once', or do without the dispatcher"
+                    f"the relay {name} of {located} is no sweeper (its mode is {mode}), and would send rows twice "
+                    "beside a dispatcher: run it with 'dispatch: immediate', or do without the dispatcher"
                 )
 
 

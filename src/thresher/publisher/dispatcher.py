@@ -1,20 +1,23 @@
 """Sends stored messages at once, after the application's commit, and stamps them: a sweeper sends what is left.
 
-1. **Lock** the receipts' rows, over a connection of the dispatcher's own: only rows that are committed, unstamped and
-   in nobody's hands. Before the commit and after a rollback there are none. A crash here frees the rows.
+1. **Lock** the receipts' rows, over a connection of the dispatcher's own, unless the relay is no sweeper: only rows
+   that are committed, unstamped and in nobody's hands. Before the commit and after a rollback there are none. A crash
+   here frees the rows.
 2. **Send** them by one idempotent producer, all acks, in the order in which they were stashed, and wait for answers. A
    crash here may leave rows in Kafka without a stamp: the sweeper sends them again.
 3. **Stamp** those that were acked, in one statement, and commit, which frees the rows. A crash before the commit is as
    one in step 2; after it, nothing is left to do.
 
-Nothing is raised because a broker or the database failed: `Cleared` tells how many rows are left to the sweeper.
+Nothing is raised because a broker or the database failed: `Cleared` tells how many rows are left to the sweeper. Calls
+do not wait for what was away a moment ago: a topic whose brokers did not answer rests, and so does everything after the
+database failed.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -26,7 +29,7 @@ from thresher.outbox.message import Message
 from thresher.outbox.receipt import Receipt
 from thresher.outbox.shape import Shape
 from thresher.outbox.writer import Outbox
-from thresher.publisher.dispatch_table import Connect, DispatchTable, LockedRow, Version
+from thresher.publisher.dispatch_table import Connect, DispatchTable, LockedRow, NotNow, Version
 from thresher.publisher.kafka_backend import KafkaBackend
 
 logger = logging.getLogger(__name__)
@@ -80,12 +83,26 @@ class Answers:
     reasons: tuple[str, ...]
     # Topics and keys with a row that is left: a later one does not overtake it.
     left: frozenset[tuple[str, Any]]
+    # Topics whose brokers did not answer for a row.
+    silent: frozenset[str]
 
 
-def judged(rows: Sequence[LockedRow], errors: Mapping[int, KafkaError | None]) -> Answers:
-    """Decide which rows are stamped, by the answer for each row that was sent."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What became of a part of a call, and which keys are left. After one that failed, nothing more is sent."""
+
+    cleared: Cleared
+    left: frozenset[tuple[str, Any]] = frozenset()
+    failed: bool = False
+
+
+def judged(
+    rows: Sequence[LockedRow], errors: Mapping[int, KafkaError | None], resting: Collection[str | None] = ()
+) -> Answers:
+    """Decide which rows are stamped, by the answer for each row that was sent: those of resting topics were not."""
     acked: list[int] = []
     left: set[tuple[str, Any]] = set()
+    silent: set[str] = set()
     reasons: dict[str, None] = {}
     not_sent = unknown = 0
     for row in rows:
@@ -98,17 +115,26 @@ def judged(rows: Sequence[LockedRow], errors: Mapping[int, KafkaError | None]) -
             not_sent += 1
         else:
             unknown += 1
+            if message is not None:
+                silent.add(message.topic)
         if message is not None:
             left.add((message.topic, message.key))
-        reasons[_reason(message, error)] = None
+        reasons[_reason(message, error, resting)] = None
     return Answers(
-        acked=acked, not_sent=not_sent, unknown=unknown, reasons=tuple(reasons)[:_NAMED], left=frozenset(left)
+        acked=acked,
+        not_sent=not_sent,
+        unknown=unknown,
+        reasons=tuple(reasons)[:_NAMED],
+        left=frozenset(left),
+        silent=frozenset(silent),
     )
 
 
-def _reason(message: Message | None, error: KafkaError | None) -> str:
+def _reason(message: Message | None, error: KafkaError | None, resting: Collection[str | None]) -> str:
     if message is None:
         return "a row can never be sent as it is stored: the sweeper sets it aside"
+    if error is None and message.topic in resting:
+        return f"{message.topic}: its brokers did not answer a moment ago"
     if error is None:
         return f"{message.topic}: a row of key {shorten(message.key)} is left before it"
     return f"{message.topic}: {error.str()}"
@@ -133,9 +159,10 @@ class Dispatcher:
     ) -> None:
         """`connect` opens a connection of the dispatcher's own; `kafka` are the properties of its producer.
 
-        No call waits longer than `timeout_seconds` for a broker. After a call in vain, calls leave their rows to the
-        sweeper for `rest_seconds`: a broker that is away does not slow the application down. Calls that run at once
-        share so many `connections`.
+        A call begins nothing after `timeout_seconds`, and waits as long at most for the answers to what it began. A
+        topic whose brokers did not answer is left to the sweeper for `rest_seconds`, and so is everything after the
+        database failed: what is away does not slow the application down. Calls that run at once share so many
+        `connections`. Raises `InvalidInput` for properties that no producer can be made with.
         """
         outbox = outbox or Outbox()
         if outbox.shape is not Shape.THRESHER:
@@ -153,8 +180,11 @@ class Dispatcher:
         }
         given = {name: value for name, value in kafka.items() if name != "delivery.timeout.ms"}
         self._kafka = KafkaBackend({**given, **bounds}, waits=True)
-        self._rest_seconds, self._clock = rest_seconds, clock
-        self._rests_until, self._lock = clock(), threading.Lock()
+        self._kafka.check()
+        self._timeout_seconds, self._rest_seconds, self._clock = timeout_seconds, rest_seconds, clock
+        # Until when topics are left to the sweeper, and everything is: under None, after the database failed.
+        self._rests: dict[str | None, float] = {}
+        self._lock = threading.Lock()
 
     def __enter__(self) -> "Dispatcher":
         return self
@@ -166,13 +196,24 @@ class Dispatcher:
         """Send what the receipts stand for, and stamp it. Call it after the commit; earlier, it finds nothing.
 
         In the order in which the messages were stashed, for each key. None, as a pipeline gives it, is left to the
-        sweeper. Raises `InvalidInput` for a receipt of another outbox, `DispatchRefused` beside an exactly-once relay.
+        sweeper. Raises `InvalidInput` for a receipt of another outbox, `DispatchRefused` beside a relay that is no
+        sweeper.
         """
         cleared, left = Cleared(), frozenset[tuple[str, Any]]()
         versions = self._versions(receipts)
+        until = self._clock() + self._timeout_seconds
         for first in range(0, len(versions), _ROWS):
-            done, left = self._clear(versions[first : first + _ROWS], left)
-            cleared += done
+            if first and self._clock() >= until:
+                why = f"the call took {self._timeout_seconds:g} seconds: clear fewer receipts, or raise timeout_seconds"
+                cleared += Cleared(not_sent=len(versions) - first, reasons=(why,))
+                break
+            part = self._clear(versions[first : first + _ROWS], left, until)
+            cleared += part.cleared
+            left |= part.left
+            if part.failed:
+                # Rows of later parts would overtake those of this one.
+                cleared += Cleared(not_sent=max(0, len(versions) - first - _ROWS))
+                break
         if cleared.left:
             logger.warning(
                 "rows are left to the sweeper: %s", "; ".join(cleared.reasons), extra={"rows": cleared.left}
@@ -195,48 +236,77 @@ class Dispatcher:
             versions[receipt.id] = (receipt.id, receipt.create_time)
         return sorted(versions.values())
 
-    def _clear(
-        self, versions: Sequence[Version], left: frozenset[tuple[str, Any]]
-    ) -> tuple[Cleared, frozenset[tuple[str, Any]]]:
-        """Clear some receipts, but for keys of which a row is left; return what became of them, and all such keys."""
-        if self._rests():
-            why = "brokers or database did not answer a moment ago"
-            return Cleared(not_sent=len(versions), reasons=(why,)), left
+    def _clear(self, versions: Sequence[Version], left: frozenset[tuple[str, Any]], until: float) -> _Part:
+        """Clear some receipts, but for keys of which a row is left."""
         answers: Answers | None = None
         try:
-            with self._table.locked(versions) as (rows, stamp):
+            # Before and after it has waited for its turn.
+            self._require_awake()
+            within_seconds = until - self._clock()
+            with self._table.locked(versions, within_seconds=within_seconds, ready=self._require_awake) as (
+                rows,
+                stamp,
+            ):
                 answers = self._send(rows, left)
-                if answers.acked:
-                    stamp(answers.acked)
+                stamped = stamp(answers.acked) if answers.acked else 0
+        except NotNow as why:
+            return _Part(cleared=Cleared(not_sent=len(versions), reasons=(str(why),)), failed=True)
         except (DatabaseLost, DatabaseRefused) as error:
-            self._rest()
-            return _failed(len(versions), answers, error), left
-        if answers.unknown and not answers.acked:
-            self._rest()
-        return Cleared(
-            sent=len(answers.acked),
-            skipped=len(versions) - len(rows),
-            not_sent=answers.not_sent,
-            unknown=answers.unknown,
-            reasons=answers.reasons,
-        ), left | answers.left
+            self._rest(None)
+            return _Part(cleared=_failed(len(versions), answers, error), failed=True)
+        answers = _stamped(answers, stamped)
+        return _Part(
+            cleared=Cleared(
+                sent=stamped,
+                skipped=len(versions) - len(rows),
+                not_sent=answers.not_sent,
+                unknown=answers.unknown,
+                reasons=answers.reasons,
+            ),
+            left=answers.left,
+        )
 
     def _send(self, rows: Sequence[LockedRow], left: frozenset[tuple[str, Any]]) -> Answers:
+        resting = self._resting()
         sent = [
             (row.id, row.message)
             for row in rows
-            if row.message is not None and (row.message.key is None or (row.message.topic, row.message.key) not in left)
+            if row.message is not None
+            and row.message.topic not in resting
+            and (row.message.key is None or (row.message.topic, row.message.key) not in left)
         ]
         errors = self._kafka.send([message for _, message in sent])
-        return judged(rows, dict(zip((id_ for id_, _ in sent), errors, strict=True)))
+        answers = judged(rows, dict(zip((id_ for id_, _ in sent), errors, strict=True)), resting)
+        # At once: the stamp takes its time, and other calls are about to send.
+        self._rest(*answers.silent)
+        return answers
 
-    def _rests(self) -> bool:
-        with self._lock:
-            return self._clock() < self._rests_until
+    def _require_awake(self) -> None:
+        """Raise `NotNow` while everything is left to the sweeper."""
+        if None in self._resting():
+            raise NotNow("the database did not answer a moment ago")
 
-    def _rest(self) -> None:
+    def _resting(self) -> frozenset[str | None]:
+        """Return the topics that are left to the sweeper for now; None among them is everything."""
+        now = self._clock()
         with self._lock:
-            self._rests_until = self._clock() + self._rest_seconds
+            return frozenset(topic for topic, until in self._rests.items() if now < until)
+
+    def _rest(self, *topics: str | None) -> None:
+        now = self._clock()
+        with self._lock:
+            # Those whose rest is over are forgotten: an application may have any number of topics.
+            self._rests = {topic: until for topic, until in self._rests.items() if now < until}
+            self._rests |= dict.fromkeys(topics, now + self._rest_seconds)
+
+
+def _stamped(answers: Answers, stamped: int) -> Answers:
+    """Return the answers when so many of the acked rows are stamped: of others nobody knows whether they stay so."""
+    lacking = len(answers.acked) - stamped
+    if not lacking:
+        return answers
+    why = f"{lacking} rows were sent, and the database did not stamp them: is there a trigger or a rule on the table?"
+    return replace(answers, unknown=answers.unknown + lacking, reasons=(why, *answers.reasons)[:_NAMED])
 
 
 def _failed(receipts: int, answers: Answers | None, error: DatabaseLost | DatabaseRefused) -> Cleared:

@@ -92,14 +92,21 @@ class KafkaBackend:
             producer.poll(_POLL_SECONDS)
         return call.errors
 
+    def check(self) -> None:
+        """Raise `InvalidInput` for properties that no producer can be made with. Nothing is sent, and none is kept."""
+        self._new()
+
     def flush(self, timeout_seconds: float | None = None) -> bool:
-        """Wait for the answers to all that was sent, and return whether they came, and nothing has failed."""
-        producer = self._producer
+        """Wait for the answers to all that was sent, and return whether they came, and nothing has failed.
+
+        After a fork there is nothing to wait for: what the parent sent is answered to the parent.
+        """
+        producer = self._producer if self._pid == os.getpid() else None
         left = 0 if producer is None else producer.flush(-1 if timeout_seconds is None else timeout_seconds)
         return left == 0 and self.failures == 0
 
     def close(self) -> None:
-        """Send what is left, and let the producer go."""
+        """Send what is left, and let the producer go. After a fork, the parent's is let go only."""
         self.flush()
         with self._lock:
             self._producer = None
@@ -107,11 +114,14 @@ class KafkaBackend:
     def _made(self) -> Producer:
         with self._lock:
             if self._producer is None or self._pid != os.getpid():
-                try:
-                    self._producer, self._pid = Producer(self._properties, logger=_client), os.getpid()
-                except KafkaException as error:
-                    raise InvalidInput(f"the producer's properties: {error.args[0].str()}") from error
+                self._producer, self._pid = self._new(), os.getpid()
             return self._producer
+
+    def _new(self) -> Producer:
+        try:
+            return Producer(self._properties, logger=_client)
+        except KafkaException as error:
+            raise InvalidInput(f"the producer's properties: {error.args[0].str()}") from error
 
     def _produce(self, producer: Producer, message: Message, answered: Callable[..., None]) -> None:
         headers = list(message.headers.items() if isinstance(message.headers, Mapping) else message.headers)

@@ -116,8 +116,10 @@ class Settings:
 
     @property
     def mode(self) -> str:
-        """The word for this layout in the control row."""
-        return str(self.delivery if self.coordination is Coordination.LEADER else self.coordination)
+        """The word for this layout in the control row. By it dispatchers know a sweeper."""
+        if self.coordination is not Coordination.LEADER:
+            return str(self.coordination)
+        return str(self.dispatch if self.sweeps else self.delivery)
 
     @property
     def sweeps(self) -> bool:

@@ -36,9 +36,8 @@ class Settlement:
         self._store.require_gone(rows.ids, rows.create_times, mark=mark)
 
     def lacks(self, progress: Progress) -> int:
-        """Return how many rows that were sent or filtered are neither pending nor stamped by anybody: they are gone."""
-        fates = fates_of(progress)
-        return len(fates.ids) - self._store.stamped(fates.ids, fates.create_times)
+        """Return how many rows of a settled record are neither stamped, by whomever, nor set aside: they are gone."""
+        return len(progress.ids) - self._store.settled(progress.ids, progress.create_times)
 
 
 def fates_of(progress: Progress) -> Fates:

@@ -1,5 +1,8 @@
--- The control table beside an outbox, if this session may read it. Parameters: the quoted name, the control table's name.
-SELECT n.nspname, c.oid IS NOT NULL AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
+-- The control table beside an outbox: whether there is one, and whether this session may read in it what dispatch_mode
+-- reads. Index: those of the catalog. Parameters: the control table's name, the outbox' quoted name.
+SELECT n.nspname, c.oid IS NOT NULL,
+       coalesce((SELECT bool_and(pg_catalog.has_column_privilege(c.oid, a.name, 'SELECT'))
+                   FROM unnest(ARRAY['name', 'outbox', 'mode']) AS a(name) WHERE c.oid IS NOT NULL), false)
   FROM pg_catalog.pg_class o
   JOIN pg_catalog.pg_namespace n ON n.oid = o.relnamespace
   LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = %s

@@ -1,7 +1,8 @@
 -- Moves rows that can never be sent to where they can be looked at and replayed, as a committed progress record says.
 -- In one statement: a row is in one of the two tables. Index and matching as in relay_settle_delete. A row that is there
 -- already was put back by hand, and takes the newer content and reason. After a restore the record speaks of a whole
--- horizon: of several rows that had an id one after another, and of a row more than once, where the last word counts.
+-- horizon: of several rows that had an id one after another, and of a row more than once, where the last word counts. A
+-- row with a stamp was sent, by an application's dispatcher perhaps, and stays: replayed, it would be sent again.
 WITH f AS (
   SELECT DISTINCT ON (id, create_time) *
     FROM unnest(%(ids)s, %(create_times)s, %(kinds)s::text[], %(reasons)s::text[], %(attempts)s::integer[],
@@ -13,6 +14,7 @@ WITH f AS (
    WHERE o.id = ANY (%(ids)s)
      AND ((o.id, greatest('0001-01-02', least('9999-12-30', o.create_time))) NOT IN
            (SELECT w.id, w.create_time FROM unnest(%(ids)s, %(create_times)s) AS w(id, create_time))) IS FALSE
+     AND num_nulls(o.dispatched_time) = 1
   RETURNING o.id, o.create_time,
             o.kafka_topic, o.kafka_key, o.kafka_value, o.kafka_header_keys, o.kafka_header_values, o.kafka_partition, o.kafka_timestamp
 )

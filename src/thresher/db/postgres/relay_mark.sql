@@ -2,12 +2,13 @@
 -- Index: the head's own, then the primary key. Fence: the control row, locked against a successor until the mark has
 -- committed, has our term; otherwise nothing is marked. `{head}` is the bounded head, `{control}` the control table,
 -- `{mark}` and `{leader}` the column of the mark and its value, `{more}` further columns of the shape.
+-- `{unstamped}` leaves a row that was stamped since the head was read: the update sees its newest version.
 WITH head AS MATERIALIZED (
 {head}
 ), marked AS (
 UPDATE {table} o
    SET {mark} = {leader}
- WHERE o.id = ANY (ARRAY(SELECT h.id FROM head h))
+ WHERE o.id = ANY (ARRAY(SELECT h.id FROM head h)){unstamped}
    AND EXISTS (SELECT FROM {control} c WHERE c.name = %(name)s AND c.term = %(term)s::uuid FOR SHARE)
 RETURNING o.id
 )

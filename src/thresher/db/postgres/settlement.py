@@ -39,7 +39,7 @@ class PostgresSettlement:
         self._connection = connection
         self._sent = statement(f"relay_settle_{settling}", outbox, created=created(shape, "o"))
         self._left = statement(f"relay_left_{settling}", outbox, created=created(shape, "o"))
-        self._stamped = statement("relay_stamped", outbox)
+        self._settled = statement("relay_settled", outbox)
         self._dead = statement(f"{shape.prefix}_settle_dead", outbox)
         self._marked = statement("relay_purge_mine", None, **mark_parts(shape))
         self._outbox = outbox
@@ -69,9 +69,9 @@ class PostgresSettlement:
                 "policy that keeps them?"
             )
 
-    def stamped(self, ids: Sequence[int], create_times: Sequence[int]) -> int:
-        """Return how many of the rows are there with a stamp, whoever has stamped them."""
-        return self._count(ids, create_times, self._stamped, {})
+    def settled(self, ids: Sequence[int], create_times: Sequence[int]) -> int:
+        """Return how many of the rows are there with a stamp, whoever has stamped them, or are set aside."""
+        return self._count(ids, create_times, self._settled, {})
 
     def _count(self, ids: Sequence[int], create_times: Sequence[int], query: Any, more: dict[str, Any]) -> int:
         found = 0

@@ -101,6 +101,11 @@ class PostgresSession:
         """Return how many other sessions there are whose application name starts so, except with `but`."""
         return other_sessions(self.connection, starting=starting, but=but, within_seconds=within_seconds)
 
+    def await_dispatchers(self) -> None:
+        """Wait until no dispatcher that has begun is still sending rows."""
+        with explained():
+            OwnCursor(self.connection).execute(statement("dispatch_await"), {"outbox": self.outbox.quoted()})
+
     def lock_holders(self, application: str) -> Sequence[LockHolder]:
         """Return who holds the locks that the sessions with this application name wait for."""
         return lock_holders(self.connection, application)

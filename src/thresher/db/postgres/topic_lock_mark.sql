@@ -1,11 +1,12 @@
 -- Gives a topic's oldest pending rows a session id, and returns them. Index: the head's own, then the primary key. Fence:
--- the lock's token; the row is locked against the next taker until this has committed. `{head}` is the bounded head.
+-- the lock's token; the row is locked against the next taker until this has committed. `{head}` is the bounded head;
+-- `{unstamped}` as in relay_mark.
 WITH head AS MATERIALIZED (
 {head}
 ), marked AS (
 UPDATE {table} o
    SET {mark} = {leader}
- WHERE o.id = ANY (ARRAY(SELECT h.id FROM head h))
+ WHERE o.id = ANY (ARRAY(SELECT h.id FROM head h)){unstamped}
    AND EXISTS (SELECT FROM {locks} l
                 WHERE l.topic = %(name)s AND l.token = %(token)s AND l.locked_by IS NOT NULL FOR SHARE)
 RETURNING o.id

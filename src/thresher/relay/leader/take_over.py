@@ -6,6 +6,7 @@
 4. The database sessions of older terms are ended: a stopped one could hold row locks for ever.
 5. Where the recorded layout differs from ours, every transactional id of the recorded one is fenced, and what it
    published is settled, before ours is written. Same layout: the shards recover themselves.
+6. Unless we sweep, the dispatchers that are sending rows are waited for: the layout keeps others from beginning.
 """
 
 import logging
@@ -110,6 +111,9 @@ def take_over(
         )
         if not laid_out:
             raise Superseded("a newer relay of the same name has taken over while this one was starting")
+        if not settings.sweeps:
+            # Dispatchers that begin from here on are refused; one that was sending holds rows that we would send too.
+            session.await_dispatchers()
         since = since if by_locks else session.incarnation().since
         progress_limit(admin, settings)
     return Mandate(

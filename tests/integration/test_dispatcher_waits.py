@@ -1,0 +1,290 @@
+"""A dispatcher beside other relays, and when brokers, database or its own process fail: what it waits for."""
+
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import KafkaError
+
+from tests.processes import eventually
+from tests.relay.dispatched import AWAY, MANY, NAME, Place
+from thresher.db import TableName, statement
+from thresher.db.postgres.store import PostgresStore
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message, Receipt
+from thresher.publisher import Cleared, Dispatcher, DispatchRefused
+from thresher.publisher.dispatch_table import DispatchTable, NotNow
+from thresher.publisher.kafka_backend import KafkaBackend
+
+
+@pytest.fixture
+def place(stack: Stack, dsn: str) -> Place:
+    return Place(stack, dsn)
+
+
+@pytest.fixture
+def dispatcher(place: Place) -> Iterator[Dispatcher]:
+    with place.dispatcher() as made:
+        yield made
+
+
+def relay(place: Place, mode: str) -> None:
+    """Write the control row of a relay in this mode."""
+    place.sql(statement("control_create", TableName(table="thresher_relay")))
+    place.sql(
+        "INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards) "
+        "VALUES ('r', '\"public\".\"outbox\"', gen_random_uuid(), 's', gen_random_uuid(), %s, 1) "
+        "ON CONFLICT (name) DO UPDATE SET mode = excluded.mode",
+        mode,
+    )
+
+
+@pytest.mark.parametrize("mode", ["exactly-once", "at-least-once", "topic-lock"])
+def test_beside_a_relay_that_is_no_sweeper_it_is_refused(place: Place, dispatcher: Dispatcher, mode: str) -> None:
+    assert dispatcher.clear(place.stash()).sent == 1, "no relay has run"
+    receipts = place.stash()
+    relay(place, mode)
+    with pytest.raises(DispatchRefused, match=f"the relay r .* is no sweeper .its mode is {mode}"):
+        dispatcher.clear(receipts)
+    relay(place, "immediate")
+    assert dispatcher.clear(receipts).sent == 1
+    relay(place, mode)
+    with pytest.raises(DispatchRefused):
+        dispatcher.clear(place.stash())
+    assert place.pending() == 1
+
+
+def test_a_role_that_cannot_read_the_mode_is_refused(place: Place) -> None:
+    role = f"app_{uuid.uuid4().hex[:8]}"
+    relay(place, "immediate")
+    place.sql(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT, UPDATE ON outbox TO {role}")
+
+    def connect() -> psycopg.Connection[Any]:
+        connection = place.connect()
+        connection.execute(f"SET ROLE {role}".encode())
+        connection.commit()
+        return connection
+
+    receipts = place.stash()
+    try:
+        with Dispatcher(connect, place.kafka) as dispatcher:
+            with pytest.raises(DispatchRefused, match=r"GRANT SELECT .name, outbox, mode. ON"):
+                dispatcher.clear(receipts)
+            place.sql(f"GRANT SELECT (name, outbox, mode) ON thresher_relay TO {role}")
+            assert dispatcher.clear(receipts).sent == 1
+    finally:
+        place.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def table(place: Place, *, idle_seconds: float = 60.0) -> DispatchTable:
+    return DispatchTable(place.connect, NAME, connections=2, idle_seconds=idle_seconds)
+
+
+def versions(receipts: list[Receipt]) -> list[tuple[int, datetime]]:
+    return [(receipt.id, receipt.create_time) for receipt in receipts]
+
+
+def test_a_take_over_waits_for_those_that_send(place: Place, dispatcher: Dispatcher) -> None:
+    sending, later = place.stash(range(2))
+    session = PostgresStore(place.dsn, NAME).session("taking over")
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    own = table(place)
+    with ThreadPoolExecutor(1) as thread:
+        with own.locked(versions([sending]), within_seconds=60):
+            waiting = thread.submit(session.await_dispatchers)
+            eventually(lambda: place.sql(waits) == [(1,)], 60)
+            # Others do not wait, nor prolong it.
+            with pytest.raises(NotNow, match="takes over"), own.locked(versions([later]), within_seconds=60):
+                pass
+            assert dispatcher.clear([later]).not_sent == 1
+            assert not waiting.done()
+        waiting.result(60)
+    session.close()
+    own.close()
+
+
+def test_a_dispatcher_that_vanishes_loses_its_locks(place: Place, dispatcher: Dispatcher) -> None:
+    receipts = place.stash()
+    vanishing = table(place, idle_seconds=0.5)
+    holding = ExitStack()
+    rows, stamp = holding.enter_context(vanishing.locked(versions(receipts), within_seconds=60))
+    assert [row.id for row in rows] == [receipts[0].id]
+    assert dispatcher.clear(receipts) == Cleared(skipped=1), "it is locked"
+    eventually(lambda: dispatcher.clear(receipts).sent, 30)
+    with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+        stamp([receipts[0].id])
+    holding.close()
+    assert place.numbers() == {0: 1}
+
+
+def test_threads_do_not_wait_for_a_broker_one_after_another(place: Place) -> None:
+    receipts = place.stash(range(24))
+    with (
+        place.dispatcher(kafka=AWAY, timeout_seconds=1.0, rest_seconds=60.0, connections=2) as away,
+        ThreadPoolExecutor(24) as threads,
+    ):
+        done = list(threads.map(lambda receipt: away.clear([receipt]), receipts))
+    assert sum(each.left for each in done) == 24
+    assert sum(each.unknown for each in done) <= 2, "others found that the topic rests, or had no turn"
+
+
+def test_threads_do_not_wait_for_a_database_one_after_another(place: Place) -> None:
+    receipts, tried, gone = place.stash(range(8)), threading.Semaphore(0), threading.Event()
+    tries: list[int] = []
+
+    def connect() -> psycopg.Connection[Any]:
+        tries.append(1)
+        tried.release()
+        gone.wait(60)
+        raise psycopg.OperationalError("nobody is there")
+
+    with (
+        Dispatcher(connect, place.kafka, timeout_seconds=60.0, rest_seconds=600.0, connections=1) as dispatcher,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        calls = [threads.submit(dispatcher.clear, [receipt]) for receipt in receipts]
+        assert tried.acquire(timeout=60)
+        time.sleep(0.3)
+        gone.set()
+        done = [call.result(60) for call in calls]
+    assert [each.not_sent for each in done] == [1] * 8
+    assert len(tries) == 1
+
+
+def test_a_call_waits_no_longer_than_told_for_its_turn(place: Place) -> None:
+    receipts = place.stash()
+    with place.dispatcher(connections=1, timeout_seconds=0.3) as dispatcher, ThreadPoolExecutor(1) as thread:
+        with dispatcher._table.locked([], within_seconds=60):
+            done = thread.submit(dispatcher.clear, receipts).result(30)
+        assert (done.not_sent, done.left) == (1, 1)
+        assert "all 1 connections" in done.reasons[0]
+        assert dispatcher.clear(receipts).sent == 1, "it does not rest"
+
+
+def test_only_the_topic_rests_whose_brokers_are_silent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent, sends = f"{place.topic}-silent", KafkaBackend.send
+
+    # As if its partition had no leader, which a single broker cannot show.
+    def send(self: KafkaBackend, messages: Sequence[Message]) -> list[KafkaError | None]:
+        answered = iter(sends(self, [message for message in messages if message.topic != silent]))
+        late = KafkaError(KafkaError._MSG_TIMED_OUT)
+        return [late if message.topic == silent else next(answered) for message in messages]
+
+    monkeypatch.setattr(KafkaBackend, "send", send)
+
+    def stash() -> list[Receipt | None]:
+        with place.connect() as connection:
+            stuck = place.outbox.stash(connection, Message(topic=silent, key="k", value="v"))
+            return [stuck, place.outbox.stash(connection, place.message(0))]
+
+    with place.dispatcher(rest_seconds=600.0) as dispatcher:
+        first = dispatcher.clear(stash())
+        assert (first.sent, first.unknown) == (1, 1), first
+        second = dispatcher.clear(stash())
+        assert (second.sent, second.not_sent, second.unknown) == (1, 1, 0), second
+        assert second.reasons == (f"{silent}: its brokers did not answer a moment ago",)
+
+
+def test_a_call_that_took_too_long_begins_nothing_more(place: Place) -> None:
+    receipts = place.stash(range(MANY))
+    seconds = iter(range(10**6))
+    with place.dispatcher(clock=lambda: float(next(seconds))) as slow:
+        done = slow.clear(receipts)
+    assert 0 < done.sent < MANY
+    assert (done.not_sent, done.unknown) == (MANY - done.sent, 0)
+    assert "took 5 seconds" in done.reasons[0]
+    assert sorted(place.numbers()) == list(range(done.sent))
+
+
+def test_no_part_overtakes_one_whose_database_failed(place: Place) -> None:
+    receipts = place.stash(range(MANY))
+    place.sql(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';"
+        "CREATE TRIGGER fail BEFORE UPDATE ON outbox FOR EACH ROW WHEN (old.id < 10) EXECUTE FUNCTION fail()"
+    )
+    with place.dispatcher(rest_seconds=0) as dispatcher:
+        done = dispatcher.clear(receipts)
+    assert (done.sent, done.unknown, done.not_sent) == (0, 500, MANY - 500)
+    assert sorted(place.numbers()) == list(range(500))
+
+
+def test_a_stamp_that_a_trigger_drops_is_told(place: Place, dispatcher: Dispatcher) -> None:
+    receipts = place.stash(range(3))
+    place.sql(
+        "CREATE FUNCTION drop() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        f"CREATE TRIGGER drop BEFORE UPDATE ON outbox FOR EACH ROW WHEN (old.id = {receipts[1].id}) "
+        "EXECUTE FUNCTION drop()"
+    )
+    done = dispatcher.clear(receipts)
+    assert (done.sent, done.unknown, place.pending()) == (2, 1, 1)
+    assert "did not stamp" in done.reasons[0]
+
+
+FORKS = """
+import os, signal, sys
+import psycopg
+from thresher.outbox import Message, Outbox
+from thresher.publisher import Dispatcher
+from thresher.publisher.kafka_backend import KafkaBackend
+
+dsn, bootstrap, topic = sys.argv[1:]
+opened = []
+
+def connect():
+    opened.append(psycopg.connect(dsn))
+    return opened[-1]
+
+def stashed():
+    with psycopg.connect(dsn) as connection:
+        return Outbox().stash(connection, Message(topic=topic, key="k", value="1"))
+
+def forked(work):
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        work()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, "the child hung or failed"
+
+dispatcher = Dispatcher(connect, {"bootstrap.servers": bootstrap})
+assert dispatcher.clear([stashed()]).sent == 1
+forked(dispatcher.close)
+assert dispatcher.clear([stashed()]).sent == 1
+assert len(opened) == 1, "the child has closed the parent's connection"
+
+def child():
+    assert dispatcher.clear([stashed()]).sent == 1
+    dispatcher.close()
+
+forked(child)
+assert dispatcher.clear([stashed()]).sent == 1
+assert len(opened) == 1
+dispatcher.close()
+
+waiting = KafkaBackend({"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 600000}, waits=False)
+waiting.publish([Message(topic=topic, value="1")], None)
+
+def leaves():
+    assert waiting.flush()
+    waiting.close()
+
+forked(leaves)
+assert not waiting.flush(0.1)
+os._exit(0)
+"""
+
+
+def test_a_forked_child_leaves_the_parents_clients_alone(place: Place) -> None:
+    given = [sys.executable, "-W", "ignore", "-c", FORKS, place.dsn, place.kafka["bootstrap.servers"], place.topic]
+    ended = subprocess.run(given, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert place.pending() == 0
