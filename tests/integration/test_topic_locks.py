@@ -187,7 +187,7 @@ def test_a_row_whose_partition_is_missing_dies_though_workers_take_turns(place: 
 
 def test_a_recorded_split_is_not_overwritten_by_a_worker_that_looked_before(place: Places) -> None:
     at = place()
-    assert join(at.locked_settings()) is not None
+    joined(at.locked_settings())
     with at.locking() as locks:
         assert locks.register(at.topic, 4) == 4
         before = at.locks()
@@ -198,7 +198,7 @@ def test_a_recorded_split_is_not_overwritten_by_a_worker_that_looked_before(plac
 
 def test_a_lock_of_the_split_before_cannot_be_had(place: Places) -> None:
     at = place()
-    assert join(at.locked_settings()) is not None
+    joined(at.locked_settings())
     with at.locking() as locks:
         locks.register(at.topic, 1)
         lock = at.take(locks, at.topic)
@@ -259,7 +259,7 @@ def test_of_many_that_join_at_once_all_are_members_of_one_group(place: Places) -
 
 def test_a_founder_that_died_midway_is_succeeded(place: Places) -> None:
     at = place()
-    assert join(at.locked_settings()) is not None
+    joined(at.locked_settings())
     # It wrote its term, and was killed.
     at.sql("UPDATE thresher_relay SET term = gen_random_uuid(), term_time = now(), settled_on = NULL")
     at.stash(Message(topic=at.topic, key="k", value="1"))
@@ -269,13 +269,13 @@ def test_a_founder_that_died_midway_is_succeeded(place: Places) -> None:
 
 def test_founding_frees_all_locks_and_raises_their_tokens(place: Places) -> None:
     at = place()
-    assert join(at.locked_settings()) is not None
+    joined(at.locked_settings())
     with at.locking() as locks:
         locks.register(at.topic, 1)
         lock = at.take(locks, at.topic)
         assert lock is not None
         at.sql("TRUNCATE outbox")
-        assert join(at.locked_settings()) is not None
+        joined(at.locked_settings())
         with pytest.raises(LockLost):
             locks.renew(lock)
         assert at.locks()[at.topic]["locked_by"] is None
@@ -337,8 +337,7 @@ def test_a_producer_that_was_fenced_too_late_begins_its_turn_anew(place: Places)
 
 def test_a_lock_is_not_taken_under_a_term_that_is_over(place: Places) -> None:
     at = place()
-    mandate = join(at.locked_settings())
-    assert mandate is not None
+    joined(at.locked_settings())
     with at.locking() as locks:
         locks.register(at.topic, 1)
         at.sql("UPDATE thresher_relay SET term = gen_random_uuid()")
@@ -358,7 +357,7 @@ def test_a_lock_is_not_taken_under_a_term_that_is_over(place: Places) -> None:
 
 def test_no_lock_is_taken_under_another_term(place: Places) -> None:
     at = place()
-    assert join(at.locked_settings()) is not None
+    joined(at.locked_settings())
     with at.locking() as locks:
         locks.register(at.topic, 1)
         terms = LockTerms(owner="me", relay=at.settings().name, term=str(uuid.uuid4()), seconds=60.0)
@@ -369,7 +368,7 @@ def test_no_lock_is_taken_under_another_term(place: Places) -> None:
 def test_an_errored_lock_is_not_free_before_its_rest_is_over(place: Places) -> None:
     at = place()
     at.stash(Message(topic=at.topic, key="k", value="1"))
-    assert join(at.locked_settings()) is not None
+    joined(at.locked_settings())
     with at.locking() as locks:
         locks.register(at.topic, 1)
         lock = at.take(locks, at.topic)
@@ -427,7 +426,7 @@ def test_a_part_of_a_split_topic_has_its_own_keys_alone(place: Places) -> None:
     at = place()
     at.stash(*(Message(topic=at.topic, key=f"k{n}", value=str(n)) for n in range(100)))
     split = {"split_topics": {at.topic: 2}}
-    assert join(at.locked_settings(locking=split)) is not None
+    joined(at.locked_settings(locking=split))
     with at.locking() as locks:
         locks.register(at.topic, 2)
         ((term,),) = at.sql("SELECT term::text FROM thresher_relay")
@@ -447,7 +446,7 @@ def test_a_part_of_a_split_topic_has_its_own_keys_alone(place: Places) -> None:
 def test_the_token_is_checked_by_every_change(place: Places) -> None:
     at = place()
     at.stash(Message(topic=at.topic, key="k", value="1"))
-    assert join(at.locked_settings()) is not None
+    joined(at.locked_settings())
     with at.locking() as locks:
         locks.register(at.topic, 1)
         old = at.take(locks, at.topic, owner="old")
@@ -481,7 +480,7 @@ def test_the_token_is_checked_by_every_change(place: Places) -> None:
 
 def test_deimos_errored_lock_without_a_time_can_be_taken(place: Places) -> None:
     at = place()
-    assert join(at.locked_settings()) is not None
+    joined(at.locked_settings())
     with at.locking() as locks:
         locks.register(at.topic, 1)
         at.sql("UPDATE outbox_lock SET error = true, locked_by = NULL, locked_at = NULL")
@@ -556,7 +555,7 @@ def test_another_split_is_refused_until_it_is_changed_for_all(place: Places) -> 
     with at.backend(locking=four) as backend:
         at.until_sent(backend)
         with pytest.raises(OtherSplit, match="4 parts"):
-            join(at.locked_settings(locking=two))
+            joined(at.locked_settings(locking=two))
         # While workers are at work.
         at.stash(*(Message(topic=at.topic, key=f"k{n % 5}", value=str(n)) for n in range(100, 200)))
         assert change_split(at.locked_settings(locking=four), at.topic, 2, wait_seconds=60) == 4
@@ -594,8 +593,8 @@ def test_leader_and_topic_locks_refuse_each_other_while_one_runs(place: Places) 
             taken_over(at.settings())
     mandate = taken_over(at.settings(shards=1))
     with mandate_session(at, mandate.term), pytest.raises(OtherCoordination, match="has a leader"):
-        join(at.locked_settings())
-    assert join(at.locked_settings()) is not None
+        joined(at.locked_settings())
+    joined(at.locked_settings())
 
 
 def mandate_session(at: LockedPlace, term: str) -> Any:
@@ -659,12 +658,12 @@ def test_without_the_index_it_is_refused_with_the_remedy(place: Places) -> None:
     )
     at.sql(f'DROP INDEX "{index}"')
     with pytest.raises(DatabaseRefused, match="CREATE INDEX"):
-        join(at.locked_settings())
+        joined(at.locked_settings())
 
 
 def test_a_leader_of_another_name_is_refused_as_ever(place: Places) -> None:
     at = place()
-    assert join(at.locked_settings()) is not None
+    joined(at.locked_settings())
     with pytest.raises(ForeignProgress, match="relayed under the name"):
         taken_over(at.settings(name=f"{at.prefix}other"))
 
@@ -709,14 +708,14 @@ def test_a_table_of_locks_that_allows_a_topic_twice_is_refused(place: Places) ->
     at = place(shape=Shape.DEIMOS, table="kafka_messages")
     at.sql(DEIMOS_LOCKS.replace("UNIQUE", ""))
     with pytest.raises(DatabaseRefused, match="CREATE UNIQUE INDEX"):
-        join(at.locked_settings())
+        joined(at.locked_settings())
 
 
 def test_deimos_messages_without_a_session_id_are_refused_before_anything(place: Places) -> None:
     at = place(shape=Shape.DEIMOS, table="kafka_messages")
     at.sql("ALTER TABLE kafka_messages DROP COLUMN session_id")
     with pytest.raises(DatabaseRefused, match="session_id"):
-        join(at.locked_settings())
+        joined(at.locked_settings())
     assert at.sql("SELECT to_regclass('thresher_relay')") == [(None,)]
 
 
@@ -724,7 +723,7 @@ def test_figures_tell_of_pending_rows_locks_and_errors_by_topic(place: Places) -
     at = place()
     topics = at.topics(3)
     at.stash(*(Message(topic=topics[n % 2], key="k", value=str(n)) for n in range(10)))
-    assert join(at.locked_settings()) is not None
+    joined(at.locked_settings())
     with at.locking() as locks:
         for topic in topics:
             locks.register(topic, 1)

@@ -23,7 +23,8 @@ from thresher.core.errors import InvalidInput
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.configuration import load
-from thresher.harvest.form import KEYS, OF_LOCKING, RelayForm
+from thresher.harvest.form import KEYS, RelayForm
+from thresher.harvest.form_rules import OF_LOCKING
 from thresher.kafka.property import PROPERTIES
 from thresher.kafka.transactional import GUARDED
 from thresher.observe.logs import LogFormat

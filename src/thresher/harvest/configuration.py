@@ -17,7 +17,8 @@ from thresher.config.loading import Completed, complete, lay_over
 from thresher.config.log_level import LogLevel
 from thresher.core.secrets import Secrets
 from thresher.election.settings import ElectionKind, ElectionSettings
-from thresher.harvest.form import KEYS, OF_ELECTION, OF_LOCKING, RelayForm
+from thresher.harvest.form import KEYS, RelayForm
+from thresher.harvest.form_rules import OF_ELECTION, OF_LOCKING
 from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, keep_partitions, translate
 from thresher.observe.logs import LogFormat
 from thresher.relay.settings import POLICY, Coordination, Delivery, Dispatch, Settings

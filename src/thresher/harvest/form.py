@@ -4,7 +4,6 @@ Each key is declared here once. Its flag, its environment variable and its row i
 that; after a change, `maintenance/configuration_table.py` writes the table anew.
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -22,14 +21,24 @@ from thresher.config.form import (
 )
 from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
 from thresher.config.problem import ConfigurationInvalid
-from thresher.config.report import Problem, as_text
+from thresher.config.report import as_text
 from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand, keys_of
-from thresher.core.errors import InvalidInput, shorten
+from thresher.core.errors import shorten
 from thresher.core.topic_name import is_topic
 from thresher.db import TableName
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
+from thresher.harvest.form_rules import (
+    OF_ELECTION,
+    OF_LOCKING,
+    archives_what_stays,
+    can_sweep,
+    has_a_name,
+    has_a_table,
+    locks_topics,
+    settles_its_shape,
+)
 from thresher.kafka.transactional import GUARDED, properties
 from thresher.outbox.shape import BUCKETS, Shape
 from thresher.relay.names import valid_name
@@ -43,13 +52,9 @@ _OWN_CLIENT = frozenset({"group.id", "isolation.level", "enable.auto.commit", "e
 _LIMITS = Limits()
 _ELECTION = ElectionSettings()
 _LOCKING = TopicLocking()
-# Keys that mean nothing with the other coordination.
-OF_LOCKING = ("lock_seconds", "rest_seconds", "split_topics", "compact_topics")
 # As many rows as Deimos sends at once.
 LOCKED_ROWS = 1_000
 _ROWS = 40_000
-# `leader_group` is none of them: it may be a relay's name besides.
-OF_ELECTION = {**service_form.OF_ELECTION, "lease_seconds": ElectionKind.LEASE}
 
 
 class _OwnKeys(Form):
@@ -360,67 +365,6 @@ def check_settings(settings: Settings) -> None:
         raise ConfigurationInvalid(as_text(problems))
 
 
-def _has_a_name(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
-    if not form.identity:
-        yield "name", "it is missing: the same in every process that competes, another for every other outbox"
-    elif form.name is None and not valid_name(form.identity):
-        yield "leader_group", "it cannot be the relay's name besides (a-z A-Z 0-9 . _ -): give 'name' too"
-
-
-def _has_a_table(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
-    try:
-        TableName(table=form.outbox, schema=form.schema_)
-    except InvalidInput as error:
-        yield "outbox", str(error)
-
-
-def _settles_its_shape(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
-    if form.shape is not Shape.THRESHER and form.settle is Settling.STAMP:
-        whose = "Deimos'" if form.shape is Shape.DEIMOS else "goharvest's"
-        yield "settle", f"{whose} table has no column for a dispatched time; use 'delete'"
-
-
-def _locks_topics(form: RelayForm, given: Mapping[str, Any]) -> Iterator[Problem]:
-    if form.coordination is Coordination.LEADER:
-        for key in OF_LOCKING:
-            if key in given:
-                yield key, "it means nothing with coordination 'leader': leave it out, or say 'topic-lock'"
-        return
-    if form.delivery is Delivery.AT_LEAST_ONCE:
-        yield "delivery", "topic-lock sends each batch as one Kafka transaction: 'exactly-once' is what it promises"
-    if form.transform:
-        yield "transform", "topic-lock takes none: a transform may send the rows of one topic to another's, out of turn"
-    if form.dispatch is Dispatch.IMMEDIATE:
-        yield "dispatch", "'immediate' does not go with topic-lock, which promises each row once; use a leader's relay"
-    if form.archive_after_seconds is not None:
-        yield "archive_after_seconds", "topic-lock has no leader that archives: run 'thresher archive' instead"
-    for key in ("election", *OF_ELECTION):
-        if key in given:
-            yield key, "topic-lock has no election: leave it out"
-
-
-def _archives_what_stays(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
-    if form.archive_after_seconds is not None and form.settle is not Settling.STAMP:
-        yield "archive_after_seconds", "rows that are deleted cannot be archived; use 'settle: stamp'"
-
-
-def _can_sweep(form: RelayForm, _: Mapping[str, Any]) -> Iterator[Problem]:
-    """A dispatcher and the relay send rows of one table: whatever rests on there being one sender is refused."""
-    if form.dispatch is not Dispatch.IMMEDIATE:
-        return
-    if form.shape is not Shape.THRESHER:
-        yield "dispatch", f"'immediate' needs our own table: shape {form.shape.value} has no column for a stamp"
-    elif form.settle is not Settling.STAMP:
-        yield "dispatch", "'immediate' needs 'settle: stamp': by the stamp relay and dispatcher tell what was sent"
-    if form.delivery is not Delivery.AT_LEAST_ONCE:
-        why = "a dispatcher that dies after sending leaves its rows to the relay, which sends them again"
-        yield "dispatch", f"'immediate' needs 'delivery: at-least-once': {why}"
-    if form.poison is Poison.BLOCK_KEY:
-        yield "dispatch", "'immediate' does not go with 'poison: block-key': a dispatcher sends what follows a dead row"
-    if form.transform:
-        yield "dispatch", "'immediate' does not go with 'transform': a dispatcher sends rows as they are stored"
-
-
 _KAFKA = KafkaSections(
     sections=("kafka", "producer"),
     guarded=GUARDED | _OWN_CLIENT,
@@ -428,9 +372,9 @@ _KAFKA = KafkaSections(
     producer=lambda given: properties("trial", given),
 )
 _RULES = (
-    Rule(frozenset({"name", "leader_group"}), _has_a_name),
-    Rule(frozenset({"outbox", "schema"}), _has_a_table),
-    Rule(frozenset({"shape", "settle"}), _settles_its_shape),
+    Rule(frozenset({"name", "leader_group"}), has_a_name),
+    Rule(frozenset({"outbox", "schema"}), has_a_table),
+    Rule(frozenset({"shape", "settle"}), settles_its_shape),
     Rule(
         frozenset(
             {
@@ -444,10 +388,10 @@ _RULES = (
                 *OF_ELECTION,
             }
         ),
-        _locks_topics,
+        locks_topics,
     ),
-    Rule(frozenset({"archive_after_seconds", "settle"}), _archives_what_stays),
-    Rule(frozenset({"dispatch", "shape", "settle", "delivery", "poison", "transform"}), _can_sweep),
+    Rule(frozenset({"archive_after_seconds", "settle"}), archives_what_stays),
+    Rule(frozenset({"dispatch", "shape", "settle", "delivery", "poison", "transform"}), can_sweep),
     service_form.elects_as_told(OF_ELECTION),
     POLLS_IN_TIME,
     *_KAFKA.rules,

@@ -18,7 +18,8 @@ from thresher.config.report import Problem, no_such_key
 from thresher.core.errors import shorten
 from thresher.db.postgres.lib_pq import from_lib_pq
 from thresher.election.settings import ElectionKind
-from thresher.harvest.form import KEYS, OF_ELECTION
+from thresher.harvest.form import KEYS
+from thresher.harvest.form_rules import OF_ELECTION
 from thresher.kafka.property import plain
 from thresher.outbox.shape import Shape
 from thresher.relay.settings import Delivery

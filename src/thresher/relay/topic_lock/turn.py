@@ -90,6 +90,20 @@ class Errored:
     missing: bool = False
 
 
+@dataclass(slots=True, kw_only=True)
+class _Turn:
+    """One turn, while it lasts."""
+
+    # What is read next; rows and keys that cannot be sent yet are left out.
+    wanted: Wanted
+    begun: float = 0.0
+    renewed: float = 0.0
+    # Whether there may be more than what was read last.
+    full: bool = True
+    # Why the topic cannot be written to.
+    held: str = ""
+
+
 class Turns:
     """The turns of one process at one lock. For one thread. `close` gives the producer up."""
 
@@ -139,9 +153,7 @@ class Turns:
         )
         # Whether all that this process has published under the lock is settled, so that the producer may go on.
         self._settled = False
-        self._begun = self._renewed = 0.0
-        self._full, self._held = True, ""
-        self._left_out: Wanted = Wanted(buckets=(), rows=0, batch_bytes=0, largest_bytes=0)
+        self._turn = _Turn(wanted=Wanted(buckets=(), rows=0, batch_bytes=0, largest_bytes=0))
         self._handlers = self._all_handlers()
         self._steps: dict[type[Effect], AbstractContextManager[None]] = {
             kind: bench.shard.step(step_name(kind)) for kind in self._handlers
@@ -157,15 +169,16 @@ class Turns:
         Raises `LockLost` where another process has taken the lock; the errors of both servers as they are.
         """
         kept, self._settled = self.goes_on(lock), False
-        self.lock, self._full, self._held = lock, True, ""
+        self.lock = lock
         limits, locking = self._bench.mandate.settings.limits, self._bench.mandate.settings.topic_locking
-        self._left_out = Wanted(
+        wanted = Wanted(
             buckets=buckets_of(lock.part, lock.parts),
             rows=_COMPACTED_ROWS if lock.topic in locking.compact_topics else limits.batch_rows,
             batch_bytes=limits.batch_bytes,
             largest_bytes=_LARGEST_BYTES,
         )
-        self._begun = self._renewed = time.monotonic()
+        now = time.monotonic()
+        self._turn = turn = _Turn(wanted=wanted, begun=now, renewed=now)
         steps = protocol(self._carrier, recovered=kept)
         answer: Any = None
         while True:
@@ -177,9 +190,9 @@ class Turns:
             kind = type(effect)
             with self._steps[kind]:
                 answer = self._handlers[kind](effect)
-        self._settled = not self._held
-        if self._held:
-            return Errored(self._held, missing=self._carrier.gate.topics.is_missing(lock.topic))
+        self._settled = not turn.held
+        if turn.held:
+            return Errored(turn.held, missing=self._carrier.gate.topics.is_missing(lock.topic))
         return Done(waiting=bool(self._carrier.gate.rows))
 
     def close(self) -> None:
@@ -213,23 +226,25 @@ class Turns:
     def _renew(self) -> None:
         """Renew the lock in the middle of a long batch."""
         seconds = self._bench.mandate.settings.topic_locking.lock_seconds
-        if time.monotonic() - self._renewed > seconds * _RENEWED:
+        if time.monotonic() - self._turn.renewed > seconds * _RENEWED:
             self._bench.locks.renew(self.lock)
-            self._renewed = time.monotonic()
+            self._turn.renewed = time.monotonic()
 
     def _take(self, _: Take) -> Batch | None:
         bench = self._bench
         # Suspects are tried within one turn: another worker would begin with all of them.
         most = _LONGEST_TURN_SECONDS if self._carrier.gate.rows else _TURN_SECONDS
-        over = time.monotonic() - self._begun > most
-        if bench.shard.stopping or self._held or over or not self._full:
+        over = time.monotonic() - self._turn.begun > most
+        if bench.shard.stopping or self._turn.held or over or not self._turn.full:
             return None
-        found = bench.marks.mark(self.lock, self._left_out, uuid.uuid4())
+        found = bench.marks.mark(self.lock, self._turn.wanted, uuid.uuid4())
         if not found:
             return None
         read = read_of(found)
         # One that is bounded by bytes may have fewer rows, and more of them wait.
-        self._full = len(found) >= self._left_out.rows or sum(row_sizes(read)) > self._left_out.batch_bytes // 2
+        self._turn.full = (
+            len(found) >= self._turn.wanted.rows or sum(row_sizes(read)) > self._turn.wanted.batch_bytes // 2
+        )
         bench.crash.hold([row[0] for row in found] if bench.crash.watched else ())
         return Batch(rows=rows_of(read, bench.reserved))
 
@@ -240,7 +255,7 @@ class Turns:
         found = bench.locks.settle(
             self.lock, fates_of(progress), lambda: bench.crash.reach(point, progress.ids)
         )  # fmt: skip
-        self._renewed = time.monotonic()
+        self._turn.renewed = time.monotonic()
         if effect.recovering:
             if found:
                 bench.shard.count("recovered", found)
@@ -257,10 +272,10 @@ class Turns:
         bench = self._bench
         bench.shard.event("held", topics=sorted(effect.missing) or [self.lock.topic], of=1, why=effect.why)
         if self.lock.topic in effect.topics:
-            self._held = effect.why
+            self._turn.held = effect.why
             return
-        left_out = self._left_out
-        self._left_out = replace(
+        left_out = self._turn.wanted
+        self._turn.wanted = replace(
             left_out,
             hot_keys={*left_out.hot_keys, *effect.streams},
             in_flight={**left_out.in_flight, **effect.rows, **effect.behind},
@@ -269,7 +284,7 @@ class Turns:
     def _report_rejected(self, effect: ReportRejected) -> None:
         topics = sorted(effect.topics)
         # Its rows are still there, however few they were.
-        self._full = True
+        self._turn.full = True
         self._bench.shard.event("rejected", topics=topics, records=effect.records, why=effect.why)
 
     def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
