@@ -3,9 +3,10 @@
 A sweep is what a sweeper's shard does when it finds rows: it looks which buckets hold any, and marks the oldest rows of
 an age. Both outboxes get the same rows in each round, take turns, and have their rows stamped after it.
 
-python -m bench.sweeps
+    ./run bench sweeps [--stamped N]
 """
 
+import argparse
 import json
 import statistics
 import sys
@@ -163,8 +164,11 @@ def _outbox(dsn: str, schema: str) -> Iterator[SweptOutbox]:
 
 def main() -> int:
     """Measure on servers of its own; the last line is JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stamped", type=int, default=STAMPED, help="rows that were sent before")
+    options = parser.parse_args()
     with durable_stack() as stack:
-        cost = sweep_cost(stack.postgres.create_database("sweeps"))
+        cost = sweep_cost(stack.postgres.create_database("sweeps"), stamped=options.stamped)
     sys.stdout.write("\n".join(cost.plan) + "\n")
     figures = {
         "sweep_5m_vs_empty": cost.ratio,
