@@ -162,7 +162,7 @@ def test_threads_do_not_wait_for_a_database_one_after_another(place: Place) -> N
 
 def test_a_call_waits_no_longer_than_told_for_its_turn(place: Place) -> None:
     receipts = place.stash()
-    with place.dispatcher(connections=1, timeout_seconds=0.3) as dispatcher, ThreadPoolExecutor(1) as thread:
+    with place.dispatcher(connections=1, timeout_seconds=3.0) as dispatcher, ThreadPoolExecutor(1) as thread:
         with dispatcher._table.locked([], within_seconds=60):
             done = thread.submit(dispatcher.clear, receipts).result(30)
         assert (done.not_sent, done.left) == (1, 1)

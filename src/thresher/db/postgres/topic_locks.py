@@ -1,7 +1,7 @@
 """The locks of an outbox' topics in Postgres, over a connection in autocommit: the adapter of `db.topic_locks`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import psycopg
@@ -15,13 +15,16 @@ from thresher.db.postgres.control import control_table
 from thresher.db.postgres.cursor import BigintArray, OwnCursor
 from thresher.db.postgres.head_queries import TOPIC, bounded_query, require_same_table, topic_head_query
 from thresher.db.postgres.sessions import exists, explained, only_one
-from thresher.db.postgres.settlement import PostgresSettlement
 from thresher.db.problem import DatabaseRefused
 from thresher.db.row_schema import FLAW
 from thresher.db.shape import Shape
 from thresher.db.shape_columns import created, further_columns, mark_parts
 from thresher.db.statements import statement
 from thresher.db.topic_locks import LockLost, LockState, LockTerms, TopicFigures, TopicLock, lock_name
+
+if TYPE_CHECKING:
+    # Not for those who only make the table: it needs Arrow.
+    from thresher.db.postgres.settlement import PostgresSettlement
 
 # Rows of a topic are counted up to here.
 _MOST_COUNTED = 10_000
@@ -73,7 +76,7 @@ class PostgresTopicLocks:
         connection: psycopg.Connection[Any],
         outbox: TableName,
         shape: Shape,
-        settlement: PostgresSettlement,
+        settlement: "PostgresSettlement",
         table: str | None = None,
     ) -> None:
         """`table` is the identity of the table that recovery settled: from any other, nothing is taken."""
