@@ -16,7 +16,6 @@ from thresher.db.postgres.cursor import BigintArray, OwnCursor
 from thresher.db.postgres.head_queries import TOPIC, bounded_query, require_same_table, topic_head_query
 from thresher.db.postgres.sessions import exists, explained, only_one
 from thresher.db.problem import DatabaseRefused
-from thresher.db.row_schema import FLAW
 from thresher.db.shape import Shape
 from thresher.db.shape_columns import created, further_columns, mark_parts
 from thresher.db.statements import statement
@@ -215,6 +214,9 @@ class PostgresTopicLocks:
         }
         with explained():
             found = self._rows.execute(self._mark, values, prepare=True).fetchall()
+        # Only here: whoever makes the table of locks needs no Arrow.
+        from thresher.db.row_schema import FLAW  # noqa: PLC0415
+
         if not found:
             self.require(lock)
         else:
