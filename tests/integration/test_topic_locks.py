@@ -13,8 +13,7 @@ from confluent_kafka import Message as Record
 
 from tests.processes import eventually
 from tests.relay.locked_place import HOOK, LockedPlace, Refusing, seen, standing_at
-from tests.relay.relaying import RELAYED_SECONDS, taken_over
-from thresher.core.errors import ThresherError
+from tests.relay.relaying import taken_over, tried_again
 from thresher.db.outbox_store import Fates, Wanted
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import bucket_of
@@ -57,18 +56,8 @@ def require_order(records: Sequence[Record]) -> None:
 
 
 def joined(settings: Settings) -> Mandate:
-    """Join as a service does: what time may mend is tried again."""
-    deadline = time.monotonic() + RELAYED_SECONDS
-    while True:
-        try:
-            mandate = join(settings)
-        except ThresherError as error:
-            if not error.retryable or time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-        else:
-            assert mandate is not None
-            return mandate
+    """Join as a service does."""
+    return tried_again(lambda: join(settings))
 
 
 def ended(backend: DbBackend, seconds: float = 60.0) -> BaseException | None:

@@ -177,10 +177,15 @@ class Place:
 
 def taken_over(settings: Settings) -> Mandate:
     """Take over as a relay does: what time may mend, such as a topic that was just made, is tried again."""
+    return tried_again(lambda: take_over(settings))
+
+
+def tried_again(begin: Callable[[], Mandate | None]) -> Mandate:
+    """Begin as a service does, and return what it is told: what time may mend is tried again."""
     deadline = time.monotonic() + RELAYED_SECONDS
     while True:
         try:
-            mandate = take_over(settings)
+            mandate = begin()
         except ThresherError as error:
             if not error.retryable or time.monotonic() > deadline:
                 raise

@@ -28,8 +28,6 @@ class ControlRow:
     secret: str = field(repr=False)
     # The incarnation of the database on which all progress was settled: of relays that share topics by locks alone.
     settled_on: str | None = None
-    # How long ago the term was written, by the database's clock.
-    term_seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

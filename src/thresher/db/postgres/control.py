@@ -108,8 +108,8 @@ class ControlTable:
             row = OwnCursor(self._connection).execute(statement(what, self._table), values).fetchone()
         if row is None:
             return None
-        outbox, outbox_id, system_id, term, mode, shards, topic_id, term_time, secret, settled_on, age = row
+        outbox, outbox_id, system_id, term, mode, shards, topic_id, term_time, secret, settled_on = row
         return ControlRow(
             outbox=outbox, outbox_id=outbox_id, system_id=system_id, term=term, mode=mode, shards=shards,
-            progress_topic_id=topic_id, term_time=term_time, secret=secret, settled_on=settled_on, term_seconds=age,
+            progress_topic_id=topic_id, term_time=term_time, secret=secret, settled_on=settled_on,
         )  # fmt: skip

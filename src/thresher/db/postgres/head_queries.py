@@ -1,6 +1,11 @@
 """The statements that read pending rows, of each shape."""
 
+from typing import Any
+
 from thresher.db.names import TableName
+from thresher.db.outbox_store import Wanted
+from thresher.db.postgres.arrays import bigint_array
+from thresher.db.postgres.cursor import BigintArray
 from thresher.db.problem import DatabaseLost
 from thresher.db.shape import Shape
 from thresher.db.shape_columns import created, further_columns, mark_parts
@@ -63,6 +68,22 @@ def topic_head_query(shape: Shape, outbox: TableName) -> str:
         return statement(f"{shape.prefix}_head", outbox, unclaimed=unclaimed, replaced=_replaced(), order=order)
     mine = f"{_topic(shape)} AND i.bucket = ANY (%(buckets)s::smallint[])"
     return statement("outbox_topic_head", outbox, pick=_pick(outbox, mine=mine, unclaimed=_unclaimed(shape)))
+
+
+def marked_values(wanted: Wanted) -> dict[str, Any]:
+    """Return the parameters by which a statement that marks a head asks for these rows."""
+    return {
+        "buckets": list(wanted.buckets),
+        "rows": wanted.rows,
+        "each": wanted.rows_per_bucket,
+        "bytes": wanted.batch_bytes,
+        "largest": wanted.largest_bytes,
+        "held": list(wanted.held_topics),
+        "hot_topics": [topic for topic, _ in wanted.hot_keys],
+        "hot_keys": [key for _, key in wanted.hot_keys],
+        "in_flight_ids": BigintArray(bigint_array(list(wanted.in_flight))),
+        "in_flight_times": BigintArray(bigint_array(list(wanted.in_flight.values()))),
+    }
 
 
 def next_query(outbox: TableName) -> str:

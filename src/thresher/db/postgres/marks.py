@@ -17,7 +17,13 @@ from thresher.db.outbox_store import PendingRow, Wanted
 from thresher.db.postgres.arrays import bigint_array
 from thresher.db.postgres.control import ControlTable, control_table
 from thresher.db.postgres.cursor import BigintArray, OwnCursor
-from thresher.db.postgres.head_queries import bounded_query, head_by_id_query, head_query, require_same_table
+from thresher.db.postgres.head_queries import (
+    bounded_query,
+    head_by_id_query,
+    head_query,
+    marked_values,
+    require_same_table,
+)
 from thresher.db.postgres.sessions import explained
 from thresher.db.row_schema import FLAW
 from thresher.db.shape import Shape
@@ -73,16 +79,7 @@ class PostgresMarks:
     def statement(self, wanted: Wanted, leader: UUID) -> tuple[LiteralString, dict[str, Any]]:
         """Return the statement that `mark` executes, and its values."""
         values: dict[str, Any] = {
-            "buckets": list(wanted.buckets),
-            "rows": wanted.rows,
-            "each": wanted.rows_per_bucket,
-            "bytes": wanted.batch_bytes,
-            "largest": wanted.largest_bytes,
-            "held": list(wanted.held_topics),
-            "hot_topics": [topic for topic, _ in wanted.hot_keys],
-            "hot_keys": [key for _, key in wanted.hot_keys],
-            "in_flight_ids": BigintArray(bigint_array(list(wanted.in_flight))),
-            "in_flight_times": BigintArray(bigint_array(list(wanted.in_flight.values()))),
+            **marked_values(wanted),
             "leader": leader,
             **self._under,
             **self._of,

@@ -9,11 +9,10 @@ from psycopg.pq import Format
 
 from thresher.db.names import TableName
 from thresher.db.outbox_store import Fates, PendingRow, Wanted
-from thresher.db.postgres.arrays import bigint_array
 from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.control import control_table
-from thresher.db.postgres.cursor import BigintArray, OwnCursor
-from thresher.db.postgres.head_queries import TOPIC, bounded_query, require_same_table, topic_head_query
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.head_queries import TOPIC, bounded_query, marked_values, require_same_table, topic_head_query
 from thresher.db.postgres.sessions import exists, explained, only_one
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import Shape
@@ -199,15 +198,7 @@ class PostgresTopicLocks:
         """Give the topic's oldest pending rows a session id, and return them by id."""
         values = {
             "topic": lock.topic,
-            "buckets": list(wanted.buckets),
-            "rows": wanted.rows,
-            "bytes": wanted.batch_bytes,
-            "largest": wanted.largest_bytes,
-            "held": list(wanted.held_topics),
-            "hot_topics": [topic for topic, _ in wanted.hot_keys],
-            "hot_keys": [key for _, key in wanted.hot_keys],
-            "in_flight_ids": BigintArray(bigint_array(list(wanted.in_flight))),
-            "in_flight_times": BigintArray(bigint_array(list(wanted.in_flight.values()))),
+            **marked_values(wanted),
             "leader": session_id,
             **_held(lock),
             **self._of,
