@@ -1,6 +1,5 @@
 """Trackers that are killed, stopped and superseded, and consumers that die: every message is processed in the end."""
 
-import os
 import signal
 import time
 from collections import Counter
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.mix.signals import stopped
 from tests.faults.program import Program
 from tests.processes import eventually, marked
 from tests.queue.program import POINTS
@@ -118,12 +118,11 @@ def test_a_tracker_that_was_stopped_and_superseded_ends_and_repeats_nothing(trac
     older = trackers.start()
     eventually(lambda: trackers.is_tracking(0), PATIENCE_SECONDS, trackers.said)
     write(topics, *(start(number, 3_000) for number in range(MESSAGES)))
-    stopped = trackers.tree(0)
-    assert len(stopped) >= 3
-    _signal(stopped, signal.SIGSTOP)
-    trackers.start(shards=2)
-    eventually(lambda: trackers.counts() == ALL, PATIENCE_SECONDS, trackers.said)
-    _signal(stopped, signal.SIGCONT)
+    victims = trackers.tree(0)
+    assert len(victims) >= 3
+    with stopped(victims):
+        trackers.start(shards=2)
+        eventually(lambda: trackers.counts() == ALL, PATIENCE_SECONDS, trackers.said)
     write(topics, start(100, 200), start(101, 60_000), end(101))
     eventually(lambda: older.poll() is not None, PATIENCE_SECONDS, trackers.said)
     assert older.poll() == 3, trackers.said()
@@ -237,8 +236,3 @@ def test_a_broker_that_restarts_costs_nothing_but_time(proxied: tuple[Stack, int
 def redelivered_after(topics: QueueTopics, sent: Mapping[MessageId, bytes]) -> set[bytes]:
     """The messages that came after those that were sent."""
     return {record.payload for record in redelivered(topics) if record.message_id not in sent}
-
-
-def _signal(pids: set[int], kind: signal.Signals) -> None:
-    for pid in pids:
-        os.kill(pid, kind)
