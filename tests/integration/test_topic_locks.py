@@ -452,17 +452,14 @@ def test_the_token_is_checked_by_every_change(place: Places) -> None:
             lambda: locks.renew(old),
             lambda: locks.release(old),
             lambda: locks.fail(old, "why"),
-            lambda: locks.mark(old, wanted, uuid.uuid4()),
+            lambda: locks.take(old, wanted, uuid.uuid4()),
             lambda: locks.settle(old, Fates(ids=[id_], create_times=[moment])),
             lambda: locks.split(at.topic, 4, [old]),
         ):
             with pytest.raises(LockLost):
                 change()
         assert at.locks() == before
-        assert at.sql("SELECT leader_id FROM outbox") == [(None,)]
-        session_id = uuid.uuid4()
-        assert [row[0] for row in locks.mark(new, wanted, session_id)] == [id_]
-        assert at.sql("SELECT leader_id FROM outbox") == [(session_id,)]
+        assert [row[0] for row in locks.take(new, wanted, uuid.uuid4())] == [id_]
         assert locks.settle(new, Fates(ids=[id_], create_times=[moment])) == 1
         assert at.pending() == 0
 
@@ -691,6 +688,25 @@ def test_deimos_own_tables_are_shared_by_locks(place: Places) -> None:
             assert record.partition() == crc32_partition(b"p" + bytes(key)[1:], 3)
     lock = at.locks()[at.topic]
     assert (lock["locked_by"], lock["error"], lock["retries"]) == (None, False, 0)
+
+
+def test_a_lost_lock_gives_no_message_of_deimos_a_session_id(place: Places) -> None:
+    at = place(shape=Shape.DEIMOS, table="kafka_messages")
+    at.stash(Message(topic=at.topic, key="k", value="v"))
+    wanted = Wanted(buckets=range(64), rows=10, batch_bytes=10_000, largest_bytes=10_000)
+    joined(at.locked_settings())
+    with at.locking() as locks:
+        locks.register(at.topic, 1)
+        old = at.take(locks, at.topic, owner="old")
+        new = at.take(locks, at.topic, owner="new", seconds=0.0)
+        assert old is not None
+        assert new is not None
+        with pytest.raises(LockLost):
+            locks.take(old, wanted, uuid.uuid4())
+        assert at.sql("SELECT session_id FROM kafka_messages") == [(None,)]
+        session_id = uuid.uuid4()
+        assert len(locks.take(new, wanted, session_id)) == 1
+        assert at.sql("SELECT session_id FROM kafka_messages") == [(str(session_id),)]
 
 
 def test_a_table_of_locks_that_allows_a_topic_twice_is_refused(place: Places) -> None:

@@ -147,8 +147,11 @@ class TopicLocks(Protocol):
         """
         ...
 
-    def mark(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
-        """Give the topic's oldest pending rows a session id, and return them by id. Raises `LockLost`."""
+    def take(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
+        """Return the topic's oldest pending rows by id. Raises `LockLost`.
+
+        In Deimos' table they get the session id: it shows which rows are on their way. Nothing rests on it.
+        """
         ...
 
     def settle(self, lock: TopicLock, fates: Fates, middle: Callable[[], None] = lambda: None) -> int:

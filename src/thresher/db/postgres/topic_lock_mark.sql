@@ -1,6 +1,6 @@
 -- Gives a topic's oldest pending rows a session id, and returns them. Index: the head's own, then the primary key. Fence:
 -- the lock's token; the row is locked against the next taker until this has committed. `{head}` is the bounded head;
--- `{unstamped}` as in relay_mark.
+-- `{unstamped}` and "IS TRUE" as in relay_mark.
 WITH head AS MATERIALIZED (
 {head}
 ), marked AS (
@@ -13,5 +13,5 @@ RETURNING o.id
 )
 SELECT h.id, h.create_time, h.topic, h.key, h.value, h.header_keys, h.header_values, h.partition, h.timestamp, h.flaw{more}
   FROM head h
- WHERE h.id IN (SELECT m.id FROM marked m)
+ WHERE (h.id IN (SELECT m.id FROM marked m)) IS TRUE
  ORDER BY h.id

@@ -97,7 +97,12 @@ class PostgresTopicLocks:
             "topic_lock_figures", outbox, locks=locks, topics=topics, created=created(shape, "i"), **columns
         )
         head, more = bounded_query(topic_head_query(shape, outbox), shape), further_columns(shape, "h")
-        self._mark = statement("topic_lock_mark", outbox, locks=locks, head=head, more=more, **mark_parts(shape))
+        # Deimos' users look at session ids; elsewhere nobody needs them, and writing them costs more than the reading.
+        self._take = (
+            statement("topic_lock_mark", outbox, locks=locks, head=head, more=more, **mark_parts(shape))
+            if shape is Shape.DEIMOS
+            else statement("topic_lock_read", locks=locks, head=head)
+        )
 
     def create(self) -> None:
         """Create the table of locks if there is none, or the columns that it lacks."""
@@ -194,8 +199,8 @@ class PostgresTopicLocks:
         """Free the lock with an error: nobody takes it before it has run out."""
         self._change("fail", lock, reason=reason.replace("\0", "�")[:_LONGEST_REASON], missing=missing)
 
-    def mark(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
-        """Give the topic's oldest pending rows a session id, and return them by id."""
+    def take(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
+        """Return the topic's oldest pending rows by id; in Deimos' table they get the session id."""
         values = {
             "topic": lock.topic,
             **marked_values(wanted),
@@ -204,7 +209,7 @@ class PostgresTopicLocks:
             **self._of,
         }
         with explained():
-            found = self._rows.execute(self._mark, values, prepare=True).fetchall()
+            found = self._rows.execute(self._take, values, prepare=True).fetchall()
         # Only here: whoever makes the table of locks needs no Arrow.
         from thresher.db.row_schema import FLAW  # noqa: PLC0415
 

@@ -237,7 +237,7 @@ class Turns:
         over = time.monotonic() - self._turn.begun > most
         if bench.shard.stopping or self._turn.held or over or not self._turn.full:
             return None
-        found = bench.marks.mark(self.lock, self._turn.wanted, uuid.uuid4())
+        found = bench.marks.take(self.lock, self._turn.wanted, uuid.uuid4())
         if not found:
             return None
         read = read_of(found)
