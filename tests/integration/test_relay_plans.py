@@ -9,8 +9,12 @@ import psycopg
 import pytest
 
 from thresher.db import TableName, statement
+from thresher.db.outbox_store import Wanted
 from thresher.db.postgres.arrow_session import UNSORTED
+from thresher.db.postgres.control import control_table
+from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.head_queries import bounded_query, head_by_id_query, head_query, next_query, window_query
+from thresher.db.postgres.marks import PostgresMarks
 from thresher.db.postgres.sessions import connect
 from thresher.db.shape_columns import created
 from thresher.outbox import Shape, create_schema
@@ -112,6 +116,15 @@ def test_a_sweep_goes_by_the_index_of_pending_rows(session: psycopg.Connection[A
         for each in (1, 300, 10_000):
             wanted = {**WANTED, "each": each, "min_age": 5.0, "leader": uuid.UUID(int=1), **claimed([])}
             assert planned(session, query, wanted) == {PENDING}, each
+
+
+def test_marked_rows_are_looked_up_by_a_hash(session: psycopg.Connection[Any]) -> None:
+    session.execute(statement("control_create", control_table(None)))
+    marks = PostgresMarks(session, OUTBOX, Shape.THRESHER, "relay", str(uuid.uuid4()))
+    wanted = Wanted(buckets=BUCKETS, rows=10_000, batch_bytes=1_000_000, largest_bytes=1_000_000)
+    query, values = marks.statement(wanted, uuid.uuid4())
+    (plan,) = OwnCursor(session).execute("EXPLAIN (FORMAT JSON) " + query, values).fetchone() or ()
+    assert "(ANY (id = (hashed" in json.dumps(plan)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 8, 64])
