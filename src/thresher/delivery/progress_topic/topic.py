@@ -1,11 +1,12 @@
-"""The progress topic as the cluster has it: the one that the relay knows, or a reason to stop.
+"""The progress topic as the cluster has it: the one that its pipeline knows, or a reason to stop.
 
 Topic ids never come back. So whoever reads progress and then still finds the known id has read the known topic.
 """
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from confluent_kafka import KafkaException
 
@@ -13,8 +14,6 @@ from thresher.delivery.problem import ForeignProgress
 from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.problem import BrokerLost, BrokerRefused, reason_of
 from thresher.kafka.refusal import Refusal, refusal_of
-from thresher.relay.names import progress_topic
-from thresher.relay.settings import Settings
 
 # How long a cluster may take to agree on which topics there are.
 _SETTLING_SECONDS = 5.0
@@ -25,9 +24,8 @@ _LEAST_BYTES, _FRAMING_BYTES = 16_384, 2_048
 KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
-def known_topic(admin: Admin, relay: str, topic_id: str | None) -> TopicFacts:
+def known_topic(admin: Admin, name: str, topic_id: str | None, *, pipeline: str) -> TopicFacts:
     """Return the progress topic. `ForeignProgress` if it is not there, or has another id than the one that is known."""
-    name = progress_topic(relay)
     deadline = time.monotonic() + _SETTLING_SECONDS
     with broker_explained():
         while (found := admin.topic(name)) is None and time.monotonic() < deadline:
@@ -37,14 +35,13 @@ def known_topic(admin: Admin, relay: str, topic_id: str | None) -> TopicFacts:
         what = "is gone" if found is None else "was replaced by another one"
         raise ForeignProgress(
             f"the progress topic {name} {what}: without it, rows that were published last may be published again. "
-            f"To go on nevertheless: 'thresher adopt {relay}'"
+            f"To go on nevertheless: 'thresher adopt {pipeline}'"
         )
     return found
 
 
-def require_kept(admin: Admin, relay: str) -> None:
+def require_kept(admin: Admin, name: str) -> None:
     """See that the broker does not remove progress by itself: without it, rows would be published again."""
-    name = progress_topic(relay)
     with broker_explained():
         config = admin.topic_config(name)
     if wrong := [f"{key}={config[key]}" for key, value in KEPT.items() if config[key] != value]:
@@ -55,12 +52,11 @@ def require_kept(admin: Admin, relay: str) -> None:
         )
 
 
-def progress_limit(admin: Admin, settings: Settings) -> int:
-    """Return how large a progress record may be, by the broker's word and by the client's."""
-    name = progress_topic(settings.name)
+def progress_limit(admin: Admin, name: str, properties: Mapping[str, Any]) -> int:
+    """Return how large a progress record may be, by the broker's word and by the properties of the client."""
     with broker_explained():
         limit = int(admin.topic_config(name)["max.message.bytes"])
-    client = {**settings.kafka, **settings.producer}.get("message.max.bytes", _MOST_BYTES)
+    client = properties.get("message.max.bytes", _MOST_BYTES)
     limit = min(_MOST_BYTES, limit, int(client)) - _FRAMING_BYTES
     if limit < _LEAST_BYTES:
         raise BrokerRefused(

@@ -1,27 +1,29 @@
-"""The topics that no row may be sent to: the relay's own progress topic, and that of any other relay.
+"""The topics that no row may be sent to: a pipeline's own progress topic, and that of any other one.
 
-Another relay's topic is known by its name and by what it holds. A topic of an application may have such a name too: it
-holds no progress, and is written to as any other.
+Another pipeline's topic is known by its name and by what it holds. A topic of an application may have such a name too:
+it holds no progress, and is written to as any other.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaException
 
-from thresher.delivery.problem import ForeignProgress
+from thresher.delivery.names import PROGRESS
+from thresher.delivery.progress_topic.seal import HEADER
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import CommittedTail, TailRecord, TailRefused, TailUnread
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal, refusal_of
-from thresher.relay.names import PROGRESS
-from thresher.relay.protocol.progress import decode
-from thresher.relay.protocol.seal import HEADER
 
 # How long an answer about a topic is believed.
 _KNOWN_SECONDS = 30.0
+
+
+def _never(_: bytes) -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class ReservedTopics:
 
     own: str
     kafka: Mapping[str, Any] = field(repr=False)
+    # Whether a record without a seal is progress: early versions of the relay wrote it so.
+    unsealed: Callable[[bytes], bool] = _never
     # Until when it is believed, and whether the topic is reserved.
     _known: dict[str, tuple[float, bool]] = field(default_factory=dict, repr=False)
 
@@ -55,8 +59,8 @@ class ReservedTopics:
                 for window in tail.windows():
                     records = list(window)
                     # Empty records without a seal tell nothing.
-                    if any(record.value or _is_progress(record) for record in records):
-                        return any(map(_is_progress, records))
+                    if any(record.value or self._is_progress(record) for record in records):
+                        return any(map(self._is_progress, records))
                 return False
         except TailRefused:
             # Its owner lets nobody read it, and has to care for who writes to it as well.
@@ -68,12 +72,5 @@ class ReservedTopics:
                 return False
             raise BrokerLost(f"whether {topic} holds progress is not known: {error.args[0].str()}") from error
 
-
-def _is_progress(record: TailRecord) -> bool:
-    if any(name == HEADER for name, _ in record.headers):
-        return True
-    try:
-        decode(record.value)
-    except ForeignProgress:
-        return False
-    return True
+    def _is_progress(self, record: TailRecord) -> bool:
+        return any(name == HEADER for name, _ in record.headers) or self.unsealed(record.value)

@@ -11,12 +11,12 @@ from typing import Any
 
 from thresher.core.errors import kind_of
 from thresher.delivery.fate import Dead, Filtered, Sent
+from thresher.delivery.progress import RowProgress
 from thresher.delivery.row import Rows
+from thresher.delivery.shard.in_flight import InFlight
 from thresher.kafka.refusal import fenced
 from thresher.observe.histogram import Scale
 from thresher.observe.tally import Counts, Tally
-from thresher.relay.protocol.progress import Progress
-from thresher.relay.shard.in_flight import InFlight
 
 BATCH = Scale("batch_records", (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 40_000))
 _STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -83,7 +83,7 @@ class Meter:
             if dead:
                 self._report("dead", rows=len(dead), first=dead[0][0], why=dead[0][1].reason)
 
-    def published(self, progress: Progress, rows: Rows, now_us: int | None) -> None:
+    def published(self, progress: RowProgress, rows: Rows, now_us: int | None) -> None:
         """The transaction was committed that carries these rows; `now_us` is the time by the database's clock."""
         count, fates = self._tally.count, progress.fates
         count("transactions")
@@ -107,7 +107,7 @@ class Meter:
         SETTLE.observe(self._tally, seconds)
         self.in_flight.settled()
 
-    def _count_unsent(self, progress: Progress) -> None:
+    def _count_unsent(self, progress: RowProgress) -> None:
         filtered = 0
         for fate in progress.fates:
             if isinstance(fate, Dead):

@@ -1,4 +1,4 @@
-"""One partition of the progress topic, of which only this relay's own records are read.
+"""One partition of the progress topic, of which only this pipeline's own records are read.
 
 A record is ours if it has our seal. Before the offset where seals began, one that names our outbox is ours too: an
 earlier version wrote it. Seals begin with our first claim, an empty record, also where no progress follows it for long.
@@ -6,13 +6,16 @@ Any other record is a stranger's: it is counted, and nothing follows from it. So
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from thresher.delivery.claims import Claim, decoded, holder
 from thresher.delivery.problem import ForeignProgress
+from thresher.delivery.progress import StoredProgress
+from thresher.delivery.progress_topic.seal import Seal
 from thresher.kafka.committed_tail import CommittedTail, Opener, TailRecord
-from thresher.relay.protocol.progress import Progress, decode
-from thresher.relay.protocol.seal import Seal
+
+P = TypeVar("P", bound=StoredProgress)
 
 
 class Tail(Protocol):
@@ -38,12 +41,12 @@ class Tail(Protocol):
         """Let go of connections."""
 
 
-class ProgressLog:
+class ProgressLog(Generic[P]):
     """Reads the committed progress of one partition. A context manager, for one thread."""
 
-    def __init__(self, tail: Tail, seal: Seal, outbox_id: str) -> None:
-        """When seals began in the partition, the log notes in `seal`."""
-        self._tail, self._seal, self._outbox_id = tail, seal, outbox_id
+    def __init__(self, tail: Tail, seal: Seal, outbox_id: str, decode: Callable[[bytes], P]) -> None:
+        """When seals began in the partition, the log notes in `seal`. `decode` raises `ForeignProgress`."""
+        self._tail, self._seal, self._outbox_id, self._decode = tail, seal, outbox_id, decode
         # Records of strangers: those behind our last one, or among all of them; and all that the last look met.
         self.strangers = self.met = 0
         # The id of the outbox that a stranger's record names, if it is progress at all.
@@ -52,19 +55,6 @@ class ProgressLog:
         self.place: TailRecord | None = None
         # The claims behind it, oldest first.
         self._claims: list[Claim] = []
-
-    @classmethod
-    def of(
-        cls,
-        seal: Seal,
-        outbox_id: str,
-        config: Mapping[str, Any],
-        *,
-        commit_opener: Callable[[], Opener] | None = None,
-    ) -> Self:
-        """Return the log of the seal's partition. `commit_opener` is as in `CommittedTail`."""
-        tail = CommittedTail(seal.topic, seal.partition, config, commit_opener=commit_opener)
-        return cls(tail, seal, outbox_id)
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +70,7 @@ class ProgressLog:
         """Ask for the end of the partition, before an opener is committed."""
         self._tail.sample()
 
-    def last(self) -> Progress | None:
+    def last(self) -> P | None:
         """Return our last record, or None if there never was one.
 
         Raises `TailGone` if there was one, and `ForeignProgress` if a newer version wrote it.
@@ -121,14 +111,14 @@ class ProgressLog:
         if self.place is None:
             self._tail.require_never_written()
             return None
-        return decode(self.place.value)
+        return self._decode(self.place.value)
 
     @property
     def holder(self) -> Claim:
         """The last claim that counts, as of the last call of `last`."""
         return holder(None if self.place is None else decoded(self.place.key), self._claims)
 
-    def whole(self) -> Iterator[Progress]:
+    def whole(self) -> Iterator[P]:
         """Yield our records that are still there, oldest first."""
         if self.last() is None:
             return
@@ -136,15 +126,34 @@ class ProgressLog:
         for record in self._tail.records():
             sealed = self._seal.since_of(record.key, record.value, record.headers) is not None
             if sealed or (record.offset < self._seal.since and self._names_us(record)):
-                yield decode(record.value)
+                yield self._decode(record.value)
             else:
                 self.strangers += 1
 
     def _names_us(self, record: TailRecord) -> bool:
         try:
-            named = decode(record.value).origin.outbox_id
+            named = self._decode(record.value).origin.outbox_id
         except ForeignProgress:
             return False
         if named != self._outbox_id:
             self.other_outbox = named
         return named == self._outbox_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressSource(Generic[P]):
+    """Where the progress of a pipeline lies, and how it is read. `pipeline` is the name in the control row."""
+
+    pipeline: str
+    topic: str
+    kafka: Mapping[str, Any] = field(repr=False)
+    decode: Callable[[bytes], P]
+
+    def seal(self, secret: str, partition: int) -> Seal:
+        """Return the seal of a partition."""
+        return Seal(secret=secret, topic=self.topic, partition=partition)
+
+    def log(self, seal: Seal, outbox_id: str, *, commit_opener: Callable[[], Opener] | None = None) -> ProgressLog[P]:
+        """Return the log of the seal's partition. `commit_opener` is as in `CommittedTail`."""
+        tail = CommittedTail(seal.topic, seal.partition, self.kafka, commit_opener=commit_opener)
+        return ProgressLog(tail, seal, outbox_id, self.decode)

@@ -1,11 +1,12 @@
 """Does the steps of recovery: reads the control row and the committed progress, and reports that reading may begin."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Generic, Protocol
 
 from thresher.core.clock import ServerClock
-from thresher.db.outbox_store import StoreSession
+from thresher.db.control import ControlRows, Incarnation
 from thresher.delivery.crash_points import CrashPoint, CrashPoints
 from thresher.delivery.effects import (
     Control,
@@ -17,44 +18,66 @@ from thresher.delivery.effects import (
     Recovered,
     WriteClaim,
 )
+from thresher.delivery.leader.control_row import require_known_system
+from thresher.delivery.progress_topic.progress_log import P, ProgressLog, ProgressSource
+from thresher.delivery.progress_topic.seal import Seal
+from thresher.delivery.progress_topic.topic import known_topic
+from thresher.delivery.shard.meter import Meter
 from thresher.delivery.transaction import Transactions
 from thresher.delivery.transforms import FailureCount
 from thresher.kafka.admin import Admin
 from thresher.kafka.committed_tail import Opener
 from thresher.kafka.problem import BrokerLost
-from thresher.relay.leader.assumptions import require_known_system
-from thresher.relay.leader.progress_topic import known_topic
-from thresher.relay.progress_log import ProgressLog
-from thresher.relay.protocol.progress import Progress, merged
-from thresher.relay.protocol.seal import Seal
-from thresher.relay.settings import Mandate
-from thresher.relay.shard.meter import Meter
 from thresher.spark.worker.shard import Shard
 
 
-class Recovery:
+class ControlSession(Protocol):
+    """A session in the database of the control row."""
+
+    @property
+    def control(self) -> ControlRows:
+        """The control rows."""
+
+    def incarnation(self) -> Incarnation:
+        """Return which database this is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownProgress(Generic[P]):
+    """The progress that the leader handed to its shards: where it lies, whose it is, and the id of its topic.
+
+    `merged` gives the same progress in fewer records.
+    """
+
+    source: ProgressSource[P]
+    outbox_id: str
+    topic_id: str
+    merged: Callable[[Iterable[P]], Iterator[P]] = iter
+
+
+class Recovery(Generic[P]):
     """Reads what the last owner left. For the task's own thread."""
 
     def __init__(
         self,
         shard: Shard,
-        mandate: Mandate,
-        session: StoreSession,
+        known: KnownProgress[P],
+        session: ControlSession,
         admin: Admin,
         transactions: Transactions,
         seal: Seal,
         crash: CrashPoints,
         meter: Meter,
     ) -> None:
-        self._shard, self._mandate, self._admin = shard, mandate, admin
+        self._shard, self._known, self._admin = shard, known, admin
         self._session = session
         self._transactions, self._crash, self._meter = transactions, crash, meter
         self._seal = seal
         # The last committed record, read after the last `init_transactions`; and how many strangers were met.
-        self._last: Progress | None = None
+        self._last: P | None = None
         self._strangers = 0
         # Where our claim is to be found: its end was sampled before the claim.
-        self._claimed: ProgressLog | None = None
+        self._claimed: ProgressLog[P] | None = None
         # The database's incarnation that was recovered on.
         self.since = ""
 
@@ -70,13 +93,13 @@ class Recovery:
         }
 
     def _read_control(self, _: ReadControl) -> Control | None:
-        row = self._session.control.read(self._mandate.settings.name)
+        row = self._session.control.read(self._known.source.pipeline)
         now = self._session.incarnation()
         self.since = now.since
         self._transactions.clock = ServerClock(now.now)
         if row is None:
             return None
-        require_known_system(self._mandate.settings.name, row, now.system_id)
+        require_known_system(self._known.source.pipeline, row, now.system_id)
         if self._transactions.lanes.initialised:
             self._crash.reach(CrashPoint.RECOVERY_CHECKED)
         return Control(outbox_id=row.outbox_id, term=row.term, system_id=row.system_id, incarnation=now.since)
@@ -109,12 +132,13 @@ class Recovery:
         self._strangers = log.strangers
         return Holder(lane=log.holder.lane, ours=log.holder.claimant == lanes.claim.claimant)
 
-    def _read_progress(self, effect: ReadProgress) -> Iterable[Progress]:
+    def _read_progress(self, effect: ReadProgress) -> Iterable[P]:
         if effect.whole:
-            return merged(self._read_horizon())
+            return self._known.merged(self._read_horizon())
         last = self._last
         # After the read: another topic under the name may be empty, and rows that were sent would be sent again.
-        known_topic(self._admin, self._mandate.settings.name, self._mandate.progress_topic_id)
+        source = self._known.source
+        known_topic(self._admin, source.topic, self._known.topic_id, pipeline=source.pipeline)
         self._meter.strangers(self._strangers)
         records = [] if last is None else [last]
         if records:
@@ -122,7 +146,7 @@ class Recovery:
         self._crash.reach(CrashPoint.RECOVERY_READ)
         return records
 
-    def _read_horizon(self) -> Iterator[Progress]:
+    def _read_horizon(self) -> Iterator[P]:
         """Yield all progress of all partitions: a bucket may have been another shard's within the horizon."""
         partitions = self._transactions.producer.partitions(self._seal.topic)
         if not isinstance(partitions, int):
@@ -133,8 +157,8 @@ class Recovery:
             with self._log(replace(self._seal, partition=partition), opener) as log:
                 yield from log.whole()
 
-    def _log(self, seal: Seal, commit_opener: Callable[[], Opener] | None) -> ProgressLog:
-        return ProgressLog.of(seal, self._mandate.outbox_id, self._mandate.settings.kafka, commit_opener=commit_opener)
+    def _log(self, seal: Seal, commit_opener: Callable[[], Opener] | None) -> ProgressLog[P]:
+        return self._known.source.log(seal, self._known.outbox_id, commit_opener=commit_opener)
 
     def _recovered(self, _: Recovered) -> None:
         self._crash.reach(CrashPoint.RECOVERED)

@@ -1,4 +1,4 @@
-"""The seal of a progress record: the proof that a relay of this outbox wrote it, for this partition.
+"""The seal of a progress record: the proof that a pipeline of this outbox wrote it, for this partition.
 
 A header holds an HMAC over topic, partition, key and content, under a secret of the control row. Whoever may write to
 the progress topic, but does not know the secret, can neither forge a record nor move one to another partition.

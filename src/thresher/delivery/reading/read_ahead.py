@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from thresher.delivery.batch import Batch
+from thresher.delivery.reading.batch_size import BatchSize
+from thresher.delivery.reading.row_source import Key, ReadRequest
 from thresher.delivery.stored_rows import StoredBatch
-from thresher.relay.reading.batch_size import BatchSize
-from thresher.relay.reading.row_source import Key, ReadRequest
 
 _HELD_SECONDS = 2.0
 # Rows behind one that is looked at again meanwhile. They are read again when that one can be sent, or is gone.

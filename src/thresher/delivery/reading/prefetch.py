@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from thresher.delivery.batch import Batch
 from thresher.delivery.columns import integers
+from thresher.delivery.reading.read_ahead import ReadAhead
+from thresher.delivery.reading.row_source import RowSource
 from thresher.delivery.stored_rows import FewRows, StoredBatch, row_sizes, split
-from thresher.relay.reading.read_ahead import ReadAhead
-from thresher.relay.reading.row_source import RowSource
 
 # With many rows to step over, a look is not cheap: then there are fewer of them.
 _LONG_LOOK_SECONDS, _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS = 0.02, 0.1, 1.0

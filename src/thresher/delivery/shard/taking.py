@@ -1,7 +1,7 @@
 """Takes batches from the chain for a protocol, and tells the reader what the protocol decided about them."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from thresher.delivery.batch import NOTHING_YET, Batch, FailingTransform, NothingYet
 from thresher.delivery.crash_points import CrashPoints
@@ -15,10 +15,8 @@ from thresher.delivery.effects import (
     Take,
     WaitForTransform,
 )
+from thresher.delivery.reading.read_ahead import ReadAhead
 from thresher.delivery.transforms import FailureCount
-from thresher.relay.reading.read_ahead import ReadAhead
-from thresher.relay.settings import Mandate
-from thresher.relay.shard.settling import SettleSteps
 from thresher.spark.worker.shard import Shard
 
 # An event has to fit into a frame.
@@ -35,15 +33,17 @@ class Taking:
     def __init__(
         self,
         shard: Shard,
-        mandate: Mandate,
         ahead: ReadAhead,
         batches: Iterator[Batch | NothingYet],
-        settling: SettleSteps,
         crash: CrashPoints,
+        *,
+        batch_seconds: float,
+        check: Callable[[], None],
     ) -> None:
+        """`batch_seconds`: what a batch may take. `check` raises what settling failed with, if it did."""
         self._shard, self._ahead, self._batches = shard, ahead, batches
-        self._settling, self._crash = settling, crash
-        self._batch_seconds = mandate.settings.limits.batch_seconds
+        self._crash, self._check = crash, check
+        self._batch_seconds = batch_seconds
         self._failures = shard.share(FailureCount)
         # What rows wait for, and how often it was tried in vain.
         self._failing: FailingTransform | None = None
@@ -75,7 +75,7 @@ class Taking:
         for batch in self._batches:
             if isinstance(batch, NothingYet):
                 # A settling that failed is noticed also by a shard that has no other row.
-                self._settling.settler.check()
+                self._check()
                 return NOTHING_YET
             if not self._ahead.is_current(batch):
                 # A batch that a transform was at when rows went back.
