@@ -21,6 +21,7 @@ from thresher.delivery.stored_rows import FEW, FewRows, micros
 _FLAWS = {
     "too-large": (Kind.TOO_LARGE, "its key, value or headers are larger than any record can be"),
     "headers": (Kind.MALFORMED, "its headers are arrays of arrays"),
+    "message": (Kind.MALFORMED, "it is in the log, and in no encoding that we know; its value is all of it"),
     "timestamp": (Kind.MALFORMED, "its timestamp is before 1970 or after 9999, which Kafka cannot hold"),
 }
 # A year that Kafka's clients can still show, in microseconds: a later moment is a mistake.
