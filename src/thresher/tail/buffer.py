@@ -4,9 +4,9 @@
 2. A change leaves the buffer when a committed progress record decides it. So rows that go back to "the table" still are
    here, and a rejection costs no second look at the log.
 3. What the last committed record covers is left out as it comes from the log again. A change that it names as dead is
-   handed out to be set aside once more, and nothing else is given before that is done: the next record does not name it.
-4. Too many undecided changes behind which others would go on must fit into a progress record: beyond a number, all wait.
-   When the buffer is full, the log is not read on.
+   handed out to be set aside once more. Nothing else is given before that is done: the next record does not name it.
+4. A progress record names the undecided changes that others have overtaken. Beyond a number of them, all wait. When the
+   buffer is full, the log is not read on.
 """
 
 import threading
@@ -224,12 +224,24 @@ class LogBuffer:
         return self._coverage
 
     @property
+    def owes(self) -> bool:
+        """Whether dead changes that the coverage names have not come from the log yet."""
+        return bool(self._owed)
+
+    @property
     def quiet_at(self) -> int | None:
         """Up to where the log may be forgotten, if nothing that was read is undecided; None if something is."""
         with self._changed:
             if self._changes or self._owed or self._unseen:
                 return None
             return max(self._ends.last, self._coverage.noted)
+
+    @property
+    def oldest_us(self) -> int | None:
+        """When the oldest change that is not decided was committed, in microseconds since 1970; None without any."""
+        with self._changed:
+            oldest = next(iter(self._changes.values()), None)
+            return None if oldest is None else oldest.commit_us
 
     @property
     def rows(self) -> int:

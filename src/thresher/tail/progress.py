@@ -6,8 +6,9 @@ told to forget the log. On the wire it is one Arrow batch of the positions that 
 """
 
 import json
+import time
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ _SCHEMA = pa.schema([("commit", pa.uint64()), ("change", pa.uint64()), ("place",
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4"))
 # What a record takes at most: schemas and metadata, then each position, then each dead change beside its reason.
 _FRAME_BYTES, _POSITION_BYTES, _DEAD_BYTES = 4_096, 24, 128
+# While nothing is pending, the time between two records.
+_NOTE_SECONDS = 3.0
 # The parts of a record's room: for changes that waited before, for those of the batch at hand, and for dead ones.
 _WAITING, _BATCH, _DEAD = 0.35, 0.35, 0.3
 
@@ -82,7 +85,10 @@ class TailBook:
     term: str
     # The largest that one record may be.
     most_bytes: int = 900_000
+    monotonic: Callable[[], float] = time.monotonic
     _origin: TailOrigin | None = None
+    # When the last record was made.
+    _made: float = float("-inf")
 
     def opened(self, control: Control) -> None:
         """Take in the control row that recovery read."""
@@ -97,6 +103,7 @@ class TailBook:
         """Return the record of a transaction that carries these rows."""
         if self._origin is None:
             raise AssertionError("recover first")
+        self._made = self.monotonic()
         ids, fates = rows.ids, rows.fates
         dead: Mapping[Position, DeadChange] = {}
         coverage = self.buffer.after(ids)
@@ -141,6 +148,16 @@ class TailBook:
                     f"the progress topic holds records of another outbox ({record.origin.outbox_id}): "
                     "two outboxes on one broker need different names"
                 )
+
+    def wants_note(self) -> bool:
+        """Whether a record without rows should be written: dead changes are set aside, or the log may be forgotten."""
+        coverage = self.buffer.coverage
+        if coverage.dead and not self.buffer.owes:
+            return True
+        if self.monotonic() < self._made + _NOTE_SECONDS:
+            return False
+        quiet_at = self.buffer.quiet_at
+        return quiet_at is not None and quiet_at > coverage.noted
 
     def wants_horizon(self, records: Sequence[TailProgress]) -> bool:  # noqa: ARG002 - of no record
         """Whether more than the last record has to be settled: it says all."""

@@ -27,7 +27,7 @@ class NotingBook(ProgressBook, Protocol):
     """A progress book that knows when a record without rows is worth while."""
 
     def wants_note(self) -> bool:
-        """Whether a record without rows should be written now. It looks at what is known already, and waits for nothing."""
+        """Whether a record without rows should be written now. It waits for nothing."""
 
 
 class TailCarrier(Carrier):

@@ -39,6 +39,11 @@ class PostgresDeadRows:
         names = DeadRow.__slots__
         return [DeadRow(**dict(zip(names, row, strict=True))) for row in found]
 
+    def count(self) -> int:
+        """Return how many rows are set aside."""
+        row = self._execute(statement("dead_count", self._outbox), None).fetchone()
+        return 0 if row is None else int(row[0])
+
     def show(self, id_: int) -> list[DeadContent]:
         """Return a row, whole; several where an id came back."""
         contents = []

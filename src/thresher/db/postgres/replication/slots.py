@@ -70,6 +70,11 @@ class PostgresSlots:
         with _refused():
             self._one("log_slot_drop", [name])
 
+    def free(self, name: str, *, but: str = "") -> None:
+        """End the session that reads a slot, unless it has this application name: a stopped one keeps it for ever."""
+        with explained():
+            OwnCursor(self._connection).execute(statement("log_slot_free"), {"slot": name, "but": but})
+
     def publication(self, name: str, table: TableName | None) -> Publication | None:
         """Return a publication as it is; None if there is none of that name. The table is named with its schema."""
         asked = {
