@@ -44,8 +44,8 @@ class _OwnKeys(Form):
 
     name: Annotated[str | None, Required("the same in every process that competes, another for every outbox")] = Field(
         default=None,
-        description="The tail's identity, shared by all processes that compete. A relay that this tail follows, or that "
-        "follows it, has the same name. It prefixes the transactional ids and `<name>.tail.progress`.",
+        description="The tail's identity, shared by all processes that compete. A relay that this tail follows, or "
+        "that follows it, has the same name. It prefixes the transactional ids and `<name>.tail.progress`.",
     )
     data_source: Annotated[
         str | None,
