@@ -82,7 +82,7 @@ def check(
         if not found.problems and found.slot is not None:
             kept = found.slot.retained_bytes or 0
             out.print(
-                f"slot {name} can be read from {lsn_text(found.slot.confirmed or 0)} on; {kept:,} bytes of log are kept",
+                f"slot {name} can be read from {lsn_text(found.slot.confirmed or 0)} on; {kept:,} bytes are kept for it",
                 markup=False,
             )
     raise typer.Exit(LogUnreadable.exit_code if found.problems else 0)
