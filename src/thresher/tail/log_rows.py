@@ -64,8 +64,8 @@ class InsertedRows:
             if name not in names:
                 raise DatabaseRefused(
                     f'the log has no column {name} of "{relation.schema}"."{relation.name}": it was dropped or renamed,'
-                    f" or a publication leaves it out. Put it back, or publish the whole table: ALTER PUBLICATION … SET "
-                    f'TABLE "{relation.schema}"."{relation.name}"'
+                    f" or a publication leaves it out. Put it back, or publish the whole table: ALTER PUBLICATION … SET"
+                    f' TABLE "{relation.schema}"."{relation.name}"'
                 )
             column = relation.columns[names.index(name)]
             if column.type not in types:
