@@ -44,8 +44,8 @@ class SlotWatch:
         found = OwnCursor(connection).execute(statement("log_slot_there"), [self._slot]).fetchone()
         if found is None or not found[0]:
             raise NoSlot(
-                f"slot {self._slot!r} is not there, or its log is lost: a message that only the log holds would be read "
-                "by nobody. Make it with 'thresher tail slot create', and let a tail run; or name another with slot=…"
+                f"slot {self._slot!r} is not there, or its log is lost: a message that only the log holds would be "
+                "read by nobody. Make it with 'thresher tail slot create', and run a tail; or name another with slot=…"
             )
         if len(self._there) >= _REMEMBERED:
             self._there.clear()

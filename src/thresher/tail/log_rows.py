@@ -63,9 +63,9 @@ class InsertedRows:
         for name, types in wanted.items():
             if name not in names:
                 raise DatabaseRefused(
-                    f'the log has no column {name} of "{relation.schema}"."{relation.name}": it was dropped or renamed, '
-                    f"or a publication leaves it out. Put it back, or publish the whole table: ALTER PUBLICATION … SET "
-                    f'TABLE "{relation.schema}"."{relation.name}"'
+                    f'the log has no column {name} of "{relation.schema}"."{relation.name}": it was dropped or renamed,'
+                    f" or a publication leaves it out. Put it back, or publish the whole table: ALTER PUBLICATION … SET"
+                    f' TABLE "{relation.schema}"."{relation.name}"'
                 )
             column = relation.columns[names.index(name)]
             if column.type not in types:
@@ -145,7 +145,8 @@ class InsertedRows:
         if header_names is None or header_values is None:
             header_names, header_values, flaw = _NO_HEADERS, _NO_HEADERS, "headers"
         return (
-            _integer(id_), _created(created), self._text(topic), key, value, header_names, header_values, None, None, flaw
+            _integer(id_), _created(created), self._text(topic), key, value, header_names, header_values, None, None,
+            flaw,
         )  # fmt: skip
 
     def _deimos_row(self, values: list[bytes | None]) -> PendingRow:

@@ -46,7 +46,7 @@ class KeepAlive(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A committed transaction begins. `commit` is where its commit's record begins; times in microseconds since 1970."""
+    """A committed transaction begins; `commit` is where its commit's record begins. Times: microseconds since 1970."""
 
     commit: int
     commit_time: int

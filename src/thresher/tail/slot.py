@@ -139,7 +139,7 @@ def slot_problems(server: LogServer, name: str, found: LogSlot | None, source: S
     create = f"SELECT pg_create_logical_replication_slot('{literal}', '{PLUGIN}'{more})"
     anew = f"SELECT pg_drop_replication_slot('{literal}'); {create}"
     if found is None:
-        detail = f"there is no slot {name!r}: what was committed since it was dropped, if there ever was one, is not kept"
+        detail = f"there is no slot {name!r}: if there was one, what was committed since it was dropped is not kept"
         return [Problem(detail=detail, mend=f"{create}, or 'thresher tail slot create'")]
     if found.plugin != PLUGIN or found.database != server.database:
         what = f"a slot of {found.plugin or 'physical replication'}"

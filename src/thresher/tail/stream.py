@@ -151,9 +151,7 @@ class LogStream:
         self._connection.send(status_report(received, 0, now))
 
 
-def _started(
-    dsn: str, application: str, slot: str, publication: str
-) -> tuple[ReplicationConnection, SystemIdentity]:
+def _started(dsn: str, application: str, slot: str, publication: str) -> tuple[ReplicationConnection, SystemIdentity]:
     """Return a connection that streams. A slot that somebody still reads is waited for, for a moment."""
     deadline = time.monotonic() + _BUSY_SECONDS
     connection = ReplicationConnection(dsn, application)

@@ -80,9 +80,9 @@ def check(
         for warning in found.warnings:
             note(warning)
         if not found.problems and found.slot is not None:
-            kept = found.slot.retained_bytes or 0
+            kept, start = found.slot.retained_bytes or 0, lsn_text(found.slot.confirmed or 0)
             out.print(
-                f"slot {name} can be read from {lsn_text(found.slot.confirmed or 0)} on; {kept:,} bytes of log are kept",
+                f"slot {name} can be read from {start} on; the server keeps {kept:,} bytes of log for it",
                 markup=False,
             )
     raise typer.Exit(LogUnreadable.exit_code if found.problems else 0)
