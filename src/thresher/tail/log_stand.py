@@ -17,7 +17,7 @@ from thresher.tail.progress import TailOrigin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStand:
-    """The log now: its system, its timeline, its end, where earlier timelines ended, and how far a slot is confirmed."""
+    """The log now: its system, timeline and end, where earlier timelines ended, and how far the slot is confirmed."""
 
     system_id: str
     timeline: int

@@ -70,29 +70,24 @@ OWN_FAMILIES: tuple[Family, ...] = (
 def readings(moment: Moment, figures: LogFigures | None) -> Iterator[Reading]:
     """Yield what a tail adds to its service's metrics. An unknown figure is left out, rather than shown as 0."""
     tail = moment.name
-
-    def reading(of: Family, value: float, *labels: str) -> Reading:
-        return Reading(family=of, labels=(tail, *labels), value=value)
-
     for shard, counts in sorted(moment.counts.items()):
         for name, of in _BY_SHARD.items():
-            yield reading(of, counts.get(name, 0), str(shard))
+            yield Reading(family=of, labels=(tail, str(shard)), value=counts.get(name, 0))
         for kind in DeadKind:
-            yield reading(_DEAD, counts.get(f"dead.{kind}", 0), str(shard), str(kind))
+            yield Reading(family=_DEAD, labels=(tail, str(shard), str(kind)), value=counts.get(f"dead.{kind}", 0))
     together = summed(moment.counts.values())
     for scale, of in _HISTOGRAMS.items():
         yield Reading(family=of, labels=(tail,), value=Histogram.read(scale, together))
     for each in moment.shards:
-        for name, of in _GAUGES.items():
-            if name in each.gauges:
-                yield reading(of, each.gauges[name], str(each.shard))
+        for name in _GAUGES.keys() & each.gauges.keys():
+            yield Reading(family=_GAUGES[name], labels=(tail, str(each.shard)), value=each.gauges[name])
     # Other alarms have names that no topic can have.
-    yield reading(_HELD, sum(map(is_topic, moment.alarms)))
-    if figures is not None:
-        for of, value in (
-            (_RETAINED, figures.retained_bytes),
-            (_DEAD_ROWS, figures.dead_rows),
-            (_TRIMMED, figures.trimmed),
-        ):  # fmt: skip
-            if value is not None:
-                yield reading(of, value)
+    yield Reading(family=_HELD, labels=(tail,), value=sum(map(is_topic, moment.alarms)))
+    yield from _of_log(tail, figures or LogFigures())
+
+
+def _of_log(tail: str, figures: LogFigures) -> Iterator[Reading]:
+    known = ((_RETAINED, figures.retained_bytes), (_DEAD_ROWS, figures.dead_rows), (_TRIMMED, figures.trimmed))
+    for of, value in known:
+        if value is not None:
+            yield Reading(family=of, labels=(tail,), value=value)

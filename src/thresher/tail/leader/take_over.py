@@ -105,9 +105,9 @@ def require_tailed(settings: TailSettings, row: ControlRow) -> None:
     """Raise `OtherReader` if the outbox is a relay's: both would publish its rows."""
     if row.mode != TAIL and row.progress_topic_id is not None:
         raise OtherReader(
-            f"{settings.outbox} is relayed by {settings.name!r}, which polls the table ({row.mode}): both would publish "
-            "its rows. To read it from the log from now on: stop the relay's processes, let writers stand still, and "
-            "'thresher tail join -c FILE'"
+            f"{settings.outbox} is relayed by {settings.name!r}, which polls the table ({row.mode}): both would "
+            "publish its rows. To read it from the log from now on: stop the relay's processes, let writers stand "
+            "still, and 'thresher tail join -c FILE'"
         )
 
 

@@ -2,8 +2,8 @@
 
 1. A control row with another term raises `Superseded`. A progress topic that is gone, was replaced, or would lose
    records raises.
-2. How much log the server keeps for the slot: beyond a bound it is an alarm, beyond the limit, if there is one, the tail
-   ends and somebody has to act. A slot that may lose its log soon is an alarm.
+2. How much log the server keeps for the slot: beyond a bound it is an alarm. Beyond the limit, if there is one, the
+   tail ends and somebody has to act. A slot that may lose its log soon is an alarm.
 3. Progress before the last record is trimmed: the last one says all.
 4. Rows of a table that were published are deleted when they are old enough. A transaction that has ended, and whose
    commit the slot was confirmed beyond, has been published whole.
@@ -103,8 +103,8 @@ class TailWatch:
         if slot is not None and kept is not None and limit is not None and kept > limit:
             raise LogLost(
                 f"the server keeps {kept:,} bytes of log for slot {settings.slot_name}, and retained_limit_bytes is "
-                f"{limit:,}: nothing is lost yet. Find out what waits (since {lsn_text(slot.confirmed or 0)}), raise the "
-                "limit and start again; or drop the slot, and with it what was not published: 'thresher tail slot drop'"
+                f"{limit:,}: nothing is lost yet. Find out what waits (since {lsn_text(slot.confirmed or 0)}), raise "
+                "the limit and start again; or drop the slot, and what was not published with it: 'thresher tail slot drop'"
             )
 
     def look_at_topic(self) -> None:
