@@ -1,5 +1,6 @@
 """The encoding of messages in the log, compared with what protocol buffers' own library makes of it."""
 
+import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -99,12 +100,8 @@ def test_of_a_field_that_repeats_the_last_counts(first: Any, last: Any) -> None:
 @given(st.binary(max_size=60))
 def test_anything_is_read_or_refused(content: bytes) -> None:
     for tried in (content, bytes([VERSION]) + content):
-        try:
-            found = decode(tried)
-        except Unreadable as error:
-            assert str(error)
-        else:
-            assert isinstance(found, LoggedMessage)
+        with contextlib.suppress(Unreadable):
+            assert isinstance(decode(tried), LoggedMessage)
 
 
 @given(rows, st.data())
