@@ -317,8 +317,12 @@ def test_reports_go_on_while_nothing_is_read(server: Postgres) -> None:
 
 def test_a_server_that_restarts_ends_the_stream_and_loses_nothing(server: Postgres) -> None:
     with logged(server.dsn()) as log:
-        log.stash("one")
+        log.stash("zero")
         with log.stream() as stream:
+            ended = read_until(stream, lambda chunk: chunk.ended > 0)[-1].ended
+            stream.confirm(ended)
+            eventually(lambda: log.confirmed() == ended, 30, lambda: f"{log.confirmed()} is not {ended}")
+            log.stash("one")
             read_rows(stream, 1)
             log.connection.close()
             began = time.monotonic()
@@ -336,6 +340,7 @@ def test_a_server_that_restarts_ends_the_stream_and_loses_nothing(server: Postgr
             with pytest.raises(DatabaseLost):
                 read_until(stream, lambda chunk: bool(chunk.rows))
         server.start()
+        log.connection.close()
         log.connection = psycopg.connect(server.dsn(), autocommit=True)
         with log.stream() as stream:
             assert topics(read_rows(stream, 2)) == ["one", "two"]
