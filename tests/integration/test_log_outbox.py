@@ -149,7 +149,7 @@ def test_there_are_no_receipts(log: Logged, way: str) -> None:
     with log.connection.transaction(), pytest.raises(InvalidInput, match="none that a receipt could stand for"):
         outbox(log, way).stash_many(log.connection, [Message(topic="t")], receipts=True)
     with pytest.raises(InvalidInput, match="a tail sends them"):
-        Dispatcher(lambda: log.connection, {}, outbox=outbox(log, way))  # type: ignore[arg-type]
+        Dispatcher(lambda: log.connection, {}, outbox=outbox(log, way))
 
 
 def test_in_autocommit_many_messages_are_one_transaction(dsn: str) -> None:

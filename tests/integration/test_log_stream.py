@@ -346,6 +346,30 @@ def test_a_server_that_restarts_ends_the_stream_and_loses_nothing(server: Postgr
             assert topics(read_rows(stream, 2)) == ["one", "two"]
 
 
+def test_a_new_timeline_says_where_the_last_one_ended(server: Postgres) -> None:
+    before = ReplicationConnection(server.dsn(), "tail")
+    old = before.identify()
+    before.close()
+    server.server.stop()
+    # Recovery of the same data, to its end: as after a restore.
+    (server._data / "recovery.signal").touch(mode=0o644)
+    server._options.settings["restore_command"] = "false"
+    try:
+        server.start()
+    finally:
+        del server._options.settings["restore_command"]
+    after = ReplicationConnection(server.dsn(), "tail")
+
+    def promoted() -> bool:
+        return after.identify().timeline == old.timeline + 1
+
+    eventually(promoted, 30, lambda: f"{after.identify()} follows {old}")
+    ends = after.timeline_ends(old.timeline + 1)
+    assert [end.timeline for end in ends] == list(range(1, old.timeline + 1))
+    assert ends[-1].end >= old.position
+    after.close()
+
+
 def test_a_lost_slot_is_told_from_which_position(server: Postgres) -> None:
     with logged(server.dsn()) as log:
         log.connection.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
