@@ -14,7 +14,8 @@ from thresher.tail.log_source import TableSource
 from thresher.tail.position import Position
 
 OURS, OTHERS = 1, 2
-# A transaction: how many rows each of its log records holds, ours or another table's; and whether keep-alives come in it.
+# A transaction: of each of its log records, whether it is of our table and how many rows it holds; and whether
+# keep-alives come in it, and behind it.
 records = st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=5)
 transactions = st.lists(st.tuples(records, st.booleans(), st.booleans()), max_size=6)
 

@@ -38,8 +38,7 @@ def relation(id_: int, schema: str, name: str, columns: dict[str, int]) -> bytes
 
 def insert(id_: int, values: Sequence[bytes | None]) -> bytes:
     parts = [struct.pack(">cIcH", b"I", id_, b"N", len(values))]
-    for value in values:
-        parts.append(b"n" if value is None else b"b" + struct.pack(">I", len(value)) + value)
+    parts += [b"n" if value is None else b"b" + struct.pack(">I", len(value)) + value for value in values]
     return b"".join(parts)
 
 
@@ -52,14 +51,23 @@ def array(type_: int, items: Sequence[bytes | None]) -> bytes:
     if not items:
         return struct.pack(">iiI", 0, 0, type_)
     parts = [struct.pack(">iiIii", 1, None in items, type_, len(items), 1)]
-    for item in items:
-        parts.append(struct.pack(">i", -1 if item is None else len(item)) + (item or b""))
+    parts += [struct.pack(">i", -1 if item is None else len(item)) + (item or b"") for item in items]
     return b"".join(parts)
 
 
-def outbox_row(id_: int, *, topic: bytes = b"t", key: bytes | None = b"k", value: bytes | None = b"v",
-               names: Sequence[bytes] = (), contents: Sequence[bytes | None] = (), partition: int | None = None,
-               timestamp: int | None = None, created: int = 0, sent: int | None = None) -> list[bytes | None]:  # fmt: skip
+def outbox_row(
+    id_: int,
+    *,
+    topic: bytes = b"t",
+    key: bytes | None = b"k",
+    value: bytes | None = b"v",
+    names: Sequence[bytes] = (),
+    contents: Sequence[bytes | None] = (),
+    partition: int | None = None,
+    timestamp: int | None = None,
+    created: int = 0,
+    sent: int | None = None,
+) -> list[bytes | None]:
     return [
         struct.pack(">q", id_), struct.pack(">q", created), topic, key, value, array(25, list(names)),
         array(17, list(contents)), None if partition is None else struct.pack(">i", partition),

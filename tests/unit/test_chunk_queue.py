@@ -29,12 +29,12 @@ def queue(rows: int = 10, bytes_: int = 1000, on_room: Any = lambda: None) -> Ch
 def test_a_full_queue_says_when_it_has_room() -> None:
     told: list[bool] = []
     made = queue(rows=4, on_room=lambda: told.append(True))
-    made.put(chunk(3))
-    assert not made.full
-    made.put(chunk(3))
-    assert made.full
+    seen = [made.full]
+    for _ in range(2):
+        made.put(chunk(3))
+        seen.append(made.full)
     made.take(1, 1000, 0)
-    assert (made.full, told) == (True, [])
+    assert ([*seen, made.full], told) == ([False, False, True, True], [])
     made.take(2, 1000, 0)
     assert (made.full, told) == (False, [True])
 
@@ -42,9 +42,9 @@ def test_a_full_queue_says_when_it_has_room() -> None:
 def test_bytes_fill_it_too() -> None:
     made = queue(bytes_=100)
     made.put(chunk(1, size=100))
-    assert made.full
+    before = made.full
     assert made.take(5, 1, 0) is not None
-    assert not made.full
+    assert (before, made.full) == (True, False)
 
 
 def test_an_end_comes_with_the_last_of_its_rows() -> None:

@@ -157,7 +157,7 @@ def test_a_missing_column_is_refused(missing: str) -> None:
 
 
 def test_a_column_of_another_type_is_refused() -> None:
-    with pytest.raises(DatabaseRefused, match="kafka_key of .* has another type"):
+    with pytest.raises(DatabaseRefused, match=r"kafka_key of .* has another type"):
         reader(columns={**wire.COLUMNS, "kafka_key": 25})
 
 
@@ -278,8 +278,7 @@ def test_what_the_server_asks_is_remembered_until_it_is_answered() -> None:
 def test_a_stream_that_makes_no_sense_is_garbled(frames: list[bytes]) -> None:
     made = reader()
     with pytest.raises(Garbled):
-        for frame in frames:
-            made.feed(frame)
+        list(map(made.feed, frames))
 
 
 def test_a_source_without_a_schema_is_refused() -> None:

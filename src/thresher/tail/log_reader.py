@@ -3,28 +3,35 @@
 Pure: frames in, chunks out. Only transactions that were committed come, one after another, whole.
 """
 
+from datetime import UTC, datetime, timedelta
+from struct import Struct
 from struct import error as struct_error
 
 from thresher.db.log_names import log_prefix
+from thresher.db.outbox_store import PendingRow
 from thresher.db.problem import DatabaseRefused
 from thresher.tail.chunk import Chunk
-from thresher.tail.log_rows import InsertedRows, LogRow, message_row
+from thresher.tail.log_rows import InsertedRows, message_row
 from thresher.tail.log_source import LogSource, Source
 from thresher.tail.pgoutput import (
     DATA,
     DATA_HEADER,
     INSERT,
-    INSERT_HEADER,
+    INSERT_FRAME,
     KEEP_ALIVE,
+    MESSAGE,
     Begin,
     Commit,
     Garbled,
-    LogMessage,
     Relation,
     decode,
     keep_alive,
 )
 from thresher.tail.position import Position
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# A frame of data with a message in it, up to its prefix: in the message its kind, its flags, and where it is.
+_MESSAGE_FRAME, _LENGTH = Struct(">BQQqBBQ"), Struct(">I")
 
 
 class LogReader:
@@ -36,11 +43,13 @@ class LogReader:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._prefix = log_prefix(source.outbox) if isinstance(source, LogSource) else None
+        self._prefix = f"{log_prefix(source.outbox)}\0".encode() if isinstance(source, LogSource) else None
         # By the number of a relation, what reads its rows; None where it is not ours.
         self._tables: dict[int, InsertedRows | None] = {}
-        # The transaction that is being read, None between two; and the last change of it that was counted.
+        # The transaction that is being read, None between two, with the moment of its commit; and the last change of it
+        # that was counted.
         self._begin: Begin | None = None
+        self._committed = _EPOCH
         self._change, self._place = 0, 0
         self._chunk = Chunk()
         self._ended = 0
@@ -72,38 +81,52 @@ class LogReader:
             self._feed_keep_alive(frame)
             return
         try:
-            _, at, end, _ = DATA_HEADER.unpack_from(frame)
             kind = frame[DATA_HEADER.size]
             if kind == INSERT:
-                self._feed_insert(frame, at)
+                at = self._feed_insert(frame)
+            elif kind == MESSAGE:
+                at = self._feed_message(frame)
             else:
-                self._feed_other(frame[DATA_HEADER.size :], at)
+                _, at, end, _ = DATA_HEADER.unpack_from(frame)
+                at = max(at, end)
+                self._feed_other(frame[DATA_HEADER.size :])
         except (struct_error, IndexError, UnicodeDecodeError):
             raise Garbled(f"a frame of {len(frame)} bytes from the server cannot be read") from None
-        if at > self.received or end > self.received:
-            self.received = max(at, end, self.received)
+        if at > self.received:  # noqa: PLR1730 - a call would cost more than it says
+            self.received = at
 
-    def _feed_insert(self, frame: bytes, at: int) -> None:
-        relation = INSERT_HEADER.unpack_from(frame, DATA_HEADER.size)[1]
+    def _feed_insert(self, frame: bytes) -> int:
+        at: int
+        _, at, _, _, _, relation, _, columns = INSERT_FRAME.unpack_from(frame)
         try:
             table = self._tables[relation]
         except KeyError:
             raise Garbled("a row came from the server before its table was described") from None
-        if table is None:
-            return
-        position = self._position(at)
-        if (row := table.row(frame, DATA_HEADER.size)) is not None:
-            self._add(position, row)
+        if table is not None:
+            row = table.row(frame, columns)
+            self._count(at)
+            if row is not None:
+                self._add(row, len(frame))
+        return at
 
-    def _feed_other(self, message: bytes, at: int) -> None:
-        # Most messages of the log are ours or nobody's: of others only the prefix is looked at.
+    def _feed_message(self, frame: bytes) -> int:
+        at: int
+        _, at, _, _, _, flags, position = _MESSAGE_FRAME.unpack_from(frame)
+        prefix = self._prefix
+        # One that is not part of a transaction is not ours: it would be there before, or without, its commit.
+        if prefix is not None and flags & 1 and frame.startswith(prefix, _MESSAGE_FRAME.size):
+            start = _MESSAGE_FRAME.size + len(prefix) + 4
+            if _LENGTH.unpack_from(frame, start - 4)[0] != len(frame) - start:
+                raise Garbled("a message that came from the server is cut short")
+            self._count(at)
+            self._add(message_row(position, self._committed, frame[start:]), len(frame))
+        return at
+
+    def _feed_other(self, message: bytes) -> None:
         change = decode(message)
-        if isinstance(change, LogMessage):
-            # One that is not part of a transaction is not ours: it would be there before, or without, its commit.
-            if change.transactional and change.prefix == self._prefix:
-                self._add(self._position(at), message_row(change, self._transaction().commit_time))
-        elif isinstance(change, Begin):
+        if isinstance(change, Begin):
             self._begin, self._change = change, 0
+            self._committed = _EPOCH + timedelta(0, 0, change.commit_time)
         elif isinstance(change, Commit):
             if self._transaction().commit != change.commit:
                 raise Garbled("the server committed another transaction than it began")
@@ -122,23 +145,26 @@ class LogReader:
         if self._begin is None:
             self._chunk.idle_at = position
 
-    def _position(self, change: int) -> Position:
-        place = self._place + 1 if change == self._change else 0
-        self._change, self._place = change, place
-        return Position(self._transaction().commit, change, place)
+    def _count(self, change: int) -> None:
+        """Count a change, among those before it that have the same position."""
+        self._place = self._place + 1 if change == self._change else 0
+        self._change = change
 
     def _transaction(self) -> Begin:
         if self._begin is None:
             raise Garbled("a change came from the server outside of any transaction")
         return self._begin
 
-    def _add(self, position: Position, found: LogRow) -> None:
+    def _add(self, row: PendingRow, size: int) -> None:
+        """Add the row of the change that was counted last."""
+        commit, commit_time, _ = self._begin or self._transaction()
         chunk = self._chunk
-        chunk.positions.append(position)
-        chunk.rows.append(found.row)
-        chunk.commit_times.append(self._transaction().commit_time)
-        chunk.size += found.size
-        # Rows come behind it, and what the server said before them is old.
+        # As the class itself does it, without the call.
+        chunk.positions.append(tuple.__new__(Position, (commit, self._change, self._place)))
+        chunk.rows.append(row)
+        chunk.commit_times.append(commit_time)
+        chunk.size += size
+        # What the server said before this row is old.
         chunk.idle_at = None
 
     def _rows_of(self, relation: Relation) -> InsertedRows | None:

@@ -7,13 +7,13 @@ of another type, is refused: rows would go out without what they hold.
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
 from thresher.db.outbox_store import PendingRow
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import Shape
 from thresher.outbox.log_message import Unreadable, decode
-from thresher.tail.pgoutput import BINARY, INSERT_HEADER, NULL, Garbled, LogMessage, Relation
+from thresher.tail.pgoutput import BINARY, INSERT_FRAME, NULL, Garbled, Relation
 
 # Numbers of types, as pg_type has them for ever.
 _INTEGERS, _TEXTS, _TEXT_ARRAYS = {20, 21, 23}, {25, 1043}, {1009, 1015}
@@ -45,13 +45,6 @@ _SINCE_1970 = (_EPOCH - _POSTGRES_EPOCH) // _MICROSECOND
 # An outbox has few topics and lists of header names. Bounded, in case it does not.
 _REMEMBERED = 4096
 _NO_HEADERS: tuple[Any, ...] = ()
-
-
-class LogRow(NamedTuple):
-    """A row, and about what its key, value and headers take."""
-
-    row: PendingRow
-    size: int
 
 
 class InsertedRows:
@@ -87,28 +80,27 @@ class InsertedRows:
         self._texts: dict[bytes, str] = {}
         self._names: dict[bytes, tuple[Any, ...] | None] = {}
 
-    def row(self, data: bytes, at: int) -> LogRow | None:
-        """Read an Insert message that begins here; None if the row was sent by others already."""
-        end = len(data)
-        if INSERT_HEADER.unpack_from(data, at)[3] != self._count:
+    def row(self, frame: bytes, columns: int) -> PendingRow | None:
+        """Read a frame with a row of so many columns; None if the row was sent by others already."""
+        end = len(frame)
+        if columns != self._count:
             raise Garbled("a row came from the server with more or fewer columns than its table has")
         values = self._empty.copy()
-        at += INSERT_HEADER.size
+        at = INSERT_FRAME.size
         length = _LENGTH.unpack_from
         for place in self._places:
-            kind = data[at]
+            kind = frame[at]
             if kind == BINARY:
                 start = at + 5
-                at = start + length(data, at + 1)[0]
-                values[place] = data[start:at]
+                at = start + length(frame, at + 1)[0]
+                values[place] = frame[start:at]
             elif kind == NULL:
                 at += 1
             else:
                 raise Garbled("a row came from the server with a column that is not in binary")
         if at != end:
             raise Garbled("a row that came from the server is cut short")
-        row = self._make(values)
-        return None if row is None else LogRow(row, end)
+        return self._make(values)
 
     def _thresher_row(self, values: list[bytes | None]) -> PendingRow | None:
         id_, created, topic, key, value, names, contents, partition, moment, sent, _ = values
@@ -183,27 +175,22 @@ class InsertedRows:
         return names
 
 
-def message_row(message: LogMessage, commit_time: int) -> LogRow:
+def message_row(position: int, created: datetime, content: bytes) -> PendingRow:
     """Return the row of a message: its id is its position, its create time that of the commit.
 
     Content that cannot be read is a row with a flaw, which holds the content, so that nothing of it is lost.
     """
-    created = _EPOCH + timedelta(0, 0, commit_time)
-    size = len(message.content)
     try:
-        topic, key, value, names, values, partition, moment = decode(message.content)
+        topic, key, value, names, values, partition, moment = decode(content)
     except Unreadable:
-        row = (message.position, created, "", None, message.content, _NO_HEADERS, _NO_HEADERS, None, None, "message")
-        return LogRow(row, size)
+        return (position, created, "", None, content, _NO_HEADERS, _NO_HEADERS, None, None, "message")
     timestamp, flaw = None, None
     if moment is not None:
         if moment < _LAST - _SINCE_1970:
             timestamp = _EPOCH + timedelta(0, 0, moment)
         else:
             flaw = "timestamp"
-    return LogRow(
-        (message.position, created, topic, key, value, names, values, partition, timestamp, flaw), size
-    )  # fmt: skip
+    return (position, created, topic, key, value, names, values, partition, timestamp, flaw)
 
 
 def _integer(content: bytes | None) -> int:

@@ -14,6 +14,8 @@ from thresher.db.problem import DatabaseLost
 # Frames: kind, then for data: where it begins, how far the server's log goes, the server's clock.
 DATA, KEEP_ALIVE = ord("w"), ord("k")
 DATA_HEADER = Struct(">BQQq")
+# A frame of data with a row in it, up to its columns: in the message its kind, its table, and how many columns it has.
+INSERT_FRAME = Struct(">BQQqBIBH")
 _KEEP_ALIVE = Struct(">BQqB")
 _STATUS = Struct(">BQQQqB")
 # Messages.
@@ -26,7 +28,7 @@ _COMMIT = Struct(">BBQQq")
 _RELATION_ID = Struct(">BI")
 _COLUMN_TYPE = Struct(">Ii")
 _MESSAGE = Struct(">BBQ")
-INSERT_HEADER = Struct(">BIBH")
+_INSERT = Struct(">BIBH")
 _SHORT, _LONG = Struct(">H"), Struct(">I")
 # A column's kind: NULL, in binary, as text, and unchanged but not sent (of an update only).
 NULL, BINARY, TEXT = map(ord, "nbt")
@@ -134,7 +136,7 @@ def _decode(message: bytes) -> Change:
     if kind == INSERT:
         return _insert(message)
     if kind == MESSAGE:
-        return log_message(message)
+        return _log_message(message)
     if kind == BEGIN:
         _, commit, time, xid = _BEGIN.unpack(message)
         return Begin(commit, time + EPOCH_MICROSECONDS, xid)
@@ -149,11 +151,11 @@ def _decode(message: bytes) -> Change:
 
 
 def _insert(message: bytes) -> Insert:
-    _, relation, new, count = INSERT_HEADER.unpack_from(message)
+    _, relation, new, count = _INSERT.unpack_from(message)
     if new != ord("N"):
         raise ValueError(new)
     values: list[tuple[int, bytes | None]] = []
-    at = INSERT_HEADER.size
+    at = _INSERT.size
     for _ in range(count):
         kind = message[at]
         at += 1
@@ -171,8 +173,7 @@ def _insert(message: bytes) -> Insert:
     return Insert(relation, tuple(values))
 
 
-def log_message(message: bytes) -> LogMessage:
-    """Read what `pg_logical_emit_message` wrote; a message that is cut short raises `ValueError` or `struct.error`."""
+def _log_message(message: bytes) -> LogMessage:
     _, flags, position = _MESSAGE.unpack_from(message)
     prefix, at = _text(message, _MESSAGE.size)
     (size,) = _LONG.unpack_from(message, at)
