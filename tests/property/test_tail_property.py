@@ -68,7 +68,7 @@ class Tailed(RuleBasedStateMachine):
             self.world.read(newest, reads, idle=False)
             if newest not in self.world.attempts:
                 break
-            which -= isinstance(newest.due, kind) and (kind is not Settle or not newest.due.recovering)
+            which -= isinstance(newest.due, kind) and not getattr(newest.due, "recovering", False)
             if which < 0:
                 # Kafka knows what the leader has begun; the database does not.
                 if kind is Settle:

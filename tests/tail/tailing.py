@@ -18,6 +18,7 @@ from thresher.db.postgres.sessions import connect
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.outbox import Outbox, create_schema
+from thresher.relay.settings import Settings
 from thresher.spark.policy import Policy
 from thresher.tail.leader.workload import TailWorkload
 from thresher.tail.log_source import LogSource, Source, TableSource
@@ -88,6 +89,17 @@ class TailPlace:
         options = {name: changes.pop(name) for name in ("hook", "policy", "spark", "announce") if name in changes}
         options.setdefault("policy", POLICY)
         return Tailing(self.settings(**changes), **options)
+
+    def relay_settings(self) -> Settings:
+        """Return a relay's, of the same outbox under the same name."""
+        tail = self.settings()
+        return Settings(name=tail.name, dsn=tail.dsn, outbox=tail.outbox, kafka=tail.kafka)
+
+    def relaying(self, settings: Settings) -> Relaying:
+        return Relaying(settings, policy=POLICY)
+
+    def pending(self) -> int:
+        return int(self.sql("SELECT count(*) FROM outbox")[0][0])
 
     def stash(self, *messages: Any) -> None:
         with psycopg.connect(self.dsn) as connection:

@@ -68,6 +68,12 @@ class PostgresDeadRows:
                 f"a row with the same id is in the outbox: {error.diag.message_detail}; nothing was put back"
             ) from error
 
+    def take(
+        self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Remove rows, and return them by id: topic, key, value, names and values of headers, partition, timestamp."""
+        return self._execute(self._chosen("outbox_dead_take"), _wanted(topic, kind, ids)).fetchall()
+
     def drop(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Remove rows for good; return how many."""
         return self._execute(self._chosen("dead_drop"), _wanted(topic, kind, ids)).rowcount

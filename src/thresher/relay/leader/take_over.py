@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from thresher.core.clock import ServerClock
 from thresher.core.errors import Superseded
-from thresher.db.control import ControlRow
+from thresher.db.control import TAIL, ControlRow
 from thresher.db.outbox_store import StoreSession
 from thresher.db.topic_locks import LockingSession
 from thresher.delivery.leader.control_row import end_older_sessions, own_row
@@ -26,7 +26,7 @@ from thresher.delivery.names import sessions, visitor
 from thresher.delivery.progress_topic.fencing import fenced_log
 from thresher.delivery.progress_topic.own_topic import own_topic
 from thresher.delivery.progress_topic.progress_log import ProgressLog
-from thresher.delivery.progress_topic.topic import broker_explained, progress_limit
+from thresher.delivery.progress_topic.topic import broker_explained, known_topic, progress_limit
 from thresher.kafka.admin import Admin
 from thresher.relay.leader.assumptions import require_usable
 from thresher.relay.problem import OtherCoordination
@@ -63,6 +63,7 @@ def take_over(
         differences = require_usable(session, settings)
         session.create_tables()
         row = own_row(session, settings.name, term=term, mode=settings.mode, shards=settings.shards)
+        require_polled(settings, row)
         source = progress_source(settings)
         admin = Admin.of(settings.kafka)
         with broker_explained():
@@ -81,6 +82,7 @@ def take_over(
             raise Superseded("the control row was removed while this relay was starting")
         # What was read before the term may have changed since: only from here on it stays.
         row = taken
+        require_polled(settings, row)
         topic = own_topic(admin, source, row, partitions=max(settings.shards, row.shards))
         end_older_sessions(session, settings.name, term)
         needed = max(settings.shards, row.shards)
@@ -120,6 +122,56 @@ def take_over(
         secret=row.secret,
         differences=frozenset(differences),
     )
+
+
+def require_polled(settings: Settings, row: ControlRow) -> None:
+    """Raise `OtherCoordination` if the outbox is a tail's: both would publish its rows."""
+    if row.mode == TAIL:
+        raise OtherCoordination(
+            f"{settings.outbox} is read from the database's log by the tail {settings.name!r}: both would publish its "
+            "rows. To poll the table from now on: stop the tail's processes, let writers stand still, and 'thresher "
+            "tail leave -c FILE'"
+        )
+
+
+def give_up(settings: Settings) -> str:
+    """Fence and settle whatever a relay of this name has published, and return the term under which that was done.
+
+    No process of the relay may run. Nothing of it goes on afterwards: whoever takes the outbox over does so under this
+    term. A crash here leaves a relay's control row, and a relay that is started goes on.
+    """
+    term = str(uuid.uuid4())
+    store = driver_store_of(settings, _ANSWER_SECONDS)
+    with closing(store.session(f"{sessions(settings.name, term)}/d", locate=True)) as session:
+        settings = replace(settings, outbox=session.outbox)
+        session.create_tables()
+        row = own_row(session, settings.name, term=term, mode=settings.mode, shards=settings.shards)
+        if row.mode == TAIL:
+            raise OtherCoordination(f"{settings.outbox} is read from the log already: there is no relay to follow")
+        _require_none(session, settings, term)
+        taken = session.control.take(settings.name, term)
+        if taken is None:
+            raise Superseded("the control row was removed meanwhile: nothing was changed")
+        end_older_sessions(session, settings.name, term)
+        if taken.progress_topic_id is None:
+            return term
+        admin, source = Admin.of(settings.kafka), progress_source(settings)
+        topic = known_topic(admin, source.topic, taken.progress_topic_id, pipeline=settings.name)
+        _settle_layout(session, settings, taken, topic.partitions)
+        session.await_dispatchers()
+        return term
+
+
+def _require_none(session: LockingSession, settings: Settings, term: str) -> None:
+    """Raise `OtherCoordination` while a process of the relay runs."""
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while running := session.other_sessions(starting=sessions(settings.name), but=sessions(settings.name, term)):
+        if time.monotonic() > deadline:
+            raise OtherCoordination(
+                f"the relay {settings.name!r} still runs: {running} sessions of it are open in the database. Stop all "
+                "of its processes first"
+            )
+        time.sleep(_ASK_AGAIN_SECONDS)
 
 
 def _require_stopped(session: LockingSession, settings: Settings, row: ControlRow, term: str) -> None:

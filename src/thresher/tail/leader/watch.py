@@ -104,7 +104,7 @@ class TailWatch:
             raise LogLost(
                 f"the server keeps {kept:,} bytes of log for slot {settings.slot_name}, and retained_limit_bytes is "
                 f"{limit:,}: nothing is lost yet. Find out what waits (since {lsn_text(slot.confirmed or 0)}), raise "
-                "the limit and start again; or drop the slot, and what was not published with it: 'thresher tail slot drop'"
+                "the limit and start again; or drop the slot, and what was not published: 'thresher tail slot drop'"
             )
 
     def look_at_topic(self) -> None:
