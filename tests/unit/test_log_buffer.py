@@ -68,7 +68,7 @@ def test_a_full_buffer_takes_no_more() -> None:
 def test_a_record_names_what_others_have_overtaken() -> None:
     buffer = filled(position(10), position(20), position(30), ended=31)
     after = buffer.after([2])
-    assert (after.position, after.waiting) == (position(20), {position(10)})
+    assert (after.position, after.waiting) == (position(20), frozenset({position(10)}))
     assert not after.decides(position(10))
     assert after.decides(position(20))
     assert not after.decides(position(30))
@@ -80,7 +80,7 @@ def test_a_record_names_waiting_changes_that_have_not_come_again() -> None:
     buffer.cover(covered)
     buffer.add(chunk(position(10)))
     after = buffer.after([1])
-    assert (after.position, after.waiting, after.noted) == (position(40), {position(20)}, 5)
+    assert (after.position, after.waiting, after.noted) == (position(40), frozenset({position(20)}), 5)
 
 
 def test_a_waiting_change_that_is_sent_later_takes_nothing_back() -> None:
@@ -145,8 +145,8 @@ def test_a_record_found_later_takes_its_changes_out_of_the_buffer() -> None:
 
 
 def test_the_log_is_quiet_when_nothing_is_undecided() -> None:
+    assert filled(position(10), ended=11).quiet_at is None
     buffer = filled(position(10), ended=11)
-    assert buffer.quiet_at is None
     buffer.decide([1], buffer.after([1]))
     assert buffer.quiet_at == 11
     buffer.add(chunk(idle_at=99))

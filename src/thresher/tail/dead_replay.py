@@ -27,5 +27,5 @@ def replay_to_log(
     rows = PostgresDeadRows(connection, outbox, Shape.THRESHER).take(topic=topic, kind=kind, ids=ids)
     prefix = log_prefix(outbox)
     for row in rows:
-        OwnCursor(connection).execute(statement("log_emit"), [prefix, encode(row)])  # type: ignore[arg-type]
+        OwnCursor(connection).execute(statement("log_emit"), [prefix, encode(row)])
     return len(rows)
