@@ -107,6 +107,7 @@ def test_bad_rows_are_set_aside_and_can_be_replayed(place: Places, via: Via) -> 
     at = place(via=via)
     bad = Message(topic=f"{at.prefix}missing", key="k", value="bad")
     with at.tailing(limits={"grace_seconds": 0.5}) as tailing:
+        tailing.until(lambda: tailing.up)
         at.stash(Message(topic=at.topic, key="k", value="1"), bad, Message(topic=at.topic, key="k", value="2"))
         if via is Via.LOG:
             at.sql("SELECT pg_logical_emit_message(true, 'thresher:outbox', %s::bytea)", b"\x07nonsense")
