@@ -339,7 +339,7 @@ class TailWorld:
         request = ReadRequest(
             rows=self.random.choice([1, 2, 5]), bytes=1 << 30, in_flight=dict(attempt.in_flight), held=held
         )  # fmt: skip
-        found = attempt.buffer.take(request)
+        found, _ = attempt.buffer.take(request)
         if not found:
             return NOTHING_YET
         attempt.in_flight.update((row[0], 0) for row in found)

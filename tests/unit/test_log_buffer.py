@@ -38,7 +38,7 @@ def filled(*positions: Position, ended: int = 0, **bounds: int) -> LogBuffer:
 
 def taken(buffer: LogBuffer, **changes: Any) -> list[int]:
     request = ReadRequest(**{"rows": 10, "bytes": 1_000, "in_flight": {}, **changes})
-    return [row[0] for row in buffer.take(request)]
+    return [row[0] for row in buffer.take(request)[0]]
 
 
 def test_a_read_leaves_out_what_is_in_flight_or_held() -> None:

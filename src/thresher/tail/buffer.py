@@ -125,14 +125,14 @@ class LogBuffer:
             self._owed = {position: fate for position, fate in self._owed.items() if position > self._seen}
             self._changed.notify_all()
 
-    def take(self, request: ReadRequest) -> list[PendingRow]:
-        """Return the oldest changes that are wanted, each with its number for an id."""
+    def take(self, request: ReadRequest) -> tuple[list[PendingRow], int]:
+        """Return the oldest changes that are wanted, each with its number for an id, and about what they take."""
         held, keys, rows, in_flight = set(request.held), set(request.held_keys), request.held_rows, request.in_flight
         found: list[PendingRow] = []
         left = size = 0
         with self._changed:
             if self._owed:
-                return found
+                return found, 0
             for number, change in self._changes.items():
                 if number in in_flight:
                     continue
@@ -150,7 +150,7 @@ class LogBuffer:
                 size += change.size
                 if len(found) >= request.rows or size >= request.bytes:
                     break
-        return found
+        return found, size
 
     def await_room(self, seconds: float) -> None:
         """Wait until changes have left, at most so long."""

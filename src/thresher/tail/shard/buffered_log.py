@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from thresher.delivery.reading.row_source import ReadRequest
-from thresher.delivery.stored_rows import FewRows, batch_of
+from thresher.delivery.stored_rows import FewRows, OrderedRows, batch_of, micros
 from thresher.tail.buffer import DeadChange, LogBuffer
 from thresher.tail.stream import LogStream
 
@@ -33,16 +33,18 @@ class BufferedLog:
     def read(self, request: ReadRequest) -> pa.RecordBatch | FewRows | None:
         """Return the oldest rows that are wanted; None if there are none for a moment."""
         self._fill(request.rows, 0.0)
-        found = self._buffer.take(request)
+        found, size = self._buffer.take(request)
         if not found:
             if self._buffer.room == (0, 0):
                 self._buffer.await_room(_LOOK_SECONDS)
             else:
                 self._fill(request.rows, _LOOK_SECONDS)
-            found = self._buffer.take(request)
+            found, size = self._buffer.take(request)
         if not found:
             return None
-        return batch_of(found) if self._columns else FewRows(found)
+        if self._columns:
+            return batch_of(found)
+        return OrderedRows(found, size, [micros(row[1]) for row in found])
 
     def close(self) -> None:
         """Close the stream."""
