@@ -1,7 +1,9 @@
 """Outboxes that no relay polls: in the log alone, and with rows that leave their table at once."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -9,6 +11,7 @@ import pytest
 
 from tests.tail.logged import OUTBOX, Logged, logged, read_rows, topics
 from thresher.core.errors import InvalidInput
+from thresher.db.names import TableName
 from thresher.outbox import (
     InvalidMessage,
     Message,
@@ -20,7 +23,7 @@ from thresher.outbox import (
     create_schema,
 )
 from thresher.publisher.dispatcher import Dispatcher
-from thresher.tail.log_source import TableSource
+from thresher.tail.log_source import LogSource, TableSource
 
 WAYS: dict[str, dict[str, Any]] = {"log": {"via": "log"}, "passing": {"keep": False}}
 
@@ -185,6 +188,16 @@ def test_rows_of_other_shapes_pass_too(dsn: str, shape: Shape) -> None:
         with log.stream() as stream:
             assert [row[3] for chunk in read_rows(stream, 3) for row in chunk.rows] == [b"0", b"1", b"2"]
         assert rows(log) == 0
+
+
+def test_the_example_of_the_docs_works(dsn: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tail.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    with logged(dsn, via="log") as log:
+        log.source = LogSource(outbox=TableName(table="orders"))
+        exec(example.replace('via="log"', f'via="log", slot="{log.slot}"'), {"connection": log.connection})  # noqa: S102
+        with log.stream() as stream:
+            assert topics(read_rows(stream, 1)) == ["orders"]
 
 
 def test_a_rule_that_drops_rows_is_noticed(dsn: str) -> None:

@@ -1,5 +1,6 @@
 """The stream of a slot on a real server: committed rows, once and in the order of commits, whatever else happens."""
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,9 +199,12 @@ def test_a_reader_that_was_just_ended_is_waited_for(log: Logged) -> None:
     with log.stream() as old:
         slot = log.slots.slot(log.slot)
         assert slot is not None
-        log.connection.execute("SELECT pg_terminate_backend(%s)", [slot.active_pid])
+        end = "SELECT pg_terminate_backend(%s)"
+        ending = threading.Timer(0.5, log.connection.execute, [end, [slot.active_pid]])
+        ending.start()
         with log.stream() as new:
             assert topics(read_rows(new, 1)) == ["one"]
+        ending.join()
         with pytest.raises(DatabaseLost):
             read_until(old, lambda chunk: chunk.ended < 0)
 
