@@ -16,13 +16,14 @@ from tests.relay.relaying import POLICY, RELAYED_SECONDS, Place, Relaying
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import Superseded
 from thresher.db.problem import DatabaseRefused
+from thresher.delivery.names import sessions
 from thresher.devstack.stack import Stack
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.event import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, MeterRead
 from thresher.harvest.harvest import Harvest, State
 from thresher.harvest.problem import HarvestMisused
 from thresher.outbox import Message
-from thresher.relay.names import companions, sessions
+from thresher.relay.names import companions
 from thresher.spark.session.session import Session
 from thresher.testing.leadership import Ballot, StagedLeadership
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from thresher.relay.leader.alarms import HeldTopics
+from thresher.delivery.leader.held_topics import HeldTopics
 
 
 def hold(told: HeldTopics, shard: int, *topics: str) -> None:

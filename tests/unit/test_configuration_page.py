@@ -5,18 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from maintenance.configuration_table import QUEUES, TRACKER, with_tables
+from maintenance.configuration_table import QUEUES, TAIL, TRACKER, with_tables
 from thresher.config.setting import keys_of
 from thresher.harvest.configuration import load
 from thresher.harvest.form import KEYS
 from thresher.harvest.reaper import KEYS_OF_HARVEST, LIMITS
 from thresher.kafka.transactional import GUARDED
 from thresher.queue.configuration import _GUARDED, QueueConfig, load_queue_config
+from thresher.tail.configuration import TailForm, load_tail_config
 from thresher.tracker.configuration import OWN_KEYS, load_tracker_config
 
 WHOLE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 PAGE, _, _REST = WHOLE.partition(QUEUES)
-OF_QUEUES, _, OF_TRACKER = _REST.partition(TRACKER)
+OF_QUEUES, _, _REST = _REST.partition(TRACKER)
+OF_TRACKER, _, OF_TAIL = _REST.partition(TAIL)
 HEAD = "| key | meaning | values | default |"
 
 
@@ -114,3 +116,11 @@ def test_what_queues_refuse_is_listed() -> None:
     refused = re.findall(r"^(?:What a guarantee rests on|The broker is named by).*?\n\n?(?=\n|\Z)", WHOLE, re.M | re.S)
     assert len(refused) == 2
     assert {name for name in _GUARDED if f"`{name}`" not in "".join(refused)} == set()
+
+
+def test_the_tails_keys_are_told_and_its_example_is_taken(tmp_path: Path) -> None:
+    assert set(keys_of(TailForm)) <= set(rows(HEAD, OF_TAIL))
+    (example,) = examples(OF_TAIL)
+    path = tmp_path / "tail.yaml"
+    path.write_text(example)
+    assert load_tail_config(path, {}, {}).settings.name == "orders"

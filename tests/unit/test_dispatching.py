@@ -8,13 +8,13 @@ from confluent_kafka import KafkaError
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
+from thresher.delivery.reading.prefetch import every, pause
 from thresher.harvest.configuration import load
 from thresher.harvest.form import check_settings
 from thresher.outbox import Limits, Message, Outbox, Shape
 from thresher.publisher import Cleared, Dispatcher
 from thresher.publisher.dispatch_table import LockedRow
 from thresher.publisher.dispatcher import judged
-from thresher.relay.reading.prefetch import every, pause
 from thresher.relay.settings import Delivery, Dispatch, Settings, Settling
 
 GIVEN = {

@@ -1,5 +1,6 @@
 """`thresher adopt`: an operator's word that a database or a progress topic has replaced the one a relay knew."""
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ from thresher.cli.output import out
 from thresher.core.errors import InvalidInput
 from thresher.db.postgres.control import ControlTable
 from thresher.db.postgres.sessions import incarnation, located
+from thresher.db.problem import DatabaseRefused
 
 
 def adopt(
@@ -28,7 +30,10 @@ def adopt(
     """
     with connect(resolve_dsn(ds)) as connection:
         connection.autocommit = True
-        table = located(connection, table_name(outbox, schema))
+        table = table_name(outbox, schema)
+        # Messages that only the log holds have no table.
+        with suppress(DatabaseRefused):
+            table = located(connection, table)
         control = ControlTable(connection, table.schema)
         if not control.exists():
             raise InvalidInput(f"no relay of {table} has run on this database yet: look at --ds, --outbox and --schema")

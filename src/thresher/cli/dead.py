@@ -105,9 +105,12 @@ def replay(
     topic: Topic = None,
     kind: Kind = None,
     every: All = False,
+    to_log: Annotated[
+        bool, typer.Option("--to-log", help="The outbox has no table: its messages are in the log alone.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put rows back into the outbox under their own ids: a running relay tries them again.
+    """Put rows back into the outbox under their own ids: a running relay, or a tail, tries them again.
 
     They are new rows then: their creation time is now, and attempts are counted from the start. Of rows that had the
     same id, after the table was emptied and counted from 1 again, the oldest is put back, and the others the next time.
@@ -115,7 +118,13 @@ def replay(
     with connect(resolve_dsn(ds)) as connection:
         dead = _dead(connection, outbox, schema, shape)
         found = _chosen(dead, ids, topic, kind, every=every)
-        count = dead.replay(topic=topic, kind=kind, ids=ids or None)
+        if to_log:
+            # Only here: the other commands work without the tail's packages.
+            from thresher.tail.dead_replay import replay_to_log  # noqa: PLC0415
+
+            count = replay_to_log(connection, table_name(outbox, schema), topic=topic, kind=kind, ids=ids or None)
+        else:
+            count = dead.replay(topic=topic, kind=kind, ids=ids or None)
     _tell(count, "rows were put back into the outbox", as_json)
     if len(found) > count:
         note(f"{len(found) - count:,} more had the same ids: replay them once these are sent")

@@ -22,7 +22,7 @@ _MOST_TOPICS = 1_000
 @app.command("list")
 def list_topics(config: File = None, as_json: AsJson = False) -> None:
     """List topics that have pending rows, are locked, or rest after an error; the longest wait first."""
-    from thresher.relay.names import visitor  # noqa: PLC0415
+    from thresher.delivery.names import visitor  # noqa: PLC0415
     from thresher.relay.store import driver_store_of  # noqa: PLC0415
 
     settings = _settings(config)

@@ -11,6 +11,9 @@ from typing import Protocol
 
 from thresher.db.problem import DatabaseLost
 
+# The mode of an outbox that is read from the log: no relay may poll its table.
+TAIL = "tail"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRow:

@@ -27,6 +27,7 @@ from thresher.core.errors import shorten
 from thresher.core.topic_name import is_topic
 from thresher.db import TableName
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
+from thresher.delivery.names import valid_name
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.form_rules import (
@@ -41,7 +42,6 @@ from thresher.harvest.form_rules import (
 )
 from thresher.kafka.transactional import GUARDED, properties
 from thresher.outbox.shape import BUCKETS, Shape
-from thresher.relay.names import valid_name
 from thresher.relay.settings import POLICY, Coordination, Delivery, Dispatch, Limits, Settings, Settling, TopicLocking
 from thresher.service import form as service_form
 from thresher.service.cool_down import STEP_DOWN_SECONDS

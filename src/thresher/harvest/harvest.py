@@ -15,6 +15,7 @@ from thresher.archive.background import LeaderArchive
 from thresher.archive.run import ArchiveJob
 from thresher.archive.target import target_of
 from thresher.core.errors import shorten
+from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS, MOST_KEYS
 from thresher.election.election import competitor
 from thresher.election.leadership import Leadership
 from thresher.election.settings import ElectionKind, ElectionSettings
@@ -22,7 +23,6 @@ from thresher.harvest.form import check_settings
 from thresher.harvest.problem import HarvestMisused
 from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Coordination, Settings
-from thresher.relay.shard.in_flight import IN_FLIGHT_KEYS, MOST_KEYS
 from thresher.relay.topic_lock.workload import TopicLockWorkload
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.problem import ServiceMisused

@@ -39,6 +39,11 @@ class PostgresDeadRows:
         names = DeadRow.__slots__
         return [DeadRow(**dict(zip(names, row, strict=True))) for row in found]
 
+    def count(self) -> int:
+        """Return how many rows are set aside."""
+        row = self._execute(statement("dead_count", self._outbox), None).fetchone()
+        return 0 if row is None else int(row[0])
+
     def show(self, id_: int) -> list[DeadContent]:
         """Return a row, whole; several where an id came back."""
         contents = []
@@ -62,6 +67,12 @@ class PostgresDeadRows:
             raise InvalidInput(
                 f"a row with the same id is in the outbox: {error.diag.message_detail}; nothing was put back"
             ) from error
+
+    def take(
+        self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Remove rows, and return them by id: topic, key, value, names and values of headers, partition, timestamp."""
+        return self._execute(self._chosen("outbox_dead_take"), _wanted(topic, kind, ids)).fetchall()
 
     def drop(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Remove rows for good; return how many."""

@@ -57,10 +57,13 @@ def session(dsn: str, application: str, more: str = "", *, statement_seconds: fl
     return conninfo.make_conninfo(dsn, application_name=application, options=options, **network)
 
 
-def connect(dsn: str, application: str, more: str = "") -> psycopg.Connection[Any]:
-    """Connect, in autocommit; `more` are further options of the server. Raises `DatabaseRefused` or `DatabaseLost`."""
+def connect(dsn: str, application: str, more: str = "", **parameters: str) -> psycopg.Connection[Any]:
+    """Connect, in autocommit; `more` are further options of the server, `parameters` those of libpq.
+
+    Raises `DatabaseRefused` or `DatabaseLost`.
+    """
     with explained():
-        return psycopg.connect(session(dsn, application, more), autocommit=True)
+        return psycopg.connect(conninfo.make_conninfo(session(dsn, application, more), **parameters), autocommit=True)
 
 
 def connect_within(seconds: float) -> Callable[[str, str], psycopg.Connection[Any]]:

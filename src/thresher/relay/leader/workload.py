@@ -11,18 +11,18 @@ from typing import Any
 
 from thresher.db.lock_holder import held_by
 from thresher.db.shape import BUCKETS
+from thresher.delivery.leader.held_topics import HeldTopics
+from thresher.delivery.leader.server_probes import server_probes
+from thresher.delivery.names import sessions, shard_sessions
 from thresher.delivery.transforms import STEP as TRANSFORM
 from thresher.delivery.transforms import load
-from thresher.relay.leader.alarms import HeldTopics
-from thresher.relay.leader.server_probes import server_probes
 from thresher.relay.leader.shard_marks import ShardMarks
 from thresher.relay.leader.side_work import SideWork
 from thresher.relay.leader.take_over import take_over
 from thresher.relay.leader.watch import RelayWatch
-from thresher.relay.names import progress_topic, sessions, shard_sessions
+from thresher.relay.progress_source import reserved_topics
 from thresher.relay.report.metrics import WORDING
 from thresher.relay.report.status import RelayReport
-from thresher.relay.reserved_topics import ReservedTopics
 from thresher.relay.settings import POLICY, Mandate, Settings
 from thresher.relay.store import driver_store_of
 from thresher.service.report import Observed
@@ -67,7 +67,8 @@ class RelayWorkload:
     @property
     def probes(self) -> Mapping[str, Callable[[], None]]:
         """How to reach its database and its broker."""
-        return server_probes(self.settings)
+        settings = self.settings
+        return server_probes(settings.name, settings.dsn, settings.kafka)
 
     def check(self, *, local: bool) -> None:
         """Load the transforms where they are on this machine: a mistake in a name must not displace a relay."""
@@ -111,7 +112,7 @@ class RelayTerm:
     def pipeline(self) -> Pipeline:
         """Read, transform, publish."""
         settings, config = self._mandate.settings, {"mandate": self._mandate}
-        reserved = ReservedTopics(progress_topic(settings.name), settings.kafka)
+        reserved = reserved_topics(settings)
         steps = [Step(function="thresher.relay.shard.steps:read", config=config)]
         if settings.transforms:
             transforming = {"transforms": settings.transforms, "reserved": reserved}

@@ -15,9 +15,9 @@ import pyarrow as pa
 from thresher.db.control import require_same
 from thresher.db.outbox_store import Wanted
 from thresher.db.problem import DatabaseLost
+from thresher.delivery.reading.row_source import ReadRequest
 from thresher.delivery.stored_rows import FewRows, read_of
 from thresher.relay.reading.pending_rows import largest_row
-from thresher.relay.reading.row_source import ReadRequest
 from thresher.relay.reading.scan_plan import ScanPlan
 from thresher.relay.settings import Mandate
 from thresher.relay.store import store_of

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from thresher.db.outbox_store import PendingReader, Settling, Wanted
 from thresher.db.shape import BUCKETS, Shape, bucket_of
+from thresher.delivery.reading.batch_size import RowSize
+from thresher.delivery.reading.row_source import ReadRequest
 from thresher.delivery.stored_rows import FewRows, read_of
-from thresher.relay.reading.batch_size import RowSize
-from thresher.relay.reading.row_source import ReadRequest
 from thresher.relay.reading.scan_plan import (
     HIGHEST,
     LOWEST,

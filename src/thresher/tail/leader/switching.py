@@ -1,0 +1,158 @@
+"""An outbox table goes from a relay to a tail, or back: nothing is lost, and nothing is published twice.
+
+**Join** (from a relay): no process of the relay runs; what it published is settled, and it is fenced (the caller has
+seen to that, under a term). Then, in one transaction:
+1. The table is locked: writers wait for a moment, and whoever has written to it has ended.
+2. No row is pending: the relay has published everything that was committed.
+3. The slot begins at the end of the log as it is now, and the control row becomes a tail's.
+
+**Leave** (to a relay): no process of the tail runs. It is fenced, under a term. Then, in one transaction:
+1. The table is locked, as above.
+2. The log is read to its end: nothing in it may be undecided. Dead changes that the last record names are set aside.
+3. All rows of the table were published: they are deleted, and the control row becomes a relay's.
+Then the slot is dropped. A crash before the end of the transaction changes nothing.
+"""
+
+import time
+import uuid
+from contextlib import closing
+from dataclasses import replace
+
+from thresher.core.clock import ServerClock
+from thresher.db.control import TAIL
+from thresher.db.postgres.replication.dead_changes import DeadChanges
+from thresher.db.postgres.replication.slots import PostgresSlots
+from thresher.db.postgres.replication.tailed_table import TailedTable
+from thresher.db.postgres.store import PostgresSession
+from thresher.db.problem import DatabaseLost, DatabaseRefused
+from thresher.delivery.names import sessions, shard_sessions
+from thresher.delivery.progress_topic.fencing import fenced_log
+from thresher.tail.buffer import Bounds, LogBuffer
+from thresher.tail.leader.take_over import driver_store_of, take_over
+from thresher.tail.problem import OtherReader
+from thresher.tail.settings import TailMandate, TailSettings, Via
+from thresher.tail.slot import require_readable
+from thresher.tail.stream import LogStream
+
+# How long the log may take to be read to its end, and how long the server keeps a slot after its reader has gone.
+_READ_SECONDS, _FREE_SECONDS = 60.0, 10.0
+_LOOK_SECONDS = 0.1
+# How long processes that have just ended may keep their sessions.
+_ENDING_SECONDS = 3.0
+# What a relay's control row says until a relay takes it over.
+_RELAYED = "exactly-once"
+
+
+def join(settings: TailSettings, term: str) -> int:
+    """Take the outbox over from a relay that was given up under this term; return where the tail begins."""
+    _require_table(settings)
+    with closing(driver_store_of(settings).session(f"{sessions(settings.name, term)}/d", locate=True)) as session:
+        slot, publication = settings.slot_name, settings.publication_name
+        settings = replace(settings, outbox=session.outbox)
+        require_readable(PostgresSlots(session.connection), slot, publication, settings.source)
+        table = TailedTable(session.connection, session.outbox, settings.shape)
+        with table.locked() as end:
+            if waiting := table.pending():
+                many = "more than 10,000" if waiting > 10_000 else str(waiting)
+                raise OtherReader(
+                    f"{many} rows of {session.outbox} wait: let writers stand still, start the relay again, and let it "
+                    "drain the table before the tail joins. Nothing was changed"
+                )
+            table.advance(slot, end)
+            table.hand_over(settings.name, term=term, mode=TAIL)
+        return end
+
+
+def leave(settings: TailSettings) -> int:
+    """Give the outbox back to a relay, and drop the slot; return how many published rows were deleted."""
+    _require_table(settings)
+    _require_stopped(settings)
+    mandate = take_over(settings)
+    if mandate is None:
+        raise AssertionError("it was wanted")
+    settings = mandate.settings
+    with closing(driver_store_of(settings).session(f"{sessions(settings.name, mandate.term)}/d")) as session:
+        source = settings.progress
+        clock = ServerClock(session.incarnation().now)
+        seal = source.seal(mandate.secret, 0)
+        with fenced_log(
+            source, seal, mandate.outbox_id, clock, name=settings.group, properties=settings.properties
+        ) as log:
+            last = log.last()
+        buffer = LogBuffer(Bounds(rows=10_000))
+        if last is not None:
+            buffer.cover(last.coverage)
+        table = TailedTable(session.connection, settings.outbox, settings.shape)
+        with table.locked() as end:
+            _read_to(end, session, mandate, buffer)
+            if buffer.rows:
+                raise OtherReader(
+                    f"the log holds rows of {settings.outbox} that were not published yet: let writers stand still, "
+                    "start the tail again, and let it publish them before it leaves. Nothing was changed"
+                )
+            deleted = table.empty()
+            table.hand_over(settings.name, term=mandate.term, mode=_RELAYED)
+        _drop(PostgresSlots(session.connection), settings.slot_name)
+    return deleted
+
+
+def _read_to(end: int, session: PostgresSession, mandate: TailMandate, buffer: LogBuffer) -> None:
+    """Read the log up to a position into the buffer, or until there is something that was not published."""
+    settings = mandate.settings
+    slots = PostgresSlots(session.connection)
+    confirmed = require_readable(slots, settings.slot_name, settings.publication_name, settings.source).confirmed or 0
+    dead = DeadChanges(session.connection, settings.outbox, settings.shape, in_table=True)
+    stream = LogStream(
+        settings.dsn,
+        application=shard_sessions(settings.name, mandate.term, 0),
+        slot=settings.slot_name,
+        publication=settings.publication_name,
+        source=settings.source,
+    )
+    with closing(stream):
+        buffer.begin_at(confirmed)
+        deadline = time.monotonic() + _READ_SECONDS
+        while not buffer.rows and (buffer.quiet_at is None or buffer.quiet_at < end):
+            if time.monotonic() > deadline:
+                raise DatabaseLost("the log was not read to its end in time: try again")
+            chunk = stream.read(1_000, 1 << 24, _LOOK_SECONDS)
+            if chunk is None:
+                continue
+            if owed := buffer.add(chunk):
+                dead.set_aside([(each.row, (*each.fate,)) for each in owed])
+            buffer.paid()
+
+
+def _drop(slots: PostgresSlots, slot: str) -> None:
+    deadline = time.monotonic() + _FREE_SECONDS
+    while True:
+        try:
+            slots.drop(slot)
+        except DatabaseRefused:
+            # The server has not noticed yet that nobody reads it any more.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_SECONDS)
+        else:
+            return
+
+
+def _require_table(settings: TailSettings) -> None:
+    if settings.via is Via.LOG:
+        raise OtherReader(
+            f"messages of {settings.outbox} are in the log alone: there is no table that a relay could poll"
+        )
+
+
+def _require_stopped(settings: TailSettings) -> None:
+    """Raise `OtherReader` while a process of the tail runs."""
+    own = str(uuid.uuid4())
+    with closing(driver_store_of(settings).session(f"{sessions(settings.name, own)}/d")) as session:
+        deadline = time.monotonic() + _ENDING_SECONDS
+        while running := session.other_sessions(starting=sessions(settings.name), but=sessions(settings.name, own)):
+            if time.monotonic() > deadline:
+                raise OtherReader(
+                    f"the tail {settings.name!r} still runs: {running} sessions of it are open in the database. Stop "
+                    "all of its processes first"
+                )
+            time.sleep(_LOOK_SECONDS)

@@ -1,0 +1,82 @@
+"""Whether the log, as it stands now, still holds all that the last progress record does not cover. Pure.
+
+1. Another system, or a timeline that was left before the record's position: what was published is not in this database.
+2. A slot that was confirmed beyond what the record has noted was made anew, or moved by others: what was committed in
+   between is not kept for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from thresher.db.lsn import lsn_text
+from thresher.tail.coverage import Coverage
+from thresher.tail.log_source import Source, TableSource
+from thresher.tail.progress import TailOrigin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStand:
+    """The log now: its system, timeline and end, where earlier timelines ended, and how far the slot is confirmed."""
+
+    system_id: str
+    timeline: int
+    end: int
+    # Timelines before this one, each with where it was left.
+    left: Sequence[tuple[int, int]] = ()
+    confirmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Committed changes may be missing, and why. `elsewhere`: positions of the record mean nothing in this log."""
+
+    why: str
+    elsewhere: bool = False
+
+
+def missing(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Missing | None:
+    """Return why changes may be missing, if they may."""
+    system = origin.system_id.partition("/")[0]
+    if system != stand.system_id:
+        return Missing(f"the log is that of another system ({stand.system_id}, progress speaks of {system})", True)
+    covered = lsn_text(coverage.position.commit)
+    if origin.timeline != stand.timeline:
+        end = dict(stand.left).get(origin.timeline)
+        if end is None:
+            return Missing(f"the log does not come from timeline {origin.timeline}, of which progress speaks", True)
+        if coverage.position.commit >= end:
+            why = f"the database was restored or failed over to timeline {stand.timeline}, which begins at"
+            return Missing(f"{why} {lsn_text(end)}: commits up to {covered} were published and are lost there", True)
+    elif coverage.position.commit >= stand.end:
+        return Missing(f"the log ends at {lsn_text(stand.end)}, before {covered}, up to where it was published", True)
+    if stand.confirmed > coverage.noted:
+        return Missing(
+            f"the slot begins at {lsn_text(stand.confirmed)}, beyond {lsn_text(coverage.noted)}: it was made anew, or "
+            "moved by others"
+        )
+    return None
+
+
+def adopted(coverage: Coverage, found: Missing | None, stand: LogStand) -> Coverage:
+    """Return what counts as covered once an operator has adopted the slot as it is."""
+    if found is not None and found.elsewhere:
+        return Coverage(noted=stand.confirmed)
+    return replace(coverage, noted=max(coverage.noted, stand.confirmed))
+
+
+def what_to_do(coverage: Coverage, source: Source, name: str) -> str:
+    """Return from where on rows may be missing, and what can be done about it."""
+    when = ""
+    if coverage.committed_us:
+        when = f" ({datetime.fromtimestamp(coverage.committed_us / 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC)"
+    since = f"What was committed behind {lsn_text(coverage.noted)}{when} may be missing in Kafka."
+    go_on = (
+        f"To go on from where the slot is: 'thresher tail slot create' if there is none, and 'thresher adopt {name}'"
+    )
+    if isinstance(source, TableSource):
+        return (
+            f"{since} Rows that are still in {source.table} can be read again: {go_on}, start the tail, and insert "
+            f"those that are missing anew; those created after that time may be among them"
+        )
+    return f"{since} Messages without a table are nowhere else: nothing is left to read. {go_on}"

@@ -1,0 +1,217 @@
+"""One attempt at the shard of a tail: its session, its stream, its producer and its threads, put together.
+
+Everything that an attempt opens is closed when it ends. A crash leaves a stream that holds the slot and an open
+transaction at most: the successor ends the stream's session, and its `init_transactions` ends the transaction.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from thresher.db.postgres.replication.connection import ReplicationConnection
+from thresher.db.postgres.replication.dead_changes import DeadChanges
+from thresher.db.postgres.replication.slots import PostgresSlots
+from thresher.db.postgres.store import PostgresStore
+from thresher.delivery.batch import Batch, NothingYet
+from thresher.delivery.crash_points import CrashPoints
+from thresher.delivery.effects import Handlers
+from thresher.delivery.lanes import Lanes, ProgressTopic
+from thresher.delivery.names import shard_sessions
+from thresher.delivery.progress_topic.topic import progress_limit
+from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
+from thresher.delivery.shard.lane_producer import lane_producer
+from thresher.delivery.shard.meter import Meter
+from thresher.delivery.shard.recovery import Recovery
+from thresher.delivery.shard.taking import Taking
+from thresher.delivery.transaction import Transactions
+from thresher.kafka.admin import Admin
+from thresher.kafka.transactional import TransactionalProducer
+from thresher.spark.worker.shard import Shard
+from thresher.tail.buffer import DeadChange, LogBuffer
+from thresher.tail.coverage import Coverage
+from thresher.tail.log_source import TableSource
+from thresher.tail.log_stand import LogStand, adopted, missing, what_to_do
+from thresher.tail.problem import LogLost
+from thresher.tail.progress import TailBook, TailProgress, batch_rows, bounded, encode
+from thresher.tail.settings import TailMandate
+from thresher.tail.shard.buffered_log import BufferedLog
+from thresher.tail.shard.settling import TailSettling
+from thresher.tail.slot import LogUnreadable, require_readable
+from thresher.tail.stream import LogStream
+
+
+class TailAttempt:
+    """Puts the parts of one attempt together. For the task's own thread, but for what says otherwise."""
+
+    def __init__(self, shard: Shard, mandate: TailMandate) -> None:
+        settings = mandate.settings
+        self._shard, self._mandate = shard, mandate
+        self._application = shard_sessions(settings.name, mandate.term, shard.index)
+        store = PostgresStore(settings.dsn, settings.outbox, settings.shape)
+        self._session = shard.enter(closing(store.session(self._application)))
+        # For the reader's thread: one connection serves one thread at a time.
+        self._reading = shard.enter(closing(store.session(self._application)))
+        admin = Admin.of(settings.kafka)
+        self._crash = CrashPoints(mandate.hook, shard.index)
+        meter = Meter(shard, report=shard.event)
+        shard.note(IN_FLIGHT_KEYS, meter.in_flight.keys)
+        source = settings.progress
+        most_bytes = progress_limit(admin, source.topic, settings.properties)
+        limits = settings.limits
+        self.buffer = LogBuffer(bounded(settings.bounds, most_bytes))
+        self.buffer.cover(Coverage(noted=mandate.confirmed))
+        rows = batch_rows(limits.batch_rows, most_bytes)
+        self.ahead = ReadAhead(Ahead(most_rows=rows, most_bytes=limits.batch_bytes))
+        self.book = TailBook(
+            buffer=self.buffer, outbox_id=mandate.outbox_id, term=mandate.term, most_bytes=most_bytes
+        )  # fmt: skip
+        seal = source.seal(mandate.secret, shard.index)
+        progress = ProgressTopic(topic=seal.topic, partition=shard.index, encode=encode, headers=seal.headers)
+        lanes = Lanes(
+            self._producer,
+            claimant=str(uuid.uuid4()),
+            admin=admin,
+            progress=progress,
+            batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
+        )
+        self._transactions = Transactions(
+            lanes=lanes,
+            admin=admin,
+            progress=progress,
+            observer=meter,
+            crash=self._crash,
+            lenient=False,
+            ahead=not settings.transforms,
+            wanted=lambda: self.ahead.ready,
+        )
+        self._settling = TailSettling(
+            shard,
+            self.buffer,
+            self.ahead,
+            meter,
+            self._crash,
+            set_aside=self._set_aside_with(self._session),
+            adopt=self._covered,
+            confirm=self._confirm,
+        )
+        self._recovery = Recovery(
+            shard, mandate.known_progress, self._session, admin, self._transactions, seal, self._crash, meter
+        )
+        # Opened by the reader's thread, once recovery is done.
+        self.stream: LogStream | None = None
+        self._stand: LogStand | None = None
+
+    def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
+        """Return what is done for each effect of the protocol."""
+        taking = Taking(
+            self._shard,
+            self.ahead,
+            batches,
+            self._crash,
+            batch_seconds=self._mandate.settings.limits.batch_seconds,
+            check=self._settling.settler.check,
+        )
+        return {
+            **self._recovery.handlers,
+            **self._transactions.handlers,
+            **self._settling.handlers,
+            **taking.handlers,
+        }
+
+    def open_source(self) -> BufferedLog:
+        """Open the stream of the log. For the reader's thread, after recovery."""
+        settings = self._mandate.settings
+        stand = self._stood()
+        PostgresSlots(self._reading.connection).free(settings.slot_name)
+        stream = LogStream(
+            settings.dsn,
+            application=self._application,
+            slot=settings.slot_name,
+            publication=settings.publication_name,
+            source=settings.source,
+        )
+        self.buffer.begin_at(stand.confirmed)
+        self.stream = stream
+        write = self._set_aside_with(self._reading)
+        return BufferedLog(
+            stream, self.buffer, lambda dead: write(dead, lambda: None), columns=bool(settings.transforms)
+        )  # fmt: skip
+
+    def show(self) -> None:
+        """Show how much is read ahead, and for how long the oldest of it has waited."""
+        self._shard.gauge("buffered_rows", self.buffer.rows)
+        self._shard.gauge("buffered_bytes", self.buffer.bytes)
+        oldest, clock = self.buffer.oldest_us, self._transactions.clock
+        waits = 0 if oldest is None or clock is None else max(0, clock.now_us() - oldest)
+        self._shard.gauge("lag_seconds", waits / 1_000_000)
+
+    def _covered(self, progress: TailProgress) -> Coverage:
+        """Return what a record that recovery found covers. Raises `LogLost` if the log has a gap behind it."""
+        if self.stream is not None:
+            return progress.coverage
+        settings, stand = self._mandate.settings, self._stood(progress)
+        found = missing(progress.origin, progress.coverage, stand)
+        if self._mandate.adopted:
+            return adopted(progress.coverage, found, stand)
+        if found is not None:
+            what = what_to_do(progress.coverage, settings.source, settings.name)
+            raise LogLost(f"committed rows may be missing: {found.why}. {what}")
+        if progress.origin.timeline == stand.timeline:
+            return progress.coverage
+        # What was noted beyond the point where the timeline was left means nothing on this one.
+        left = dict(stand.left)[progress.origin.timeline]
+        return replace(progress.coverage, noted=min(progress.coverage.noted, left))
+
+    def _stood(self, progress: TailProgress | None = None) -> LogStand:
+        """Return how the log stands before it is read. Raises `LogLost` where the slot is gone."""
+        if self._stand is not None:
+            return self._stand
+        settings = self._mandate.settings
+        slots = PostgresSlots(self._session.connection)
+        try:
+            slot = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
+        except LogUnreadable as error:
+            found = slots.slot(settings.slot_name)
+            if progress is None or (found is not None and not found.lost):
+                raise
+            what = what_to_do(progress.coverage, settings.source, settings.name)
+            raise LogLost(f"{error}. {what}") from error
+        with closing(ReplicationConnection(settings.dsn, self._application)) as connection:
+            now = connection.identify()
+            left = [(each.timeline, each.end) for each in connection.timeline_ends(now.timeline)]
+        self._stand = LogStand(
+            system_id=now.system_id,
+            timeline=now.timeline,
+            end=now.position,
+            left=left,
+            confirmed=slot.confirmed or 0,
+        )
+        return self._stand
+
+    def _confirm(self, lsn: int) -> None:
+        if self.stream is not None:
+            self.stream.confirm(lsn)
+
+    def _set_aside_with(self, session: object) -> Callable[[Sequence[DeadChange], Callable[[], None]], None]:
+        settings = self._mandate.settings
+        in_table = isinstance(settings.source, TableSource)
+        connection = session.connection  # type: ignore[attr-defined]
+        writer = DeadChanges(connection, settings.outbox, settings.shape, in_table=in_table)
+
+        def write(dead: Sequence[DeadChange], middle: Callable[[], None]) -> None:
+            writer.set_aside([(each.row, tuple(each.fate)) for each in dead], middle)  # type: ignore[misc]
+
+        return write
+
+    def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
+        settings = self._mandate.settings
+        return lane_producer(
+            settings.group,
+            self._shard.index,
+            lane,
+            {**settings.properties, **more},
+            factory=settings.producer_factory,
+            brief=brief,
+        )

@@ -1,0 +1,59 @@
+"""Whether the log still holds all that the last progress record does not cover."""
+
+from dataclasses import replace
+
+import pytest
+
+from thresher.db import TableName
+from thresher.tail.coverage import Coverage
+from thresher.tail.log_source import LogSource, TableSource
+from thresher.tail.log_stand import LogStand, adopted, missing, what_to_do
+from thresher.tail.position import Position
+from thresher.tail.progress import TailOrigin
+
+ORIGIN = TailOrigin(outbox_id="o", system_id="7/5", timeline=2, term="t")
+COVERED = Coverage(position=Position(500, 400, 0), noted=600, committed_us=1_800_000_000_000_000)
+STAND = LogStand(system_id="7", timeline=2, end=900, confirmed=600)
+
+
+def test_a_log_that_goes_on_misses_nothing() -> None:
+    assert missing(ORIGIN, COVERED, STAND) is None
+    assert missing(ORIGIN, COVERED, replace(STAND, confirmed=100)) is None
+
+
+def test_a_slot_beyond_what_was_noted_was_made_anew() -> None:
+    found = missing(ORIGIN, COVERED, replace(STAND, confirmed=601))
+    assert found is not None
+    assert "made anew" in found.why
+    assert adopted(COVERED, found, replace(STAND, confirmed=601)) == replace(COVERED, noted=601)
+
+
+@pytest.mark.parametrize(
+    "stand",
+    [
+        replace(STAND, system_id="8"),
+        replace(STAND, timeline=3, left=((1, 100), (2, 500))),
+        replace(STAND, timeline=3, left=((1, 100),)),
+        replace(STAND, end=500),
+    ],
+    ids=["another system", "a timeline that begins before", "an unknown timeline", "a shorter log"],
+)
+def test_a_log_without_what_was_published_is_another_one(stand: LogStand) -> None:
+    found = missing(ORIGIN, COVERED, stand)
+    assert found is not None
+    assert found.elsewhere
+    # None of the positions means anything there.
+    assert adopted(COVERED, found, stand) == Coverage(noted=stand.confirmed)
+
+
+def test_a_timeline_that_begins_behind_what_was_published_goes_on() -> None:
+    assert missing(ORIGIN, COVERED, replace(STAND, timeline=4, left=((2, 501), (3, 700)))) is None
+
+
+def test_what_may_be_missing_is_named_with_what_is_left() -> None:
+    table = TableName(table="orders", schema="public")
+    told = what_to_do(COVERED, TableSource(table=table), "shop")
+    assert "behind 0/258 (2027-01-15 08:00:00 UTC)" in told
+    assert "can be read again" in told
+    assert "thresher adopt shop" in told
+    assert "nothing is left to read" in what_to_do(COVERED, LogSource(outbox=table), "shop")

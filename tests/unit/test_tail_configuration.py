@@ -1,0 +1,40 @@
+"""A tail's configuration: one form, and what cannot work is refused with the reason."""
+
+from typing import Any
+
+import pytest
+
+from thresher.config.problem import ConfigurationInvalid
+from thresher.tail.configuration import load_tail_config
+
+GIVEN = {"name": "shop", "data_source": "postgresql://db/shop", "kafka": {"bootstrap.servers": "k:9092"}}
+
+
+def refused(**keys: Any) -> str:
+    with pytest.raises(ConfigurationInvalid) as caught:
+        load_tail_config(None, {**GIVEN, **keys}, {})
+    return str(caught.value)
+
+
+def test_slot_and_publication_are_called_after_the_outbox() -> None:
+    settings = load_tail_config(None, {**GIVEN, "outbox": "orders"}, {}).settings
+    assert (settings.slot_name, settings.publication_name) == ("thresher_orders", "thresher_orders")
+    assert settings.progress.topic == "shop.tail.progress"
+
+
+def test_more_than_one_shard_is_refused() -> None:
+    assert "a slot has one reader" in refused(shards=2)
+
+
+def test_blocking_keys_is_refused() -> None:
+    assert "behind its followers" in refused(poison="block-key")
+
+
+def test_what_means_nothing_without_a_table_is_refused() -> None:
+    told = refused(via="log", keep_seconds=5.0, shape="goharvest")
+    assert "there is nothing to delete" in told
+    assert "no shape but our own" in told
+
+
+def test_what_exactly_once_rests_on_cannot_be_changed() -> None:
+    assert "leave it out" in refused(producer={"enable.idempotence": False})
