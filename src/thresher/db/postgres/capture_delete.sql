@@ -1,7 +1,7 @@
 -- Deletes the rows of tombstones. Index: the unique one of the key. Fence: the guard, as where rows are written; a tombstone of
 -- another partition deletes a later row no more than an older record writes it.
 DELETE FROM {table} t
- USING pg_catalog.unnest({arrays}, %s::bigint[], %s::bigint[], %s::bigint[])
+ USING unnest({arrays}, %s::bigint[], %s::bigint[], %s::bigint[])
        AS n({names}, kafka_partition, kafka_offset, kafka_timestamp)
  WHERE {match}
    AND (t.{offset} IS NULL

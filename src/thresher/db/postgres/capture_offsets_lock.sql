@@ -3,6 +3,6 @@
 SELECT kafka_topic, kafka_partition, topic_id, next_offset
   FROM {table}
  WHERE capture = %s
-   AND (kafka_topic, kafka_partition) IN (SELECT * FROM pg_catalog.unnest(%s::text[], %s::bigint[]))
+   AND (kafka_topic, kafka_partition) IN (SELECT * FROM unnest(%s::text[], %s::bigint[]))
  ORDER BY 1, 2
    FOR UPDATE

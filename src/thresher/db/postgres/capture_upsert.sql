@@ -4,7 +4,7 @@
 -- nothing.
 INSERT INTO {table} AS t ({columns}, {partition}, {offset}, {timestamp})
 SELECT {casts}, n.kafka_partition, n.kafka_offset, n.kafka_timestamp
-  FROM pg_catalog.unnest({arrays}, %s::bigint[], %s::bigint[], %s::bigint[])
+  FROM unnest({arrays}, %s::bigint[], %s::bigint[], %s::bigint[])
        AS n({names}, kafka_partition, kafka_offset, kafka_timestamp)
 ON CONFLICT ({key}) DO UPDATE
    SET {assignments}{partition} = EXCLUDED.{partition}, {offset} = EXCLUDED.{offset},
