@@ -1,5 +1,6 @@
 """What one database transaction of a capture does: to rows and guards, stored offsets and dead records."""
 
+import contextlib
 import itertools
 import json
 import threading
@@ -225,9 +226,7 @@ def test_two_texts_for_one_key_are_both_applied(dsn: str) -> None:
 def test_a_constraint_that_waits_for_the_commit_fails_one_record(place: Place) -> None:
     place.connection.execute("CREATE TABLE codes (code varchar(3) PRIMARY KEY)")
     place.connection.execute("INSERT INTO codes VALUES ('a')")
-    place.connection.execute(
-        "ALTER TABLE orders ADD FOREIGN KEY (code) REFERENCES codes DEFERRABLE INITIALLY DEFERRED"
-    )
+    place.connection.execute("ALTER TABLE orders ADD FOREIGN KEY (code) REFERENCES codes DEFERRABLE INITIALLY DEFERRED")
     place.apply(
         part(*(record(offset, b"%d" % offset, {"total": 1, "code": code}) for offset, code in enumerate("abaa")))
     )
@@ -288,10 +287,8 @@ def test_a_handler_gets_the_records_and_their_transaction(dsn: str) -> None:
 
 def test_a_handler_that_hides_an_error_has_failed(dsn: str) -> None:
     def handle(connection: psycopg.Connection[Any], _: Sequence[CapturedRecord]) -> None:
-        try:
+        with contextlib.suppress(psycopg.Error):
             connection.execute("SELECT 1 / 0")
-        except psycopg.Error:
-            pass
 
     place = Place(dsn, target=HandlerTarget(handle))
     place.apply(part(total(0, b"a", 1)))
@@ -309,7 +306,9 @@ def test_a_lost_connection_sets_nothing_aside(place: Place, connection: psycopg.
 
 
 def test_every_missing_thing_comes_with_its_statement(dsn: str, connection: psycopg.Connection[Any]) -> None:
-    connection.execute("CREATE TABLE orders (id text, total numeric, doc jsonb, code text GENERATED ALWAYS AS (id) STORED)")
+    connection.execute(
+        "CREATE TABLE orders (id text, total numeric, doc jsonb, code text GENERATED ALWAYS AS (id) STORED)"
+    )
     settings = CaptureSettings(name="c", dsn=dsn, kafka={}, mappings=(ORDERS,))
     problems = "\n".join(schema_problems(connection, settings.tables, settings.mappings))
     assert "thresher capture schema create" in problems

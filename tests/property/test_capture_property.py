@@ -1,7 +1,7 @@
 """Batches of changes, cut and mixed in any way, against a table that takes one record after another."""
 
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +39,10 @@ def applied(rows: Rows, changes: Iterable[Change]) -> None:
 def log(partitions: int, deletes: bool) -> st.SearchStrategy[list[Change]]:
     """Records of a few keys in a few partitions; clocks may go back."""
     one = st.tuples(
-        st.integers(0, partitions - 1), st.integers(0, 2), st.integers(0, 5), st.booleans() if deletes else st.just(False)
+        st.integers(0, partitions - 1),
+        st.integers(0, 2),
+        st.integers(0, 5),
+        st.booleans() if deletes else st.just(False),
     )
 
     def made(drawn: list[tuple[int, int, int, bool]]) -> list[Change]:
@@ -53,7 +56,7 @@ def log(partitions: int, deletes: bool) -> st.SearchStrategy[list[Change]]:
 
 def batches(changes: list[Change], cuts: list[int]) -> list[list[Change]]:
     edges = sorted({0, len(changes), *(cut % (len(changes) + 1) for cut in cuts)})
-    return [changes[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    return [changes[begin:end] for begin, end in pairwise(edges)]
 
 
 def _without_times(rows: Rows) -> dict[tuple[bytes, ...], object]:

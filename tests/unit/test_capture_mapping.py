@@ -60,7 +60,9 @@ def test_key_and_fields_become_columns() -> None:
 
 
 def test_numbers_keep_all_of_their_digits() -> None:
-    text = b'{"a": 12345678901234567890.123456789, "b": {"c": 0.1234567890123456789}, "d": 123456789012345678901234567890}'
+    text = (
+        b'{"a": 12345678901234567890.123456789, "b": {"c": 0.1234567890123456789}, "d": 123456789012345678901234567890}'
+    )
     found = mapped({"id": "$key", "a": "a", "b": "b", "d": "d"}, record(text))
     assert found.values == (
         b"k1", b"12345678901234567890.123456789", b'{"c":0.1234567890123456789}', b"123456789012345678901234567890",
@@ -108,12 +110,16 @@ def test_a_record_without_its_key_is_flawed() -> None:
     assert flaw({"id": "$key", "a": "a"}, record({}, key=None)).startswith("no_key: it has nothing for id")
     assert flaw({"id": "$key"}, record({}, key=b"\xff")) == "malformed: the key is no text in UTF-8"
     assert flaw({"id": "$key.json.id"}, record({}, key=b"no")).startswith("malformed: the key is no JSON")
-    assert flaw({"id": "$key", "at": "$timestamp"}, record({}, timestamp_ms=2**62)).startswith("malformed: its timestamp")
+    assert flaw({"id": "$key", "at": "$timestamp"}, record({}, timestamp_ms=2**62)).startswith(
+        "malformed: its timestamp"
+    )
 
 
 def test_a_decoder_gives_the_fields_or_a_tombstone() -> None:
     def decode(given: CapturedRecord) -> Any:
-        return {b"gone": None, b"bad": [], b"a": {"a": datetime(2026, 1, 2, tzinfo=UTC), "b": b"\x01"}}[given.value or b""]
+        return {b"gone": None, b"bad": [], b"a": {"a": datetime(2026, 1, 2, tzinfo=UTC), "b": b"\x01"}}[
+            given.value or b""
+        ]
 
     columns = {"id": "$key", "a": "a", "b": "b"}
     assert mapped(columns, record(b"a"), decoder=decode).values == (b"k1", b"2026-01-02T00:00:00+00:00", b"\\x01")
@@ -124,8 +130,11 @@ def test_a_decoder_gives_the_fields_or_a_tombstone() -> None:
 
 def test_lists_are_arrays_where_the_column_is_one() -> None:
     columns = {"id": "$key", "a": "a"}
-    value = {"a": [1, "x\"y\\", None, [True], {"b": 1}]}
-    assert mapped(columns, record(value), arrays={"a"}).values == (b"k1", b'{"1","x\\"y\\\\",NULL,{"true"},"{\\"b\\":1}"}')
+    value = {"a": [1, 'x"y\\', None, [True], {"b": 1}]}
+    assert mapped(columns, record(value), arrays={"a"}).values == (
+        b"k1",
+        b'{"1","x\\"y\\\\",NULL,{"true"},"{\\"b\\":1}"}',
+    )
     assert mapped(columns, record(value)).values == (b"k1", b'[1,"x\\"y\\\\",null,[true],{"b":1}]')
 
 

@@ -46,6 +46,7 @@ LAZY = {
     "dead": "Look at rows that could not be sent; put them back, or drop them.",
     "topics": "Look at topics that are shared by locks, or split one.",
     "inbox": "Print, create, check or trim the inbox table.",
+    "capture": "Write the entities that are published to Kafka topics to tables.",
     "archive": "Move rows that were sent and stamped long ago to a table, or to Parquet files.",
 }
 
