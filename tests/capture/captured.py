@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
 from tests.processes import eventually
 from thresher.capture.capture import Capture
@@ -16,6 +16,7 @@ from thresher.capture.settings import CaptureSettings
 from thresher.capture.store.schema import create_schema
 from thresher.core.errors import ThresherError
 from thresher.kafka.admin import Admin
+from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.transactional import TransactionalProducer
 
 # Five times what was seen, and five seconds more.
@@ -48,7 +49,7 @@ class CapturedOrders:
         with psycopg.connect(dsn) as connection:
             connection.execute("CREATE TABLE orders (id text PRIMARY KEY, total integer NOT NULL, note text)")
             create_schema(connection, self.settings.tables, self.settings.mappings)
-        self.producer = Producer({**self.eyes, "acks": "all", "linger.ms": 0, "partitioner": "murmur2_random"})
+        self.producer = self._producer()
 
     @property
     def settings(self) -> CaptureSettings:
@@ -60,6 +61,32 @@ class CapturedOrders:
             content = total if total is None or isinstance(total, bytes) else json.dumps({"total": total}).encode()
             self.producer.produce(self.topic, content, key, partition, timestamp=timestamp)
         assert self.producer.flush(30) == 0
+
+    def widen(self, partitions: int) -> None:
+        """Raise the topic's number of partitions, and know it."""
+        self.admin.widen_topic(self.topic, partitions)
+        eventually(lambda: getattr(self.admin.topic(self.topic), "partitions", 0) == partitions, PATIENCE_SECONDS)
+        # Another one would go by what it knows for minutes.
+        self.producer = self._producer()
+
+    def remove_before(self, partition: int, offset: int) -> None:
+        """Remove records as retention does."""
+        place = TopicPartition(self.topic, partition, offset)
+        for future in self.admin.client.delete_records([place]).values():
+            future.result(30)
+
+    def make_anew(self, partitions: int = 3) -> None:
+        """Delete the topic, and create it again."""
+        self.admin.delete_topics([self.topic])
+        eventually(lambda: self.admin.topic(self.topic) is None, PATIENCE_SECONDS)
+        self.admin.create_topic(self.topic, partitions=partitions)
+        eventually(lambda: self.admin.topic(self.topic) is not None, PATIENCE_SECONDS)
+        self.producer = self._producer()
+
+    def _producer(self) -> Producer:
+        return Producer(
+            {**self.eyes, "acks": "all", "linger.ms": 0, "partitioner": "murmur2_random", "log_level": 2}
+        )  # fmt: skip
 
     def publish_aborted(self, *orders: tuple[str, int]) -> None:
         """Publish orders in a transaction, and abort it."""
@@ -73,6 +100,13 @@ class CapturedOrders:
         assert producer.flush() == []
         # Whoever inits next ends it.
         TransactionalProducer(f"{self.topic}-aborted", self.eyes).init(self.topic)
+
+    def firsts(self) -> dict[int, int]:
+        """The first offset of each partition."""
+        facts = self.admin.topic(self.topic)
+        assert facts is not None
+        ends = partition_ends(self.admin.client, self.topic, range(facts.partitions))
+        return {partition: each.first for partition, each in ends.items()}
 
     def query(self, text: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.dsn) as connection:

@@ -155,7 +155,7 @@ def test_repeated_and_late_records_never_take_a_row_back(captures: Captures) -> 
         wanted[name] = number
         orders.publish((name, number), timestamp=number)
         if number == 200:
-            orders.admin.widen_topic(orders.topic, 7)
+            orders.widen(7)
         if draw.random() < 0.3:
             # The same record again, later in the topic: it is the newest until the next one.
             orders.publish((name, number), timestamp=number)

@@ -59,8 +59,7 @@ def test_partitions_that_are_added_are_captured_too(orders: CapturedOrders) -> N
     with captured(orders, shards=2):
         orders.publish(("a", 1), partition=0, timestamp=1_000)
         orders.await_rows({"a": 1})
-        orders.admin.widen_topic(orders.topic, 5)
-        eventually(lambda: getattr(orders.admin.topic(orders.topic), "partitions", 0) == 5, PATIENCE_SECONDS)
+        orders.widen(5)
         orders.publish(("a", 2), ("b", 2), partition=4, timestamp=2_000)
         orders.await_rows({"a": 2, "b": 2})
         orders.publish(("a", 3), ("c", 3), partition=0, timestamp=1_500)
@@ -102,7 +101,7 @@ def test_offsets_that_retention_has_passed_end_it(orders: CapturedOrders) -> Non
     with captured(orders):
         eventually(lambda: orders.stored().get(0) == 10, PATIENCE_SECONDS)
     orders.publish(*((f"o{number}", 2) for number in range(10)), partition=0)
-    orders.admin.trim(orders.topic, {0: 15}, 2**62)
+    orders.remove_before(0, 15)
     error = ended_by(orders)
     assert isinstance(error, PositionLost)
     assert error.exit_code == 4
@@ -114,9 +113,7 @@ def test_a_topic_that_was_made_anew_ends_it(orders: CapturedOrders) -> None:
     orders.publish(("a", 1))
     with captured(orders):
         orders.await_rows({"a": 1})
-    orders.admin.delete_topics([orders.topic])
-    eventually(lambda: orders.admin.topic(orders.topic) is None, PATIENCE_SECONDS)
-    orders.admin.create_topic(orders.topic, partitions=3)
+    orders.make_anew()
     orders.publish(("a", 2))
     error = ended_by(orders)
     assert isinstance(error, PositionLost)
