@@ -57,7 +57,7 @@ class Applying:
             first = sum(orders.firsts().values())
             while sum(reader.positions.values()) - first < size.records:
                 assert time.monotonic() < deadline, (reader.positions, size)
-                if parts := reader.poll(0.1, 1_000):
+                if parts := reader.poll(0.1, settings.batch_records):
                     applier.apply(parts, {orders.topic: fact.topic_id})
 
 
@@ -81,6 +81,22 @@ def publisher(orders: CapturedOrders) -> Iterator[EntityPublisher]:
 
 def order(orders: CapturedOrders, total: Any = 1, key: str = "a") -> Message:
     return Message(topic=orders.topic, key=key, value=json.dumps({"total": total}), headers={"h": b"v"})
+
+
+def test_two_readers_at_once_apply_each_record_once(orders: CapturedOrders) -> None:
+    orders.keys["topics"] = {orders.topic: {"handler": "tests.capture.functions:count_orders"}}
+    orders.keys["batch_records"] = 7
+    both = [Applying(orders) for _ in range(2)]
+    for _ in range(5):
+        orders.publish(*((f"c{number % 5}", 1) for number in range(100)))
+        threads = [threading.Thread(target=each.go_on) for each in both]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+    assert orders.rows() == {f"c{number}": 100 for number in range(5)}
+    for each in both:
+        each.connection.close()
 
 
 def test_publish_and_wait_returns_when_the_entity_is_readable(

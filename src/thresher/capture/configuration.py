@@ -80,7 +80,7 @@ class _OwnKeys(Form):
     ] = Field(
         default={},
         description="Properties of every Kafka client. The names are librdkafka's: see "
-        "[Kafka's properties](configuration.md#kafkas-properties).",
+        "[Kafka's properties](#kafkas-properties).",
     )
     consumer: KafkaProperties = Field(
         default={}, description="Properties of the consumers alone. They override `kafka`."
