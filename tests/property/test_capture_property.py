@@ -102,14 +102,21 @@ def test_partitions_may_be_mixed_and_cut_in_any_way(changes: list[Change], cuts:
     assert rows == one_by_one
 
 
-@given(log(1, deletes=False), CUTS, st.integers(0, 40))
-def test_records_that_come_again_change_nothing(changes: list[Change], cuts: list[int], again: int) -> None:
+@given(log(1, deletes=False), st.integers(0, 40), st.integers(0, 40))
+def test_records_that_come_again_change_nothing(changes: list[Change], first: int, last: int) -> None:
     rows: Rows = {}
     applied(rows, changes)
     before = dict(rows)
-    for batch in batches(changes[again % (len(changes) + 1) :], cuts):
-        applied(rows, batch)
+    applied(rows, changes[first:last])
     assert rows == before
+
+
+def test_a_row_decides_between_partitions_of_a_batch() -> None:
+    rows: Rows = {}
+    applied(rows, [Change((b"k",), (b"first",), Guard(0, 0, 10))])
+    # The later record of its own partition counts, though another one has a later timestamp than that.
+    applied(rows, [Change((b"k",), (b"second",), Guard(0, 1, 5)), Change((b"k",), (b"other",), Guard(1, 0, 7))])
+    assert rows == {(b"k",): ((b"second",), Guard(0, 1, 10))}
 
 
 def records(offsets: Iterable[int]) -> list[CapturedRecord]:
