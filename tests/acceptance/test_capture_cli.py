@@ -45,6 +45,9 @@ def test_an_operators_day_with_a_capture(orders: CapturedOrders, file: str) -> N
         try:
             eventually(lambda: orders.rows() == {"a": 1} and len(orders.dead()) == 2, 2 * PATIENCE_SECONDS)
             eventually(lambda: status_at(at)["topics"][orders.topic]["dead"] == 2, PATIENCE_SECONDS)
+            shown = in_process(["status", "--at", at]).stdout.decode()
+            assert "capture shop: running" in shown
+            assert orders.topic in shown
             example = python_example().replace('"orders"', repr(orders.topic))
             exec(example, {"bootstrap": orders.eyes["bootstrap.servers"], "dsn": orders.dsn})  # noqa: S102
             assert orders.rows() == {"a": 1, "o1": 5}, "the example has waited"

@@ -109,6 +109,14 @@ def test_offsets_that_retention_has_passed_end_it(orders: CapturedOrders) -> Non
     assert "thresher capture adopt" in str(error)
 
 
+def test_a_new_capture_begins_with_what_there_is(orders: CapturedOrders) -> None:
+    for partition in range(3):
+        orders.publish(("old", 1), (f"o{partition}", 1), partition=partition)
+        orders.remove_before(partition, 1)
+    with captured(orders, shards=3):
+        orders.await_rows({f"o{partition}": 1 for partition in range(3)})
+
+
 def test_a_topic_that_was_made_anew_ends_it(orders: CapturedOrders) -> None:
     orders.publish(("a", 1))
     with captured(orders):

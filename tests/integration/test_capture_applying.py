@@ -305,6 +305,18 @@ def test_a_lost_connection_sets_nothing_aside(place: Place, connection: psycopg.
     assert connection.execute("SELECT count(*) FROM thresher_capture_dead").fetchone() == (0,)
 
 
+def test_what_is_no_records_fault_sets_none_aside(place: Place, connection: psycopg.Connection[Any]) -> None:
+    connection.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
+    place.connection.execute("SET lock_timeout = '200ms'")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        place.apply(part(total(0, b"a", 1)))
+    connection.execute("ALTER TABLE orders DROP COLUMN code")
+    connection.commit()
+    with pytest.raises(psycopg.errors.UndefinedColumn):
+        place.apply(part(total(0, b"a", 1)))
+    assert (place.reasons(), place.stored()) == ({}, 0)
+
+
 def test_every_missing_thing_comes_with_its_statement(dsn: str, connection: psycopg.Connection[Any]) -> None:
     connection.execute(
         "CREATE TABLE orders (id text, total numeric, doc jsonb, code text GENERATED ALWAYS AS (id) STORED)"

@@ -31,6 +31,18 @@ def facts_of(admin: Admin, topics: Collection[str]) -> dict[str, TopicFacts]:
     return facts
 
 
+def begin_topics(admin: Admin, offsets: StoredOffsets, facts: Mapping[str, TopicFacts]) -> None:
+    """Store where the partitions of topics begin that were never captured, all at once, before any shard reads.
+
+    From then on a partition without a stored offset is one that was added.
+    """
+    known = {topic for topic, _ in offsets.read()}
+    for topic, fact in facts.items():
+        if topic not in known:
+            for partition, ends in partition_ends(admin.client, topic, range(fact.partitions)).items():
+                offsets.begin((topic, partition), StoredOffset(fact.topic_id, ends.first))
+
+
 def starts_of(
     admin: Admin, offsets: StoredOffsets, topic: str, topic_id: str, partitions: Iterable[int]
 ) -> dict[Place, int]:
@@ -52,7 +64,8 @@ def starts_of(
 def first_offset(topic: str, partition: int, stored: Stored, ends: PartitionEnds) -> int:
     """Return where a partition without a stored offset begins. Raises `PositionLost`.
 
-    A new capture begins with what there is. A partition that was added to a captured topic began at 0.
+    A new capture begins with what there is: see `begin_topics`. A partition that was added to a captured topic began at
+    0.
     """
     known = any(name == topic for name, _ in stored)
     if known and ends.first > 0:

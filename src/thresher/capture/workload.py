@@ -12,10 +12,11 @@ from typing import Any
 from confluent_kafka import KafkaException
 from psycopg import Connection
 
-from thresher.capture.log_starts import facts_of
+from thresher.capture.log_starts import begin_topics, facts_of
 from thresher.capture.report.metrics import HANDLING, WORDING
 from thresher.capture.report.report import CaptureReport
 from thresher.capture.settings import POLICY, CaptureSettings
+from thresher.capture.store.offsets import StoredOffsets
 from thresher.capture.store.schema import require_schema
 from thresher.capture.store.tables import sessions, shard_sessions, visitor
 from thresher.capture.targets import require_functions
@@ -77,9 +78,12 @@ class CaptureWorkload:
         settings = self.settings
         with closing(_connect(settings, f"{sessions(settings.name, term)}/t")) as connection, explained():
             require_schema(connection, settings.tables, settings.mappings)
-            facts_of(Admin.of(settings.kafka), settings.topics)
+            admin = Admin.of(settings.kafka)
+            facts = facts_of(admin, settings.topics)
             if not wanted():
                 return None
+            with connection.transaction():
+                begin_topics(admin, StoredOffsets(connection, settings.tables, settings.name), facts)
             taken = statement("capture_term_take", settings.tables.captures)
             OwnCursor(connection).execute(taken, [settings.name, term])
             end_sessions(connection, starting=sessions(settings.name), but=sessions(settings.name, term))
