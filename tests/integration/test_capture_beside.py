@@ -280,7 +280,7 @@ def test_adopt_goes_on_where_records_are_gone(orders: CapturedOrders, applying: 
     assert adopt(orders.settings) == []
     orders.publish(*((f"o{number}", 2) for number in range(4)), partition=0)
     orders.remove_before(0, 6)
-    with pytest.raises(PositionLost):
+    with pytest.raises(PositionLost, match="begins at 6, and was captured up to 4"):
         applying.go_on()
     (changed,) = adopt(orders.settings)
     assert (changed.place, changed.before, changed.now) == ((orders.topic, 0), 4, 6)

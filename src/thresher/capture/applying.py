@@ -18,7 +18,7 @@ import psycopg
 from psycopg import Connection
 
 from thresher.capture.positions import Due, Part, Verdict, judge
-from thresher.capture.problem import OffsetsMissing, RecordsKeepFailing
+from thresher.capture.problem import OffsetsMissing, RecordsKeepFailing, topic_changed
 from thresher.capture.record import CapturedRecord, FlawedRecord, Place
 from thresher.capture.settings import CaptureSettings
 from thresher.capture.store.data_errors import flaw_of, may_pass
@@ -169,14 +169,6 @@ def require_same_topics(parts: Sequence[Part], stored: Stored, topic_ids: Mappin
             raise OffsetsMissing(f"the stored offset of {part.topic}/{part.partition} is gone: it begins anew")
         if found.topic_id != topic_ids[part.topic]:
             raise PositionLost(topic_changed(part.topic))
-
-
-def topic_changed(topic: str) -> str:
-    """Say that a topic was made anew, and what to do."""
-    return (
-        f"the topic {topic} was deleted and created again: the stored offsets mean other records; 'thresher capture "
-        "adopt' begins the new one at its first record"
-    )
 
 
 def _by_topic(verdicts: Mapping[Place, Verdict]) -> dict[str, list[CapturedRecord]]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from confluent_kafka import KafkaException
 
-from thresher.capture.applying import topic_changed
+from thresher.capture.problem import topic_changed
 from thresher.capture.record import Place
 from thresher.capture.store.offsets import Stored, StoredOffset, StoredOffsets
 from thresher.kafka.admin import Admin, TopicFacts

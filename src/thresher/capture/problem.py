@@ -46,3 +46,11 @@ class PublishUnknown(ThresherError):  # noqa: N818
     """The broker did not answer in time. The record may be in the topic, now or later."""
 
     retryable = True
+
+
+def topic_changed(topic: str) -> str:
+    """Say that a topic was made anew, and what to do."""
+    return (
+        f"the topic {topic} was deleted and created again: the stored offsets mean other records; 'thresher capture "
+        "adopt' begins the new one at its first record"
+    )

@@ -14,9 +14,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from thresher.capture.positions import Part
+from thresher.capture.problem import topic_changed
 from thresher.capture.record import CapturedRecord, Place
 from thresher.kafka.assigned_reader import problem_of
-from thresher.kafka.partition_watch import PartitionWatch, WatchTimings
+from thresher.kafka.partition_watch import PartitionWatch, PositionLost, WatchTimings
 from thresher.kafka.problem import broker_problem
 from thresher.kafka.record_headers import headers_of
 
@@ -90,7 +91,15 @@ class TopicsReader:
 
         Raises `PositionLost` for a topic that was made anew, and `BrokerRefused`.
         """
-        return {topic: count for topic, watch in self._watches.items() if (count := watch.look()) is not None}
+        found: dict[str, int] = {}
+        for topic, watch in self._watches.items():
+            try:
+                count = watch.look()
+            except PositionLost as error:
+                raise PositionLost(topic_changed(topic)) from error
+            if count is not None:
+                found[topic] = count
+        return found
 
     def poll(self, timeout_seconds: float, at_most: int) -> list[Part]:
         """Return what comes next: at once if there is anything, else nothing after the time-out.
@@ -140,6 +149,8 @@ class TopicsReader:
             if offset is not None and offset >= 0:
                 ends[topic, partition] = max(offset, ends.get((topic, partition), 0))
         elif (problem := problem_of(error, f"{topic}/{partition}")) is not None:
+            if isinstance(problem, PositionLost):
+                raise PositionLost(f"{problem}; 'thresher capture adopt' goes on without what is gone")
             raise problem
 
 

@@ -21,10 +21,10 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from psycopg import Connection
 
-from thresher.capture.applying import apply_by_halves, topic_changed
+from thresher.capture.applying import apply_by_halves
 from thresher.capture.log_starts import facts_of
 from thresher.capture.positions import Part
-from thresher.capture.problem import CaptureRefused, RewindInterrupted
+from thresher.capture.problem import CaptureRefused, RewindInterrupted, topic_changed
 from thresher.capture.reader import TopicsReader
 from thresher.capture.record import CapturedRecord, Flaw
 from thresher.capture.rows.guard import Guard
