@@ -179,6 +179,8 @@ def test_rewind_shows_no_reader_an_older_state(orders: CapturedOrders, applying:
         orders.publish(*((f"o{number}", total) for number in range(20)))
     orders.publish(("o0", None))
     applying.go_on()
+    # So that one batch has not all of a key's records.
+    orders.keys["batch_records"] = 50
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("DELETE FROM orders")
         connection.execute(
