@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from maintenance.configuration_table import QUEUES, TAIL, TRACKER, with_tables
+from maintenance.configuration_table import CAPTURE, QUEUES, TAIL, TRACKER, with_tables
+from thresher.capture.configuration import GUARDED as CAPTURE_GUARDED
+from thresher.capture.configuration import CaptureForm, load_capture_config
 from thresher.config.setting import keys_of
 from thresher.harvest.configuration import load
 from thresher.harvest.form import KEYS
@@ -18,7 +20,8 @@ from thresher.tracker.configuration import OWN_KEYS, load_tracker_config
 WHOLE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 PAGE, _, _REST = WHOLE.partition(QUEUES)
 OF_QUEUES, _, _REST = _REST.partition(TRACKER)
-OF_TRACKER, _, OF_TAIL = _REST.partition(TAIL)
+OF_TRACKER, _, _REST = _REST.partition(TAIL)
+OF_TAIL, _, OF_CAPTURE = _REST.partition(CAPTURE)
 HEAD = "| key | meaning | values | default |"
 
 
@@ -98,6 +101,22 @@ def test_every_key_of_the_tracker_has_its_row() -> None:
     assert tuple(told) == OWN_KEYS
     assert told["memory_mb"][-1] == "2,048"
     assert told["use-now-if-no-marker-seen"][-1] == "0"
+
+
+def test_every_key_of_capture_has_its_row() -> None:
+    told = rows(HEAD, OF_CAPTURE)
+    assert tuple(name for name in told if name in keys_of(CaptureForm)) == keys_of(CaptureForm)
+    assert told["topics"][-1] == "required"
+    assert all(f"`{name}`" in OF_CAPTURE for name in CAPTURE_GUARDED)
+
+
+def test_the_example_of_capture_is_taken(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "capture.md").read_text()
+    (example,) = examples(page)
+    path = tmp_path / "capture.yaml"
+    path.write_text(example)
+    (mapping,) = load_capture_config(path, {}, {}).settings.mappings
+    assert (mapping.key, mapping.columns["customer"]) == (("id",), "customer.name")
 
 
 def test_the_example_of_queues_is_taken(tmp_path: Path) -> None:

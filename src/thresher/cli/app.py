@@ -47,6 +47,7 @@ LAZY = {
     "topics": "Look at topics that are shared by locks, or split one.",
     "inbox": "Print, create, check or trim the inbox table.",
     "tail": "Publish what is committed to an outbox, read from the database's log.",
+    "capture": "Write the entities that are published to Kafka topics to tables.",
     "archive": "Move rows that were sent and stamped long ago to a table, or to Parquet files.",
 }
 

@@ -1,4 +1,4 @@
-"""`thresher status`: how a running relay or tracker stands, asked over loopback HTTP."""
+"""`thresher status`: how a running relay, tracker or capture stands, asked over loopback HTTP."""
 
 import json
 import urllib.error
@@ -25,12 +25,14 @@ def status(
     ] = "127.0.0.1:8640",
     as_json: AsJson = False,
 ) -> None:
-    """Show how a running relay or tracker stands: what it has done, what waits and for how long, shard by shard."""
+    """Show how a running relay, tracker or capture stands: what it has done, and what waits, shard by shard."""
     picture = ask(at)
     if as_json:
         emit_json(picture)
     elif "marker_topic" in picture:
         _show_tracker(picture)
+    elif "captured" in picture:
+        _show_capture(picture)
     else:
         _show_relay(picture)
 
@@ -91,6 +93,39 @@ def _show_tracker(picture: dict[str, Any]) -> None:
                 f"{shard['in_progress'] or 0:,.0f}",
                 f"{shard['redelivered']:,}",
                 f"{shard['marker_lag'] or 0:,.0f}",
+                shard["last_error"] or "",
+            ]
+            for shard in picture["shards"]
+        ],
+    )
+    _show_trouble(picture)
+
+
+def _show_capture(picture: dict[str, Any]) -> None:
+    out.print(f"capture {picture['name']}: {picture['state']}", markup=False)
+    out.print(
+        f"captured {picture['captured']:,} at {picture['rows_per_s']:,.0f} records/s, dead {picture['dead']:,}, "
+        f"not read {picture['lag']:,.0f}"
+    )
+    table(
+        "Topics",
+        ["topic", "captured", "dead", "not read"],
+        [
+            [topic, f"{each['captured']:,}", f"{each['dead']:,}", "" if each["lag"] is None else f"{each['lag']:,}"]
+            for topic, each in picture["topics"].items()
+        ],
+    )
+    table(
+        "Shards",
+        ["shard", "state", "attempt", "process", "captured", "dead", "last error"],
+        [
+            [
+                str(shard["shard"]),
+                shard["state"],
+                str(shard["attempt"]),
+                f"{shard['host']}:{shard['pid']}" if shard["pid"] else "",
+                f"{shard['captured']:,}",
+                f"{shard['dead']:,}",
                 shard["last_error"] or "",
             ]
             for shard in picture["shards"]

@@ -1,0 +1,101 @@
+"""Lets a capture go on where its stored offsets are not in the log any more: somebody has decided that.
+
+For each partition, in one database transaction: a topic that was made anew begins at its first record, as does a
+partition whose next records were removed; one that ends before its stored offset goes on at its end. Guards that mean
+another log are forgotten, so that any record wins over such a row.
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from thresher.capture.log_starts import current_ends, facts_of
+from thresher.capture.record import Place
+from thresher.capture.rows.mapping import TopicMapping
+from thresher.capture.settings import CaptureSettings
+from thresher.capture.store.offsets import Stored, StoredOffset, StoredOffsets
+from thresher.capture.store.schema import require_schema
+from thresher.capture.store.tables import parameter_safe, visitor
+from thresher.db import statement
+from thresher.db.names import quoted_name
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.sessions import connect, explained
+from thresher.kafka.admin import Admin
+from thresher.kafka.partition_ends import PartitionEnds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """A partition whose stored offset was changed."""
+
+    place: Place
+    before: int | None
+    # None: the topic has no such partition any more.
+    now: int | None
+    why: str
+
+
+def adopt(settings: CaptureSettings) -> list[Adopted]:
+    """Set the stored offsets to what the topics have, and return those that were changed. Raises `PipelineProblem`."""
+    admin = Admin.of(settings.kafka)
+    changed: list[Adopted] = []
+    with closing(connect(settings.dsn, visitor(settings.name, "adopt"))) as connection, explained():
+        require_schema(connection, settings.tables, settings.mappings)
+        with connection.transaction():
+            offsets = StoredOffsets(connection, settings.tables, settings.name)
+            stored = offsets.take()
+            facts = facts_of(admin, settings.topics)
+            for mapping in settings.mappings:
+                fact = facts[mapping.topic]
+                ends = current_ends(admin, mapping.topic, range(fact.partitions), {})
+                changes = decide(mapping.topic, fact.topic_id, stored, ends)
+                for each in changes:
+                    _change(connection, offsets, mapping, fact.topic_id, each)
+                changed += changes
+    return changed
+
+
+def decide(topic: str, topic_id: str, stored: Stored, ends: Mapping[int, PartitionEnds]) -> list[Adopted]:
+    """Return what has to change for one topic. Pure."""
+    known = {partition: each for (name, partition), each in stored.items() if name == topic}
+    changes = []
+    for partition in sorted(known | dict(ends)):
+        before, end = known.get(partition), ends.get(partition)
+        offset = None if before is None else before.next_offset
+        place = (topic, partition)
+        if end is None:
+            changes.append(Adopted(place=place, before=offset, now=None, why="the topic has no such partition"))
+        elif before is None:
+            if known and end.first > 0:
+                changes.append(
+                    Adopted(place=place, before=None, now=end.first, why="it was added, and records are gone")
+                )
+        elif before.topic_id != topic_id:
+            changes.append(Adopted(place=place, before=offset, now=end.first, why="the topic was made anew"))
+        elif before.next_offset < end.first:
+            changes.append(Adopted(place=place, before=offset, now=end.first, why="its next records are gone"))
+        elif before.next_offset > end.high:
+            changes.append(Adopted(place=place, before=offset, now=end.high, why="the broker has lost records"))
+    return changes
+
+
+def _change(
+    connection: Connection[Any], offsets: StoredOffsets, mapping: TopicMapping, topic_id: str, change: Adopted
+) -> None:
+    _, partition = change.place
+    if change.now is None:
+        offsets.remove(change.place)
+    elif change.before is None:
+        offsets.begin(change.place, StoredOffset(topic_id, change.now))
+    else:
+        offsets.set(change.place, StoredOffset(topic_id, change.now))
+    if mapping.table is None or change.before is None:
+        return
+    anew = change.now is None or change.why == "the topic was made anew"
+    if anew or change.now < change.before:  # type: ignore[operator]
+        guard = {name: parameter_safe(quoted_name(column)) for name, column in mapping.guard._asdict().items()}
+        forget = statement("capture_guard_forget", mapping.table, **guard)
+        OwnCursor(connection).execute(forget, [partition, 0 if anew else change.now])

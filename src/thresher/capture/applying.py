@@ -1,0 +1,179 @@
+"""Applies what was read, in one database transaction a batch. The stored offsets are the only fence.
+
+1. Lock the stored offsets of the batch's partitions. A stopped one that resumes, or a second capture, finds them moved.
+2. Of each part, skip what is lower; a part that was read from beyond the stored offset is not applied at all.
+3. Apply the rest, set flawed records aside, and move the offsets forward. Commit.
+4. Where the database or a handler refuses the batch, it is rolled back and done again with care: by halves, each in a
+   savepoint, down to the records that fail alone. These are set aside; the others are applied in their order.
+
+A crash before the commit leaves nothing. A crash after it leaves all of it, offsets included.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg import Connection
+
+from thresher.capture.positions import Due, Part, Verdict, judge
+from thresher.capture.problem import OffsetsMissing, RecordsKeepFailing, topic_changed
+from thresher.capture.record import CapturedRecord, FlawedRecord, Place
+from thresher.capture.settings import CaptureSettings
+from thresher.capture.store.data_errors import flaw_of, may_pass
+from thresher.capture.store.dead import DeadRecords
+from thresher.capture.store.offsets import Stored, StoredOffsets
+from thresher.capture.targets import HandlerFailed, Target
+from thresher.delivery.crash_points import CrashPoint, CrashPoints
+from thresher.kafka.partition_watch import PositionLost
+
+_ATTEMPTS = 5
+_NO_HOOK = CrashPoints(None, 0)
+
+
+@dataclass(slots=True)
+class Applied:
+    """What became of a batch: of each part, and counted by topic."""
+
+    verdicts: dict[Place, Verdict] = field(default_factory=dict)
+    records: Counter[str] = field(default_factory=Counter)
+    # By topic and kind.
+    dead: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # Dead records at the end of each topic's, one behind the other.
+    failing: dict[str, int] = field(default_factory=dict)
+
+
+class Applier:
+    """Applies the batches of one attempt at one shard, over one connection in autocommit."""
+
+    def __init__(
+        self,
+        connection: Connection[Any],
+        settings: CaptureSettings,
+        targets: Mapping[str, Target],
+        crash: CrashPoints = _NO_HOOK,
+    ) -> None:
+        self._connection, self._settings, self._targets, self._crash = connection, settings, targets, crash
+        self._offsets = StoredOffsets(connection, settings.tables, settings.name)
+        self._dead = DeadRecords(connection, settings.tables, settings.name)
+        self._failing: dict[str, int] = {}
+
+    def apply(self, parts: Sequence[Part], topic_ids: Mapping[str, str]) -> Applied:
+        """Apply a batch. `topic_ids` says of which topics it was read.
+
+        Raises `PositionLost` where a stored offset is another topic's, `RecordsKeepFailing`, `OffsetsMissing`, or the
+        driver's error where the database failed or somebody has to act.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._with_care_if_needed(parts, topic_ids)
+            except psycopg.Error as error:
+                if attempt == _ATTEMPTS or not may_pass(error):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _with_care_if_needed(self, parts: Sequence[Part], topic_ids: Mapping[str, str]) -> Applied:
+        try:
+            return self._transact(parts, topic_ids, careful=False)
+        except HandlerFailed:
+            pass
+        except psycopg.Error as error:
+            if flaw_of(error) is None:
+                raise
+        return self._transact(parts, topic_ids, careful=True)
+
+    def _transact(self, parts: Sequence[Part], topic_ids: Mapping[str, str], *, careful: bool) -> Applied:
+        done = Applied(failing=dict(self._failing))
+        with self._connection.transaction():
+            stored = self._offsets.lock(part.place for part in parts)
+            require_same_topics(parts, stored, topic_ids)
+            done.verdicts = {part.place: judge(part, stored[part.place].next_offset) for part in parts}
+            for topic, records in _by_topic(done.verdicts).items():
+                self._apply(topic, records, topic_ids[topic], done, careful=careful)
+            ends = {place: verdict.end for place, verdict in done.verdicts.items() if isinstance(verdict, Due)}
+            if ends:
+                self._offsets.move(ends)
+            self._crash.reach(CrashPoint.BEFORE_COMMIT, [done.records.total()])
+        self._failing = done.failing
+        self._crash.reach(CrashPoint.COMMITTED, [done.records.total()])
+        return done
+
+    def _apply(
+        self, topic: str, records: Sequence[CapturedRecord], topic_id: str, done: Applied, *, careful: bool
+    ) -> None:
+        target = self._targets[topic]
+        if careful:
+            flawed = apply_by_halves(self._connection, target, records)
+        else:
+            flawed = target.apply(self._connection, records)
+        done.records[topic] += len(records)
+        done.failing[topic] = self._require_some_success(topic, records, flawed, done.failing.get(topic, 0))
+        for each in flawed:
+            done.dead[topic, each.flaw.kind] += 1
+        self._dead.add(flawed, topic_id)
+
+    def _require_some_success(
+        self, topic: str, records: Sequence[CapturedRecord], flawed: Sequence[FlawedRecord], before: int
+    ) -> int:
+        """Return how many of the last records in a row are flawed. Raises `RecordsKeepFailing` for too many."""
+        if not flawed:
+            return 0
+        most, longest, now = self._settings.most_dead_in_a_row, before, before
+        places = {(each.record.partition, each.record.offset) for each in flawed}
+        for record in records:
+            now = now + 1 if (record.partition, record.offset) in places else 0
+            longest = max(longest, now)
+        if most and longest > most:
+            last = flawed[-1]
+            raise RecordsKeepFailing(
+                f"{longest} records of {topic} in a row cannot be applied, the last at offset {last.record.offset} of "
+                f"partition {last.record.partition}: {last.flaw.reason}; mend the mapping or the table, or raise "
+                "most_dead_in_a_row to have them set aside"
+            )
+        return now
+
+
+def apply_by_halves(
+    connection: Connection[Any], target: Target, records: Sequence[CapturedRecord]
+) -> list[FlawedRecord]:
+    """Apply records in savepoints of the caller's transaction, and return those that cannot be. Others are applied."""
+    try:
+        with connection.transaction():
+            flawed = target.apply(connection, records)
+            # A constraint that waits for the commit would fail the whole batch there.
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    except HandlerFailed as error:
+        flaw = error.flaw
+    except psycopg.Error as error:
+        found = flaw_of(error)
+        if found is None:
+            raise
+        flaw = found
+    else:
+        return flawed
+    if len(records) == 1:
+        return [FlawedRecord(record=records[0], flaw=flaw)]
+    middle = len(records) // 2
+    return [
+        *apply_by_halves(connection, target, records[:middle]),
+        *apply_by_halves(connection, target, records[middle:]),
+    ]
+
+
+def require_same_topics(parts: Sequence[Part], stored: Stored, topic_ids: Mapping[str, str]) -> None:
+    """Raise where the stored offset of a part is missing, or is that of a topic which had the same name."""
+    for part in parts:
+        found = stored.get(part.place)
+        if found is None:
+            raise OffsetsMissing(f"the stored offset of {part.topic}/{part.partition} is gone: it begins anew")
+        if found.topic_id != topic_ids[part.topic]:
+            raise PositionLost(topic_changed(part.topic))
+
+
+def _by_topic(verdicts: Mapping[Place, Verdict]) -> dict[str, list[CapturedRecord]]:
+    found: dict[str, list[CapturedRecord]] = {}
+    for (topic, _), verdict in verdicts.items():
+        if isinstance(verdict, Due) and verdict.records:
+            found.setdefault(topic, []).extend(verdict.records)
+    return found
