@@ -16,7 +16,7 @@ QUEUES, TRACKER, TAIL = "\n## Queues\n", "\n### The tracker's keys\n", "\n## The
 
 
 def with_tables(page: str) -> str:
-    """Return the page with each table: the relay's, behind the heading of queues theirs, then the tracker's and the tail's."""
+    """Return the page with each table: the relay's, behind the heading of queues theirs, then tracker's and tail's."""
     relay, of_queues, rest = page.partition(QUEUES)
     queues, of_tracker, rest = rest.partition(TRACKER)
     tracker, of_tail, tail = rest.partition(TAIL)
