@@ -8,6 +8,7 @@ import enum
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -144,9 +145,14 @@ def _plain_columns(few: FewRows, reserved: Reserved) -> ColumnRows | None:
         return None
     headers: list[Headers | None] = [None] * count
     if any(names) or any(values):
-        if any(not _paired(*pair) for pair in zip(names, values, strict=True)):
+        # By functions of C: these rows are many.
+        if None in names or None in values or None in chain.from_iterable(names):
             return None
-        headers = [list(zip(*pair, strict=True)) or None for pair in zip(names, values, strict=True)]
+        if list(map(len, names)) != list(map(len, values)):
+            return None
+        headers = list(map(list, map(zip, names, values)))
+        if not all(headers):
+            headers = [each or None for each in headers]
     return ColumnRows(
         ids=array("q", ids),
         create_times=array("q", few.create_times),
@@ -159,10 +165,6 @@ def _plain_columns(few: FewRows, reserved: Reserved) -> ColumnRows | None:
         asks_for_partitions=placed,
         size=few.nbytes,
     )
-
-
-def _paired(names: Sequence[Any] | None, values: Sequence[Any] | None) -> bool:
-    return names is not None and values is not None and len(names) == len(values) and None not in names
 
 
 def _few(few: FewRows, reserved: Reserved) -> RowList:

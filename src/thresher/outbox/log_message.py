@@ -122,12 +122,18 @@ def _decode(content: bytes) -> LoggedMessage:  # noqa: C901 - calls would double
         raise Unreadable("it has no topic")
     if partition is not None and partition > _LARGEST_PARTITION:
         raise Unreadable(f"its partition is {partition}, and {_LARGEST_PARTITION} is the last that Kafka can have")
-    return LoggedMessage(topic.decode(), key, value, names, values, partition, timestamp)
+    # As the class itself does it, without the call.
+    return tuple.__new__(LoggedMessage, (topic.decode(), key, value, names, values, partition, timestamp))
 
 
 def _header(part: bytes) -> tuple[str, bytes | None]:
+    end = len(part)
+    # As encoders write it, mostly: the name, then the value, and the lengths of both in a byte.
+    middle = part[1] + 2 if end > 2 and part[0] == _NAME and part[1] < 0x80 else end
+    if middle + 2 <= end and part[middle] == _CONTENT and part[middle + 1] == end - middle - 2 < 0x80:
+        return part[2:middle].decode(), part[middle + 2 :]
     name, value = "", None
-    at, end = 0, len(part)
+    at = 0
     while at < end:
         tag = part[at]
         if tag not in (_NAME, _CONTENT):

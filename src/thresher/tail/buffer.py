@@ -92,7 +92,7 @@ class LogBuffer:
         owed: list[DeadChange] = []
         with self._changed:
             number, covered, changes = self._next, self._coverage.position, self._changes
-            each = chunk.size // max(1, len(chunk.rows))
+            each, new = chunk.size // max(1, len(chunk.rows)), tuple.__new__
             for position, row, commit_us in zip(chunk.positions, chunk.rows, chunk.commit_times, strict=True):
                 if position <= covered:
                     if position in self._owed:
@@ -100,7 +100,8 @@ class LogBuffer:
                     if self._coverage.decides(position):
                         continue
                     self._unseen.discard(position)
-                changes[number] = Change(position, row[0], (number, *row[1:]), each, commit_us)
+                # As the class itself does it, without the call.
+                changes[number] = new(Change, (position, row[0], (number, *row[1:]), each, commit_us))
                 number += 1
             self._bytes += each * (number - self._next)
             self._next = number

@@ -17,6 +17,7 @@ from thresher.tail.pgoutput import BINARY, INSERT_FRAME, NULL, Garbled, Relation
 
 # Numbers of types, as pg_type has them for ever.
 _INTEGERS, _TEXTS, _TEXT_ARRAYS = {20, 21, 23}, {25, 1043}, {1009, 1015}
+_BIGINT = 20
 _BYTES, _BYTE_ARRAYS = {17}, {1001}
 _MOMENTS, _TIMES = {1184}, {1114}
 
@@ -36,6 +37,13 @@ _COLUMNS: dict[Shape, dict[str, set[int]]] = {
     },
 }  # fmt: skip
 _LENGTH, _ARRAY, _BOUNDS, _ITEM = Struct(">I"), Struct(">iiI"), Struct(">ii"), Struct(">i")
+# An array of one item, up to its bytes: dimensions, flags, type, count, lower bound, size.
+_SINGLE = Struct(">iiIiii")
+# Columns of our own shape as our table has them: id and create time, each with its kind and size, and the kind and size
+# of the topic; then key, value and headers; then columns that mostly are NULL.
+_HEAD, _VARYING = Struct(">BIqBIqBI"), 7
+_HEAD_END = INSERT_FRAME.size + _HEAD.size
+_COLUMNS_OF_HEAD = (BINARY, 8, BINARY, 8, BINARY)
 _EPOCH, _POSTGRES_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 # The moments that a row may show: infinity and those around the ends of Python's calendar are brought inside.
@@ -67,6 +75,9 @@ class InsertedRows:
                     "(see 'thresher schema check')"
                 )
         self._count = len(names)
+        # What a row of our own shape ends with if nothing is out of the ordinary; None for tables of other columns.
+        in_order = names[:_VARYING] == list(wanted)[:_VARYING] and relation.columns[0].type == _BIGINT
+        self._ordinary_end = b"n" * (len(names) - _VARYING) if shape is Shape.THRESHER and in_order else None
         # Of each column that is sent, where its value goes; what is not known goes to the end, and is not looked at.
         places = {name: place for place, name in enumerate(wanted)}
         self._places = [places.get(name, len(wanted)) for name in names]
@@ -85,6 +96,10 @@ class InsertedRows:
         end = len(frame)
         if columns != self._count:
             raise Garbled("a row came from the server with more or fewer columns than its table has")
+        if self._ordinary_end is not None and end > _HEAD_END:
+            ordinary = self._ordinary_row(frame)
+            if ordinary is not None:
+                return ordinary
         values = self._empty.copy()
         at = INSERT_FRAME.size
         length = _LENGTH.unpack_from
@@ -101,6 +116,42 @@ class InsertedRows:
         if at != end:
             raise Garbled("a row that came from the server is cut short")
         return self._make(values)
+
+    def _ordinary_row(self, frame: bytes) -> PendingRow | None:
+        """Read a row of our own shape with no partition, time or stamp of its own, as most are; None for any other."""
+        kind, size, id_, created_kind, created_size, created, topic_kind, at = _HEAD.unpack_from(
+            frame, INSERT_FRAME.size
+        )
+        if (kind, size, created_kind, created_size, topic_kind) != _COLUMNS_OF_HEAD:
+            return None
+        if not _FIRST <= created <= _LAST:
+            return None
+        at += _HEAD_END
+        topic = frame[_HEAD_END:at]
+        length = _LENGTH.unpack_from
+        parts: list[bytes | None] = []
+        # Key, value, names and values of headers.
+        for _ in range(4):
+            kind = frame[at]
+            if kind == BINARY:
+                start = at + 5
+                at = start + length(frame, at + 1)[0]
+                parts.append(frame[start:at])
+            elif kind == NULL:
+                at += 1
+                parts.append(None)
+            else:
+                return None
+        if frame[at:] != self._ordinary_end:
+            return None
+        key, value, names, contents = parts
+        header_names = self._header_names(names)
+        header_values = _items(contents)
+        if header_names is None or header_values is None:
+            return None
+        moment = _POSTGRES_EPOCH + timedelta(0, 0, created)
+        known = self._texts.get(topic) or self._text(topic)
+        return (id_, moment, known, key, value, header_names, header_values, None, None, None)
 
     def _thresher_row(self, values: list[bytes | None]) -> PendingRow | None:
         id_, created, topic, key, value, names, contents, partition, moment, sent, _ = values
@@ -213,6 +264,10 @@ def _items(content: bytes | None) -> tuple[bytes | None, ...] | None:
     # An empty array has no dimensions.
     if content is None or len(content) == _ARRAY.size:
         return _NO_HEADERS
+    if len(content) >= _SINGLE.size:
+        dimensions, _, _, count, _, size = _SINGLE.unpack_from(content)
+        if dimensions == count == 1 and size >= 0:
+            return (content[_SINGLE.size : _SINGLE.size + size],)
     dimensions, _, _ = _ARRAY.unpack_from(content)
     if dimensions != 1:
         return None
