@@ -11,6 +11,10 @@ class RecordsKeepFailing(PipelineProblem):
     """Too many records in a row cannot be applied: the mapping is wrong, not the records. None was set aside."""
 
 
+class HandlerEndedTransaction(PipelineProblem):
+    """A handler has ended capture's transaction: what was applied and how far may disagree from here on."""
+
+
 class OffsetsMissing(Trouble):
     """A partition has no stored offset any more. The shard starts over, and stores where the partition begins."""
 
