@@ -11,7 +11,9 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
+from hypothesis import given, settings
 
+from tests.capture.model import CUTS, ModelRows, Written, cut, logs, take_batch
 from tests.processes import eventually
 from thresher.capture.applying import Applied, Applier
 from thresher.capture.positions import Beyond, Covered, Due, Part
@@ -184,6 +186,35 @@ def test_a_late_tombstone_of_another_partition_deletes_nothing(place: Place) -> 
     assert place.rows() == [("a", 1.0)]
     place.apply(part(record(1, b"a", None, partition=1, at=11), partition=1))
     assert place.rows() == []
+
+
+def test_the_database_decides_as_the_model(place: Place) -> None:
+    @settings(max_examples=60)
+    @given(logs(3, deletes=True), CUTS)
+    def check(log: list[Written], cuts: list[int]) -> None:
+        place.connection.execute("TRUNCATE orders; UPDATE thresher_capture_offsets SET next_offset = 0")
+        rows: ModelRows = {}
+        for batch in cut(log, cuts):
+            parts = []
+            for partition in {each.partition for each in batch}:
+                some = [
+                    record(
+                        each.offset,
+                        b"%d" % each.key,
+                        None if each.value is None else {"total": each.value},
+                        partition=partition,
+                        at=each.time,
+                    )
+                    for each in batch
+                    if each.partition == partition
+                ]
+                parts.append(part(*some, start=0, partition=partition))
+            place.apply(*parts)
+            take_batch(rows, batch)
+        found = place.rows("id::int, total::int, thresher_partition, thresher_offset, thresher_timestamp")
+        assert {key: tuple(rest) for key, *rest in found} == rows
+
+    check()
 
 
 @pytest.mark.parametrize(
@@ -446,6 +477,12 @@ def test_every_missing_thing_comes_with_its_statement(dsn: str, connection: psyc
     (rights,) = table_problems(connection, ORDERS)
     assert rights == 'rights are missing: GRANT INSERT, UPDATE, DELETE ON "orders" TO "capture_reader";'
     connection.execute("RESET ROLE")
+
+
+def test_two_topics_of_one_table_are_refused_by_whichever_name(place: Place) -> None:
+    other = dataclasses.replace(ORDERS, topic="others", table=TableName(table="orders", schema="public"))
+    (problem,) = schema_problems(place.connection, place.settings.tables, (ORDERS, other))
+    assert "orders, others: one table" in problem
 
 
 def test_odd_names_are_names(dsn: str) -> None:

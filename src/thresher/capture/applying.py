@@ -133,32 +133,37 @@ class Applier:
         self, topic: str, records: Sequence[CapturedRecord], flawed: Sequence[FlawedRecord], done: Applied
     ) -> None:
         done.records[topic] += len(records)
-        done.failing[topic] = self._require_some_success(topic, records, flawed, done.failing.get(topic, 0))
+        most = self._settings.most_dead_in_a_row
+        done.failing[topic] = require_some_success(records, flawed, done.failing.get(topic, 0), most)
         for each in flawed:
             done.dead[topic, each.flaw.kind] += 1
 
     def _in_order(self, records: dict[str, list[CapturedRecord]]) -> dict[str, list[CapturedRecord]]:
         return {topic: records[topic] for topic in self._settings.topics if topic in records}
 
-    def _require_some_success(
-        self, topic: str, records: Sequence[CapturedRecord], flawed: Sequence[FlawedRecord], before: int
-    ) -> int:
-        """Return how many of the last records in a row are flawed. Raises `RecordsKeepFailing` for too many."""
-        if not flawed:
-            return 0
-        most, longest, now = self._settings.most_dead_in_a_row, before, before
-        places = {(each.record.partition, each.record.offset) for each in flawed}
-        for record in records:
-            now = now + 1 if (record.partition, record.offset) in places else 0
-            longest = max(longest, now)
-        if most and longest > most:
-            last = flawed[-1]
-            raise RecordsKeepFailing(
-                f"{longest} records of {topic} in a row cannot be applied, the last at offset {last.record.offset} of "
-                f"partition {last.record.partition}: {last.flaw.reason}; mend the mapping or the table, or raise "
-                "most_dead_in_a_row to have them set aside"
-            )
-        return now
+
+def require_some_success(
+    records: Sequence[CapturedRecord], flawed: Sequence[FlawedRecord], before: int, most: int
+) -> int:
+    """Return how many of the last records of a topic are flawed in a row, `before` being those before these.
+
+    Raises `RecordsKeepFailing` for more than the most. 0 allows any number.
+    """
+    if not flawed:
+        return 0
+    longest, now = before, before
+    places = {(each.record.partition, each.record.offset) for each in flawed}
+    for record in records:
+        now = now + 1 if (record.partition, record.offset) in places else 0
+        longest = max(longest, now)
+    if most and longest > most:
+        last = flawed[-1]
+        raise RecordsKeepFailing(
+            f"{longest} records of {last.record.topic} in a row cannot be applied, the last at offset "
+            f"{last.record.offset} of partition {last.record.partition}: {last.flaw.reason}; mend the mapping or the "
+            "table, or raise most_dead_in_a_row to go on without them"
+        )
+    return now
 
 
 def apply_by_halves(
@@ -196,7 +201,7 @@ def require_same_topics(parts: Sequence[Part], stored: Stored, topic_ids: Mappin
     for part in parts:
         found = stored.get(part.place)
         if found is None:
-            raise OffsetsMissing(f"the stored offset of {part.topic}/{part.partition} is gone: it begins anew")
+            raise OffsetsMissing(f"the stored offset of {part.topic}/{part.partition} is gone")
         if found.topic_id != topic_ids[part.topic]:
             raise PositionLost(topic_changed(part.topic))
 
