@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import psycopg
@@ -15,6 +15,7 @@ from thresher.capture import log_starts
 from thresher.capture.adopting import adopt
 from thresher.capture.applying import Applier
 from thresher.capture.log_starts import facts_of, starts_of
+from thresher.capture.positions import Part
 from thresher.capture.problem import (
     CaptureRefused,
     CaptureTimeout,
@@ -44,12 +45,30 @@ class Applying:
     def __init__(self, orders: CapturedOrders) -> None:
         self.orders, self.settings = orders, orders.settings
         self.connection = connect(orders.dsn, "capture-test")
+        self._applier: Applier | None = None
+        self._topic_id = ""
 
     def go_on(self) -> None:
         """Apply all that the topic has now."""
+        self._run(self.apply)
+
+    def read(self) -> list[Part]:
+        """Read all that the topic has now, and apply none of it."""
+        held: list[Part] = []
+        self._run(held.extend)
+        return held
+
+    def apply(self, parts: list[Part]) -> None:
+        settings = self.settings
+        if self._applier is None:
+            self._applier = Applier(self.connection, settings, targets_of(self.connection, settings.mappings))
+        self._applier.apply(parts, {self.orders.topic: self._topic_id})
+
+    def _run(self, take: Callable[[list[Part]], None]) -> None:
         orders, settings = self.orders, self.settings
-        applier = Applier(self.connection, settings, targets_of(self.connection, settings.mappings))
+        self._applier = None
         fact = facts_of(orders.admin, [orders.topic])[orders.topic]
+        self._topic_id = fact.topic_id
         offsets = StoredOffsets(self.connection, settings.tables, settings.name)
         starts = starts_of(orders.admin, offsets, orders.topic, fact.topic_id, range(fact.partitions))
         with TopicsReader(settings.topics, settings.reader) as reader:
@@ -61,7 +80,7 @@ class Applying:
             while sum(reader.positions.values()) - first < size.records:
                 assert time.monotonic() < deadline, (reader.positions, size)
                 if parts := reader.poll(0.1, settings.batch_records):
-                    applier.apply(parts, {orders.topic: fact.topic_id})
+                    take(parts)
 
 
 @pytest.fixture
@@ -100,6 +119,20 @@ def test_two_readers_at_once_apply_each_record_once(orders: CapturedOrders) -> N
     assert orders.rows() == {f"c{number}": 100 for number in range(5)}
     for each in both:
         each.connection.close()
+
+
+def test_what_a_stopped_one_has_read_is_not_applied_again(orders: CapturedOrders, applying: Applying) -> None:
+    orders.keys["topics"] = {orders.topic: {"handler": "tests.capture.functions:count_orders"}}
+    applying.settings = orders.settings
+    applying.go_on()
+    orders.publish(*((f"c{number % 5}", 1) for number in range(50)))
+    stopped = Applying(orders)
+    held = stopped.read()
+    applying.go_on()
+    stopped.apply(held)
+    assert orders.rows() == {f"c{number}": 10 for number in range(5)}
+    assert sum(orders.stored().values()) == 50
+    stopped.connection.close()
 
 
 def test_publish_and_wait_returns_when_the_entity_is_readable(

@@ -103,10 +103,12 @@ def _change(
         offsets.begin(change.place, StoredOffset(topic_id, change.now))
     else:
         offsets.set(change.place, StoredOffset(topic_id, change.now))
-    if mapping.table is None:
+    never = change.why == _NEVER
+    if mapping.table is None or (never and partition > 0):
+        # All guards of a table are forgotten at once.
         return
-    anew = change.now is None or change.why in {_ANEW, _NEVER}
+    anew = change.now is None or never or change.why == _ANEW
     if anew or (change.before is not None and change.now < change.before):  # type: ignore[operator]
         guard = {name: parameter_safe(quoted_name(column)) for name, column in mapping.guard._asdict().items()}
         forget = statement("capture_guard_forget", mapping.table, **guard)
-        OwnCursor(connection).execute(forget, [None if change.why == _NEVER else partition, 0 if anew else change.now])
+        OwnCursor(connection).execute(forget, [None if never else partition, 0 if anew else change.now])
