@@ -15,6 +15,7 @@ import yaml
 from tests.capture.captured import PATIENCE_SECONDS, CapturedOrders
 from tests.in_process import thresher as in_process
 from tests.processes import environment, eventually
+from thresher.cli.capture import _milliseconds
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
 
@@ -96,6 +97,12 @@ def test_the_tables_are_printed_made_and_checked(orders: CapturedOrders, file: s
 )
 def test_a_time_that_is_none_is_refused(file: str, to: str, why: str) -> None:
     assert why in asked("rewind", "-c", file, "--to", to, code=2)
+
+
+@pytest.mark.parametrize("to", ["0001-01-01T00:00:00+14:00", "1969-12-31T23:59:59.999Z"])
+def test_a_time_before_all_records_means_all(orders: CapturedOrders, file: str, to: str) -> None:
+    assert f"{orders.topic} was never captured" in asked("rewind", "-c", file, "--to", to, code=4)
+    assert _milliseconds(to) == 0
 
 
 def test_a_capture_that_cannot_work_says_why(orders: CapturedOrders, file: str) -> None:

@@ -144,7 +144,7 @@ def test_two_captures_at_once_apply_each_record_once(captures: Captures) -> None
 
 
 def test_repeated_and_late_records_never_take_a_row_back(captures: Captures) -> None:
-    """A producer that repeats, partitions that are raised, workers that are killed: rows have the last state."""
+    """A producer that repeats and deletes, partitions that are raised, workers that are killed: the last state."""
     orders, draw = captures.orders, random.Random(7)
     orders.keys["topics"] = {orders.topic: {"table": "orders", "columns": COLUMNS}}
     captures.start({"point": "before-commit", "who": "worker", "after": 3}, shards=2)
@@ -155,7 +155,11 @@ def test_repeated_and_late_records_never_take_a_row_back(captures: Captures) -> 
         orders.publish((name, number), timestamp=number)
         if number == 200:
             orders.widen(7)
-        if draw.random() < 0.3:
+        if number < 200 and draw.random() < 0.2:
+            # Not behind the raise: a deleted row has no guard against what is unread in its former partition.
+            del wanted[name]
+            orders.publish((name, None), timestamp=number)
+        elif draw.random() < 0.3:
             # The same record again, later in the topic: it is the newest until the next one.
             orders.publish((name, number), timestamp=number)
     captures.await_rows(wanted)

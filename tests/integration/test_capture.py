@@ -7,6 +7,7 @@ import pytest
 
 from tests.capture.captured import COLUMNS, PATIENCE_SECONDS, CapturedOrders, captured, ended_by
 from tests.processes import eventually
+from thresher.capture.adopting import adopt
 from thresher.capture.capture import Capture
 from thresher.capture.problem import CaptureRefused
 from thresher.core.errors import Superseded
@@ -129,6 +130,37 @@ def test_a_topic_that_was_made_anew_ends_it(orders: CapturedOrders) -> None:
     assert orders.rows() == {"a": 1}
 
 
+def test_a_table_with_rows_of_another_topic_is_refused(orders: CapturedOrders) -> None:
+    orders.publish(*(("a", number) for number in range(5)), partition=0)
+    with captured(orders):
+        orders.await_rows({"a": 4})
+    other = f"{orders.topic}.v2"
+    orders.admin.create_topic(other, partitions=1)
+    orders.producer.produce(other, b'{"total": 777}', "a")
+    orders.producer.flush()
+    orders.keys["topics"] = {other: orders.keys["topics"][orders.topic]}
+    error = ended_by(orders)
+    assert isinstance(error, CaptureRefused)
+    assert "thresher capture adopt" in str(error)
+    adopt(orders.settings)
+    with captured(orders):
+        orders.await_rows({"a": 777})
+
+
+def test_reading_starts_over_at_a_stored_offset_that_went_back(orders: CapturedOrders) -> None:
+    orders.publish(*((f"o{number}", 1) for number in range(10)), partition=0)
+    with captured(orders) as capture:
+        eventually(lambda: orders.stored().get(0) == 10, PATIENCE_SECONDS)
+        # As in a database that was restored.
+        with psycopg.connect(orders.dsn) as connection:
+            connection.execute("UPDATE thresher_capture_offsets SET next_offset = 4 WHERE kafka_partition = 0")
+            connection.execute("DELETE FROM orders WHERE id = 'o7'")
+        orders.publish(("new", 1), partition=0)
+        eventually(lambda: orders.stored().get(0) == 11, PATIENCE_SECONDS, lambda: str(orders.stored()))
+        eventually(lambda: capture.ledger.total("started_over") == 1, PATIENCE_SECONDS)
+        assert orders.rows() == {f"o{number}": 1 for number in range(10)} | {"new": 1}
+
+
 def test_what_is_missing_ends_it_with_the_statement(orders: CapturedOrders) -> None:
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("ALTER TABLE orders DROP COLUMN thresher_offset")
@@ -169,7 +201,14 @@ def test_a_newer_capture_ends_an_older_one(orders: CapturedOrders) -> None:
 def test_the_pages_tell_of_topics(orders: CapturedOrders) -> None:
     orders.publish(("a", 1), ("bad", b"{"))
     with captured(orders) as capture:
-        eventually(lambda: capture.ledger.total("captured") == 2, PATIENCE_SECONDS)
+        eventually(
+            lambda: (
+                capture.ledger.total("captured") == 2
+                and (found := capture.snapshot()) is not None
+                and found.shards[0].gauges.get("lag") == 0
+            ),
+            PATIENCE_SECONDS,
+        )
         board = StatusPages(capture)
         try:
             pages: dict[str, Any] = {path: page() for path, page in board.pages.items()}

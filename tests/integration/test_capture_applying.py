@@ -1,28 +1,32 @@
 """What one database transaction of a capture does: to rows and guards, stored offsets and dead records."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
+from hypothesis import given, settings
 
+from tests.capture.model import CUTS, ModelRows, Written, cut, logs, take_batch
 from tests.processes import eventually
 from thresher.capture.applying import Applied, Applier
 from thresher.capture.positions import Beyond, Covered, Due, Part
-from thresher.capture.problem import CaptureRefused, OffsetsMissing, RecordsKeepFailing
+from thresher.capture.problem import CaptureRefused, HandlerEndedTransaction, OffsetsMissing, RecordsKeepFailing
 from thresher.capture.record import CapturedRecord
-from thresher.capture.rows.mapping import TopicMapping
+from thresher.capture.rows.mapping import Mapper, TopicMapping
 from thresher.capture.settings import CaptureSettings
 from thresher.capture.shard import SESSION
 from thresher.capture.store.dead import DeadRecords
-from thresher.capture.store.entity_table import table_problems
+from thresher.capture.store.entity_table import entity_table, table_problems
 from thresher.capture.store.offsets import StoredOffset, StoredOffsets
 from thresher.capture.store.schema import create_schema, require_schema, schema_problems
-from thresher.capture.targets import HandlerTarget, Target, targets_of
+from thresher.capture.targets import HandlerTarget, TableTarget, Target, targets_of
 from thresher.db import TableName
 from thresher.db.postgres.sessions import connect
 from thresher.kafka.partition_watch import PositionLost
@@ -184,6 +188,35 @@ def test_a_late_tombstone_of_another_partition_deletes_nothing(place: Place) -> 
     assert place.rows() == []
 
 
+def test_the_database_decides_as_the_model(place: Place) -> None:
+    @settings(max_examples=60)
+    @given(logs(3, deletes=True), CUTS)
+    def check(log: list[Written], cuts: list[int]) -> None:
+        place.connection.execute("TRUNCATE orders; UPDATE thresher_capture_offsets SET next_offset = 0")
+        rows: ModelRows = {}
+        for batch in cut(log, cuts):
+            parts = []
+            for partition in {each.partition for each in batch}:
+                some = [
+                    record(
+                        each.offset,
+                        b"%d" % each.key,
+                        None if each.value is None else {"total": each.value},
+                        partition=partition,
+                        at=each.time,
+                    )
+                    for each in batch
+                    if each.partition == partition
+                ]
+                parts.append(part(*some, start=0, partition=partition))
+            place.apply(*parts)
+            take_batch(rows, batch)
+        found = place.rows("id::int, total::int, thresher_partition, thresher_offset, thresher_timestamp")
+        assert {key: tuple(rest) for key, *rest in found} == rows
+
+    check()
+
+
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
@@ -194,7 +227,7 @@ def test_a_late_tombstone_of_another_partition_deletes_nothing(place: Place) -> 
         ({"total": 1, "code": "abcd"}, "type"),
         ({"total": 1, "tags": 7}, "type"),
         ({"total": 1e12}, "type"),
-        ({"total": 1, "doc": "{"}, "type"),
+        ({"total": "1e400000"}, "type"),
         ({"total": 1, "code": "a\0"}, "type"),
         ({"total": 1, "code": "\ud800"}, "type"),
     ],
@@ -207,6 +240,31 @@ def test_a_bad_record_is_set_aside_and_the_others_go_on(place: Place, value: Any
     (dead,) = place.dead.list()
     assert (dead.record.key, dead.record.headers, dead.topic_id) == (b"bad", (("h", b"v"),), "id-1")
     assert dead.flaw.reason
+
+
+def test_whatever_the_database_refuses_of_a_record_is_its_own_fault(dsn: str) -> None:
+    place = Place(dsn)
+    raw = dataclasses.replace(ORDERS, columns={"id": "$key", "doc": "$value"})
+    place.connection.execute("ALTER TABLE orders ALTER COLUMN total DROP NOT NULL")
+    place.connection.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
+        "IF NEW.id = 'own' THEN RAISE 'no' USING ERRCODE = 'ZX001'; END IF; "
+        "IF NEW.id = 'assert' THEN ASSERT false; END IF; RETURN NEW; END$$; "
+        "CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    deep = b'{"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+    place.applier = Applier(place.connection, place.settings, targets_of(place.connection, [raw]))
+    good, own = [record(offset, b"%d" % offset, {}) for offset in (0, 4)], record(2, b"own", {})
+    place.apply(part(good[0], record(1, b"deep", deep), own, record(3, b"assert", {}), good[1]))
+    assert (place.rows("id"), place.stored()) == ([("0",), ("4",)], 5)
+    assert place.reasons() == {1: "type", 2: "constraint", 3: "constraint"}
+    place.connection.close()
+
+
+def test_a_string_in_a_json_column_is_a_json_string(place: Place) -> None:
+    texts = ["123", "{", "null"]
+    place.apply(part(*(record(n, b"%d" % n, {"total": 1, "doc": text}) for n, text in enumerate(texts))))
+    assert place.rows("doc, jsonb_typeof(doc)") == [(text, "string") for text in texts]
 
 
 def test_the_last_good_record_of_a_key_counts(place: Place) -> None:
@@ -231,6 +289,37 @@ def test_a_constraint_that_waits_for_the_commit_fails_one_record(place: Place) -
         part(*(record(offset, b"%d" % offset, {"total": 1, "code": code}) for offset, code in enumerate("abaa")))
     )
     assert ([key for key, _ in place.rows()], place.reasons()) == (["0", "2", "3"], {1: "constraint"})
+
+
+def test_rows_of_a_batch_may_wait_for_each_other(dsn: str) -> None:
+    place = Place(dsn)
+    place.connection.execute("CREATE TABLE customers (id text PRIMARY KEY, age integer)")
+    place.connection.execute(
+        "CREATE TABLE lines (id text PRIMARY KEY, customer text REFERENCES customers DEFERRABLE INITIALLY DEFERRED)"
+    )
+    lines = TopicMapping(
+        topic="lines", table=TableName(table="lines"), key=("id",), columns={"id": "$key", "customer": "customer"}
+    )
+    customers = TopicMapping(
+        topic="customers", table=TableName(table="customers"), key=("id",), columns={"id": "$key", "age": "age"}
+    )
+    settings = dataclasses.replace(place.settings, mappings=(lines, customers))
+    create_schema(place.connection, settings.tables, settings.mappings)
+    for topic in settings.topics:
+        place.offsets.begin((topic, 0), StoredOffset("id", 0))
+    applier = Applier(place.connection, settings, targets_of(place.connection, settings.mappings))
+    given = {
+        "lines": [(b"l2", b'{"customer": "c2"}'), (b"l3", b'{"customer": "c2"}')],
+        "customers": [(b"c2", b'{"age": 1}'), (b"c3", b'{"age": "old"}')],
+    }
+    parts = [
+        Part(topic, 0, 0, 2, [CapturedRecord(topic, 0, n, 0, key, value) for n, (key, value) in enumerate(some)])
+        for topic, some in given.items()
+    ]
+    applier.apply(parts, dict.fromkeys(settings.topics, "id"))
+    assert [(each.record.key, each.flaw.kind) for each in place.dead.list()] == [(b"c3", "type")]
+    assert place.connection.execute("SELECT id FROM lines ORDER BY id").fetchall() == [("l2",), ("l3",)]
+    place.connection.close()
 
 
 def test_too_many_dead_records_in_a_row_are_the_mappings_fault(dsn: str) -> None:
@@ -296,6 +385,43 @@ def test_a_handler_that_hides_an_error_has_failed(dsn: str) -> None:
     place.connection.close()
 
 
+@pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT", "COMMIT; BEGIN", "ROLLBACK; BEGIN"])
+def test_a_handler_that_ends_its_transaction_ends_the_capture(dsn: str, ending: LiteralString) -> None:
+    place = Place(dsn, target=HandlerTarget(lambda connection, _: connection.execute(ending)))
+    with pytest.raises(HandlerEndedTransaction, match="neither commit nor roll back"):
+        place.apply(part(total(0, b"a", 1)))
+    assert (place.stored(), place.reasons()) == (0, {})
+    place.connection.close()
+
+
+def test_a_handler_that_waits_for_a_lock_in_vain_kills_no_record(dsn: str, connection: psycopg.Connection[Any]) -> None:
+    def handle(given: psycopg.Connection[Any], _: Sequence[CapturedRecord]) -> None:
+        given.execute("SET LOCAL lock_timeout = '100ms'")
+        given.execute("UPDATE orders SET total = 1")
+
+    place = Place(dsn, target=HandlerTarget(handle))
+    connection.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        place.apply(part(total(0, b"a", 1)))
+    assert (place.stored(), place.reasons()) == (0, {})
+    place.connection.close()
+
+
+def test_a_slow_decoder_holds_no_transaction_open(dsn: str) -> None:
+    def decode(given: CapturedRecord) -> Any:
+        time.sleep(0.05)
+        return json.loads(given.value or b"")
+
+    place = Place(dsn)
+    table = entity_table(place.connection, ORDERS)
+    mapper = Mapper(ORDERS, arrays=table.arrays, json=table.json, decoder=decode)
+    place.applier = Applier(place.connection, place.settings, {"orders": TableTarget(mapper, table)})
+    place.connection.execute("SET idle_in_transaction_session_timeout = '200ms'")
+    place.apply(part(*(total(number, b"%d" % number, 1) for number in range(10))))
+    assert len(place.rows()) == 10
+    place.connection.close()
+
+
 def test_a_lost_connection_sets_nothing_aside(place: Place, connection: psycopg.Connection[Any]) -> None:
     pid = place.connection.info.backend_pid
     connection.execute("SELECT pg_terminate_backend(%s)", [pid])
@@ -328,6 +454,14 @@ def test_every_missing_thing_comes_with_its_statement(dsn: str, connection: psyc
     assert 'ADD COLUMN IF NOT EXISTS "thresher_partition" INTEGER' in problems
     assert 'CREATE UNIQUE INDEX ON "orders" ("id");' in problems
     assert "column code is generated" in problems
+    connection.execute("DROP TABLE orders")
+    connection.execute(
+        "CREATE TABLE orders (id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY DEFERRABLE, total numeric, "
+        "tags integer[], doc jsonb, code text)"
+    )
+    late = "\n".join(table_problems(connection, ORDERS))
+    assert 'ALTER TABLE "orders" ALTER COLUMN "id" SET GENERATED BY DEFAULT;' in late
+    assert 'CREATE UNIQUE INDEX ON "orders" ("id");' in late
     with pytest.raises(CaptureRefused, match="is not ready"):
         require_schema(connection, settings.tables, settings.mappings)
     connection.execute("DROP TABLE orders")
@@ -343,6 +477,12 @@ def test_every_missing_thing_comes_with_its_statement(dsn: str, connection: psyc
     (rights,) = table_problems(connection, ORDERS)
     assert rights == 'rights are missing: GRANT INSERT, UPDATE, DELETE ON "orders" TO "capture_reader";'
     connection.execute("RESET ROLE")
+
+
+def test_two_topics_of_one_table_are_refused_by_whichever_name(place: Place) -> None:
+    other = dataclasses.replace(ORDERS, topic="others", table=TableName(table="orders", schema="public"))
+    (problem,) = schema_problems(place.connection, place.settings.tables, (ORDERS, other))
+    assert "orders, others: one table" in problem
 
 
 def test_odd_names_are_names(dsn: str) -> None:

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import psycopg
@@ -11,15 +11,18 @@ import pytest
 
 from tests.capture.captured import PATIENCE_SECONDS, CapturedOrders
 from tests.processes import eventually
+from thresher.capture import log_starts
 from thresher.capture.adopting import adopt
 from thresher.capture.applying import Applier
 from thresher.capture.log_starts import facts_of, starts_of
+from thresher.capture.positions import Part
 from thresher.capture.problem import (
     CaptureRefused,
     CaptureTimeout,
     NotPublished,
     PublishUnknown,
     RecordDead,
+    RecordsKeepFailing,
     RewindInterrupted,
 )
 from thresher.capture.publishing import EntityPublisher, Published
@@ -31,6 +34,7 @@ from thresher.capture.targets import targets_of
 from thresher.core.errors import InvalidInput
 from thresher.db.postgres.sessions import connect
 from thresher.devstack.stack import Stack
+from thresher.kafka.partition_ends import PartitionEnds, partition_ends
 from thresher.kafka.partition_watch import PositionLost
 from thresher.outbox.message import Message
 
@@ -41,12 +45,30 @@ class Applying:
     def __init__(self, orders: CapturedOrders) -> None:
         self.orders, self.settings = orders, orders.settings
         self.connection = connect(orders.dsn, "capture-test")
+        self._applier: Applier | None = None
+        self._topic_id = ""
 
     def go_on(self) -> None:
         """Apply all that the topic has now."""
+        self._run(self.apply)
+
+    def read(self) -> list[Part]:
+        """Read all that the topic has now, and apply none of it."""
+        held: list[Part] = []
+        self._run(held.extend)
+        return held
+
+    def apply(self, parts: list[Part]) -> None:
+        settings = self.settings
+        if self._applier is None:
+            self._applier = Applier(self.connection, settings, targets_of(self.connection, settings.mappings))
+        self._applier.apply(parts, {self.orders.topic: self._topic_id})
+
+    def _run(self, take: Callable[[list[Part]], None]) -> None:
         orders, settings = self.orders, self.settings
-        applier = Applier(self.connection, settings, targets_of(self.connection, settings.mappings))
+        self._applier = None
         fact = facts_of(orders.admin, [orders.topic])[orders.topic]
+        self._topic_id = fact.topic_id
         offsets = StoredOffsets(self.connection, settings.tables, settings.name)
         starts = starts_of(orders.admin, offsets, orders.topic, fact.topic_id, range(fact.partitions))
         with TopicsReader(settings.topics, settings.reader) as reader:
@@ -58,7 +80,7 @@ class Applying:
             while sum(reader.positions.values()) - first < size.records:
                 assert time.monotonic() < deadline, (reader.positions, size)
                 if parts := reader.poll(0.1, settings.batch_records):
-                    applier.apply(parts, {orders.topic: fact.topic_id})
+                    take(parts)
 
 
 @pytest.fixture
@@ -99,6 +121,20 @@ def test_two_readers_at_once_apply_each_record_once(orders: CapturedOrders) -> N
         each.connection.close()
 
 
+def test_what_a_stopped_one_has_read_is_not_applied_again(orders: CapturedOrders, applying: Applying) -> None:
+    orders.keys["topics"] = {orders.topic: {"handler": "tests.capture.functions:count_orders"}}
+    applying.settings = orders.settings
+    applying.go_on()
+    orders.publish(*((f"c{number % 5}", 1) for number in range(50)))
+    stopped = Applying(orders)
+    held = stopped.read()
+    applying.go_on()
+    stopped.apply(held)
+    assert orders.rows() == {f"c{number}": 10 for number in range(5)}
+    assert sum(orders.stored().values()) == 50
+    stopped.connection.close()
+
+
 def test_publish_and_wait_returns_when_the_entity_is_readable(
     orders: CapturedOrders, applying: Applying, publisher: EntityPublisher
 ) -> None:
@@ -128,8 +164,48 @@ def test_waiting_for_a_dead_record_raises_its_reason(
 
 
 def test_a_time_out_says_that_the_record_is_published(orders: CapturedOrders, publisher: EntityPublisher) -> None:
-    with pytest.raises(CaptureTimeout, match="is published, and the capture shop has not applied it in time: it will"):
+    with pytest.raises(CaptureTimeout, match="is published, and the capture shop has not applied it in time"):
         publisher.publish_and_wait(order(orders), 1.0)
+
+
+def test_a_wait_does_not_believe_offsets_of_an_older_topic(
+    orders: CapturedOrders, applying: Applying, publisher: EntityPublisher
+) -> None:
+    orders.publish(*((f"o{number}", 1) for number in range(30)))
+    applying.go_on()
+    orders.make_anew()
+    with EntityPublisher({**orders.eyes, "log_level": 2}, orders.dsn, capture="shop") as fresh:
+        with pytest.raises(CaptureTimeout, match="was deleted and created again"):
+            fresh.publish_and_wait(order(orders, 7), 3.0)
+        adopt(orders.settings)
+        applying.go_on()
+        thread = threading.Thread(target=fresh.publish_and_wait, args=[order(orders, 8), 30.0])
+        thread.start()
+        eventually(lambda: orders.admin.topics(orders.topic)[0].records == 2, PATIENCE_SECONDS)
+        applying.go_on()
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+    assert orders.rows()["a"] == 8
+
+
+def test_a_wait_ends_in_time_whatever_the_database_does(
+    orders: CapturedOrders, publisher: EntityPublisher, connection: psycopg.Connection[Any]
+) -> None:
+    published = publisher.publish(order(orders))
+    with pytest.raises(CaptureTimeout, match="stores no offset of this partition"):
+        publisher.wait(published, 0.1)
+    connection.execute("LOCK TABLE thresher_capture_offsets IN ACCESS EXCLUSIVE MODE")
+    began = time.monotonic()
+    with pytest.raises(CaptureTimeout, match="did not answer"):
+        publisher.wait(published, 0.5)
+    with pytest.raises(NotPublished, match="did not answer"):
+        publisher.publish_and_wait(order(orders), 0.5)
+    assert time.monotonic() - began < 10
+    connection.execute("DROP TABLE thresher_capture_offsets")
+    connection.commit()
+    with pytest.raises(NotPublished, match="thresher_capture_offsets"):
+        publisher.publish_and_wait(order(orders), 5.0)
+    assert orders.admin.topics(orders.topic)[0].records == 1
 
 
 def test_what_was_not_published_is_told(orders: CapturedOrders, publisher: EntityPublisher) -> None:
@@ -171,7 +247,7 @@ def test_rewind_mends_rows_and_touches_no_right_one(orders: CapturedOrders, appl
     wanted = {f"o{number}": 1 for number in range(9) if number != 3} | {"o1": 2, "o2": 2}
     assert orders.rows() == wanted, "o5 is beyond the stored offset, and o3 was deleted"
     assert orders.query("SELECT id, xmin::text FROM orders WHERE id NOT IN ('o1', 'o2') ORDER BY id") == before
-    assert (done.records, done.keys, done.dead) == (13, 9, 0)
+    assert (done.records, done.keys, done.failed) == (13, 9, 0)
 
 
 def test_rewind_shows_no_reader_an_older_state(orders: CapturedOrders, applying: Applying) -> None:
@@ -271,6 +347,56 @@ def test_a_rewind_that_lost_its_hold_applies_nothing_more(orders: CapturedOrders
     assert orders.rows() == {}, "a is deleted, and must not come back"
 
 
+def test_a_partition_that_is_added_waits_for_a_rewind(orders: CapturedOrders, applying: Applying) -> None:
+    orders.publish(("a", 1), ("b", 1), timestamp=1_000)
+    applying.go_on()
+    with psycopg.connect(orders.dsn) as connection:
+        connection.execute("DELETE FROM orders")
+    orders.widen(4)
+    orders.publish(("a", None), partition=3, timestamp=2_000)
+    threads: list[threading.Thread] = []
+
+    def told(_: Any) -> None:
+        if not threads:
+            threads.append(threading.Thread(target=applying.go_on))
+            threads[0].start()
+            waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"
+            eventually(lambda: orders.query(waits) == [(True,)] or not threads[0].is_alive(), PATIENCE_SECONDS)
+
+    rewind(orders.settings, told=told)
+    threads[0].join(PATIENCE_SECONDS)
+    assert orders.rows() == {"b": 1}, "the tombstone came after the row was there again"
+
+
+def test_a_rewind_sets_nothing_aside(orders: CapturedOrders, applying: Applying) -> None:
+    orders.publish(("k", 1), ("k", 2), partition=0)
+    applying.go_on()
+    with psycopg.connect(orders.dsn) as connection:
+        connection.execute("DELETE FROM orders")
+        connection.execute("ALTER TABLE orders ADD CONSTRAINT low CHECK (total < 2)")
+    done = rewind(orders.settings)
+    assert (done.failed, orders.dead(), orders.rows()) == (1, [], {})
+    assert done.failures[0].startswith(f"{orders.topic}/0/1: new row for relation")
+    rewind(orders.settings)
+    assert orders.rows() == {}, "never an older state"
+    with psycopg.connect(orders.dsn) as connection:
+        connection.execute("ALTER TABLE orders DROP CONSTRAINT low")
+    rewind(orders.settings)
+    assert orders.rows() == {"k": 2}
+
+
+def test_a_rewind_by_a_wrong_mapping_ends(orders: CapturedOrders, applying: Applying) -> None:
+    orders.publish(*((f"o{number}", 1) for number in range(9)))
+    applying.go_on()
+    orders.keys["topics"][orders.topic]["columns"] = {"id": "$key", "note": "note"}
+    with psycopg.connect(orders.dsn) as connection:
+        connection.execute("DELETE FROM orders")
+    orders.keys["most_dead_in_a_row"] = 5
+    with pytest.raises(RecordsKeepFailing, match=r"records of .* in a row cannot be applied"):
+        rewind(orders.settings)
+    assert orders.dead() == []
+
+
 def test_a_rewind_without_offsets_is_refused(orders: CapturedOrders) -> None:
     with pytest.raises(CaptureRefused, match="was never captured by shop"):
         rewind(orders.settings)
@@ -304,6 +430,57 @@ def test_adopt_begins_a_topic_that_was_made_anew(orders: CapturedOrders, applyin
     assert [each.now for each in adopt(orders.settings)] == [0, 0, None]
     applying.go_on()
     assert orders.rows() == {"a": 3, "b": 1, "c": 3}, "guards of the older topic count no more"
+
+
+def test_a_lost_offset_is_no_reason_to_begin_anew(orders: CapturedOrders, applying: Applying) -> None:
+    orders.publish(("a", 1), partition=1)
+    applying.go_on()
+    with psycopg.connect(orders.dsn) as connection:
+        connection.execute("DELETE FROM thresher_capture_offsets WHERE kafka_partition = 1")
+    with pytest.raises(PositionLost, match=r"the stored offset of partition 1 .* is gone"):
+        applying.go_on()
+    (changed,) = adopt(orders.settings)
+    assert (changed.place, changed.before, changed.now) == ((orders.topic, 1), None, 0)
+    applying.go_on()
+
+
+def test_adopt_asks_again_where_a_topic_seems_too_short(
+    orders: CapturedOrders, applying: Applying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.publish(("a", 1), ("a", 2), partition=0)
+    applying.go_on()
+    answers = [PartitionEnds(first=0, stable=1, high=1)]
+
+    def ends(client: Any, topic: str, partitions: Any) -> Mapping[int, PartitionEnds]:
+        found = dict(partition_ends(client, topic, partitions))
+        return found | {0: answers.pop()} if answers else found
+
+    monkeypatch.setattr(log_starts, "partition_ends", ends)
+    assert adopt(orders.settings) == []
+
+
+def test_a_dead_record_behind_another_dead_one_is_applied(orders: CapturedOrders, applying: Applying) -> None:
+    orders.publish(("k", b'{"note": "x"}'), ("k", b'{"total": 5, "note": "y"}'), partition=0)
+    with psycopg.connect(orders.dsn) as connection:
+        connection.execute("ALTER TABLE orders ADD CONSTRAINT no CHECK (note <> 'y')")
+    orders.keys["batch_records"] = 1
+    applying.settings = orders.settings
+    applying.go_on()
+    first, second = (number for (number,) in orders.query("SELECT id FROM thresher_capture_dead ORDER BY kafka_offset"))
+    with psycopg.connect(orders.dsn) as connection:
+        connection.execute("ALTER TABLE orders ALTER COLUMN total DROP NOT NULL")
+    assert retry(orders.settings, [first]) == {first: Outcome.APPLIED}
+    assert retry(orders.settings, [second]) == {second: Outcome.FAILED}
+    assert orders.rows() == {"k": None}
+
+
+def test_a_dead_record_that_retention_has_passed_is_told(orders: CapturedOrders, applying: Applying) -> None:
+    orders.publish(("k", b'{"note": "x"}'), ("a", 1), ("b", 1), partition=0)
+    applying.go_on()
+    orders.remove_before(0, 2)
+    ((number,),) = orders.query("SELECT id FROM thresher_capture_dead")
+    with pytest.raises(CaptureRefused, match=f"dead drop {number}"):
+        retry(orders.settings, [number])
 
 
 def test_a_dead_record_is_applied_after_all(orders: CapturedOrders, applying: Applying) -> None:

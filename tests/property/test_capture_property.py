@@ -1,122 +1,99 @@
-"""Batches of changes, cut and mixed in any way, against a table that takes one record after another."""
+"""Batches of changes, cut and mixed in any way, against a model that takes one record after another."""
 
 from collections.abc import Iterable
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.capture.model import CUTS, ModelRows, Written, cut, is_later, logs, take
 from thresher.capture.positions import Beyond, Covered, Due, Part, judge
 from thresher.capture.record import CapturedRecord
 from thresher.capture.rows.guard import Change, Guard, rounds
 
-Rows = dict[tuple[bytes, ...], tuple[tuple[bytes | None, ...], Guard]]
 
-
-def written(rows: Rows, changes: Iterable[Change]) -> None:
-    """Do what the two statements do, each for one key at most once."""
-    for change in changes:
-        found = rows.get(change.key)
-        if found is not None and not change.guard.after(found[1]):
-            continue
-        if change.values is None:
-            rows.pop(change.key, None)
-        else:
-            guard = change.guard if found is None else change.guard.following(found[1])
-            rows[change.key] = (change.values, guard)
-
-
-def applied(rows: Rows, changes: Iterable[Change]) -> None:
-    """Apply a batch as a table's target does: rounds of writes, then deletes."""
-    deletes = []
-    for some in rounds(changes):
+def applied(rows: ModelRows, records: Iterable[Written]) -> None:
+    """Apply a batch as a table's target does: rounds of writes, then deletes. The model does what a statement does."""
+    deletes: list[Change] = []
+    for some in rounds(map(change_of, records)):
         assert len({change.key for change in some}) == len(some)
-        written(rows, [change for change in some if change.values is not None])
-        deletes += [change for change in some if change.values is None]
-    written(rows, deletes)
+        for change in some:
+            if change.values is None:
+                deletes.append(change)
+            else:
+                take(rows, written_of(change))
+    for change in deletes:
+        take(rows, written_of(change))
 
 
-def log(partitions: int, deletes: bool) -> st.SearchStrategy[list[Change]]:
-    """Records of a few keys in a few partitions; clocks may go back."""
-    one = st.tuples(
-        st.integers(0, partitions - 1),
-        st.integers(0, 2),
-        st.integers(0, 5),
-        st.booleans() if deletes else st.just(False),
-    )
-
-    def made(drawn: list[tuple[int, int, int, bool]]) -> list[Change]:
-        return [
-            Change((b"%d" % key,), None if dead else (b"%d" % offset,), Guard(partition, offset, at))
-            for offset, (partition, key, at, dead) in enumerate(drawn)
-        ]
-
-    return st.lists(one, max_size=40).map(made)
+def change_of(record: Written) -> Change:
+    values = None if record.value is None else (b"%d" % record.value,)
+    return Change((b"%d" % record.key,), values, Guard(record.partition, record.offset, record.time))
 
 
-def batches(changes: list[Change], cuts: list[int]) -> list[list[Change]]:
-    edges = sorted({0, len(changes), *(cut % (len(changes) + 1) for cut in cuts)})
-    return [changes[begin:end] for begin, end in pairwise(edges)]
+def written_of(change: Change) -> Written:
+    value = None if change.values is None else int(change.values[0] or b"")
+    return Written(int(change.key[0]), value, *change.guard)
 
 
-def _without_times(rows: Rows) -> dict[tuple[bytes, ...], object]:
-    return {key: (values, guard.partition, guard.offset) for key, (values, guard) in rows.items()}
+GUARDS = st.builds(Guard, st.integers(0, 2), st.integers(0, 3), st.integers(0, 3))
 
 
-CUTS = st.lists(st.integers(0, 40), max_size=6)
+@given(GUARDS, GUARDS)
+def test_a_guard_decides_as_the_model(one: Guard, other: Guard) -> None:
+    assert one.after(other) == is_later(Written(0, 0, *one), *other)
+    latest = max(one.timestamp_ms, other.timestamp_ms) if one.partition == other.partition else one.timestamp_ms
+    assert one.following(other) == Guard(one.partition, one.offset, latest)
 
 
-@given(log(1, deletes=True), CUTS)
-def test_batches_of_one_partition_leave_what_single_records_leave(changes: list[Change], cuts: list[int]) -> None:
-    one_by_one: Rows = {}
-    written(one_by_one, changes)
-    rows: Rows = {}
-    for batch in batches(changes, cuts):
+@given(logs(1, deletes=True), CUTS)
+def test_batches_of_one_partition_leave_the_last_records(log: list[Written], cuts: list[int]) -> None:
+    rows: ModelRows = {}
+    for batch in cut(log, cuts):
         applied(rows, batch)
-    # A delete takes the guard with it, and the latest timestamp: in one partition it decides nothing.
-    assert _without_times(rows) == _without_times(one_by_one)
-    last = {change.key: change for change in changes}
-    assert {key: values for key, (values, _) in rows.items()} == {
-        key: change.values for key, change in last.items() if change.values is not None
+    last = {record.key: record for record in log}
+    assert {key: (value, offset) for key, (value, _, offset, _) in rows.items()} == {
+        key: (record.value, record.offset) for key, record in last.items() if record.value is not None
     }
 
 
-@given(log(3, deletes=False), CUTS, st.randoms(use_true_random=False))
-def test_partitions_may_be_mixed_and_cut_in_any_way(changes: list[Change], cuts: list[int], draw: object) -> None:
-    one_by_one: Rows = {}
-    written(one_by_one, changes)
+@given(logs(3, deletes=False), CUTS, st.randoms(use_true_random=False))
+def test_partitions_may_be_mixed_and_cut_in_any_way(log: list[Written], cuts: list[int], draw: object) -> None:
+    one_by_one: ModelRows = {}
+    for record in log:
+        take(one_by_one, record)
     # Each partition keeps its order, and nothing else is promised.
-    waiting = {
-        partition: list(some)
-        for partition, some in groupby(sorted(changes, key=lambda each: each.guard), lambda each: each.guard.partition)
-    }
-    mixed: list[Change] = []
+    by_partition = sorted(log, key=lambda each: (each.partition, each.offset))
+    waiting = {partition: list(some) for partition, some in groupby(by_partition, lambda each: each.partition)}
+    mixed: list[Written] = []
     while waiting:
         partition = draw.choice(sorted(waiting))  # type: ignore[attr-defined]
         mixed.append(waiting[partition].pop(0))
         if not waiting[partition]:
             del waiting[partition]
-    rows: Rows = {}
-    for batch in batches(mixed, cuts):
+    rows: ModelRows = {}
+    for batch in cut(mixed, cuts):
         applied(rows, batch)
     assert rows == one_by_one
 
 
-@given(log(1, deletes=False), st.integers(0, 40), st.integers(0, 40))
-def test_records_that_come_again_change_nothing(changes: list[Change], first: int, last: int) -> None:
-    rows: Rows = {}
-    applied(rows, changes)
+@given(logs(1, deletes=False), CUTS)
+def test_records_that_come_again_change_nothing(log: list[Written], cuts: list[int]) -> None:
+    rows: ModelRows = {}
+    applied(rows, log)
     before = dict(rows)
-    applied(rows, changes[first:last])
+    for batch in cut(log, cuts):
+        # A batch that has them in any order: the newest counts.
+        applied(rows, [*batch, *batch[:-1]])
     assert rows == before
 
 
 def test_a_row_decides_between_partitions_of_a_batch() -> None:
-    rows: Rows = {}
-    applied(rows, [Change((b"k",), (b"first",), Guard(0, 0, 10))])
+    rows: ModelRows = {}
+    applied(rows, [Written(1, 1, 0, 0, 10)])
     # The later record of its own partition counts, though another one has a later timestamp than that.
-    applied(rows, [Change((b"k",), (b"second",), Guard(0, 1, 5)), Change((b"k",), (b"other",), Guard(1, 0, 7))])
-    assert rows == {(b"k",): ((b"second",), Guard(0, 1, 10))}
+    applied(rows, [Written(1, 2, 0, 1, 5), Written(1, 3, 1, 0, 7)])
+    assert rows == {1: (2, 0, 1, 10)}
 
 
 def records(offsets: Iterable[int]) -> list[CapturedRecord]:

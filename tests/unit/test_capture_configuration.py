@@ -56,6 +56,9 @@ def test_every_problem_of_a_topic_is_told_by_its_key() -> None:
             "h": {"columns": {"x": "$key", "thresher_offset": "y"}, "guard": {"offsets": "z"}},
             "i!": {"handler": "m:f"},
             "j": {"columns": {"x": 1}},
+            "k": {"columns": ["x"], "key": 5},
+            "l": {"columns": ["x"], "key": ["x", "x"]},
+            "m": {"columns": {"x": "$key"}, "guard": {"offset": "o", "timestamp": "o"}},
         }
     )
     for line in (
@@ -71,6 +74,9 @@ def test_every_problem_of_a_topic_is_told_by_its_key() -> None:
         "topics.h.columns.thresher_offset: it is a column of the guard",
         "topics.i!: 1 to 249",
         "topics.j.columns.x: a field's name is needed, not 1",
+        "topics.k.key: the name of a column is needed, or a list of different ones",
+        "topics.l.key: the name of a column is needed, or a list of different ones",
+        "topics.m.guard: three columns with different names are needed",
     ):
         assert line in told, told
 
@@ -121,3 +127,6 @@ def test_adopting_changes_only_what_is_not_in_the_log() -> None:
     changed = {each.place[1]: (each.before, each.now) for each in decide("t", "id", stored, ends)}
     assert changed == {1: (5, 7), 2: (5, 3), 3: (None, 2), 4: (5, None)}
     assert {each.now for each in decide("t", "new", stored, {0: ends[0]})} == {0, None}
+    gone = {place: each for place, each in stored.items() if place != ("t", 0)}
+    assert next(each.why for each in decide("t", "id", gone, ends)) == "its stored offset is gone"
+    assert [each.now for each in decide("new", "id", stored, ends)] == [0, 7, 0, 2]

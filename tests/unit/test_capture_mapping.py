@@ -1,5 +1,6 @@
 """From records to changes of rows: sources, types as text, tombstones, and what is flawed."""
 
+import enum
 import json
 import uuid
 from datetime import UTC, datetime
@@ -17,6 +18,12 @@ from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 
 TABLE = TableName(table="orders")
+
+
+class Colour(enum.StrEnum):
+    """A text that is more than a text."""
+
+    RED = "red"
 
 
 def record(value: Any = None, key: bytes | None = b"k1", **more: Any) -> CapturedRecord:
@@ -69,6 +76,10 @@ def test_numbers_keep_all_of_their_digits() -> None:
     )  # fmt: skip
 
 
+def test_a_byte_order_mark_is_no_part_of_a_value() -> None:
+    assert mapped({"id": "$key", "a": "a"}, record(b'\xef\xbb\xbf{"a": 1}')).values == (b"k1", b"1")
+
+
 def test_a_key_may_be_bytes_or_json_or_a_field() -> None:
     assert mapped({"id": "$key.bytes"}, record({}, key=b"\x00\xff")).key == (b"\\x00ff",)
     assert mapped({"id": "$key.json.id.no"}, record({}, key=b'{"id": {"no": 4}}')).key == (b"4",)
@@ -100,16 +111,53 @@ def test_a_tombstone_is_a_delete_by_its_key() -> None:
         (b'{"a": NaN}', "malformed: the value is no JSON: NaN is no number"),
         (b"[" * 100_000, "malformed: the value is no JSON"),
         (b'{"a": ' + b"9" * 5_000 + b"}", "malformed: the value is no JSON"),
+        (b'{"other": 1e1000000000000000000000}', "malformed: the value is no JSON"),
     ],
 )
 def test_what_is_no_json_object_is_flawed(value: bytes, why: str) -> None:
     assert flaw({"id": "$key", "a": "a"}, record(value)).startswith(why)
 
 
+@pytest.mark.parametrize("arrays", [(), ("a",)])
+@pytest.mark.parametrize("depth", [300, 500, 700, 900])
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a": ', b"}")])
+def test_no_depth_of_a_value_ends_more_than_its_record(
+    opening: bytes, closing: bytes, depth: int, arrays: tuple[str, ...]
+) -> None:
+    value = b'{"a": ' + opening * depth + b"1" + closing * depth + b"}"
+    assert isinstance(mapper({"id": "$key", "a": "a"}, arrays=arrays).map(record(value)), Change | Flaw)
+
+
+class Untold(Exception):
+    """An error that cannot be told."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_nothing_that_a_decoder_does_ends_more_than_its_record() -> None:
+    def decode(given: CapturedRecord) -> Any:
+        if given.value == b"raise":
+            raise Untold
+        return {"a": 10**5_000}
+
+    columns = {"id": "$key", "a": "a"}
+    assert flaw(columns, record(b"raise"), decoder=decode) == "malformed: the decoder failed: Untold"
+    assert flaw(columns, record(b"long"), decoder=decode).startswith("malformed: it cannot be mapped: ValueError")
+
+
+def test_a_string_for_json_is_a_json_string() -> None:
+    columns = {"id": "$key", "a": "a", "b": "$header.b", "c": "$key.json.c"}
+    given = record({"a": "123"}, key=b'{"c": "x"}', headers=(("b", b'{"d": 1}'),))
+    assert mapped(columns, given, json={"a", "b", "c"}).values == (b'{"c": "x"}', b'"123"', b'{"d": 1}', b'"x"')
+    assert mapped({"id": "$key", "a": "a"}, record({"a": None}), json={"a"}).values == (b"k1", None)
+
+
 def test_a_record_without_its_key_is_flawed() -> None:
     assert flaw({"id": "$key", "a": "a"}, record({}, key=None)).startswith("no_key: it has nothing for id")
     assert flaw({"id": "$key"}, record({}, key=b"\xff")) == "malformed: the key is no text in UTF-8"
     assert flaw({"id": "$key.json.id"}, record({}, key=b"no")).startswith("malformed: the key is no JSON")
+    assert flaw({"id": "$key.json.id"}, record({}, key=b'{"id": 1e1000000000000000000000}')).startswith("malformed: ")
     assert flaw({"id": "$key", "at": "$timestamp"}, record({}, timestamp_ms=2**62)).startswith(
         "malformed: its timestamp"
     )
@@ -142,6 +190,7 @@ def test_values_of_python_are_texts() -> None:
     number = uuid.uuid4()
     assert column_text(number) == str(number).encode()
     assert column_text(Decimal("1.50")) == b"1.50"
+    assert column_text(Colour.RED) == b"red"
     assert column_text("a\ud800") == b"a\xed\xa0\x80"
 
 

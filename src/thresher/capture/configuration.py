@@ -51,7 +51,7 @@ class _OwnKeys(Form):
     name: Annotated[str, Required("the same in every process that competes, another for every other capture")] = Field(
         default="",
         description="The capture's identity, shared by all processes that compete. Offsets are stored under it: with "
-        "another name, everything is captured again.",
+        "another name, a table that has rows is refused until 'thresher capture adopt' begins anew.",
     )
     data_source: Annotated[
         str | None,

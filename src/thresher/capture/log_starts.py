@@ -49,13 +49,14 @@ def starts_of(
     """Return where to begin, and store it for partitions that have no stored offset yet. Raises `PositionLost`."""
     wanted = list(partitions)
     stored = offsets.read()
-    ends = current_ends(admin, topic, wanted, stored)
-    for partition in wanted:
-        if (topic, partition) not in stored:
-            first = first_offset(topic, partition, stored, ends[partition])
-            offsets.begin((topic, partition), StoredOffset(topic_id, first))
-    # Another one may have stored it at the same time.
-    stored = offsets.read()
+    # Those of other shards too: they are added in their order, so that a missing one below them was removed.
+    added = [each for each in range(max(wanted, default=-1) + 1) if (topic, each) not in stored]
+    ends = current_ends(admin, topic, {*wanted, *added}, stored)
+    if added:
+        begins = {(topic, each): first_offset(topic, each, stored, ends[each]) for each in added}
+        offsets.add({place: StoredOffset(topic_id, first) for place, first in begins.items()})
+        # Another one may have stored it at the same time.
+        stored = offsets.read()
     for partition in wanted:
         require_in_log((topic, partition), stored[topic, partition], topic_id, ends[partition])
     return {(topic, partition): stored[topic, partition].next_offset for partition in wanted}
@@ -65,9 +66,14 @@ def first_offset(topic: str, partition: int, stored: Stored, ends: PartitionEnds
     """Return where a partition without a stored offset begins. Raises `PositionLost`.
 
     A new capture begins with what there is: see `begin_topics`. A partition that was added to a captured topic began at
-    0.
+    0. One below others that are stored was not added: somebody has removed its offset.
     """
-    known = any(name == topic for name, _ in stored)
+    known = [each for name, each in stored if name == topic]
+    if known and partition < max(known):
+        raise PositionLost(
+            f"the stored offset of partition {partition} of {topic} is gone: somebody removed it; 'thresher capture "
+            "adopt' captures the partition again from its first record"
+        )
     if known and ends.first > 0:
         raise PositionLost(
             f"partition {partition} of {topic} was added, and {ends.first} of its records were removed before they "

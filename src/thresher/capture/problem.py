@@ -11,8 +11,12 @@ class RecordsKeepFailing(PipelineProblem):
     """Too many records in a row cannot be applied: the mapping is wrong, not the records. None was set aside."""
 
 
+class HandlerEndedTransaction(PipelineProblem):
+    """A handler has ended capture's transaction: what was applied and how far may disagree from here on."""
+
+
 class OffsetsMissing(Trouble):
-    """A partition has no stored offset any more. The shard starts over, and stores where the partition begins."""
+    """A partition has no stored offset any more. The shard starts over, and finds out whether somebody has to act."""
 
 
 class RewindInterrupted(ThresherError):  # noqa: N818
@@ -33,13 +37,13 @@ class RecordDead(ThresherError):  # noqa: N818
 
 
 class CaptureTimeout(ThresherError):  # noqa: N818
-    """The record was published, and was not applied in time. It will be: do not publish it again."""
+    """The record was published, and was not applied in time. The text says why, as far as that is known."""
 
     retryable = True
 
 
 class NotPublished(ThresherError):  # noqa: N818
-    """The broker refused the record: it is not in the topic."""
+    """The record is not in the topic: the broker refused it, or the stored offsets could not be looked at before."""
 
 
 class PublishUnknown(ThresherError):  # noqa: N818

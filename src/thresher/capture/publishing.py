@@ -1,27 +1,32 @@
 """Publish a record, and wait until its entity can be read: for applications that publish first. No Spark, no Java.
 
-1. The record is produced with all acks, by an idempotent producer.
-2. The stored offset of its partition is looked at until it has passed the record: then capture's transaction has
+1. The stored offsets of the topic are looked at. In one log no record gets a lower offset than is stored by then: one
+   that does shows that the stored offset is that of a topic which had the same name.
+2. The record is produced with all acks, by an idempotent producer.
+3. The stored offset of its partition is looked at until it has passed the record: then capture's transaction has
    committed, and whoever reads from the same database sees the entity, or a later state of it.
-3. A record that capture cannot apply is dead: that is seen in the same look, with the reason.
+4. A record that capture cannot apply is dead: that is seen in the same look, with the reason.
 
-A time-out says nothing about the record but that it is published: it will be applied, and must not be sent again.
+A time-out says that the record is published, and not yet applied; it must not be sent again.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, LiteralString
 
 import psycopg
 from confluent_kafka import KafkaError, KafkaException, Producer
 from psycopg import Connection
 
-from thresher.capture.problem import CaptureTimeout, NotPublished, PublishUnknown, RecordDead
+from thresher.capture.problem import CaptureTimeout, NotPublished, PublishUnknown, RecordDead, topic_changed
 from thresher.capture.store.tables import CaptureTables, visitor
 from thresher.core.errors import InvalidInput
+from thresher.db.postgres.bounded_connection import hang_up
 from thresher.db.postgres.cursor import OwnCursor
+from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.outbox.message import Message
 
 _DEFAULTS: dict[str, Any] = {
@@ -34,8 +39,9 @@ _OURS: dict[str, Any] = {"enable.idempotence": True, "acks": "all"}
 # The first look comes when a quick capture is done; each further one waits half as long again.
 _FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _MORE = 0.001, 0.05, 1.5
 _POLL_SECONDS = 0.05
-# What the client gives up on without an answer: the broker may have the record all the same.
-_UNANSWERED = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT})
+_CONNECT_SECONDS, _CLOSE_SECONDS = 10.0, 10.0
+# After any other error the broker may have the record all the same.
+_REFUSALS = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME, Refusal.TOPIC, Refusal.TOPIC_DENIED, Refusal.CLIENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,8 @@ class Published:
     topic: str
     partition: int
     offset: int
+    # The id of a topic of the same name, made anew since, whose offsets were stored when this record was published.
+    older_topic: str | None = None
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}/{self.offset}"
@@ -71,7 +79,8 @@ class EntityPublisher:
             raise InvalidInput(f"the producer's properties: {error.args[0].str()}") from error
         self._connect = connect
         self._capture = capture
-        self._query = CaptureTables(schema=schema).bound("capture_await")
+        tables = CaptureTables(schema=schema)
+        self._await, self._before = tables.bound("capture_await"), tables.bound("capture_offsets_topic")
         self._lock = threading.Lock()
         self._connection: Connection[Any] | None = None
 
@@ -82,8 +91,8 @@ class EntityPublisher:
         self.close()
 
     def close(self) -> None:
-        """End the connection. Records that are on their way are waited for."""
-        self._producer.flush()
+        """End the connection. Records that are on their way are waited for, for 10 s."""
+        self._producer.flush(_CLOSE_SECONDS)
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -96,7 +105,11 @@ class EntityPublisher:
         the topic.
         """
         deadline = time.monotonic() + timeout
-        published = self.publish(record, timeout)
+        before = self._stored(record.topic, deadline)
+        published = self.publish(record, deadline - time.monotonic())
+        older_topic, stored = before.get(published.partition, (None, 0))
+        if stored > published.offset:
+            published = replace(published, older_topic=older_topic)
         self.wait(published, deadline - time.monotonic())
         return published
 
@@ -124,54 +137,85 @@ class EntityPublisher:
         error_of, message = answers[0]
         if error_of is None:
             return Published(topic=record.topic, partition=message.partition(), offset=message.offset())
-        if error_of.code() in _UNANSWERED:
-            raise PublishUnknown(f"the broker did not answer: {error_of.str()}; the record may be in {record.topic}")
-        raise NotPublished(f"the record for {record.topic} was not published: {error_of.str()}")
+        if refusal_of(error_of) in _REFUSALS or error_of.code() == KafkaError._PURGE_QUEUE:
+            raise NotPublished(f"the record for {record.topic} was not published: {error_of.str()}")
+        raise PublishUnknown(f"the broker did not answer: {error_of.str()}; the record may be in {record.topic}")
 
     def wait(self, published: Published, timeout: float = 10.0) -> None:
         """Wait until capture has applied a record. Raises `RecordDead` or `CaptureTimeout`.
 
-        A database that is away is waited for too.
+        A database that is away is waited for too. Only `publish_and_wait` can tell a topic that was made anew.
         """
         deadline = time.monotonic() + timeout
         pause = _FIRST_LOOK_SECONDS
-        trouble = ""
         while True:
             try:
-                if self._is_applied(published):
+                waits_for = self._look(published, deadline)
+                if not waits_for:
                     return
-                trouble = ""
-            except psycopg.OperationalError as error:
-                trouble = f"; the database did not answer: {' '.join(str(error).split())}"
+            except psycopg.Error as error:
+                waits_for = f"the database did not answer: {_told(error)}; the record will be applied"
             left = deadline - time.monotonic()
             if left <= 0:
                 raise CaptureTimeout(
                     f"the record at {published} is published, and the capture {self._capture} has not applied it in "
-                    f"time: it will, do not publish it again; see that it runs and is not behind{trouble}"
+                    f"time: {waits_for}; do not publish it again"
                 )
             time.sleep(min(pause, left))
             pause = min(pause * _MORE, _LONGEST_LOOK_SECONDS)
 
-    def _is_applied(self, published: Published) -> bool:
-        asked = {
-            "capture": self._capture,
-            "topic": published.topic,
-            "partition": published.partition,
-            "offset": published.offset,
-        }
-        with self._lock:
-            row = OwnCursor(self._connected()).execute(self._query, asked).fetchone()
-        if row is None or row[0] <= published.offset:
-            return False
-        _, kind, reason = row
+    def _look(self, published: Published, deadline: float) -> str:
+        """Return what keeps a record from being applied; nothing where it is. Raises `RecordDead`."""
+        place = {"topic": published.topic, "partition": published.partition, "offset": published.offset}
+        rows = self._ask(self._await, place, deadline)
+        if not rows:
+            return "it stores no offset of this partition: see that a capture of this name captures the topic"
+        topic_id, stored, kind, reason = rows[0]
+        if topic_id == published.older_topic:
+            return topic_changed(published.topic)
+        if stored <= published.offset:
+            return "it will; see that it runs and is not behind"
         if kind is not None:
             raise RecordDead(str(published), kind, reason)
-        return True
+        return ""
 
-    def _connected(self) -> Connection[Any]:
+    def _stored(self, topic: str, deadline: float) -> dict[int, tuple[str, int]]:
+        """Return the stored offsets of a topic, with its id, by partition. Raises `NotPublished`."""
+        while True:
+            try:
+                rows = self._ask(self._before, {"topic": topic}, deadline)
+                return {partition: (topic_id, stored) for partition, topic_id, stored in rows}
+            except psycopg.Error as error:
+                passes = isinstance(error, psycopg.OperationalError)
+                if not passes or time.monotonic() + _LONGEST_LOOK_SECONDS > deadline:
+                    why = "the database did not answer" if passes else "the stored offsets cannot be read"
+                    raise NotPublished(f"nothing was published to {topic}: {why}: {_told(error)}") from error
+            time.sleep(_LONGEST_LOOK_SECONDS)
+
+    def _ask(self, query: LiteralString, values: Mapping[str, Any], deadline: float) -> list[tuple[Any, ...]]:
+        """Ask the database, until the deadline. Raises `psycopg.Error`."""
+        left = max(0.0, deadline - time.monotonic())
+        if not self._lock.acquire(timeout=left + _LONGEST_LOOK_SECONDS):
+            raise psycopg.OperationalError("another thread waits for its answer")
+        try:
+            connection = self._connected(deadline)
+            left = max(0.0, deadline - time.monotonic())
+            # The driver itself would wait for as long as somebody's lock lasts, or for a host that has vanished.
+            timer = threading.Timer(left + _LONGEST_LOOK_SECONDS, hang_up, [connection])
+            timer.daemon = True
+            timer.start()
+            try:
+                return OwnCursor(connection).execute(query, {"capture": self._capture, **values}).fetchall()
+            finally:
+                timer.cancel()
+        finally:
+            self._lock.release()
+
+    def _connected(self, deadline: float) -> Connection[Any]:
         if self._connection is None or self._connection.closed:
+            seconds = math.ceil(min(_CONNECT_SECONDS, max(1.0, deadline - time.monotonic())))
             made = (
-                psycopg.connect(self._connect, application_name=visitor(self._capture, "wait"), connect_timeout=10)
+                psycopg.connect(self._connect, application_name=visitor(self._capture, "wait"), connect_timeout=seconds)
                 if isinstance(self._connect, str)
                 else self._connect()
             )
@@ -179,3 +223,7 @@ class EntityPublisher:
             made.autocommit = True
             self._connection = made
         return self._connection
+
+
+def _told(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())

@@ -128,10 +128,10 @@ class TopicsReader:
             self._part(place, records.get(place, ()), end) for place, end in ends.items() if place in self._positions
         ]
 
-    def lag(self) -> dict[str, int]:
-        """Return how many offsets each topic has behind what was read, as far as the client knows."""
+    def lag(self, stored: Mapping[Place, int]) -> dict[str, int]:
+        """Return how many offsets each topic has behind what is stored, as far as the client knows."""
         found = dict.fromkeys(self._watches, 0)
-        for (topic, partition), position in self._positions.items():
+        for (topic, partition), position in stored.items():
             _, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
             found[topic] += max(0, high - position)
         return found
@@ -143,12 +143,14 @@ class TopicsReader:
 
     def _take_event(self, message: Message, ends: dict[Place, int]) -> None:
         error, topic, partition, offset = message.error(), message.topic(), message.partition(), message.offset()
-        if error is None or topic is None or partition is None:
+        if error is None:
             return
         if error.code() == KafkaError._PARTITION_EOF:
-            if offset is not None and offset >= 0:
+            if topic is not None and partition is not None and offset is not None and offset >= 0:
                 ends[topic, partition] = max(offset, ends.get((topic, partition), 0))
-        elif (problem := problem_of(error, f"{topic}/{partition}")) is not None:
+            return
+        what = "the captured topics" if topic is None else f"{topic}/{partition}"
+        if (problem := problem_of(error, what)) is not None:
             if isinstance(problem, PositionLost):
                 raise PositionLost(f"{problem}; 'thresher capture adopt' goes on without what is gone")
             raise problem

@@ -29,6 +29,15 @@ class Flaw:
     kind: str
     reason: str
 
+    @classmethod
+    def of(cls, kind: str, error: BaseException, before: str = "") -> "Flaw":
+        """Return the flaw that somebody's exception tells of. Never raises, whatever its `__str__` does."""
+        try:
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        except Exception:  # noqa: BLE001 - somebody's __str__
+            text = type(error).__name__
+        return cls(kind=kind, reason=f"{before}{text}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlawedRecord:

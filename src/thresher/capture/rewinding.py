@@ -5,7 +5,8 @@
 2. The topics are read from the beginning, or from a time, up to the stored offsets; which record of each key is the
    newest is remembered, by a digest of the key.
 3. They are read once more, and the newest ones applied. A row whose guard says that it is right already, or later, is
-   not touched. A tombstone deletes its row. Records that are dead stay so, and do not count.
+   not touched. A tombstone deletes its row. Records that are dead stay so, and do not count. A newest record that
+   cannot be applied now is told of, and its row left as it is: set aside, it would let an older one take its place.
 
 A crash leaves some rows mended: each has its newest state. A topic with a handler is left out: its rows have no guard.
 """
@@ -21,12 +22,12 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from psycopg import Connection
 
-from thresher.capture.applying import apply_by_halves
+from thresher.capture.applying import apply_by_halves, require_some_success
 from thresher.capture.log_starts import facts_of
 from thresher.capture.positions import Part
 from thresher.capture.problem import CaptureRefused, RewindInterrupted, topic_changed
 from thresher.capture.reader import TopicsReader
-from thresher.capture.record import CapturedRecord, Flaw
+from thresher.capture.record import CapturedRecord, Flaw, FlawedRecord
 from thresher.capture.rows.guard import Guard
 from thresher.capture.rows.mapping import Mapper, TopicMapping
 from thresher.capture.settings import CaptureSettings
@@ -34,7 +35,7 @@ from thresher.capture.store.dead import DeadRecords
 from thresher.capture.store.entity_table import entity_table
 from thresher.capture.store.offsets import Stored, StoredOffsets
 from thresher.capture.store.schema import require_schema
-from thresher.capture.store.tables import visitor
+from thresher.capture.store.tables import HOLDING_SESSION, visitor
 from thresher.capture.targets import TableTarget, mapper_of
 from thresher.db.postgres.sessions import connect, explained
 from thresher.kafka.admin import Admin
@@ -42,19 +43,20 @@ from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.partition_watch import PositionLost
 from thresher.kafka.problem import BrokerLost, broker_problem
 
-# A session that holds the offsets for as long as it takes, and keeps none of its own statements from being planned.
-_SESSION = "-c idle_in_transaction_session_timeout=0 -c enable_seqscan=on -c enable_bitmapscan=on"
 _POLL_SECONDS, _SILENT_SECONDS = 0.2, 60.0
 _DIGEST_BYTES = 16
+_MOST_FAILURES_TOLD = 20
 
 
 @dataclass(slots=True)
 class Rewound:
-    """What was done: records that were read, keys that they had, and records that turned out to be dead."""
+    """What was done: records that were read, keys that they had, and newest records that could not be applied."""
 
     records: int = 0
     keys: int = 0
-    dead: int = 0
+    failed: int = 0
+    # Where the first of those are, and why.
+    failures: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
@@ -78,13 +80,14 @@ def rewind(
     """Apply of each key the newest record since a time, or since the beginning, while capture waits.
 
     With `again`, rows are also written whose guard says that they come from that very record: for a mapping that was
-    changed. Raises `CaptureRefused`, `PositionLost`, `RewindInterrupted`, `DatabaseLost` or `BrokerLost`.
+    changed. Raises `CaptureRefused`, `PositionLost`, `RecordsKeepFailing`, `RewindInterrupted`, `DatabaseLost` or
+    `BrokerLost`.
     """
     done = Rewound(left_out=[each.topic for each in settings.mappings if each.handler is not None])
     application = visitor(settings.name, "rewind")
     with (
-        closing(connect(settings.dsn, application, _SESSION)) as holding,
-        closing(connect(settings.dsn, application, _SESSION)) as writing,
+        closing(connect(settings.dsn, application, HOLDING_SESSION)) as holding,
+        closing(connect(settings.dsn, application, HOLDING_SESSION)) as writing,
         explained(),
         holding.transaction(),
     ):
@@ -115,8 +118,9 @@ class _Rewinding:
         self._mapper: Mapper = mapper_of(mapping, table)
         self._target = TableTarget(self._mapper, table)
         self._offsets = StoredOffsets(connection, settings.tables, settings.name)
-        self._dead = DeadRecords(connection, settings.tables, settings.name)
-        self._passed_over = self._dead.places(span.topic, span.topic_id)
+        dead = DeadRecords(connection, settings.tables, settings.name)
+        self._passed_over = dead.places(span.topic, span.topic_id)
+        self._failing = 0
 
     def run(self, done: Rewound, told: Callable[[Rewound], None]) -> None:
         newest: dict[bytes, Guard] = {}
@@ -130,7 +134,10 @@ class _Rewinding:
         newest.clear()
         for records in self._records():
             if due := [each for each in records if (each.partition, each.offset) in chosen]:
-                done.dead += self._apply(due)
+                flawed = self._apply(due)
+                done.failed += len(flawed)
+                left = _MOST_FAILURES_TOLD - len(done.failures)
+                done.failures += [_told(each) for each in flawed[:left]]
             told(done)
 
     def _remember(self, record: CapturedRecord, newest: dict[bytes, Guard]) -> None:
@@ -144,7 +151,7 @@ class _Rewinding:
         if before is None or change.guard.after(before):
             newest[key] = change.guard if before is None else change.guard.following(before)
 
-    def _apply(self, records: Sequence[CapturedRecord]) -> int:
+    def _apply(self, records: Sequence[CapturedRecord]) -> list[FlawedRecord]:
         with self._connection.transaction():
             if self._offsets.hold() != self._stored:
                 raise RewindInterrupted(
@@ -152,8 +159,8 @@ class _Rewinding:
                     "that held it was lost; what was applied is right, run it again for the rest"
                 )
             flawed = apply_by_halves(self._connection, self._target, records)
-            self._dead.add(flawed, self._span.topic_id)
-        return len(flawed)
+            self._failing = require_some_success(records, flawed, self._failing, self._settings.most_dead_in_a_row)
+        return flawed
 
     def _records(self) -> Iterator[list[CapturedRecord]]:
         """Give all committed records of the span, those of a partition in their order."""
@@ -175,6 +182,11 @@ class _Rewinding:
     def _within(self, part: Part) -> Sequence[CapturedRecord]:
         end = self._span.ends[part.partition]
         return part.records if part.end <= end else [each for each in part.records if each.offset < end]
+
+
+def _told(flawed: FlawedRecord) -> str:
+    record = flawed.record
+    return f"{record.topic}/{record.partition}/{record.offset}: {flawed.flaw.reason}"
 
 
 def _digest(key: Sequence[bytes]) -> bytes:

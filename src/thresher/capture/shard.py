@@ -32,6 +32,8 @@ _POLL_SECONDS = 0.05
 _PASS_SECONDS, _TELL_SECONDS = 1.0, 0.5
 # The queries of a handler are planned as usual, whatever suits an outbox.
 SESSION = "-c enable_seqscan=on -c enable_bitmapscan=on -c plan_cache_mode=auto"
+# A handler may compute between two statements; whoever takes over ends its session before.
+_WITH_HANDLER = f"{SESSION} -c idle_in_transaction_session_timeout=5min"
 
 
 class Source:
@@ -63,7 +65,8 @@ class Attempt:
 
     def __init__(self, shard: Shard, settings: CaptureSettings, term: str, crash: CrashPoints) -> None:
         self._shard, self._settings = shard, settings
-        connection = connect(settings.dsn, shard_sessions(settings.name, term, shard.index), SESSION)
+        session = SESSION if all(each.handler is None for each in settings.mappings) else _WITH_HANDLER
+        connection = connect(settings.dsn, shard_sessions(settings.name, term, shard.index), session)
         self._connection = shard.enter(closing(connection))
         self._admin = Admin.of(settings.kafka)
         self._offsets = StoredOffsets(self._connection, settings.tables, settings.name)
@@ -76,6 +79,8 @@ class Attempt:
         self._counts: dict[str, int] = {}
         # Offsets that passed no record, since when reading went on from them.
         self._passed: dict[Place, Part] = {}
+        # Up to where each partition is applied, as far as this attempt knows.
+        self._stored: dict[Place, int] = {}
         self._pass_due = self._tell_due = 0.0
         self._applying = shard.step("apply")
 
@@ -125,6 +130,7 @@ class Attempt:
                 require_schema(self._connection, self._settings.tables, self._settings.mappings)
             raise
         for place, verdict in done.verdicts.items():
+            self._stored[place] = verdict.end if isinstance(verdict, Due) else verdict.stored
             if not isinstance(verdict, Due) and verdict.stored != self._reader.positions[place]:
                 self._passed.pop(place, None)
                 self._reader.assign(place, verdict.stored)
@@ -139,6 +145,7 @@ class Attempt:
         self._counts[topic] = count
         with explained():
             starts = starts_of(self._admin, self._offsets, topic, self._topic_id(topic), added)
+        self._stored |= starts
         for place, offset in starts.items():
             self._reader.assign(place, offset)
 
@@ -166,7 +173,7 @@ class Attempt:
         if now < self._tell_due:
             return
         self._tell_due = now + _TELL_SECONDS
-        lag = self._reader.lag()
+        lag = self._reader.lag(self._stored)
         self._shard.gauge("lag", sum(lag.values()))
         for topic, offsets in lag.items():
             self._shard.gauge(f"lag{BETWEEN}{topic}", offsets)

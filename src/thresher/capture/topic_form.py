@@ -71,9 +71,11 @@ def _table_problems(where: str, topic: str, given: Mapping[str, Any]) -> Iterato
     if not isinstance(guard, Mapping) or not all(isinstance(each, str) and each for each in guard.values()):
         yield f"{where}.guard", f"the names of columns are needed, for {', '.join(GuardColumns._fields)}"
         return
-    for name in guard:
-        if name not in GuardColumns._fields:
-            yield f"{where}.guard.{name}", no_such_key(str(name), GuardColumns._fields)
+    unknown = [name for name in guard if name not in GuardColumns._fields]
+    for name in unknown:
+        yield f"{where}.guard.{name}", no_such_key(str(name), GuardColumns._fields)
+    if not unknown and len(set(GuardColumns(**guard))) < len(GuardColumns._fields):
+        yield f"{where}.guard", "three columns with different names are needed"
 
 
 def _column_problems(where: str, given: Mapping[str, Any]) -> Iterator[Problem]:
@@ -86,6 +88,9 @@ def _column_problems(where: str, given: Mapping[str, Any]) -> Iterator[Problem]:
         if why := _wrong_source(source):
             yield f"{where}.columns.{name}", why
             return
+    if not _is_key(given.get("key")):
+        yield f"{where}.key", "the name of a column is needed, or a list of different ones"
+        return
     key = _key(given, columns)
     if not key:
         yield f"{where}.key", "it is missing: which columns identify a row? Map one from $key, or name them"
@@ -106,6 +111,12 @@ def _wrong_source(source: object) -> str:
     except InvalidInput as error:
         return str(error)
     return ""
+
+
+def _is_key(given: object) -> bool:
+    if given is None or isinstance(given, str):
+        return True
+    return isinstance(given, list) and all(isinstance(each, str) for each in given) and len(set(given)) == len(given)
 
 
 def _is_guard(given: object) -> bool:

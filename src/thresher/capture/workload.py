@@ -5,7 +5,7 @@ stored offsets, whoever applies it.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -17,8 +17,8 @@ from thresher.capture.report.metrics import HANDLING, WORDING
 from thresher.capture.report.report import CaptureReport
 from thresher.capture.settings import POLICY, CaptureSettings
 from thresher.capture.store.offsets import StoredOffsets
-from thresher.capture.store.schema import require_schema
-from thresher.capture.store.tables import sessions, shard_sessions, visitor
+from thresher.capture.store.schema import require_no_guards, require_schema
+from thresher.capture.store.tables import HOLDING_SESSION, sessions, shard_sessions, visitor
 from thresher.capture.targets import require_functions
 from thresher.core.errors import Superseded
 from thresher.db import statement
@@ -82,12 +82,21 @@ class CaptureWorkload:
             facts = facts_of(admin, settings.topics)
             if not wanted():
                 return None
+            offsets = StoredOffsets(connection, settings.tables, settings.name)
+            self._require_no_guards(term, {topic for topic, _ in offsets.read()})
             with connection.transaction():
-                begin_topics(admin, StoredOffsets(connection, settings.tables, settings.name), facts)
+                begin_topics(admin, offsets, facts)
             taken = statement("capture_term_take", settings.tables.captures)
             OwnCursor(connection).execute(taken, [settings.name, term])
             end_sessions(connection, starting=sessions(settings.name), but=sessions(settings.name, term))
         return CaptureTerm(term, settings, self._policy, self._hook)
+
+    def _require_no_guards(self, term: str, known: Collection[str]) -> None:
+        settings = self.settings
+        if new := [each for each in settings.mappings if each.topic not in known]:
+            # By a session that may take its time: the tables may be large.
+            with closing(connect(settings.dsn, f"{sessions(settings.name, term)}/g", HOLDING_SESSION)) as connection:
+                require_no_guards(connection, settings.name, new)
 
     def report(self, observed: Observed) -> CaptureReport:
         """Return what a capture's pages add."""

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,7 +92,8 @@ def rewind(
 ) -> None:
     """Apply of each key the newest record again, while the capture waits. No reader sees an older state.
 
-    Rows that are right already are not touched. The capture may run: it goes on when this ends.
+    Rows that are right already are not touched. The capture may run: it goes on when this ends. Exit code 1 if any
+    record could not be applied.
     """
     from thresher.capture.rewinding import Rewound  # noqa: PLC0415
     from thresher.capture.rewinding import rewind as apply_again  # noqa: PLC0415
@@ -112,8 +113,12 @@ def rewind(
     if as_json:
         emit_json(asdict(done))
     else:
-        dead = f"; {done.dead:,} could not be applied" if done.dead else ""
-        out.print(f"{done.records:,} records were read, the newest of {done.keys:,} keys applied{dead}", markup=False)
+        out.print(f"{done.records:,} records were read, the newest of {done.keys:,} keys applied", markup=False)
+        for failure in done.failures:
+            complain(failure)
+    if done.failed:
+        complain(f"{done.failed:,} could not be applied: their rows were left as they are")
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -275,7 +280,9 @@ def _milliseconds(to: str) -> int | None:
         raise InvalidInput(f"--to: {shorten(to)} is neither 'earliest' nor a time, as 2026-11-18T02:00:00Z") from None
     if found.tzinfo is None:
         raise InvalidInput(f"--to: {to} has no time zone: write {to}Z for UTC")
-    return int(found.astimezone(UTC).timestamp() * 1000)
+    since_ms = (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    # Kafka takes -1 for the end of the topic.
+    return max(0, since_ms)
 
 
 def _dead(settings: "CaptureSettings", **wanted: Any) -> "list[DeadRecord]":

@@ -33,7 +33,7 @@ _DEAD_KINDS = _counter("dead_records_by_kind", "Records that could not be applie
 _STARTED_OVER = _counter(
     "started_over", "Times that reading started over at the stored offset: another one captures too.", "shard"
 )
-_LAG = _gauge("capture_lag", "Offsets of the topic that were not read yet.", "topic")
+_LAG = _gauge("capture_lag", "Offsets of the topic that were not applied yet.", "topic")
 
 OWN_FAMILIES: tuple[Family, ...] = (_CAPTURED, _DEAD, _DEAD_KINDS, _STARTED_OVER, _LAG)
 

@@ -23,7 +23,13 @@ def column_text(value: Any) -> bytes | None:
         return _encoded(value)
     if (text := _TEXTS.get(kind)) is not None:
         return text(value)
-    return _encoded(json_text(value))
+    # A text of a kind of its own, as an enumeration has it, is no JSON.
+    return _encoded(value if isinstance(value, str) else json_text(value))
+
+
+def json_column_text(value: Any) -> bytes | None:
+    """Return the text for a column that is JSON: a string is a JSON string. None is NULL, as in every column."""
+    return None if value is None else _encoded(json_text(value))
 
 
 def array_text(value: Any) -> bytes | None:

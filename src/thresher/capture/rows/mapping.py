@@ -1,6 +1,7 @@
 """From records to changes of rows: topic to table, key and fields to columns, tombstone to delete. Pure.
 
-1. A record becomes one `Change`, or has a `Flaw`: its key or its value is not what the mapping expects.
+1. A record becomes one `Change`, or has a `Flaw`: its key or its value is not what the mapping expects. Nothing about a
+   record raises: it would end the others too, again and again.
 2. Values are texts: the database casts each by the type of its column, and judges it.
 3. A decoder, where there is one, gives the fields instead of JSON; None from it means a tombstone.
 """
@@ -10,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thresher.capture.record import MALFORMED, NO_KEY, CapturedRecord, Flaw
-from thresher.capture.rows.column_text import array_text, column_text
+from thresher.capture.rows.column_text import array_text, column_text, json_column_text
 from thresher.capture.rows.guard import Change, Guard, GuardColumns
-from thresher.capture.rows.sources import Malformed, decoded, needs_fields, source_of
+from thresher.capture.rows.sources import Malformed, decoded, is_of_json, needs_fields, source_of
 from thresher.db import TableName
 
 Decoder = Callable[[CapturedRecord], Mapping[str, Any] | None]
@@ -37,13 +38,21 @@ class TopicMapping:
 
 
 class Mapper:
-    """Maps the records of one topic. `arrays` are the columns that are arrays in the database."""
+    """Maps the records of one topic. `arrays` and `json` are the columns that are so in the database."""
 
-    def __init__(self, mapping: TopicMapping, *, arrays: Collection[str] = (), decoder: Decoder | None = None) -> None:
+    def __init__(
+        self,
+        mapping: TopicMapping,
+        *,
+        arrays: Collection[str] = (),
+        json: Collection[str] = (),
+        decoder: Decoder | None = None,
+    ) -> None:
         self._decoder = decoder
         self._reads_fields = decoder is not None or any(map(needs_fields, mapping.columns.values()))
         self._columns = [
-            (source_of(text), array_text if name in arrays else column_text) for name, text in mapping.columns.items()
+            (source_of(source), _text_of(name in arrays, name in json and is_of_json(source)))
+            for name, source in mapping.columns.items()
         ]
         self._names = tuple(mapping.columns)
         places = {name: place for place, name in enumerate(mapping.columns)}
@@ -59,6 +68,10 @@ class Mapper:
             values = tuple([text(source(record, fields)) for source, text in self._columns])
         except Malformed as error:
             return Flaw(kind=MALFORMED, reason=str(error))
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - depths, digits and values of a decoder: one record's own
+            return Flaw.of(MALFORMED, error, "it cannot be mapped: ")
         key = tuple([values[place] for place in self._key_places])
         if None in key:
             return Flaw(kind=NO_KEY, reason=f"it has nothing for {self._missing(key)}, by which its row is found")
@@ -75,7 +88,7 @@ class Mapper:
         try:
             found = self._decoder(record)
         except Exception as error:
-            raise Malformed(f"the decoder failed: {type(error).__name__}: {error}") from error
+            raise Malformed(Flaw.of(MALFORMED, error, "the decoder failed: ").reason) from error
         if found is not None and not isinstance(found, Mapping):
             raise Malformed(f"the decoder returned {type(found).__name__}, and not the fields of the value")
         return found
@@ -92,3 +105,9 @@ class Mapper:
     def _missing(self, key: Collection[bytes | None]) -> str:
         names = (self._names[place] for place in self._key_places)
         return ", ".join(name for name, value in zip(names, key, strict=True) if value is None)
+
+
+def _text_of(array: bool, json: bool) -> Callable[[Any], bytes | None]:
+    if array:
+        return array_text
+    return json_column_text if json else column_text

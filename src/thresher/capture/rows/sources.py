@@ -64,11 +64,16 @@ def is_of_key(text: str) -> bool:
     return text.startswith("$key")
 
 
+def is_of_json(text: str) -> bool:
+    """Whether a source gives values of JSON, or of a decoder: a string there is a value, and no text of JSON."""
+    return needs_fields(text) or text.startswith(_KEY_FIELD)
+
+
 def decoded(content: bytes, what: str) -> Mapping[str, Any]:
     """Return the fields of a JSON object in UTF-8. Numbers keep their digits. Raises `Malformed`."""
     try:
-        found = _decode(content.decode())
-    except (ValueError, RecursionError) as error:
+        found = _decode(content.decode().removeprefix("\ufeff"))
+    except (ValueError, ArithmeticError, RecursionError) as error:
         raise Malformed(f"the {what} is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise Malformed(f"the {what} is no JSON object, but {shorten(found)}")

@@ -1,4 +1,4 @@
-"""The stored offsets of a capture: its only position. Each call is one statement in the caller's transaction."""
+"""The stored offsets of a capture: its only position. Each call but `add` is one statement of the caller's."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -39,6 +39,16 @@ class StoredOffsets:
         """Store where a partition begins, unless that is stored already."""
         values = [self._capture, *place, *stored]
         OwnCursor(self._connection).execute(statement("capture_offsets_begin", self._table), values)
+
+    def add(self, begins: Mapping[Place, StoredOffset]) -> None:
+        """Store where partitions begin that were added, in a transaction of its own, and unless that is stored already.
+
+        It waits for whoever holds the others: a rewind, beside which nothing must be applied.
+        """
+        with self._connection.transaction():
+            self.take()
+            for place, stored in begins.items():
+                self.begin(place, stored)
 
     def lock(self, places: Iterable[Place]) -> Stored:
         """Lock the offsets of partitions until the end of the transaction, and return them; a missing one is absent."""

@@ -9,6 +9,8 @@ from thresher.capture.problem import CaptureRefused
 from thresher.capture.rows.mapping import TopicMapping
 from thresher.capture.store.entity_table import RIGHTS, guard_ddl, lacking_rights, table_problems
 from thresher.capture.store.tables import CaptureTables
+from thresher.db import statement
+from thresher.db.names import quoted_name
 from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.sessions import explained
@@ -38,6 +40,7 @@ def schema_problems(
     with explained():
         return (
             *_own_problems(connection, tables),
+            *_shared_tables(connection, mappings),
             *(
                 f"{mapping.table}: {problem}"
                 for mapping in mappings
@@ -51,6 +54,35 @@ def require_schema(connection: Connection[Any], tables: CaptureTables, mappings:
     """Raise `CaptureRefused` where anything is missing."""
     if problems := schema_problems(connection, tables, mappings):
         raise CaptureRefused("the database is not ready for this capture:\n" + "\n".join(problems))
+
+
+def require_no_guards(connection: Connection[Any], capture: str, mappings: Sequence[TopicMapping]) -> None:
+    """Raise `CaptureRefused` where topics that were never captured would meet rows with guards of another log.
+
+    Such a guard refuses records in silence, as long as its offset is higher.
+    """
+    for mapping in mappings:
+        if mapping.table is None:
+            continue
+        asked = statement("capture_guard_any", mapping.table, offset=quoted_name(mapping.guard.offset))
+        if OwnCursor(connection).execute(asked).fetchone() is not None:
+            raise CaptureRefused(
+                f"{mapping.topic} was never captured as {capture}, and {mapping.table} has rows that another topic or "
+                "another capture wrote: their guards would refuse its records; 'thresher capture adopt' forgets these "
+                "guards and begins at the topic's first record: rows show older states until it has caught up"
+            )
+
+
+def _shared_tables(connection: Connection[Any], mappings: Sequence[TopicMapping]) -> Iterator[str]:
+    topics: dict[int, list[str]] = {}
+    for mapping in mappings:
+        if mapping.table is not None:
+            asked = OwnCursor(connection).execute("SELECT pg_catalog.to_regclass(%s)::oid", [mapping.table.quoted()])
+            if (row := asked.fetchone()) is not None and row[0] is not None:
+                topics.setdefault(row[0], []).append(mapping.topic)
+    for some in topics.values():
+        if len(some) > 1:
+            yield f"{', '.join(some)}: one table, and a row's guard holds the offset of one topic: give each its own"
 
 
 def _own_problems(connection: Connection[Any], tables: CaptureTables) -> Iterator[str]:

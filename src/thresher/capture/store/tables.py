@@ -6,6 +6,9 @@ from typing import LiteralString
 
 from thresher.db import TableName, statement
 
+# A session beside a capture that holds offsets for as long as it reads topics; its statements are planned as usual.
+HOLDING_SESSION = "-c idle_in_transaction_session_timeout=0 -c enable_seqscan=on -c enable_bitmapscan=on"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureTables:
