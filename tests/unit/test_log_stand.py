@@ -7,7 +7,7 @@ import pytest
 from thresher.db import TableName
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import LogSource, TableSource
-from thresher.tail.log_stand import LogStand, adopted, missing, what_to_do
+from thresher.tail.log_stand import LogStand, Missing, adopted, judged, missing, what_to_do
 from thresher.tail.position import Position
 from thresher.tail.progress import TailOrigin
 
@@ -47,7 +47,28 @@ def test_a_log_without_what_was_published_is_another_one(stand: LogStand) -> Non
 
 
 def test_a_timeline_that_begins_behind_what_was_published_goes_on() -> None:
-    assert missing(ORIGIN, COVERED, replace(STAND, timeline=4, left=((2, 501), (3, 700)))) is None
+    assert missing(ORIGIN, COVERED, replace(STAND, timeline=4, left=((2, 501), (3, 700)), confirmed=500)) is None
+
+
+def test_a_slot_made_on_the_new_timeline_is_noticed() -> None:
+    # What was noted behind the point where the timeline was left means nothing on the new one.
+    noted = replace(COVERED, noted=900)
+    stand = replace(STAND, timeline=3, left=((2, 600),), end=1000)
+    found = missing(ORIGIN, noted, replace(stand, confirmed=800))
+    assert found is not None
+    assert "made anew" in found.why
+    assert missing(ORIGIN, noted, replace(stand, confirmed=600)) is None
+    assert judged(ORIGIN, noted, replace(stand, confirmed=550), accepted=False) == replace(COVERED, noted=600)
+    assert judged(ORIGIN, noted, replace(stand, confirmed=800), accepted=True) == replace(COVERED, noted=800)
+
+
+def test_only_an_accepted_slot_may_miss_something() -> None:
+    stand = replace(STAND, confirmed=601)
+    assert isinstance(judged(ORIGIN, COVERED, stand, accepted=False), Missing)
+    assert judged(ORIGIN, COVERED, stand, accepted=True) == replace(COVERED, noted=601)
+    other = replace(stand, system_id="8")
+    assert isinstance(judged(ORIGIN, COVERED, other, accepted=False), Missing)
+    assert judged(ORIGIN, COVERED, other, accepted=True) == Coverage(noted=601)
 
 
 def test_what_may_be_missing_is_named_with_what_is_left() -> None:

@@ -25,8 +25,8 @@ class Clock:
 
 
 def book(buffer: LogBuffer, clock: type[Clock] = Clock) -> TailBook:
-    made = TailBook(buffer=buffer, outbox_id="o", term="t", monotonic=lambda: clock.now)
-    made.opened(Control(outbox_id="o", term="t", system_id="7/5", incarnation="3/17.5/5/0"))
+    made = TailBook(buffer=buffer, outbox_id="o", term="t", timeline=lambda: 3, monotonic=lambda: clock.now)
+    made.opened(Control(outbox_id="o", term="t", system_id="7/5", incarnation="2/17.5/5/0"))
     return made
 
 
@@ -65,8 +65,8 @@ def test_neither_a_relay_nor_a_tail_takes_the_others_record() -> None:
 def test_whatever_waits_fits_into_a_record(most_bytes: int) -> None:
     waiting, rows = bounded(Bounds(), most_bytes).waiting, batch_rows(15_000, most_bytes)
     buffer = filled(waiting + rows + 500)
-    made = TailBook(buffer=buffer, outbox_id="o", term="t", most_bytes=most_bytes)
-    made.opened(Control(outbox_id="o", term="t", system_id="7/5", incarnation="3/17.5/5/0"))
+    made = TailBook(buffer=buffer, outbox_id="o", term="t", timeline=lambda: 3, most_bytes=most_bytes)
+    made.opened(Control(outbox_id="o", term="t", system_id="7/5", incarnation="2/17.5/5/0"))
     poisoned = RowList([row(waiting + rows + n, BAD) for n in range(1, 501)])
     fit = made.fitting(poisoned)
     assert 1 <= fit <= 500
