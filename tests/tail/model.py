@@ -177,8 +177,8 @@ class TailWorld:
         left = lowest + int(share * max(0, self.end + 10 - lowest) / 10) * 10
         self.log = [each for each in self.log if each.position.commit < left]
         self.ends = [end for end in self.ends if end <= left]
-        behind = [end for end in (self.made, *self.ends, self.confirmed) if self.made <= end <= min(self.confirmed, left)]
-        self.confirmed = self.random.choice(behind)
+        known = [end for end in (self.made, *self.ends, self.confirmed) if self.made <= end <= self.confirmed]
+        self.confirmed = self.random.choice([end for end in known if end <= left])
         self.left.append((self.timeline, left))
         self.timeline, self.end = self.timeline + 1, left - 10
 
@@ -376,7 +376,8 @@ class TailWorld:
     def _about_ownership(self, attempt: Running, effect: Effect) -> Any:
         match effect:
             case ReadControl():
-                return Control(outbox_id=OUTBOX_ID, term=self.terms[-1], system_id=f"{self.system}/5", incarnation="1/0")
+                system = f"{self.system}/5"
+                return Control(outbox_id=OUTBOX_ID, term=self.terms[-1], system_id=system, incarnation="1/0")
             case Init():
                 self.epoch += 1
                 attempt.epoch, attempt.produced, attempt.staged = self.epoch, [], None

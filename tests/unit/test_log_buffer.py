@@ -163,11 +163,9 @@ def test_a_dead_change_stays_owed_until_it_is_set_aside() -> None:
     assert len(buffer.add(chunk(position(20), ended=21))) == 1
     # The producer failed meanwhile, and recovery has found the same record.
     assert buffer.cover(covered) == []
-    assert buffer.owes
-    assert (buffer.after([]).noted, buffer.after([]).dead) == (10, {position(20): BAD})
+    assert (buffer.owes, buffer.after([]).noted, buffer.after([]).dead) == (True, 10, {position(20): BAD})
     buffer.paid()
-    assert not buffer.owes
-    assert (buffer.after([]).noted, buffer.after([]).dead) == (21, {})
+    assert (buffer.owes, buffer.after([]).noted, buffer.after([]).dead) == (False, 21, {})
 
 
 @pytest.mark.parametrize(

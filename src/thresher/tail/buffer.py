@@ -242,10 +242,10 @@ class LogBuffer:
         oldest = min((*self._last, *self._unseen, *self._owed), default=None)
         if oldest is not None and (self._seen > oldest or self._ends.last > oldest.commit):
             raise LogLost(
-                f"this is another log than the one that was published from: it goes on behind {lsn_text(oldest.commit)} "
-                "without the change that progress names there, as after a snapshot of the database's files was put "
-                "back. What was committed since then may be missing in Kafka: drop the slot, 'thresher tail slot "
-                "create', 'thresher adopt' the tail, and insert the rows that are missing anew"
+                "this is another log than the one that was published from: it goes on behind "
+                f"{lsn_text(oldest.commit)} without the change that progress names there, as after a snapshot of the "
+                "database's files was put back. What was committed since then may be missing in Kafka: drop the slot, "
+                "'thresher tail slot create', 'thresher adopt' the tail, and insert the rows that are missing anew"
             )
 
     @property

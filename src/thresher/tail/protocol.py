@@ -52,14 +52,19 @@ class TailCarrier(Carrier):
         return (yield from super().carry(batch))
 
 
+def _begin(carrier: TailCarrier, progress: NotingBook) -> Steps:
+    """Recover, and record in our own name what counts of the last record."""
+    yield from carrier.recover()
+    while progress.inherits():
+        # If it was not certain, recovery has looked again.
+        if (yield from carrier.note()):
+            return
+
+
 def protocol(me: ShardIdentity, rules: Rules, progress: NotingBook) -> Steps:
     """Yield what has to be done, for as long as there are batches to take."""
     carrier = TailCarrier(me, rules, progress)
-    yield from carrier.recover()
-    while progress.inherits():
-        # Also if that was not certain: recovery has found it, or has not.
-        if (yield from carrier.note()):
-            break
+    yield from _begin(carrier, progress)
     yield Recovered()
     while True:
         if progress.wants_note():
