@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.processes import eventually
 from tests.tail.tailing import TailPlace
 from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.devstack.stack import Stack
@@ -192,6 +193,46 @@ def test_a_slot_that_was_dropped_or_made_anew_ends_the_tail(place: Places, via: 
     with at.tailing() as tailing:
         tailing.until(lambda: tailing.up)
         at.read(2)
+
+
+def test_a_slot_made_anew_is_noticed_in_the_first_term(place: Places) -> None:
+    at = place()
+    with at.tailing() as tailing:
+        at.stash(Message(topic=at.topic, key="k", value="1"))
+        at.read(1)
+        # At once, so that the next attempt finds a slot again.
+        with psycopg.connect(at.dsn, autocommit=True) as connection, at.slots() as slots:
+            slots.free(at.slot)
+            eventually(lambda: dropped(connection, at.slot), 20)
+            at.outbox.stash(connection, Message(topic=at.topic, key="k", value="2"))
+            connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [at.slot])
+        error = tailing.ended()
+    assert isinstance(error, LogLost), error
+    assert "made anew" in str(error)
+
+
+def dropped(connection: psycopg.Connection[Any], slot: str) -> bool:
+    try:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+    except psycopg.errors.ObjectInUse:
+        return False
+    return True
+
+
+def test_what_an_operator_adopted_survives_a_leader_that_died_early(place: Places) -> None:
+    at = place()
+    with at.tailing():
+        at.stash(Message(topic=at.topic, key="k", value="1"))
+        at.read(1)
+    at.drop_slot()
+    at.create_slot()
+    at.sql("UPDATE thresher_relay SET progress_topic_id = NULL")
+    assert take_tail_over(at.settings()) is not None
+    with at.tailing() as tailing:
+        tailing.until(lambda: tailing.up)
+        at.stash(Message(topic=at.topic, key="k", value="2"))
+        assert values(at.read(2)) == [b"1", b"2"]
+    assert at.sql("SELECT count(progress_topic_id) FROM thresher_relay") == [(1,)]
 
 
 def test_a_missing_publication_is_named_with_its_remedy(place: Places) -> None:

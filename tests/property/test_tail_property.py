@@ -85,6 +85,18 @@ class Tailed(RuleBasedStateMachine):
             self.world.attempts.pop()
         self.world.launch()
 
+    @rule(share=st.floats(0, 1))
+    def fail_over(self, share: float) -> None:
+        self.world.fail_over(share)
+
+    @rule()
+    def make_slot_anew(self) -> None:
+        self.world.make_slot_anew()
+
+    @rule()
+    def move_to_another_system(self) -> None:
+        self.world.move_to_another_system()
+
     @rule(topic=st.sampled_from("ab"))
     def topic_goes(self, topic: str) -> None:
         self.world.missing_topics.add(topic)

@@ -8,6 +8,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -53,8 +54,9 @@ from thresher.kafka.topic_status import Available, Surveyed, TopicStatus, Unavai
 from thresher.tail.buffer import Bounds, DeadChange, LogBuffer
 from thresher.tail.chunk import Chunk
 from thresher.tail.coverage import Coverage
-from thresher.tail.log_stand import LogStand, missing
+from thresher.tail.log_stand import LogStand, Missing, judged
 from thresher.tail.position import Position
+from thresher.tail.problem import LogLost
 from thresher.tail.progress import TailBook, TailProgress, decode, encode
 from thresher.tail.protocol import protocol
 
@@ -86,6 +88,7 @@ class Running:
 
     term: str
     buffer: LogBuffer
+    book: TailBook
     steps: Iterator[Effect]
     due: Effect
     epoch: int = -1
@@ -99,6 +102,10 @@ class Running:
     in_flight: dict[int, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     generation: int = 0
+    # Whether its term found the slot adopted; how the log stood when it began; dead changes that are not durable yet.
+    adopted: bool = False
+    stand: LogStand | None = None
+    owed: list[DeadChange] = field(default_factory=list)
 
 
 class TailWorld:
@@ -108,11 +115,19 @@ class TailWorld:
         self.random = random.Random(seed)
         self.waiting = waiting
         self.rules = Rules(grace_seconds=1e9)
-        self.lsn = itertools.count(100, 10)
+        # The server: its system and timeline, its log's end, and where earlier timelines ended.
+        self.system, self.timeline, self.end = 1, 1, 90
+        self.left: list[tuple[int, int]] = []
         self.numbers = itertools.count(1)
         self.log: list[Written] = []
         self.ends: list[int] = []
-        self.confirmed = 100
+        # Where the slot was made, and how far it is confirmed.
+        self.made = self.confirmed = 100
+        # The control row knows no progress topic: whoever takes over next accepts the slot as it is.
+        self.accepted = True
+        # Others have moved the slot: that may be noticed, and has to be if changes are missing.
+        self.moved = self.gap = False
+        self.given_up: set[int] = set()
         self.missing_topics: set[str] = set()
         self.terms: list[str] = []
         self.epoch = 0
@@ -125,13 +140,18 @@ class TailWorld:
 
     # What happens
 
+    def lsn(self) -> int:
+        """Return the next position of the log."""
+        self.end += 10
+        return self.end
+
     def commit(self, rows: list[tuple[str, bytes | None, int]]) -> None:
         """A transaction is committed. Some of its changes share a position."""
         changes, change = [], 0
         for place, row in enumerate(rows):
-            change = change if place and self.random.random() < 0.3 else next(self.lsn)
+            change = change if place and self.random.random() < 0.3 else self.lsn()
             changes.append((change, row))
-        commit, end = next(self.lsn), next(self.lsn)
+        commit, end = self.lsn(), self.lsn()
         seen: Counter[int] = Counter()
         for change, (topic, key, nature) in changes:
             position = Position(commit, change, seen[change])
@@ -142,58 +162,121 @@ class TailWorld:
     def take_over(self) -> None:
         """Another process leads; its predecessor may go on for a while."""
         self.terms.append(f"term-{len(self.terms)}")
+        self.adopted = self.accepted
+        if self.accepted:
+            self.moved = self.gap = False
         self.launch()
+
+    def fail_over(self, share: float) -> None:
+        """A standby goes on that had not got all of the log, but what was published; its slot may be behind."""
+        self.attempts.clear()
+        if self.moved:
+            return
+        covered = decode(self.progress[-1]).coverage if self.progress else Coverage()
+        lowest = max([covered.position.commit + 10, *(end for _, end in self.left), self.made])
+        left = lowest + int(share * max(0, self.end + 10 - lowest) / 10) * 10
+        self.log = [each for each in self.log if each.position.commit < left]
+        self.ends = [end for end in self.ends if end <= left]
+        known = [end for end in (self.made, *self.ends, self.confirmed) if self.made <= end <= self.confirmed]
+        self.confirmed = self.random.choice([end for end in known if end <= left])
+        self.left.append((self.timeline, left))
+        self.timeline, self.end = self.timeline + 1, left - 10
+
+    def make_slot_anew(self) -> None:
+        """Somebody drops the slot while nobody reads it, and makes another."""
+        self.attempts.clear()
+        self.made = self.confirmed = self.lsn()
+        done = {each.number for each in self.sent} | set(self.dead)
+        lost = {each.number for each in self.log if each.position.commit < self.confirmed} - done - self.given_up
+        self.given_up |= lost
+        self.moved = True
+        self.gap |= bool(lost) and not self.accepted
+
+    def adopt(self) -> None:
+        """An operator accepts the slot as it is."""
+        self.attempts.clear()
+        self.accepted = True
+        self.take_over()
+
+    def move_to_another_system(self) -> None:
+        """The outbox goes on in another database, whose log is shorter; an operator adopts that."""
+        self.system, self.timeline, self.end, self.left = self.system + 1, 1, 90, []
+        self.log, self.ends, self.sent = [], [], []
+        self.made = self.confirmed = 100
+        self.dead.clear()
+        self.given_up.clear()
+        self.adopt()
 
     def launch(self) -> None:
         """Begin an attempt under the newest term."""
         term = self.terms[-1]
         buffer = LogBuffer(Bounds(rows=20, bytes=1 << 30, waiting=self.waiting))
         buffer.cover(Coverage(noted=self.confirmed))
-        book = TailBook(buffer=buffer, outbox_id=OUTBOX_ID, term=term, monotonic=lambda: float(self.now))
+        timeline = self.timeline
+        book = TailBook(
+            buffer=buffer, outbox_id=OUTBOX_ID, term=term, timeline=lambda: timeline, monotonic=lambda: float(self.now)
+        )
         me = ShardIdentity(outbox_id=OUTBOX_ID, term=term, shard=0)
         steps = protocol(me, self.rules, book)
-        self.attempts.append(Running(term, buffer, steps, next(steps)))
+        self.attempts.append(Running(term, buffer, book, steps, next(steps), adopted=self.adopted))
 
     def step(self, attempt: Running) -> None:
         """Do what an attempt asks for next; an error ends it."""
         if attempt not in self.attempts:
             return
         try:
-            answer = self._do(attempt, attempt.due)
-            attempt.due = attempt.steps.send(answer)  # type: ignore[attr-defined]
+            with self._noticing():
+                answer = self._do(attempt, attempt.due)
+                attempt.due = attempt.steps.send(answer)  # type: ignore[attr-defined]
         except (Fenced, Superseded, BrokerLost, StopIteration):
             self.attempts.remove(attempt)
 
     def read(self, attempt: Running, rows: int, *, idle: bool) -> None:
         """Its stream hands over some changes, as far as there is room."""
-        if attempt.place is None:
+        if attempt.place is None or attempt not in self.attempts:
             return
+        if attempt.owed:
+            self._set_aside(attempt.owed)
+            attempt.owed = []
+            attempt.buffer.paid()
         part = self.log[attempt.place : attempt.place + min(rows, attempt.buffer.room[0])]
         attempt.place += len(part)
         behind = self.log[attempt.place] if attempt.place < len(self.log) else None
         ended = max((each.end for each in self.log[: attempt.place]), default=0)
         if behind is not None and behind.end == ended:
             ended = max((end for end in self.ends if end < ended), default=0)
-        owed = attempt.buffer.add(
+        attempt.owed = attempt.buffer.add(
             Chunk(
                 positions=[each.position for each in part],
                 rows=[row_of(each) for each in part],
                 commit_times=[each.position.commit for each in part],
                 ended=ended,
-                idle_at=next(self.lsn) if idle and behind is None else None,
+                idle_at=self.lsn() if idle and behind is None else None,
             )
         )
-        self._set_aside(owed)
-        attempt.buffer.paid()
-        assert not attempt.buffer.lost, "a dead change was lost"
+        if not attempt.owed:
+            attempt.buffer.paid()
 
     def settle(self, attempt: Running) -> None:
-        """Its settler does the next thing: a whole record's dead rows, or their half and then it dies."""
+        """Its settler does the next thing."""
+        with self._noticing():
+            self._settle(attempt)
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """What is missing is noticed, and an operator accepts it."""
+        try:
+            yield
+        except LogLost:
+            assert self.moved, "nothing is missing"
+            self.adopt()
+
+    def _settle(self, attempt: Running) -> None:
         if not attempt.settling:
             return
         progress, recovering = attempt.settling.pop(0)
         if recovering:
-            self._set_aside(attempt.buffer.cover(progress.coverage))
+            self._set_aside(attempt.buffer.cover(self._covered(attempt, progress)))
             return
         self._set_aside(list(progress.dead.values()))
         for id_ in progress.ids:
@@ -202,6 +285,25 @@ class TailWorld:
         if attempt.place is not None and attempt is self.attempts[-1]:
             assert progress.coverage.noted <= decode(self.progress[-1]).coverage.noted, "confirmed before it was noted"
             self.confirmed = max(self.confirmed, progress.coverage.noted)
+
+    def _covered(self, attempt: Running, progress: TailProgress) -> Coverage:
+        if attempt.book.wrote(progress):
+            return progress.coverage
+        accepted = attempt.adopted and progress.origin.term != attempt.term
+        found = judged(progress.origin, progress.coverage, self._stood(attempt), accepted=accepted)
+        if isinstance(found, Missing):
+            raise LogLost(found.why)
+        return found
+
+    def _stood(self, attempt: Running) -> LogStand:
+        attempt.stand = attempt.stand or LogStand(
+            system_id=str(self.system),
+            timeline=self.timeline,
+            end=self.end + 10,
+            left=tuple(self.left),
+            confirmed=self.confirmed,
+        )
+        return attempt.stand
 
     # Judging
 
@@ -215,8 +317,14 @@ class TailWorld:
             if each.key is not None:
                 assert last.get((each.topic, each.key), Position(0, 0, 0)) < each.position, "reordered"
                 last[each.topic, each.key] = each.position
-        covered = decode(self.progress[-1]).coverage if self.progress else Coverage()
+        covered = Coverage()
+        if self.progress:
+            last_record = decode(self.progress[-1])
+            if last_record.origin.system_id == f"{self.system}/5":
+                covered = last_record.coverage
         for each in self.log:
+            if each.number in self.given_up:
+                continue
             done = each.number in self.dead or each.number in numbers
             if not done:
                 # Nobody could read it again.
@@ -226,13 +334,18 @@ class TailWorld:
     @property
     def drained(self) -> bool:
         """Whether all that was committed has come to its end, and the slot keeps nothing back."""
-        return self.confirmed >= max(self.ends, default=0) and len(self.sent) + len(self.dead) >= len(self.log)
+        return self.confirmed >= max(self.ends, default=0) and all(
+            each.number in self.dead or each.number in self.given_up or each in self.sent for each in self.log
+        )
 
     def judge_end(self) -> None:
         """See that all was sent, or set aside if it cannot be."""
         self.judge()
         numbers = {each.number for each in self.sent}
+        assert not self.gap, "what is missing was overlooked"
         for each in self.log:
+            if each.number in self.given_up:
+                continue
             assert each.number in numbers or each.number in self.dead, f"not published: {each}"
             assert each.number in numbers or each.nature != GOOD, f"set aside: {each}"
         assert self.confirmed >= max(self.ends, default=0), "the slot keeps log back"
@@ -247,13 +360,10 @@ class TailWorld:
                 progress: Any = effect.progress
                 if not effect.recovering:
                     attempt.buffer.decide(progress.ids, progress.coverage)
-                elif attempt.place is None:
-                    stand = LogStand(system_id="1", timeline=1, end=1 << 60, confirmed=self.confirmed)
-                    assert missing(progress.origin, progress.coverage, stand) is None
                 attempt.settling.append((progress, effect.recovering))
             case AwaitSettled():
                 while attempt.settling:
-                    self.settle(attempt)
+                    self._settle(attempt)
                 return True
             case Recovered():
                 self._open(attempt)
@@ -266,7 +376,8 @@ class TailWorld:
     def _about_ownership(self, attempt: Running, effect: Effect) -> Any:
         match effect:
             case ReadControl():
-                return Control(outbox_id=OUTBOX_ID, term=self.terms[-1], system_id="1/5", incarnation="1/0")
+                system = f"{self.system}/5"
+                return Control(outbox_id=OUTBOX_ID, term=self.terms[-1], system_id=system, incarnation="1/0")
             case Init():
                 self.epoch += 1
                 attempt.epoch, attempt.produced, attempt.staged = self.epoch, [], None
@@ -280,6 +391,10 @@ class TailWorld:
         return attempt.last
 
     def _open(self, attempt: Running) -> None:
+        assert not self.gap, "what is missing was overlooked"
+        assert self.confirmed <= attempt.buffer.coverage.noted, "what the slot begins with is not recorded"
+        if attempt.adopted and attempt is self.attempts[-1]:
+            self.accepted = False
         attempt.buffer.begin_at(self.confirmed)
         attempt.place = next(
             (place for place, each in enumerate(self.log) if each.end > self.confirmed), len(self.log)

@@ -3,12 +3,15 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from thresher.delivery.fate import Kind, dead
 from thresher.delivery.reading.row_source import ReadRequest
 from thresher.tail.buffer import Bounds, LogBuffer
 from thresher.tail.chunk import Chunk
 from thresher.tail.coverage import Coverage
 from thresher.tail.position import Position
+from thresher.tail.problem import LogLost
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BAD = dead(Kind.MALFORMED, "bad")
@@ -151,3 +154,45 @@ def test_the_log_is_quiet_when_nothing_is_undecided() -> None:
     assert buffer.quiet_at == 11
     buffer.add(chunk(idle_at=99))
     assert buffer.quiet_at == 99
+
+
+def test_a_dead_change_stays_owed_until_it_is_set_aside() -> None:
+    buffer, covered = LogBuffer(Bounds()), Coverage(position=position(20), dead={position(20): BAD}, noted=10)
+    buffer.cover(covered)
+    buffer.begin_at(10)
+    assert len(buffer.add(chunk(position(20), ended=21))) == 1
+    # The producer failed meanwhile, and recovery has found the same record.
+    assert buffer.cover(covered) == []
+    assert (buffer.owes, buffer.after([]).noted, buffer.after([]).dead) == (True, 10, {position(20): BAD})
+    buffer.paid()
+    assert (buffer.owes, buffer.after([]).noted, buffer.after([]).dead) == (False, 21, {})
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        Coverage(position=position(20)),
+        Coverage(position=position(30), waiting=frozenset({position(20)})),
+        Coverage(position=position(30), dead={position(20): BAD}),
+    ],
+    ids=["covered", "waiting", "dead"],
+)
+@pytest.mark.parametrize(
+    "came", [chunk(position(15), ended=21), chunk(position(25)), chunk(idle_at=40)], ids=["ended", "overtaken", "idle"]
+)
+def test_a_log_without_what_progress_names_is_another_one(named: Coverage, came: Chunk) -> None:
+    buffer = LogBuffer(Bounds())
+    buffer.cover(named)
+    buffer.begin_at(10)
+    with pytest.raises(LogLost, match="another log"):
+        buffer.add(came)
+
+
+def test_a_log_that_begins_behind_what_progress_names_goes_on() -> None:
+    buffer = LogBuffer(Bounds())
+    named = Coverage(position=position(20), waiting=frozenset({position(10)}), dead={position(20): BAD}, noted=21)
+    buffer.cover(named)
+    buffer.begin_at(21)
+    buffer.cover(named)
+    buffer.add(chunk(position(30), ended=31))
+    assert taken(buffer) == [1]

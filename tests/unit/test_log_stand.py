@@ -1,19 +1,27 @@
 """Whether the log still holds all that the last progress record does not cover."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from thresher.db import TableName
+from thresher.db.log_slots import LogSlot
+from thresher.db.postgres.replication.connection import SystemIdentity
+from thresher.db.problem import DatabaseLost
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import LogSource, TableSource
-from thresher.tail.log_stand import LogStand, adopted, missing, what_to_do
+from thresher.tail.log_stand import LogStand, Missing, adopted, judged, missing, require_unchanged, what_to_do
 from thresher.tail.position import Position
 from thresher.tail.progress import TailOrigin
 
 ORIGIN = TailOrigin(outbox_id="o", system_id="7/5", timeline=2, term="t")
 COVERED = Coverage(position=Position(500, 400, 0), noted=600, committed_us=1_800_000_000_000_000)
 STAND = LogStand(system_id="7", timeline=2, end=900, confirmed=600)
+SLOT = LogSlot(
+    name="s", plugin="pgoutput", database="d", active_pid=5, wal_status="reserved", invalidation=None, confirmed=600,
+    restart=500, retained_bytes=0, safe_bytes=None, failover=False,
+)  # fmt: skip
 
 
 def test_a_log_that_goes_on_misses_nothing() -> None:
@@ -47,7 +55,28 @@ def test_a_log_without_what_was_published_is_another_one(stand: LogStand) -> Non
 
 
 def test_a_timeline_that_begins_behind_what_was_published_goes_on() -> None:
-    assert missing(ORIGIN, COVERED, replace(STAND, timeline=4, left=((2, 501), (3, 700)))) is None
+    assert missing(ORIGIN, COVERED, replace(STAND, timeline=4, left=((2, 501), (3, 700)), confirmed=500)) is None
+
+
+def test_a_slot_made_on_the_new_timeline_is_noticed() -> None:
+    # What was noted behind the point where the timeline was left means nothing on the new one.
+    noted = replace(COVERED, noted=900)
+    stand = replace(STAND, timeline=3, left=((2, 600),), end=1000)
+    found = missing(ORIGIN, noted, replace(stand, confirmed=800))
+    assert found is not None
+    assert "made anew" in found.why
+    assert missing(ORIGIN, noted, replace(stand, confirmed=600)) is None
+    assert judged(ORIGIN, noted, replace(stand, confirmed=550), accepted=False) == replace(COVERED, noted=600)
+    assert judged(ORIGIN, noted, replace(stand, confirmed=800), accepted=True) == replace(COVERED, noted=800)
+
+
+def test_only_an_accepted_slot_may_miss_something() -> None:
+    stand = replace(STAND, confirmed=601)
+    assert isinstance(judged(ORIGIN, COVERED, stand, accepted=False), Missing)
+    assert judged(ORIGIN, COVERED, stand, accepted=True) == replace(COVERED, noted=601)
+    other = replace(stand, system_id="8")
+    assert isinstance(judged(ORIGIN, COVERED, other, accepted=False), Missing)
+    assert judged(ORIGIN, COVERED, other, accepted=True) == Coverage(noted=601)
 
 
 def test_what_may_be_missing_is_named_with_what_is_left() -> None:
@@ -57,3 +86,22 @@ def test_what_may_be_missing_is_named_with_what_is_left() -> None:
     assert "can be read again" in told
     assert "thresher adopt shop" in told
     assert "nothing is left to read" in what_to_do(COVERED, LogSource(outbox=table), "shop")
+
+
+@pytest.mark.parametrize(
+    ("changes", "slot", "why"),
+    [
+        ({"system_id": "8"}, SLOT, "failing over"),
+        ({"timeline": 3}, SLOT, "failing over"),
+        ({}, None, "failing over"),
+        ({}, replace(SLOT, active_pid=None), "failing over"),
+        ({}, replace(SLOT, confirmed=601), "made anew"),
+    ],
+)
+def test_a_stream_of_another_log_than_was_judged_is_left(
+    changes: dict[str, Any], slot: LogSlot | None, why: str
+) -> None:
+    streamed = SystemIdentity(**{"system_id": "7", "timeline": 2, "position": 900, **changes})
+    with pytest.raises(DatabaseLost, match=why):
+        require_unchanged(STAND, streamed, slot, 600)
+    assert require_unchanged(STAND, SystemIdentity(system_id="7", timeline=2, position=900), SLOT, 600) == 600

@@ -1,5 +1,6 @@
 """A tail's progress records: what they hold, how large they are, and when one is due."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,8 +26,8 @@ class Clock:
 
 
 def book(buffer: LogBuffer, clock: type[Clock] = Clock) -> TailBook:
-    made = TailBook(buffer=buffer, outbox_id="o", term="t", monotonic=lambda: clock.now)
-    made.opened(Control(outbox_id="o", term="t", system_id="7/5", incarnation="3/17.5/5/0"))
+    made = TailBook(buffer=buffer, outbox_id="o", term="t", timeline=lambda: 3, monotonic=lambda: clock.now)
+    made.opened(Control(outbox_id="o", term="t", system_id="7/5", incarnation="2/17.5/5/0"))
     return made
 
 
@@ -65,8 +66,8 @@ def test_neither_a_relay_nor_a_tail_takes_the_others_record() -> None:
 def test_whatever_waits_fits_into_a_record(most_bytes: int) -> None:
     waiting, rows = bounded(Bounds(), most_bytes).waiting, batch_rows(15_000, most_bytes)
     buffer = filled(waiting + rows + 500)
-    made = TailBook(buffer=buffer, outbox_id="o", term="t", most_bytes=most_bytes)
-    made.opened(Control(outbox_id="o", term="t", system_id="7/5", incarnation="3/17.5/5/0"))
+    made = TailBook(buffer=buffer, outbox_id="o", term="t", timeline=lambda: 3, most_bytes=most_bytes)
+    made.opened(Control(outbox_id="o", term="t", system_id="7/5", incarnation="2/17.5/5/0"))
     poisoned = RowList([row(waiting + rows + n, BAD) for n in range(1, 501)])
     fit = made.fitting(poisoned)
     assert 1 <= fit <= 500
@@ -104,3 +105,24 @@ def test_no_note_is_written_before_dead_changes_have_come_again() -> None:
     buffer = LogBuffer(Bounds())
     buffer.cover(Coverage(position=Position(20, 5, 0), dead={Position(20, 5, 0): BAD}))
     assert not book(buffer).wants_note()
+
+
+def test_a_record_of_another_term_or_timeline_is_inherited() -> None:
+    made = book(filled(1))
+    found = made.record(3, RowList([row(1)]), 0)
+    next_book = book(filled(1))
+    for origin, inherits in (
+        (found.origin, False),
+        (replace(found.origin, term="older"), True),
+        (replace(found.origin, timeline=2), True),
+    ):
+        next_book.require_ours([replace(found, origin=origin)])
+        assert next_book.inherits() is inherits
+
+
+def test_only_what_this_attempt_wrote_is_its_own() -> None:
+    found, made = book(filled(1)).record(3, RowList([row(1)]), 0), book(filled(1))
+    assert not made.wrote(found)
+    own = made.record(4, RowList([row(1)]), 0)
+    assert made.wrote(own)
+    assert not made.wrote(found), "though records were made since"

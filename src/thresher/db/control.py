@@ -99,7 +99,7 @@ class ControlRows(Protocol):
         term: str,
         mode: str,
         shards: int,
-        progress_topic_id: str,
+        progress_topic_id: str | None,
         settled_on: str | None = None,
     ) -> bool:
         """Write the layout; False, and nothing is written, if the term is not the row's any more."""

@@ -4,22 +4,25 @@
 2. A change leaves the buffer when a committed progress record decides it. So rows that go back to "the table" still are
    here, and a rejection costs no second look at the log.
 3. What the last committed record covers is left out as it comes from the log again. A change that it names as dead is
-   handed out to be set aside once more. Nothing else is given before that is done: the next record does not name it.
+   handed out to be set aside once more. Nothing else is given before that is done, and each record names it until then.
+   What a record names has to come again: a log without it is not the one that was read before.
 4. A progress record names the undecided changes that others have overtaken. Beyond a number of them, all wait. When the
    buffer is full, the log is not read on.
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from thresher.db.lsn import lsn_text
 from thresher.db.outbox_store import PendingRow
 from thresher.delivery.fate import Dead
 from thresher.delivery.reading.row_source import ReadRequest
 from thresher.tail.chunk import Chunk
 from thresher.tail.coverage import START, Coverage, Ends
 from thresher.tail.position import Position
+from thresher.tail.problem import LogLost
 
 
 class Change(NamedTuple):
@@ -65,12 +68,15 @@ class LogBuffer:
         self._bytes = 0
         self._coverage = Coverage()
         self._ends = Ends()
-        # The newest position that came from the log; and of those that the coverage names, which have not come yet.
+        # Where the server begins to send, and the newest position that came from it.
+        self._begins = 0
         self._seen = START
+        # What the coverage names and has not come yet: its own position, those that wait, and dead ones.
+        self._last: set[Position] = set()
         self._unseen: set[Position] = set()
         self._owed: dict[Position, Dead] = {}
-        # Dead changes that had to be set aside again, and were not in the log any more.
-        self.lost = 0
+        # Dead ones that have come, and are not set aside yet.
+        self._unpaid: dict[Position, Dead] = {}
 
     # For the reader
 
@@ -84,19 +90,24 @@ class LogBuffer:
         """Take in where the server begins to send: dead changes before that were set aside before it was told."""
         with self._changed:
             self._ends.add(confirmed)
-            self._owed = {position: fate for position, fate in self._owed.items() if position.commit >= confirmed}
-            self._unseen = {position for position in self._unseen if position.commit >= confirmed}
+            self._begins = confirmed
+            self._await(self._last, self._unseen, self._owed)
 
     def add(self, chunk: Chunk) -> list[DeadChange]:
-        """Take in what was read; return the dead changes that have to be set aside again, which `paid` then says."""
+        """Take in what was read; return the dead changes that have to be set aside again, which `paid` then says.
+
+        Raises `LogLost` if what the coverage names is not in this log.
+        """
         owed: list[DeadChange] = []
         with self._changed:
             number, covered, changes = self._next, self._coverage.position, self._changes
             each, new = chunk.size // max(1, len(chunk.rows)), tuple.__new__
             for position, row, commit_us in zip(chunk.positions, chunk.rows, chunk.commit_times, strict=True):
                 if position <= covered:
+                    self._last.discard(position)
                     if position in self._owed:
-                        owed.append(DeadChange(row, self._owed[position]))
+                        self._unpaid[position] = self._owed.pop(position)
+                        owed.append(DeadChange(row, self._unpaid[position]))
                     if self._coverage.decides(position):
                         continue
                     self._unseen.discard(position)
@@ -110,20 +121,13 @@ class LogBuffer:
             self._ends.add(chunk.ended)
             if chunk.idle_at is not None:
                 self._ends.add(chunk.idle_at)
-            if self._ends.last > covered.commit:
-                # The log was read beyond what the record covers: whatever of it has not come is not in it any more.
-                self._unseen.clear()
-                here = set(chunk.positions)
-                gone = [position for position in self._owed if position > self._seen and position not in here]
-                for position in gone:
-                    del self._owed[position]
-                self.lost += len(gone)
+            self._require_named()
         return owed
 
     def paid(self) -> None:
         """The dead changes that the last `add` returned are set aside, durably."""
         with self._changed:
-            self._owed = {position: fate for position, fate in self._owed.items() if position > self._seen}
+            self._unpaid.clear()
             self._changed.notify_all()
 
     def take(self, request: ReadRequest) -> tuple[list[PendingRow], int]:
@@ -132,7 +136,7 @@ class LogBuffer:
         found: list[PendingRow] = []
         left = size = 0
         with self._changed:
-            if self._owed:
+            if self._owed or self._unpaid:
                 return found, 0
             for number, change in self._changes.items():
                 if number in in_flight:
@@ -177,8 +181,11 @@ class LogBuffer:
                 if change.position > position:
                     break
                 waiting.add(change.position)
-            noted = max(self._coverage.noted, 0 if self._owed else self._ends.before(oldest))
-            return Coverage(position=position, waiting=frozenset(waiting), noted=noted, committed_us=committed_us)
+            owed = {**self._unpaid, **self._owed}
+            noted = max(self._coverage.noted, 0 if owed else self._ends.before(oldest))
+            return Coverage(
+                position=position, waiting=frozenset(waiting), dead=owed, noted=noted, committed_us=committed_us
+            )
 
     def dead_of(self, fates: Iterable[tuple[int, Dead]]) -> dict[Position, DeadChange]:
         """Return dead changes by position, whole, from their numbers and fates."""
@@ -213,11 +220,34 @@ class LogBuffer:
                 del self._changes[number]
                 self._bytes -= change.size
             self._coverage = coverage
-            # Whatever came before in this attempt, and is not here, was settled by it.
-            self._owed = {position: fate for position, fate in coverage.dead.items() if position > self._seen}
-            self._unseen = {position for position in coverage.waiting if position > self._seen}
+            self._await({coverage.position} - {START}, coverage.waiting, coverage.dead)
             self._changed.notify_all()
         return dead
+
+    def _await(self, last: Iterable[Position], waiting: Iterable[Position], dead: Mapping[Position, Dead]) -> None:
+        """Expect what is named here from the log, as far as the server sends it and it has not come yet.
+
+        Whatever came before in this attempt was settled by it, or is here. Dead changes before the place where the
+        server begins were set aside before it was told to forget them.
+        """
+
+        def comes(position: Position) -> bool:
+            return position > self._seen and position.commit >= self._begins
+
+        self._last = {position for position in last if comes(position)}
+        self._unseen = {position for position in waiting if comes(position)}
+        self._owed = {position: fate for position, fate in dead.items() if comes(position)}
+
+    def _require_named(self) -> None:
+        """Raise `LogLost` if the log went on beyond what the coverage names, and it did not come."""
+        oldest = min((*self._last, *self._unseen, *self._owed), default=None)
+        if oldest is not None and (self._seen > oldest or self._ends.last > oldest.commit):
+            raise LogLost(
+                "this is another log than the one that was published from: it goes on behind "
+                f"{lsn_text(oldest.commit)} without the change that progress names there, as after a snapshot of the "
+                "database's files was put back. What was committed since then may be missing in Kafka: drop the slot, "
+                "'thresher tail slot create', 'thresher adopt' the tail, and insert the rows that are missing anew"
+            )
 
     @property
     def coverage(self) -> Coverage:
@@ -226,14 +256,14 @@ class LogBuffer:
 
     @property
     def owes(self) -> bool:
-        """Whether dead changes that the coverage names have not come from the log yet."""
-        return bool(self._owed)
+        """Whether dead changes that the coverage names have not come from the log yet, or are not set aside yet."""
+        return bool(self._owed or self._unpaid)
 
     @property
     def quiet_at(self) -> int | None:
         """Up to where the log may be forgotten, if nothing that was read is undecided; None if something is."""
         with self._changed:
-            if self._changes or self._owed or self._unseen:
+            if self._changes or self._owed or self._unpaid or self._unseen:
                 return None
             return max(self._ends.last, self._coverage.noted)
 

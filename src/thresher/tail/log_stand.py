@@ -2,14 +2,18 @@
 
 1. Another system, or a timeline that was left before the record's position: what was published is not in this database.
 2. A slot that was confirmed beyond what the record has noted was made anew, or moved by others: what was committed in
-   between is not kept for it.
+   between is not kept for it. What was noted behind the point where a timeline was left means nothing on the next one.
+3. An operator may accept the slot as it is. That holds until the first record of the term that found it accepted.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from thresher.db.log_slots import LogSlot
 from thresher.db.lsn import lsn_text
+from thresher.db.postgres.replication.connection import SystemIdentity
+from thresher.db.problem import DatabaseLost
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import Source, TableSource
 from thresher.tail.progress import TailOrigin
@@ -50,12 +54,50 @@ def missing(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Missing 
             return Missing(f"{why} {lsn_text(end)}: commits up to {covered} were published and are lost there", True)
     elif coverage.position.commit >= stand.end:
         return Missing(f"the log ends at {lsn_text(stand.end)}, before {covered}, up to where it was published", True)
-    if stand.confirmed > coverage.noted:
+    noted = still_noted(origin, coverage, stand)
+    if stand.confirmed > noted:
         return Missing(
-            f"the slot begins at {lsn_text(stand.confirmed)}, beyond {lsn_text(coverage.noted)}: it was made anew, or "
+            f"the slot begins at {lsn_text(stand.confirmed)}, beyond {lsn_text(noted)}: it was made anew, or "
             "moved by others"
         )
     return None
+
+
+def still_noted(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> int:
+    """Return up to where a record has noted this log: not beyond the point where its own timeline was left."""
+    if origin.timeline == stand.timeline:
+        return coverage.noted
+    return min(coverage.noted, dict(stand.left).get(origin.timeline, coverage.noted))
+
+
+def judged(origin: TailOrigin, coverage: Coverage, stand: LogStand, *, accepted: bool) -> Coverage | Missing:
+    """Return what another attempt's record covers of this log, or what may be missing in it.
+
+    `accepted`: an operator has adopted the slot as it is since that record was written.
+    """
+    found = missing(origin, coverage, stand)
+    here = replace(coverage, noted=still_noted(origin, coverage, stand))
+    if accepted:
+        return adopted(here, found, stand)
+    return here if found is None else found
+
+
+def require_unchanged(stand: LogStand, identity: SystemIdentity, slot: LogSlot | None, noted: int) -> int:
+    """Return where a stream begins that is open by now, so that nobody else moves its slot.
+
+    Raises `DatabaseLost` where it is not the log that was judged: the next attempt judges what there is then.
+    """
+    judged_log, streamed = (stand.system_id, stand.timeline), (identity.system_id, identity.timeline)
+    if judged_log != streamed:
+        raise DatabaseLost(
+            f"the log is streamed by system {streamed[0]} on timeline {streamed[1]}, and not by {judged_log[0]} on "
+            f"{judged_log[1]}, as a moment ago: the database is failing over"
+        )
+    if slot is None or slot.active_pid is None:
+        raise DatabaseLost("the slot that is streamed is not read in this session's database: it is failing over")
+    if (slot.confirmed or 0) > noted:
+        raise DatabaseLost(f"slot {slot.name!r} was made anew or moved by others a moment ago")
+    return slot.confirmed or 0
 
 
 def adopted(coverage: Coverage, found: Missing | None, stand: LogStand) -> Coverage:

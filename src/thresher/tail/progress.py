@@ -83,10 +83,15 @@ class TailBook:
     buffer: LogBuffer
     outbox_id: str
     term: str
+    # The timeline of the log as the server tells it. That of its last checkpoint may be an older one, for minutes.
+    timeline: Callable[[], int]
     # The largest that one record may be.
     most_bytes: int = 900_000
     monotonic: Callable[[], float] = time.monotonic
     _origin: TailOrigin | None = None
+    # Whose the last record is that recovery found; and the number of the first that was made here.
+    _found: TailOrigin | None = None
+    _first: int | None = None
     # When the last record was made.
     _made: float = float("-inf")
 
@@ -95,7 +100,7 @@ class TailBook:
         self._origin = TailOrigin(
             outbox_id=self.outbox_id,
             system_id=control.system_id,
-            timeline=timeline_of(control.incarnation),
+            timeline=self.timeline(),
             term=self.term,
         )
 
@@ -104,6 +109,8 @@ class TailBook:
         if self._origin is None:
             raise AssertionError("recover first")
         self._made = self.monotonic()
+        if self._first is None:
+            self._first = number
         ids, fates = rows.ids, rows.fates
         dead: Mapping[Position, DeadChange] = {}
         coverage = self.buffer.after(ids)
@@ -113,7 +120,7 @@ class TailBook:
             coverage = Coverage(
                 position=coverage.position,
                 waiting=coverage.waiting,
-                dead={position: each.fate for position, each in dead.items()},
+                dead={**coverage.dead, **{position: each.fate for position, each in dead.items()}},
                 noted=coverage.noted,
                 committed_us=coverage.committed_us,
             )
@@ -141,13 +148,22 @@ class TailBook:
         return len(rows)
 
     def require_ours(self, records: Iterable[TailProgress]) -> None:
-        """Raise `ForeignProgress` if a record is another outbox's."""
+        """Take in the records that recovery found. Raises `ForeignProgress` if one is another outbox's."""
         for record in records:
+            self._found = record.origin
             if record.origin.outbox_id != self.outbox_id:
                 raise ForeignProgress(
                     f"the progress topic holds records of another outbox ({record.origin.outbox_id}): "
                     "two outboxes on one broker need different names"
                 )
+
+    def wrote(self, record: TailProgress) -> bool:
+        """Whether a record that recovery found is one of this attempt's."""
+        return self._first is not None and record.number >= self._first
+
+    def inherits(self) -> bool:
+        """Whether the last record that recovery found is of another term, or of another timeline of the log."""
+        return self._found is not None and self._found != self._origin
 
     def wants_note(self) -> bool:
         """Whether a record without rows should be written: dead changes are set aside, or the log may be forgotten."""
@@ -162,11 +178,6 @@ class TailBook:
     def wants_horizon(self, records: Sequence[TailProgress]) -> bool:  # noqa: ARG002 - of no record
         """Whether more than the last record has to be settled: it says all."""
         return False
-
-
-def timeline_of(incarnation: str) -> int:
-    """Return the timeline of the log, from the incarnation of its database."""
-    return int(incarnation.partition("/")[0] or 0)
 
 
 def encode(progress: TailProgress) -> bytes:

@@ -1,7 +1,8 @@
 """The tail's protocol, without any input or output: a generator of effects.
 
 1. **Recover** as every carrier does: the term, `Init`, our claim, the term again; then the last committed record, whose
-   dead changes are set aside again. Only then the log is read: what the record covers is left out.
+   dead changes are set aside again. Where that is another term's, or of another timeline, a record of our own says
+   first what of it counts here. Only then the log is read: what the record covers is left out.
 2. **Carry** batches exactly once, as the relay does: rows and the progress record in one Kafka transaction, which
    commits only once the settling of the one before is durable.
 3. **Note**: while nothing is pending, a record without rows says from time to time how far the log may be forgotten.
@@ -29,6 +30,9 @@ class NotingBook(ProgressBook, Protocol):
     def wants_note(self) -> bool:
         """Whether a record without rows should be written now. It waits for nothing."""
 
+    def inherits(self) -> bool:
+        """Whether the last record is of another term or timeline, so that what counts of it is not recorded yet."""
+
 
 class TailCarrier(Carrier):
     """Carries rows of the log, and writes records without rows."""
@@ -48,10 +52,19 @@ class TailCarrier(Carrier):
         return (yield from super().carry(batch))
 
 
+def _begin(carrier: TailCarrier, progress: NotingBook) -> Steps:
+    """Recover, and record in our own name what counts of the last record."""
+    yield from carrier.recover()
+    while progress.inherits():
+        # If it was not certain, recovery has looked again.
+        if (yield from carrier.note()):
+            return
+
+
 def protocol(me: ShardIdentity, rules: Rules, progress: NotingBook) -> Steps:
     """Yield what has to be done, for as long as there are batches to take."""
     carrier = TailCarrier(me, rules, progress)
-    yield from carrier.recover()
+    yield from _begin(carrier, progress)
     yield Recovered()
     while True:
         if progress.wants_note():

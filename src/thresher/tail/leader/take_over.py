@@ -82,8 +82,9 @@ def take_over(
         _end_readers(session, slots, settings, term)
         slot = _require_log(slots, settings, taken)
         since = session.incarnation().since
+        # An adopted outbox' topic is written by the shard, once its first record says what was adopted.
         laid_out = session.control.lay_out(
-            settings.name, term=term, mode=TAIL, shards=1, progress_topic_id=topic.topic_id
+            settings.name, term=term, mode=TAIL, shards=1, progress_topic_id=taken.progress_topic_id
         )
         if not laid_out:
             raise Superseded("a newer tail of the same name has taken over while this one was starting")

@@ -7,15 +7,16 @@ transaction at most: the successor ends the stream's session, and its `init_tran
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 
-from thresher.db.postgres.replication.connection import ReplicationConnection
+from thresher.core.errors import Superseded
+from thresher.db.control import TAIL
+from thresher.db.postgres.replication.connection import ReplicationConnection, SystemIdentity
 from thresher.db.postgres.replication.dead_changes import DeadChanges
 from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.db.postgres.store import PostgresStore
 from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
-from thresher.delivery.effects import Handlers
+from thresher.delivery.effects import Handlers, Recovered
 from thresher.delivery.lanes import Lanes, ProgressTopic
 from thresher.delivery.names import shard_sessions
 from thresher.delivery.progress_topic.topic import progress_limit
@@ -32,7 +33,7 @@ from thresher.spark.worker.shard import Shard
 from thresher.tail.buffer import DeadChange, LogBuffer
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import TableSource
-from thresher.tail.log_stand import LogStand, adopted, missing, what_to_do
+from thresher.tail.log_stand import LogStand, Missing, judged, require_unchanged, what_to_do
 from thresher.tail.problem import LogLost
 from thresher.tail.progress import TailBook, TailProgress, batch_rows, bounded, encode
 from thresher.tail.settings import TailMandate
@@ -65,8 +66,12 @@ class TailAttempt:
         rows = batch_rows(limits.batch_rows, most_bytes)
         self.ahead = ReadAhead(Ahead(most_rows=rows, most_bytes=limits.batch_bytes))
         self.book = TailBook(
-            buffer=self.buffer, outbox_id=mandate.outbox_id, term=mandate.term, most_bytes=most_bytes
-        )  # fmt: skip
+            buffer=self.buffer,
+            outbox_id=mandate.outbox_id,
+            term=mandate.term,
+            timeline=lambda: self._identified()[0].timeline,
+            most_bytes=most_bytes,
+        )
         seal = source.seal(mandate.secret, shard.index)
         progress = ProgressTopic(topic=seal.topic, partition=shard.index, encode=encode, headers=seal.headers)
         lanes = Lanes(
@@ -102,6 +107,8 @@ class TailAttempt:
         # Opened by the reader's thread, once recovery is done.
         self.stream: LogStream | None = None
         self._stand: LogStand | None = None
+        # Which system's log it is, on which timeline, and where earlier timelines ended.
+        self._identity: tuple[SystemIdentity, list[tuple[int, int]]] | None = None
 
     def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
         """Return what is done for each effect of the protocol."""
@@ -118,6 +125,7 @@ class TailAttempt:
             **self._transactions.handlers,
             **self._settling.handlers,
             **taking.handlers,
+            Recovered: self._recovered,
         }
 
     def open_source(self) -> BufferedLog:
@@ -132,7 +140,13 @@ class TailAttempt:
             publication=settings.publication_name,
             source=settings.source,
         )
-        self.buffer.begin_at(stand.confirmed)
+        try:
+            # While it streams nobody else moves the slot, or drops it.
+            slot = PostgresSlots(self._reading.connection).slot(settings.slot_name)
+            self.buffer.begin_at(require_unchanged(stand, stream.identity, slot, self.buffer.coverage.noted))
+        except BaseException:
+            stream.close()
+            raise
         self.stream = stream
         write = self._set_aside_with(self._reading)
         return BufferedLog(
@@ -147,22 +161,27 @@ class TailAttempt:
         waits = 0 if oldest is None or clock is None else max(0, clock.now_us() - oldest)
         self._shard.gauge("lag_seconds", waits / 1_000_000)
 
+    def _recovered(self, effect: Recovered) -> None:
+        mandate, settings = self._mandate, self._mandate.settings
+        # Not before a record of this term says what was adopted: its successors would miss something that is not.
+        if mandate.adopted and not self._session.control.lay_out(
+            settings.name, term=mandate.term, mode=TAIL, shards=1, progress_topic_id=mandate.progress_topic_id
+        ):
+            raise Superseded("a newer tail of the same name has taken over; this one ends")
+        self._recovery.handlers[Recovered](effect)
+
     def _covered(self, progress: TailProgress) -> Coverage:
         """Return what a record that recovery found covers. Raises `LogLost` if the log has a gap behind it."""
-        if self.stream is not None:
+        if self.book.wrote(progress):
             return progress.coverage
-        settings, stand = self._mandate.settings, self._stood(progress)
-        found = missing(progress.origin, progress.coverage, stand)
-        if self._mandate.adopted:
-            return adopted(progress.coverage, found, stand)
-        if found is not None:
+        mandate, settings, stand = self._mandate, self._mandate.settings, self._stood(progress)
+        # Once this term has a record, whatever is missing then is missing since.
+        accepted = mandate.adopted and progress.origin.term != mandate.term
+        found = judged(progress.origin, progress.coverage, stand, accepted=accepted)
+        if isinstance(found, Missing):
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"committed rows may be missing: {found.why}. {what}")
-        if progress.origin.timeline == stand.timeline:
-            return progress.coverage
-        # What was noted beyond the point where the timeline was left means nothing on this one.
-        left = dict(stand.left)[progress.origin.timeline]
-        return replace(progress.coverage, noted=min(progress.coverage.noted, left))
+        return found
 
     def _stood(self, progress: TailProgress | None = None) -> LogStand:
         """Return how the log stands before it is read. Raises `LogLost` where the slot is gone."""
@@ -178,9 +197,7 @@ class TailAttempt:
                 raise
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"{error}. {what}") from error
-        with closing(ReplicationConnection(settings.dsn, self._application)) as connection:
-            now = connection.identify()
-            left = [(each.timeline, each.end) for each in connection.timeline_ends(now.timeline)]
+        now, left = self._identified()
         self._stand = LogStand(
             system_id=now.system_id,
             timeline=now.timeline,
@@ -189,6 +206,14 @@ class TailAttempt:
             confirmed=slot.confirmed or 0,
         )
         return self._stand
+
+    def _identified(self) -> tuple[SystemIdentity, list[tuple[int, int]]]:
+        if self._identity is None:
+            with closing(ReplicationConnection(self._mandate.settings.dsn, self._application)) as connection:
+                now = connection.identify()
+                left = [(each.timeline, each.end) for each in connection.timeline_ends(now.timeline)]
+            self._identity = now, left
+        return self._identity
 
     def _confirm(self, lsn: int) -> None:
         if self.stream is not None:
