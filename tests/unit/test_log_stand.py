@@ -7,7 +7,8 @@ import pytest
 from thresher.db import TableName
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import LogSource, TableSource
-from thresher.tail.log_stand import LogStand, adopted, missing, what_to_do
+from thresher.tail.log_span import UNKNOWN, LogSpan, goes_on
+from thresher.tail.log_stand import LogStand, adopted, missing, not_published, on_timeline, unwatched, what_to_do
 from thresher.tail.position import Position
 from thresher.tail.progress import TailOrigin
 
@@ -48,6 +49,37 @@ def test_a_log_without_what_was_published_is_another_one(stand: LogStand) -> Non
 
 def test_a_timeline_that_begins_behind_what_was_published_goes_on() -> None:
     assert missing(ORIGIN, COVERED, replace(STAND, timeline=4, left=((2, 501), (3, 700)))) is None
+
+
+@pytest.mark.parametrize("published", ["1/8/3/16384", "1/7/4/16384", "1/7/3/16390", "gone"])
+def test_a_publication_that_was_changed_may_miss_inserts(published: str) -> None:
+    span = LogSpan(published="1/7/3/16384", first_xid=700)
+    assert unwatched(span, replace(STAND, published="1/7/3/16384")) is None
+    found = unwatched(span, replace(STAND, published=published))
+    assert found is not None
+    assert "was changed" in found.why
+    assert unwatched(UNKNOWN, replace(STAND, published=published)) is None
+
+
+def test_a_span_goes_on_from_where_it_began() -> None:
+    now = LogSpan(published="1/7/3/16384", first_xid=900)
+    assert goes_on(replace(now, first_xid=700), now) == replace(now, first_xid=700)
+    assert goes_on(UNKNOWN, now) == now
+    assert now.table == 16384
+    assert UNKNOWN.table is None
+
+
+def test_what_was_noted_beyond_a_timelines_end_means_nothing() -> None:
+    assert on_timeline(ORIGIN, COVERED, STAND) == COVERED
+    later = replace(STAND, timeline=3, left=((2, 550),))
+    assert on_timeline(ORIGIN, COVERED, later) == replace(COVERED, noted=550)
+
+
+def test_a_changed_publication_says_from_where_and_what_is_left() -> None:
+    told = not_published(0x258, TableSource(table=TableName(table="orders", schema="public")), "shop")
+    assert "behind 0/258 may be missing" in told
+    assert "can be read again" in told
+    assert "thresher adopt shop" in told
 
 
 def test_what_may_be_missing_is_named_with_what_is_left() -> None:

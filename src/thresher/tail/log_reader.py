@@ -169,7 +169,11 @@ class LogReader:
 
     def _rows_of(self, relation: Relation) -> InsertedRows | None:
         source = self._source
-        if isinstance(source, LogSource) or relation.name != source.table.table:
+        if isinstance(source, LogSource):
+            return None
+        if relation.id == source.number:
+            return InsertedRows(relation, source.shape)
+        if relation.name != source.table.table:
             return None
         if source.table.schema is None:
             raise DatabaseRefused(f"in which schema is {source.table}? The log names tables with theirs")

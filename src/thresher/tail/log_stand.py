@@ -3,6 +3,7 @@
 1. Another system, or a timeline that was left before the record's position: what was published is not in this database.
 2. A slot that was confirmed beyond what the record has noted was made anew, or moved by others: what was committed in
    between is not kept for it.
+3. A publication or a table that is not as the record has it: inserts in between may have gone by it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,13 @@ from datetime import UTC, datetime
 from thresher.db.lsn import lsn_text
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import Source, TableSource
+from thresher.tail.log_span import LogSpan, changed
 from thresher.tail.progress import TailOrigin
+
+CHANGED = (
+    "the publication, or the table under this name, was changed; an insert that it did not publish is not in the log, "
+    "also if all is as before now"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,8 @@ class LogStand:
     # Timelines before this one, each with where it was left.
     left: Sequence[tuple[int, int]] = ()
     confirmed: int
+    # The publication and the table, as the database tells them apart.
+    published: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +67,32 @@ def missing(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Missing 
     return None
 
 
+def unwatched(span: LogSpan, stand: LogStand) -> Missing | None:
+    """Return why inserts may have gone by the publication since the record with this span, if they may."""
+    if not changed(span, stand.published):
+        return None
+    return Missing(CHANGED)
+
+
 def adopted(coverage: Coverage, found: Missing | None, stand: LogStand) -> Coverage:
     """Return what counts as covered once an operator has adopted the slot as it is."""
     if found is not None and found.elsewhere:
         return Coverage(noted=stand.confirmed)
     return replace(coverage, noted=max(coverage.noted, stand.confirmed))
+
+
+def on_timeline(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Coverage:
+    """Return what a record covers that misses nothing."""
+    if origin.timeline == stand.timeline:
+        return coverage
+    # What was noted beyond the point where the timeline was left means nothing on this one.
+    return replace(coverage, noted=min(coverage.noted, dict(stand.left)[origin.timeline]))
+
+
+def not_published(confirmed: int, source: Source, name: str) -> str:
+    """Return what a tail says of a publication that was changed: nothing was confirmed after the last look at it."""
+    why = f"committed rows may be missing: {CHANGED}"
+    return f"{why}. {what_to_do(Coverage(noted=confirmed), source, name)}"
 
 
 def what_to_do(coverage: Coverage, source: Source, name: str) -> str:
@@ -76,7 +106,7 @@ def what_to_do(coverage: Coverage, source: Source, name: str) -> str:
     )
     if isinstance(source, TableSource):
         return (
-            f"{since} Rows that are still in {source.table} can be read again: {go_on}, start the tail, and insert "
-            f"those that are missing anew; those created after that time may be among them"
+            f"{since} Rows that are still in {source.table} can be read again: {go_on}, start the tail, which deletes "
+            "none of them, and insert those that are missing anew"
         )
     return f"{since} Messages without a table are nowhere else: nothing is left to read. {go_on}"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from thresher.db.postgres.replication.connection import ReplicationConnection
 from thresher.db.postgres.replication.dead_changes import DeadChanges
 from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.db.postgres.store import PostgresStore
@@ -32,13 +31,15 @@ from thresher.spark.worker.shard import Shard
 from thresher.tail.buffer import DeadChange, LogBuffer
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import TableSource
-from thresher.tail.log_stand import LogStand, adopted, missing, what_to_do
+from thresher.tail.log_span import goes_on
+from thresher.tail.log_stand import LogStand, adopted, missing, not_published, on_timeline, unwatched, what_to_do
 from thresher.tail.problem import LogLost
 from thresher.tail.progress import TailBook, TailProgress, batch_rows, bounded, encode
 from thresher.tail.settings import TailMandate
 from thresher.tail.shard.buffered_log import BufferedLog
 from thresher.tail.shard.settling import TailSettling
-from thresher.tail.slot import LogUnreadable, require_readable
+from thresher.tail.slot import LogUnreadable, free_slot
+from thresher.tail.standing import stand_of
 from thresher.tail.stream import LogStream
 
 
@@ -65,7 +66,8 @@ class TailAttempt:
         rows = batch_rows(limits.batch_rows, most_bytes)
         self.ahead = ReadAhead(Ahead(most_rows=rows, most_bytes=limits.batch_bytes))
         self.book = TailBook(
-            buffer=self.buffer, outbox_id=mandate.outbox_id, term=mandate.term, most_bytes=most_bytes
+            buffer=self.buffer, outbox_id=mandate.outbox_id, term=mandate.term, most_bytes=most_bytes,
+            span=mandate.span,
         )  # fmt: skip
         seal = source.seal(mandate.secret, shard.index)
         progress = ProgressTopic(topic=seal.topic, partition=shard.index, encode=encode, headers=seal.headers)
@@ -102,6 +104,8 @@ class TailAttempt:
         # Opened by the reader's thread, once recovery is done.
         self.stream: LogStream | None = None
         self._stand: LogStand | None = None
+        # Up to where the slot is confirmed, at least.
+        self._watched = 0
 
     def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
         """Return what is done for each effect of the protocol."""
@@ -124,14 +128,18 @@ class TailAttempt:
         """Open the stream of the log. For the reader's thread, after recovery."""
         settings = self._mandate.settings
         stand = self._stood()
-        PostgresSlots(self._reading.connection).free(settings.slot_name)
+        free_slot(PostgresSlots(self._reading.connection), settings.slot_name)
+        source = settings.source
+        if isinstance(source, TableSource):
+            source = replace(source, number=self._mandate.span.table)
         stream = LogStream(
             settings.dsn,
             application=self._application,
             slot=settings.slot_name,
             publication=settings.publication_name,
-            source=settings.source,
+            source=source,
         )
+        self._shard.event("log read", first_xid=self.book.span.first_xid)
         self.buffer.begin_at(stand.confirmed)
         self.stream = stream
         write = self._set_aside_with(self._reading)
@@ -152,17 +160,17 @@ class TailAttempt:
         if self.stream is not None:
             return progress.coverage
         settings, stand = self._mandate.settings, self._stood(progress)
-        found = missing(progress.origin, progress.coverage, stand)
+        found = missing(progress.origin, progress.coverage, stand) or unwatched(progress.span, stand)
         if self._mandate.adopted:
             return adopted(progress.coverage, found, stand)
         if found is not None:
+            since = min(progress.coverage.noted, stand.confirmed)
+            if found == unwatched(progress.span, stand):
+                raise LogLost(not_published(since, settings.source, settings.name))
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"committed rows may be missing: {found.why}. {what}")
-        if progress.origin.timeline == stand.timeline:
-            return progress.coverage
-        # What was noted beyond the point where the timeline was left means nothing on this one.
-        left = dict(stand.left)[progress.origin.timeline]
-        return replace(progress.coverage, noted=min(progress.coverage.noted, left))
+        self.book.span = goes_on(progress.span, self._mandate.span)
+        return on_timeline(progress.origin, progress.coverage, stand)
 
     def _stood(self, progress: TailProgress | None = None) -> LogStand:
         """Return how the log stands before it is read. Raises `LogLost` where the slot is gone."""
@@ -171,28 +179,30 @@ class TailAttempt:
         settings = self._mandate.settings
         slots = PostgresSlots(self._session.connection)
         try:
-            slot = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
+            self._stand = stand_of(slots, settings, self._application)
         except LogUnreadable as error:
             found = slots.slot(settings.slot_name)
             if progress is None or (found is not None and not found.lost):
                 raise
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"{error}. {what}") from error
-        with closing(ReplicationConnection(settings.dsn, self._application)) as connection:
-            now = connection.identify()
-            left = [(each.timeline, each.end) for each in connection.timeline_ends(now.timeline)]
-        self._stand = LogStand(
-            system_id=now.system_id,
-            timeline=now.timeline,
-            end=now.position,
-            left=left,
-            confirmed=slot.confirmed or 0,
-        )
+        self._watched = self._stand.confirmed
         return self._stand
 
     def _confirm(self, lsn: int) -> None:
-        if self.stream is not None:
-            self.stream.confirm(lsn)
+        """Let the server forget the log, unless inserts before this position may not be in it: raises `LogLost`.
+
+        The position was read before this look. So whoever finds the slot later knows that all before it was published.
+        """
+        settings = self._mandate.settings
+        if self.stream is None:
+            return
+        if settings.table is not None:
+            slots = PostgresSlots(self._session.connection)
+            if slots.published(settings.publication_name, settings.table) != self._mandate.span.published:
+                raise LogLost(not_published(self._watched, settings.source, settings.name))
+        self._watched = max(self._watched, lsn)
+        self.stream.confirm(lsn)
 
     def _set_aside_with(self, session: object) -> Callable[[Sequence[DeadChange], Callable[[], None]], None]:
         settings = self._mandate.settings
