@@ -7,8 +7,8 @@ import pytest
 from thresher.db import TableName
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import LogSource, TableSource
-from thresher.tail.log_span import UNKNOWN, LogSpan, goes_on
-from thresher.tail.log_stand import LogStand, adopted, missing, not_published, on_timeline, unwatched, what_to_do
+from thresher.tail.log_span import UNKNOWN, LogSpan, changed, goes_on, since_mark
+from thresher.tail.log_stand import LogStand, adopted, missing, not_published, on_timeline, what_to_do
 from thresher.tail.position import Position
 from thresher.tail.progress import TailOrigin
 
@@ -54,11 +54,9 @@ def test_a_timeline_that_begins_behind_what_was_published_goes_on() -> None:
 @pytest.mark.parametrize("published", ["1/8/3/16384", "1/7/4/16384", "1/7/3/16390", "gone"])
 def test_a_publication_that_was_changed_may_miss_inserts(published: str) -> None:
     span = LogSpan(published="1/7/3/16384", first_xid=700)
-    assert unwatched(span, replace(STAND, published="1/7/3/16384")) is None
-    found = unwatched(span, replace(STAND, published=published))
-    assert found is not None
-    assert "was changed" in found.why
-    assert unwatched(UNKNOWN, replace(STAND, published=published)) is None
+    assert changed(span, published)
+    assert not changed(span, span.published)
+    assert not changed(UNKNOWN, published)
 
 
 def test_a_span_goes_on_from_where_it_began() -> None:
@@ -67,6 +65,13 @@ def test_a_span_goes_on_from_where_it_began() -> None:
     assert goes_on(UNKNOWN, now) == now
     assert now.table == 16384
     assert UNKNOWN.table is None
+
+
+def test_transactions_behind_a_mark_are_in_the_log() -> None:
+    assert since_mark(900, 700) == 701
+    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "numbers start over in the log, and not here"
+    assert since_mark(900, 899) == 900
+    assert since_mark(900, 950) == 900, "it was made later"
 
 
 def test_what_was_noted_beyond_a_timelines_end_means_nothing() -> None:

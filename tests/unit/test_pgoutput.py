@@ -284,6 +284,17 @@ def test_a_message_that_cannot_be_read_is_a_row_that_holds_it() -> None:
     assert (row[0], row[2], row[4], row[9]) == (40, "", b"\x09rubbish", "message")
 
 
+def test_a_mark_says_since_when_the_slot_is_there() -> None:
+    made = reader()
+    for prefix, transactional in (("thresher-slot", False), ("thresher-slots", True)):
+        made.feed(wire.data(wire.begin(900), 1))
+        made.feed(wire.data(wire.message(40, prefix, b"", transactional=transactional), 40))
+        assert made.marked_xid is None
+    made.feed(wire.data(wire.message(41, "thresher-slot", b""), 41))
+    assert made.marked_xid == 7
+    assert made.take() is None
+
+
 def test_a_table_source_reads_no_messages() -> None:
     made = reader()
     made.feed(wire.data(wire.begin(900), 1))

@@ -7,6 +7,7 @@ import pytest
 from thresher.core.errors import InvalidInput
 from thresher.db.log_slots import LogServer, LogSlot, Publication
 from thresher.db.names import TableName
+from thresher.db.postgres.replication import connection
 from thresher.db.problem import DatabaseRefused
 from thresher.outbox import Limits, Outbox, Shape
 from thresher.tail.log_source import LogSource, Source, TableSource
@@ -133,3 +134,11 @@ def test_a_publication_is_judged_by_the_table() -> None:
 def test_options_that_make_no_sense_together_are_refused(options: dict[str, object], why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         Outbox(**options)  # type: ignore[arg-type]
+
+
+def test_a_publication_that_is_gone_from_the_log_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = ("42704", 'publication "p" does not exist')
+    monkeypatch.setattr(connection, "_state_of", lambda _: told)
+    problem = connection._explain(None)  # type: ignore[arg-type]
+    assert isinstance(problem, DatabaseRefused)
+    assert "thresher tail slot create" in str(problem)

@@ -34,6 +34,15 @@ def goes_on(recorded: LogSpan, now: LogSpan) -> LogSpan:
     return replace(now, first_xid=recorded.first_xid or now.first_xid)
 
 
+def since_mark(taken_over: int, marked: int) -> int:
+    """Return the first transaction that began after a mark in the log, by the last 32 bits of the mark's own.
+
+    The mark was made after the slot: so all of them are in its log. One that was made after the take-over says nothing.
+    """
+    before = (taken_over - marked - 1) % 2**32
+    return taken_over if before >= 2**31 else taken_over - before
+
+
 def changed(recorded: LogSpan, published: str) -> bool:
     """Whether inserts may have gone by the publication since the record; those without a table cannot."""
     return bool(recorded.published) and recorded.published != published

@@ -3,7 +3,6 @@
 1. Another system, or a timeline that was left before the record's position: what was published is not in this database.
 2. A slot that was confirmed beyond what the record has noted was made anew, or moved by others: what was committed in
    between is not kept for it.
-3. A publication or a table that is not as the record has it: inserts in between may have gone by it.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from datetime import UTC, datetime
 from thresher.db.lsn import lsn_text
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import Source, TableSource
-from thresher.tail.log_span import LogSpan, changed
 from thresher.tail.progress import TailOrigin
 
 CHANGED = (
@@ -65,13 +63,6 @@ def missing(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Missing 
             "moved by others"
         )
     return None
-
-
-def unwatched(span: LogSpan, stand: LogStand) -> Missing | None:
-    """Return why inserts may have gone by the publication since the record with this span, if they may."""
-    if not changed(span, stand.published):
-        return None
-    return Missing(CHANGED)
 
 
 def adopted(coverage: Coverage, found: Missing | None, stand: LogStand) -> Coverage:

@@ -87,8 +87,8 @@ class TailBook:
     term: str
     # The largest that one record may be.
     most_bytes: int = 900_000
-    # As recovery has found it.
-    span: LogSpan = UNKNOWN
+    # What the log has been read by until now.
+    span: Callable[[], LogSpan] = lambda: UNKNOWN
     monotonic: Callable[[], float] = time.monotonic
     _origin: TailOrigin | None = None
     # When the last record was made.
@@ -126,7 +126,7 @@ class TailBook:
             number=number,
             failures=failures,
             coverage=coverage,
-            span=self.span,
+            span=self.span(),
             ids=ids,
             create_times=rows.create_times,
             fates=fates,

@@ -71,7 +71,8 @@ def require_readable(slots: PostgresSlots, slot: str, publication: str, source: 
 def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Source) -> tuple[bool, LogSlot]:
     """Make the publication if there is none, then the slot. Return whether it made one, and the publication too.
 
-    In this order: what the log tells before its publication was made cannot be read by it. Raises `LogUnreadable` where
+    In this order: what the log tells before its publication was made cannot be read by it. Then the log is marked: rows
+    of later transactions are known to be in it. Raises `LogUnreadable` where
     the server or the publication cannot serve, and `DatabaseRefused` if there is such a slot.
     """
     server, table = slots.server(), _table(source)
@@ -84,6 +85,7 @@ def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Sourc
     if found is None:
         slots.create_publication(publication, table)
     slots.create(slot, failover=server.has_failover_slots)
+    slots.mark()
     made = slots.slot(slot)
     if made is None:
         raise LogUnreadable(f"slot {slot!r} was dropped by others as soon as it was made")

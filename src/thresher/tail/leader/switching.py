@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from thresher.core.clock import ServerClock
 from thresher.db.control import TAIL
+from thresher.db.postgres.replication.connection import ReplicationConnection
 from thresher.db.postgres.replication.dead_changes import DeadChanges
 from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.db.postgres.replication.tailed_table import TailedTable
@@ -30,12 +31,12 @@ from thresher.delivery.names import sessions, shard_sessions
 from thresher.delivery.progress_topic.fencing import fenced_log
 from thresher.tail.buffer import Bounds, LogBuffer
 from thresher.tail.leader.take_over import driver_store_of, take_over
-from thresher.tail.log_stand import missing, on_timeline, unwatched, what_to_do
+from thresher.tail.log_span import changed
+from thresher.tail.log_stand import LogStand, missing, not_published, on_timeline, what_to_do
 from thresher.tail.problem import LogLost, OtherReader
 from thresher.tail.progress import TailProgress
 from thresher.tail.settings import TailMandate, TailSettings, Via
 from thresher.tail.slot import require_readable
-from thresher.tail.standing import stand_of
 from thresher.tail.stream import LogStream
 
 # How long the log may take to be read to its end, and how long the server keeps a slot after its reader has gone.
@@ -122,8 +123,18 @@ def _begun(session: PostgresSession, mandate: TailMandate, last: TailProgress, b
     settings = mandate.settings
     slots = PostgresSlots(session.connection)
     application = shard_sessions(settings.name, mandate.term, 0)
-    stand = stand_of(slots, settings, application)
-    if found := missing(last.origin, last.coverage, stand) or unwatched(last.span, stand):
+    # In this order: a publication that is changed after the first look is noticed.
+    published = slots.published(settings.publication_name, settings.table)
+    slot = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
+    with closing(ReplicationConnection(settings.dsn, application)) as connection:
+        now = connection.identify()
+        left = [(each.timeline, each.end) for each in connection.timeline_ends(now.timeline)]
+    stand = LogStand(
+        system_id=now.system_id, timeline=now.timeline, end=now.position, left=left, confirmed=slot.confirmed or 0
+    )  # fmt: skip
+    if changed(last.span, published):
+        raise LogLost(not_published(stand.confirmed, settings.source, settings.name))
+    if found := missing(last.origin, last.coverage, stand):
         what = what_to_do(last.coverage, settings.source, settings.name)
         raise LogLost(f"committed rows may be missing, and rows of the table be unpublished: {found.why}. {what}")
     stream = LogStream(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
+from thresher.db.postgres.replication.connection import ReplicationConnection
 from thresher.db.postgres.replication.dead_changes import DeadChanges
 from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.db.postgres.store import PostgresStore
@@ -31,15 +32,14 @@ from thresher.spark.worker.shard import Shard
 from thresher.tail.buffer import DeadChange, LogBuffer
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import TableSource
-from thresher.tail.log_span import goes_on
-from thresher.tail.log_stand import LogStand, adopted, missing, not_published, on_timeline, unwatched, what_to_do
+from thresher.tail.log_stand import LogStand, adopted, missing, what_to_do
 from thresher.tail.problem import LogLost
 from thresher.tail.progress import TailBook, TailProgress, batch_rows, bounded, encode
 from thresher.tail.settings import TailMandate
 from thresher.tail.shard.buffered_log import BufferedLog
 from thresher.tail.shard.settling import TailSettling
-from thresher.tail.slot import LogUnreadable, free_slot
-from thresher.tail.standing import stand_of
+from thresher.tail.shard.span_watch import SpanWatch
+from thresher.tail.slot import LogUnreadable, free_slot, require_readable
 from thresher.tail.stream import LogStream
 
 
@@ -65,9 +65,12 @@ class TailAttempt:
         self.buffer.cover(Coverage(noted=mandate.confirmed))
         rows = batch_rows(limits.batch_rows, most_bytes)
         self.ahead = ReadAhead(Ahead(most_rows=rows, most_bytes=limits.batch_bytes))
+        self._watch = SpanWatch(
+            mandate, PostgresSlots(self._session.connection), lambda xid: shard.event("log read", first_xid=xid)
+        )
         self.book = TailBook(
             buffer=self.buffer, outbox_id=mandate.outbox_id, term=mandate.term, most_bytes=most_bytes,
-            span=mandate.span,
+            span=self._watch.span,
         )  # fmt: skip
         seal = source.seal(mandate.secret, shard.index)
         progress = ProgressTopic(topic=seal.topic, partition=shard.index, encode=encode, headers=seal.headers)
@@ -104,8 +107,6 @@ class TailAttempt:
         # Opened by the reader's thread, once recovery is done.
         self.stream: LogStream | None = None
         self._stand: LogStand | None = None
-        # Up to where the slot is confirmed, at least.
-        self._watched = 0
 
     def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
         """Return what is done for each effect of the protocol."""
@@ -139,7 +140,7 @@ class TailAttempt:
             publication=settings.publication_name,
             source=source,
         )
-        self._shard.event("log read", first_xid=self.book.span.first_xid)
+        self._watch.begin(stream, stand.confirmed)
         self.buffer.begin_at(stand.confirmed)
         self.stream = stream
         write = self._set_aside_with(self._reading)
@@ -160,17 +161,18 @@ class TailAttempt:
         if self.stream is not None:
             return progress.coverage
         settings, stand = self._mandate.settings, self._stood(progress)
-        found = missing(progress.origin, progress.coverage, stand) or unwatched(progress.span, stand)
+        found = missing(progress.origin, progress.coverage, stand)
         if self._mandate.adopted:
             return adopted(progress.coverage, found, stand)
         if found is not None:
-            since = min(progress.coverage.noted, stand.confirmed)
-            if found == unwatched(progress.span, stand):
-                raise LogLost(not_published(since, settings.source, settings.name))
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"committed rows may be missing: {found.why}. {what}")
-        self.book.span = goes_on(progress.span, self._mandate.span)
-        return on_timeline(progress.origin, progress.coverage, stand)
+        self._watch.go_on(progress.span, stand)
+        if progress.origin.timeline == stand.timeline:
+            return progress.coverage
+        # What was noted beyond the point where the timeline was left means nothing on this one.
+        left = dict(stand.left)[progress.origin.timeline]
+        return replace(progress.coverage, noted=min(progress.coverage.noted, left))
 
     def _stood(self, progress: TailProgress | None = None) -> LogStand:
         """Return how the log stands before it is read. Raises `LogLost` where the slot is gone."""
@@ -178,31 +180,34 @@ class TailAttempt:
             return self._stand
         settings = self._mandate.settings
         slots = PostgresSlots(self._session.connection)
+        # In this order: a publication that is changed after the first look is noticed.
+        published = slots.published(settings.publication_name, settings.table)
         try:
-            self._stand = stand_of(slots, settings, self._application)
+            slot = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
         except LogUnreadable as error:
             found = slots.slot(settings.slot_name)
             if progress is None or (found is not None and not found.lost):
                 raise
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"{error}. {what}") from error
-        self._watched = self._stand.confirmed
+        with closing(ReplicationConnection(settings.dsn, self._application)) as connection:
+            now = connection.identify()
+            left = [(each.timeline, each.end) for each in connection.timeline_ends(now.timeline)]
+        self._stand = LogStand(
+            system_id=now.system_id,
+            timeline=now.timeline,
+            end=now.position,
+            left=left,
+            confirmed=slot.confirmed or 0,
+            published=published,
+        )
         return self._stand
 
     def _confirm(self, lsn: int) -> None:
-        """Let the server forget the log, unless inserts before this position may not be in it: raises `LogLost`.
-
-        The position was read before this look. So whoever finds the slot later knows that all before it was published.
-        """
-        settings = self._mandate.settings
-        if self.stream is None:
-            return
-        if settings.table is not None:
-            slots = PostgresSlots(self._session.connection)
-            if slots.published(settings.publication_name, settings.table) != self._mandate.span.published:
-                raise LogLost(not_published(self._watched, settings.source, settings.name))
-        self._watched = max(self._watched, lsn)
-        self.stream.confirm(lsn)
+        """Let the server forget the log. Raises `LogLost` if inserts before this position may not be in it."""
+        if self.stream is not None:
+            self._watch.require_published(lsn)
+            self.stream.confirm(lsn)
 
     def _set_aside_with(self, session: object) -> Callable[[Sequence[DeadChange], Callable[[], None]], None]:
         settings = self._mandate.settings
