@@ -22,7 +22,8 @@ def log(dsn: str) -> Iterator[Logged]:
         run("CREATE TABLE outbox_dead (LIKE outbox, kind text, reason text, attempts int, blocking boolean)")
         run("CREATE TABLE thresher_relay (name text, outbox text, mode text)")
         made.connection.execute(
-            "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_value, kind, kafka_header_keys, kafka_header_values) "
+            "INSERT INTO outbox_dead "
+            "(id, create_time, kafka_topic, kafka_value, kind, kafka_header_keys, kafka_header_values) "
             "VALUES (1, now(), 'orders', 'v', 'no-topic', '{}', '{}'), (2, now(), '', '\\x07', 'malformed', '{}', '{}')"
         )
         yield made

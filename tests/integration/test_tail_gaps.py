@@ -153,6 +153,23 @@ def test_rows_from_before_the_slot_are_not_deleted(place: Places) -> None:
         assert at.sql("SELECT kafka_value FROM outbox") == [(b"before",)]
 
 
+def test_rows_from_before_the_slot_are_not_left(place: Places) -> None:
+    at = place()
+    at.drop_slot()
+    stash(at, "before")
+    at.create_slot()
+    # Of those behind the making of the slot it is known that they are in its log.
+    stash(at, "1")
+    with at.tailing() as tailing:
+        assert values(at.read(1)) == [b"1"]
+        tailing.until(lambda: tailing.total("relayed") == 1)
+    with pytest.raises(OtherReader, match="1 rows of .* were written before"):
+        switching.leave(at.settings())
+    assert at.pending() == 2
+    at.sql("DELETE FROM outbox WHERE kafka_value = 'before'")
+    assert switching.leave(at.settings()) == 1
+
+
 def test_trimming_keeps_up_with_what_is_published(place: Places) -> None:
     at = place()
     count = 60_000

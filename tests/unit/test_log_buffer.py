@@ -151,3 +151,12 @@ def test_the_log_is_quiet_when_nothing_is_undecided() -> None:
     assert buffer.quiet_at == 11
     buffer.add(chunk(idle_at=99))
     assert buffer.quiet_at == 99
+
+
+def test_a_row_with_a_flaw_is_set_aside_as_it_was() -> None:
+    flawed = (7, NOW, "a", b"k", b"v", (), (), None, None, "headers", None, ([["x"]], [], None))
+    buffer = LogBuffer(Bounds())
+    buffer.add(Chunk(positions=[position(10)], rows=[flawed], commit_times=[1], size=10))
+    request = ReadRequest(rows=10, bytes=1_000, in_flight={})
+    assert [len(row) for row in buffer.take(request)[0]] == [10], "nobody who sends rows knows more columns"
+    assert buffer.dead_of([(1, BAD)])[position(10)].row == flawed
