@@ -163,7 +163,7 @@ def test_rows_from_before_the_slot_are_not_left(place: Places) -> None:
     with at.tailing() as tailing:
         assert values(at.read(1)) == [b"1"]
         tailing.until(lambda: tailing.total("relayed") == 1)
-    with pytest.raises(OtherReader, match="1 rows of .* were written before"):
+    with pytest.raises(OtherReader, match=r"1 rows of .* were written before"):
         switching.leave(at.settings())
     assert at.pending() == 2
     at.sql("DELETE FROM outbox WHERE kafka_value = 'before'")

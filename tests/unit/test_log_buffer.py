@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from thresher.db.outbox_store import PendingRow
 from thresher.delivery.fate import Kind, dead
 from thresher.delivery.reading.row_source import ReadRequest
 from thresher.tail.buffer import Bounds, LogBuffer
@@ -154,7 +155,7 @@ def test_the_log_is_quiet_when_nothing_is_undecided() -> None:
 
 
 def test_a_row_with_a_flaw_is_set_aside_as_it_was() -> None:
-    flawed = (7, NOW, "a", b"k", b"v", (), (), None, None, "headers", None, ([["x"]], [], None))
+    flawed: PendingRow = (7, NOW, "a", b"k", b"v", (), (), None, None, "headers", None, ([["x"]], [], None))
     buffer = LogBuffer(Bounds())
     buffer.add(Chunk(positions=[position(10)], rows=[flawed], commit_times=[1], size=10))
     request = ReadRequest(rows=10, bytes=1_000, in_flight={})
