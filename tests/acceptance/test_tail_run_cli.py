@@ -1,6 +1,7 @@
 """`thresher tail run`, `join` and `leave`: an operator's day with a tail, from a shell."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def test_an_operators_day_with_a_tail(at: TailPlace, file: Path) -> None:
             assert status["retained_bytes"] >= 0
             metrics = page("metrics")
             assert "thresher_tail_retained_bytes{" in metrics
-            assert 'thresher_tail_lag_seconds{shard="0"' in metrics or "thresher_tail_lag_seconds{" in metrics
+            assert re.search(r'^thresher_tail_lag_seconds{[^}]*shard="0"[^}]*} [0-9.]+$', metrics, re.MULTILINE)
             refused = thresher(("tail", "leave", "-c", str(file)))
             assert (refused.returncode, b"still runs" in refused.stderr) == (4, True)
             process.send_signal(signal.SIGTERM)
@@ -80,6 +81,14 @@ def test_a_tail_without_a_slot_says_what_to_do(at: TailPlace, file: Path) -> Non
     answer = thresher(("tail", "run", "-c", str(file), "--status", "off"))
     assert answer.returncode == 4
     assert b"thresher tail slot create" in answer.stderr
+
+
+def test_joining_with_nonsense_changes_nothing(at: TailPlace, file: Path) -> None:
+    answer = thresher(("tail", "join", "-c", str(file), "--settle", "foo"))
+    assert (answer.returncode, b"Traceback" in answer.stderr) == (2, False)
+    answer = thresher(("tail", "join", "-c", str(file), "--via", "log"))
+    assert answer.returncode == 4, answer.stderr
+    assert at.sql("SELECT to_regclass('thresher_relay')") == [(None,)]
 
 
 def test_a_tail_with_two_shards_is_refused(file: Path) -> None:

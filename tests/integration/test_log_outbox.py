@@ -200,11 +200,12 @@ def test_the_example_of_the_docs_works(dsn: str) -> None:
             assert topics(read_rows(stream, 1)) == ["orders"]
 
 
-def test_a_rule_that_drops_rows_is_noticed(dsn: str) -> None:
+@pytest.mark.parametrize("event", ["INSERT", "DELETE"])
+def test_a_rule_that_drops_or_keeps_rows_is_noticed(dsn: str, event: str) -> None:
     with logged(dsn) as log:
         log.connection.execute(
             "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-            "CREATE TRIGGER nothing BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION nothing()"
+            f"CREATE TRIGGER nothing BEFORE {event} ON outbox FOR EACH ROW EXECUTE FUNCTION nothing()"
         )
         with pytest.raises(MessageNotStored), log.connection.transaction():
             Outbox(keep=False, slot=log.slot).stash(log.connection, Message(topic="t"))

@@ -13,11 +13,11 @@ from tests.tail.tailing import TailPlace
 from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
+from thresher.outbox.dead_to_log import replay_to_log
 from thresher.outbox.shape import Shape
 from thresher.relay.leader.take_over import give_up, take_over
 from thresher.relay.problem import OtherCoordination
 from thresher.spark.session.session import Session
-from thresher.tail.dead_replay import replay_to_log
 from thresher.tail.leader import switching
 from thresher.tail.leader.take_over import take_over as take_tail_over
 from thresher.tail.problem import LogLost, OtherReader
@@ -81,6 +81,7 @@ def test_rows_by_copy_and_a_huge_transaction_are_published_whole(place: Places) 
     count = 200_000
     with at.tailing() as tailing:
         tailing.until(lambda: tailing.up)
+        ((position,),) = at.sql("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint")
         with psycopg.connect(at.dsn) as connection:
             connection.execute(
                 "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) "
@@ -93,7 +94,7 @@ def test_rows_by_copy_and_a_huge_transaction_are_published_whole(place: Places) 
                 for n in range(500):
                     rows.write_row((at.topic, b"copied", b"c%d" % n))
         found = at.read(count + 500, seconds=120)
-        tailing.until(lambda: (at.found_slot().confirmed or 0) > 0)  # type: ignore[union-attr]
+        tailing.until(lambda: (at.found_slot().confirmed or 0) > position)  # type: ignore[union-attr]
         assert tailing.total("transactions") > 10
     by_key: dict[bytes, list[int]] = {}
     for message in found:
@@ -125,7 +126,7 @@ def test_bad_rows_are_set_aside_and_can_be_replayed(place: Places, via: Via) -> 
             # For a moment the topic is still taken for missing, and its grace is over.
             with psycopg.connect(at.dsn) as connection:
                 if via is Via.LOG:
-                    replay_to_log(connection, at.settings().outbox, kind="no-topic")
+                    replay_to_log(connection, at.settings().outbox, slot=at.slot, kind="no-topic")
                 else:
                     PostgresDeadRows(connection, at.table, Shape.THRESHER).replay(kind="no-topic")
             return tailing.total("relayed") == 3

@@ -259,8 +259,11 @@ class TailWorld:
 
     def settle(self, attempt: Running) -> None:
         """Its settler does the next thing."""
-        with self._noticing():
-            self._settle(attempt)
+        try:
+            with self._noticing():
+                self._settle(attempt)
+        except Superseded:
+            self.attempts.remove(attempt)
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
@@ -292,6 +295,8 @@ class TailWorld:
         accepted = attempt.adopted and progress.origin.term != attempt.term
         found = judged(progress.origin, progress.coverage, self._stood(attempt), accepted=accepted)
         if isinstance(found, Missing):
+            if attempt.term != self.terms[-1]:
+                raise Superseded
             raise LogLost(found.why)
         return found
 

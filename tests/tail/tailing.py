@@ -48,8 +48,9 @@ class TailPlace:
         self.outbox = Outbox("outbox") if via is Via.TABLE else Outbox("outbox", via="log", slot=self.slot)
         self.topic = f"{prefix}orders"
         self.admin = Admin(stack.kafka.bootstrap)
-        with psycopg.connect(dsn) as connection:
-            create_schema(connection, self.table)
+        if via is Via.TABLE:
+            with psycopg.connect(dsn) as connection:
+                create_schema(connection, self.table)
         self.create_slot()
         self.admin.create_topic(self.topic, partitions=3)
 

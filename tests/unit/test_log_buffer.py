@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from thresher.db.outbox_store import PendingRow
 from thresher.delivery.fate import Kind, dead
 from thresher.delivery.reading.row_source import ReadRequest
 from thresher.tail.buffer import Bounds, LogBuffer
@@ -196,3 +197,12 @@ def test_a_log_that_begins_behind_what_progress_names_goes_on() -> None:
     buffer.cover(named)
     buffer.add(chunk(position(30), ended=31))
     assert taken(buffer) == [1]
+
+
+def test_a_row_with_a_flaw_is_set_aside_as_it_was() -> None:
+    flawed: PendingRow = (7, NOW, "a", b"k", b"v", (), (), None, None, "headers", None, ([["x"]], [], None))
+    buffer = LogBuffer(Bounds())
+    buffer.add(Chunk(positions=[position(10)], rows=[flawed], commit_times=[1], size=10))
+    request = ReadRequest(rows=10, bytes=1_000, in_flight={})
+    assert [len(row) for row in buffer.take(request)[0]] == [10], "nobody who sends rows knows more columns"
+    assert buffer.dead_of([(1, BAD)])[position(10)].row == flawed

@@ -11,7 +11,18 @@ from thresher.db.postgres.replication.connection import SystemIdentity
 from thresher.db.problem import DatabaseLost
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import LogSource, TableSource
-from thresher.tail.log_stand import LogStand, Missing, adopted, judged, missing, require_unchanged, what_to_do
+from thresher.tail.log_span import UNKNOWN, LogSpan, changed, goes_on, since_mark
+from thresher.tail.log_stand import (
+    LogStand,
+    Missing,
+    adopted,
+    judged,
+    missing,
+    not_published,
+    on_timeline,
+    require_unchanged,
+    what_to_do,
+)
 from thresher.tail.position import Position
 from thresher.tail.progress import TailOrigin
 
@@ -77,6 +88,42 @@ def test_only_an_accepted_slot_may_miss_something() -> None:
     other = replace(stand, system_id="8")
     assert isinstance(judged(ORIGIN, COVERED, other, accepted=False), Missing)
     assert judged(ORIGIN, COVERED, other, accepted=True) == Coverage(noted=601)
+
+
+@pytest.mark.parametrize("published", ["1/8/3/16384", "1/7/4/16384", "1/7/3/16390", "gone"])
+def test_a_publication_that_was_changed_may_miss_inserts(published: str) -> None:
+    span = LogSpan(published="1/7/3/16384", first_xid=700)
+    assert changed(span, published)
+    assert not changed(span, span.published)
+    assert not changed(UNKNOWN, published)
+
+
+def test_a_span_goes_on_from_where_it_began() -> None:
+    now = LogSpan(published="1/7/3/16384", first_xid=900)
+    assert goes_on(replace(now, first_xid=700), now) == replace(now, first_xid=700)
+    assert goes_on(UNKNOWN, now) == now
+    assert now.table == 16384
+    assert UNKNOWN.table is None
+
+
+def test_transactions_behind_a_mark_are_in_the_log() -> None:
+    assert since_mark(900, 700) == 701
+    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "numbers start over in the log, and not here"
+    assert since_mark(900, 899) == 900
+    assert since_mark(900, 950) == 900, "it was made later"
+
+
+def test_what_was_noted_beyond_a_timelines_end_means_nothing() -> None:
+    assert on_timeline(ORIGIN, COVERED, STAND) == COVERED
+    later = replace(STAND, timeline=3, left=((2, 550),))
+    assert on_timeline(ORIGIN, COVERED, later) == replace(COVERED, noted=550)
+
+
+def test_a_changed_publication_says_from_where_and_what_is_left() -> None:
+    told = not_published(0x258, TableSource(table=TableName(table="orders", schema="public")), "shop")
+    assert "behind 0/258 may be missing" in told
+    assert "can be read again" in told
+    assert "thresher adopt shop" in told
 
 
 def test_what_may_be_missing_is_named_with_what_is_left() -> None:

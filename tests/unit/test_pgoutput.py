@@ -140,7 +140,40 @@ def test_times_that_nobody_can_show_are_brought_inside() -> None:
 def test_headers_of_more_dimensions_are_a_flaw() -> None:
     row = wire.outbox_row(1)
     row[5] = struct.pack(">iiIiiii", 2, 0, 25, 1, 1, 1, 1) + b"\0\0\0\1a"
-    assert transaction(reader(), row).rows[0][5:] == ((), (), None, None, "headers")
+    *sendable, more = transaction(reader(), row).rows[0][5:]
+    assert sendable == [(), (), None, None, "headers", None]
+    assert more == ([["a"]], [], None), "they are set aside as they were"
+
+
+def test_headers_of_three_dimensions_are_kept_as_they_were() -> None:
+    row = wire.outbox_row(1)
+    items = b"".join(struct.pack(">i", 1) + item for item in (b"a", b"b", b"c", b"d")) + b"\xff\xff\xff\xff\0\0\0\0"
+    row[6] = struct.pack(">iiIiiiiii", 3, 1, 17, 1, 1, 3, 1, 2, 1) + items
+    assert transaction(reader(), row).rows[0][11][1] == [[[b"a", b"b"], [b"c", b"d"], [None, b""]]]
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"),
+    [
+        (2**63 - 1, "infinity"),
+        (-(2**63), "-infinity"),
+        (-wire.EPOCH - 1, "1969-12-31 23:59:59.999999+00"),
+        (63_113_904_000_000_000 * 4, "10000-01-01 00:00:00.000000+00"),
+        (-63_113_904_000_000_000, "0001-01-01 00:00:00.000000+00 BC"),
+    ],
+)
+def test_a_timestamp_that_kafka_cannot_hold_is_kept(moment: int, text: str) -> None:
+    row = transaction(reader(), wire.outbox_row(1, timestamp=moment)).rows[0]
+    assert (row[9], row[11][2]) == ("timestamp", text)
+
+
+def test_a_message_with_such_a_timestamp_is_kept_whole() -> None:
+    late = content() + b"\x30" + b"\xff" * 9 + b"\x01"
+    made = log_reader()
+    made.feed(wire.data(wire.begin(900), 1))
+    made.feed(wire.data(wire.message(40, "thresher:app.outbox", late), 40))
+    row = taken(made).rows[0]
+    assert (row[2], row[4], row[9]) == ("", late, "timestamp")
 
 
 def test_columns_are_found_by_name_and_others_ignored() -> None:
@@ -148,6 +181,31 @@ def test_columns_are_found_by_name_and_others_ignored() -> None:
     row = [*wire.outbox_row(7, topic=b"orders"), b"whatever"]
     chunk = transaction(reader(columns=columns), row[::-1])
     assert chunk.rows[0][:5] == (7, datetime(2000, 1, 1, tzinfo=UTC), "orders", b"k", b"v")
+
+
+def test_an_unknown_column_may_come_as_text() -> None:
+    frame = wire.insert(TABLE, wire.outbox_row(7))
+    head, columns = frame[:6], struct.unpack_from(">H", frame, 6)[0]
+    frame = head + struct.pack(">H", columns + 1) + frame[8:] + b"t" + struct.pack(">I", 3) + b"(1)"
+    made = reader(columns={**wire.COLUMNS, "more": 99_999})
+    made.feed(wire.data(wire.begin(900), 1))
+    made.feed(wire.data(frame, 50))
+    assert taken(made).rows[0][0] == 7
+
+
+def test_a_known_column_must_not_come_as_text() -> None:
+    frame = wire.insert(TABLE, wire.outbox_row(7))
+    made = reader()
+    made.feed(wire.data(wire.begin(900), 1))
+    with pytest.raises(Garbled, match="not in binary"):
+        made.feed(wire.data(frame[:8] + b"t" + frame[9:], 50))
+
+
+def test_rows_come_also_while_the_table_has_another_name() -> None:
+    made = LogReader(TableSource(table=OUTBOX, number=TABLE))
+    made.feed(wire.data(wire.relation(TABLE, "app", "renamed", wire.COLUMNS), 0))
+    made.feed(wire.data(wire.relation(TABLE + 1, "app", "other", {"a": 1}), 0))
+    assert len(transaction(made, wire.outbox_row(1)).rows) == 1
 
 
 @pytest.mark.parametrize("missing", [name for name in wire.COLUMNS if name != "leader_id"])
@@ -224,6 +282,17 @@ def test_a_message_that_cannot_be_read_is_a_row_that_holds_it() -> None:
     made.feed(wire.data(wire.message(40, "thresher:app.outbox", b"\x09rubbish"), 40))
     row = taken(made).rows[0]
     assert (row[0], row[2], row[4], row[9]) == (40, "", b"\x09rubbish", "message")
+
+
+def test_a_mark_says_since_when_the_slot_is_there() -> None:
+    made = reader()
+    for prefix, transactional in (("thresher-slot", False), ("thresher-slots", True)):
+        made.feed(wire.data(wire.begin(900), 1))
+        made.feed(wire.data(wire.message(40, prefix, b"", transactional=transactional), 40))
+        assert made.marked_xid is None
+    made.feed(wire.data(wire.message(41, "thresher-slot", b""), 41))
+    assert made.marked_xid == 7
+    assert made.take() is None
 
 
 def test_a_table_source_reads_no_messages() -> None:
@@ -304,7 +373,11 @@ def test_an_outbox_has_a_prefix_and_a_slot() -> None:
     assert log_prefix(OUTBOX) == "thresher:app.outbox"
     with pytest.raises(InvalidName, match="dot"):
         log_prefix(TableName(table="app.outbox"))
-    assert slot_name(OUTBOX) == "thresher_outbox"
+    assert slot_name(TableName(table="outbox")) == "thresher_outbox"
+    # Whoever writes with a schema is not content with the slot of a tail without it, or of another schema.
+    schemas = [TableName(table="outbox"), OUTBOX, TableName(table="outbox", schema="app2")]
+    assert len({slot_name(each) for each in [*schemas, TableName(table="app_outbox")]}) == 4
+    assert slot_name(OUTBOX).startswith("thresher_app_outbox_")
     names = {slot_name(TableName(table=name)) for name in ("Outbox", "oUtbox", "öutbox", "x" * 58, "x" * 57, "o-x")}
     assert len(names) == 6
     assert all(len(name) <= 63 and name.replace("_", "").isalnum() and name == name.lower() for name in names)

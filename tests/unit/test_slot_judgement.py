@@ -7,9 +7,11 @@ import pytest
 from thresher.core.errors import InvalidInput
 from thresher.db.log_slots import LogServer, LogSlot, Publication
 from thresher.db.names import TableName
+from thresher.db.postgres.replication import connection
+from thresher.db.problem import DatabaseRefused
 from thresher.outbox import Limits, Outbox, Shape
 from thresher.tail.log_source import LogSource, Source, TableSource
-from thresher.tail.slot import _warnings, publication_problems, server_problems, slot_problems
+from thresher.tail.slot import _warnings, free_slot, publication_problems, server_problems, slot_problems
 
 SERVER = LogServer(version=180_000, wal_level="logical", database="app", user='o"k', may_replicate=True)
 SLOT = LogSlot(
@@ -37,6 +39,35 @@ def test_without_the_right_the_statement_is_told() -> None:
     assert problem.mend == 'ALTER ROLE "o""k" REPLICATION'
 
 
+def test_a_server_without_messages_in_its_log_is_refused() -> None:
+    (problem,) = server_problems(replace(SERVER, version=130_012))
+    assert "Postgres 13" in problem.detail
+    assert "14 or later" in problem.mend
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        Publication(name="p", inserts=True, includes_table=False, row_filter=None),
+        Publication(name="p", inserts=False, includes_table=True, row_filter=None),
+        Publication(name="p", inserts=True, includes_table=True, row_filter="(id > 5)"),
+    ],
+)
+def test_a_publication_that_leaves_rows_out_has_lost_them(found: Publication | None) -> None:
+    (problem,) = publication_problems("p", found, TABLE)
+    assert "what is inserted meanwhile is not in the log, also once" in problem.detail
+
+
+def test_a_reader_of_another_role_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    class Foreign:
+        def free(self, _: str) -> None:
+            raise DatabaseRefused("permission denied to terminate process")
+
+    free_slot(Foreign(), "s")  # type: ignore[arg-type]
+    assert "was not ended" in caplog.text
+
+
 @pytest.mark.parametrize(("version", "more"), [(160_000, ""), (170_000, ", false, false, true")])
 def test_a_missing_slot_is_made_as_the_server_can(version: int, more: str) -> None:
     (problem,) = slot_problems(replace(SERVER, version=version), "s'x", None, TABLED)
@@ -59,6 +90,7 @@ def test_a_lost_slot_says_from_where_and_what_is_left(source: Source, left: str,
     (problem,) = slot_problems(SERVER, "s", lost, source)
     assert "what was committed behind 0/100 may be missing" in problem.detail
     assert left in problem.detail
+    assert "thresher adopt NAME" in problem.mend
     assert problem.mend.startswith("SELECT pg_drop_replication_slot('s'); SELECT pg_create_logical_replication_slot(")
 
 
@@ -102,3 +134,11 @@ def test_a_publication_is_judged_by_the_table() -> None:
 def test_options_that_make_no_sense_together_are_refused(options: dict[str, object], why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         Outbox(**options)  # type: ignore[arg-type]
+
+
+def test_a_publication_that_is_gone_from_the_log_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = ("42704", 'publication "p" does not exist')
+    monkeypatch.setattr(connection, "_state_of", lambda _: told)
+    problem = connection._explain(None)  # type: ignore[arg-type]
+    assert isinstance(problem, DatabaseRefused)
+    assert "thresher tail slot create" in str(problem)

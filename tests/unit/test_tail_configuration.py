@@ -36,5 +36,11 @@ def test_what_means_nothing_without_a_table_is_refused() -> None:
     assert "no shape but our own" in told
 
 
+def test_names_that_the_log_cannot_have_are_refused() -> None:
+    assert "lower-case letters" in refused(slot="Bad-Slot")
+    assert "has a dot in its name" in refused(via="log", outbox="a.b")
+    assert load_tail_config(None, {**GIVEN, "outbox": "a.b", "slot": "good_1"}, {}).settings.slot_name == "good_1"
+
+
 def test_what_exactly_once_rests_on_cannot_be_changed() -> None:
     assert "leave it out" in refused(producer={"enable.idempotence": False})

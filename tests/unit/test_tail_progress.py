@@ -14,6 +14,7 @@ from thresher.relay.protocol import progress as relayed
 from thresher.tail.buffer import Bounds, LogBuffer
 from thresher.tail.chunk import Chunk
 from thresher.tail.coverage import Coverage
+from thresher.tail.log_span import LogSpan
 from thresher.tail.position import Position
 from thresher.tail.progress import TailBook, batch_rows, bounded, decode, encode
 
@@ -44,10 +45,14 @@ def row(number: int, plan: Any = None) -> Row:
 
 
 def test_a_record_says_the_same_after_its_way_to_kafka() -> None:
-    made = book(filled(4)).record(9, RowList([row(2), row(3, BAD)]), 2)
+    writes = book(filled(4))
+    span = LogSpan(published="1/2/3/16384", first_xid=2**33)
+    writes.span = lambda: span
+    made = writes.record(9, RowList([row(2), row(3, BAD)]), 2)
     read = decode(encode(made))
     assert (read.origin, read.number, read.failures, read.coverage) == (made.origin, 9, 2, made.coverage)
     assert read.origin.timeline == 3
+    assert read.span == span
     assert read.coverage.position == Position(30, 25, 0)
     assert read.coverage.waiting == {Position(10, 5, 0)}
     assert read.coverage.dead == {Position(30, 25, 0): BAD}

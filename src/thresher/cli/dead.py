@@ -20,6 +20,7 @@ from thresher.core.errors import InvalidInput
 from thresher.db.outbox_store import DeadRow, DeadRows
 from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.outbox import Shape
+from thresher.outbox.dead_to_log import replay_to_log
 
 app = typer.Typer(help="Look at rows that could not be sent; put them back, or drop them.", no_args_is_help=True)
 
@@ -108,6 +109,9 @@ def replay(
     to_log: Annotated[
         bool, typer.Option("--to-log", help="The outbox has no table: its messages are in the log alone.")
     ] = False,
+    slot: Annotated[
+        str | None, typer.Option("--slot", help="With --to-log, the tail's slot; thresher_OUTBOX without one.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put rows back into the outbox under their own ids: a running relay, or a tail, tries them again.
@@ -119,10 +123,8 @@ def replay(
         dead = _dead(connection, outbox, schema, shape)
         found = _chosen(dead, ids, topic, kind, every=every)
         if to_log:
-            # Only here: the other commands work without the tail's packages.
-            from thresher.tail.dead_replay import replay_to_log  # noqa: PLC0415
-
-            count = replay_to_log(connection, table_name(outbox, schema), topic=topic, kind=kind, ids=ids or None)
+            name = table_name(outbox, schema)
+            count = replay_to_log(connection, name, slot=slot, topic=topic, kind=kind, ids=ids or None)
         else:
             count = dead.replay(topic=topic, kind=kind, ids=ids or None)
     _tell(count, "rows were put back into the outbox", as_json)

@@ -20,12 +20,18 @@ def log_prefix(outbox: TableName) -> str:
     return f"thresher:{'.'.join(parts)}"
 
 
+def is_slot_name(name: str) -> bool:
+    """Whether a slot can be called so."""
+    return 0 < len(name) <= _SLOT_BYTES and not _NOT_IN_SLOTS.search(name)
+
+
 def slot_name(outbox: TableName) -> str:
     """Return what the slot of an outbox, and its publication, are called unless somebody says otherwise.
 
-    Slots have lower-case letters, digits and underscores; what does not fit is told apart by a hash.
+    Slots have lower-case letters, digits and underscores; what does not fit is told apart by a hash, also outboxes of
+    one name in different schemas: whoever writes to one must not be content with the slot of another.
     """
-    name = f"thresher_{outbox.table}"
+    name = f"thresher_{outbox.table if outbox.schema is None else f'{outbox.schema}.{outbox.table}'}"
     fitting = _NOT_IN_SLOTS.sub("_", name.lower())
     if fitting == name and len(name) <= _SLOT_BYTES:
         return name

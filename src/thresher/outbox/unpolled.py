@@ -76,7 +76,7 @@ class PassingRows:
         self._forget: LiteralString = statement("outbox_forget", outbox)
 
     def write(self, connection: Any, insert: LiteralString, rows: Sequence[Sequence[Any]]) -> int:
-        """Insert rows and delete them; return how many were. In a pipeline, this waits for the database once."""
+        """Insert rows and delete them; return how many were both. In a pipeline, this waits for the database once."""
         ids: list[int] = []
         with connection.pipeline() if len(rows) > 1 else nullcontext():
             for first in range(0, len(rows), _PIPELINED):
@@ -84,8 +84,9 @@ class PassingRows:
                 for cursor, row in zip(cursors, rows[first : first + _PIPELINED], strict=True):
                     cursor.execute(insert, row, binary=True)
                 ids += [found[0] for cursor in cursors if (found := cursor.fetchone()) is not None]
-        OwnCursor(connection).execute(self._forget, [BigintArray(bigint_array(ids))])
-        return len(ids)
+        gone = OwnCursor(connection).execute(self._forget, [BigintArray(bigint_array(ids))]).rowcount
+        # In a pipeline it is not known yet.
+        return len(ids) if gone < 0 else gone
 
 
 def _parts(contents: Sequence[bytes], most: int) -> list[list[bytes]]:

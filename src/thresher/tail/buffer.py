@@ -24,6 +24,9 @@ from thresher.tail.coverage import START, Coverage, Ends
 from thresher.tail.position import Position
 from thresher.tail.problem import LogLost
 
+# A row's columns, without and with what chooses its partition.
+_SENDABLE, _GIVEN = 10, 11
+
 
 class Change(NamedTuple):
     """A change of the log. `given` is its row with the buffer's own number for an id: that one is never repeated."""
@@ -33,11 +36,13 @@ class Change(NamedTuple):
     given: PendingRow
     size: int
     commit_us: int
+    # Of a row with a flaw, what nobody could send.
+    more: PendingRow = ()
 
     @property
     def row(self) -> PendingRow:
         """The row as it was written, with its own id."""
-        return (self.id, *self.given[1:])
+        return (self.id, *self.given[1:], *self.more)
 
 
 class DeadChange(NamedTuple):
@@ -111,8 +116,12 @@ class LogBuffer:
                     if self._coverage.decides(position):
                         continue
                     self._unseen.discard(position)
-                # As the class itself does it, without the call.
-                changes[number] = new(Change, (position, row[0], (number, *row[1:]), each, commit_us))
+                if len(row) <= _GIVEN:
+                    # As the class itself does it, without the call.
+                    changes[number] = new(Change, (position, row[0], (number, *row[1:]), each, commit_us, ()))
+                else:
+                    given, more = (number, *row[1:_SENDABLE]), row[_SENDABLE:]
+                    changes[number] = Change(position, row[0], given, each, commit_us, more)
                 number += 1
             self._bytes += each * (number - self._next)
             self._next = number

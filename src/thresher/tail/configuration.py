@@ -19,6 +19,7 @@ from thresher.config.report import Problem
 from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db import TableName
+from thresher.db.log_names import is_slot_name, log_prefix
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
 from thresher.delivery.names import valid_name
 from thresher.delivery.rules import Poison
@@ -64,8 +65,10 @@ class _OwnKeys(Form):
         '`Outbox(via="log")`, which are in no table.',
     )
     shape: Shape = Field(default=Shape.THRESHER, description="The shape of the outbox table.")
-    slot: Annotated[str | None, DefaultText("`thresher_<outbox>`")] = Field(
-        default=None, description="The replication slot. `thresher tail slot create` makes it."
+    slot: Annotated[str | None, DefaultText("after the outbox")] = Field(
+        default=None,
+        description="The replication slot, `thresher_<outbox>`; with `schema`, it ends in a hash. `thresher tail slot "
+        "create` makes it.",
     )
     publication: Annotated[str | None, DefaultText("that of the slot")] = Field(
         default=None, description="The publication of the table's inserts."
@@ -235,7 +238,13 @@ def _has_an_outbox(form: TailForm, given: Mapping[str, Any]) -> Iterator[Problem
         TableName(table=form.outbox, schema=form.schema_)
     except InvalidInput as error:
         yield "outbox", str(error)
+    if form.slot is not None and not is_slot_name(form.slot):
+        yield "slot", "1 to 63 lower-case letters, digits and underscores are needed"
     if form.via is Via.LOG:
+        try:
+            log_prefix(TableName(table=form.outbox, schema=form.schema_))
+        except InvalidInput as error:
+            yield "outbox", str(error)
         if form.shape is not Shape.THRESHER:
             yield "shape", "messages in the log have no table, and no shape but our own: leave it out"
         if given.get("keep_seconds") is not None:
@@ -249,7 +258,7 @@ _KAFKA = KafkaSections(
     producer=lambda given: properties("trial", given),
 )
 _RULES = (
-    Rule(frozenset({"outbox", "schema", "via", "shape", "keep_seconds"}), _has_an_outbox),
+    Rule(frozenset({"outbox", "schema", "via", "shape", "slot", "keep_seconds"}), _has_an_outbox),
     service_form.elects_as_told(OF_ELECTION),
     POLLS_IN_TIME,
     *_KAFKA.rules,

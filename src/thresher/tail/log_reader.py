@@ -31,6 +31,7 @@ from thresher.tail.position import Position
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A frame of data with a message in it, up to its prefix: in the message its kind, its flags, and where it is.
+_MARK = b"thresher-slot\0"
 _MESSAGE_FRAME, _LENGTH = Struct(">BQQqBBQ"), Struct(">I")
 
 
@@ -55,6 +56,8 @@ class LogReader:
         self._ended = 0
         self.received = 0
         self.reply = False
+        # The transaction of the first mark that says that a slot was there before, by its last 32 bits.
+        self.marked_xid: int | None = None
 
     @property
     def rows(self) -> int:
@@ -120,6 +123,8 @@ class LogReader:
                 raise Garbled("a message that came from the server is cut short")
             self._count(at)
             self._add(message_row(position, self._committed, frame[start:]), len(frame))
+        elif self.marked_xid is None and flags & 1 and frame.startswith(_MARK, _MESSAGE_FRAME.size):
+            self.marked_xid = self._transaction().xid
         return at
 
     def _feed_other(self, message: bytes) -> None:
@@ -169,7 +174,11 @@ class LogReader:
 
     def _rows_of(self, relation: Relation) -> InsertedRows | None:
         source = self._source
-        if isinstance(source, LogSource) or relation.name != source.table.table:
+        if isinstance(source, LogSource):
+            return None
+        if relation.id == source.number:
+            return InsertedRows(relation, source.shape)
+        if relation.name != source.table.table:
             return None
         if source.table.schema is None:
             raise DatabaseRefused(f"in which schema is {source.table}? The log names tables with theirs")

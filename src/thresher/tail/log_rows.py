@@ -1,11 +1,13 @@
 """Changes of the log as pending rows, as `db.outbox_store` describes them: the same that a relay reads from the table.
 
 Columns are found by their names, so that a table may have more of them, in any order. A known one that is missing, or
-of another type, is refused: rows would go out without what they hold.
+of another type, is refused: rows would go out without what they hold. A row with a flaw carries besides what its own
+columns cannot hold, for whoever sets it aside: its headers and its timestamp, as they were.
 """
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from math import prod
 from struct import Struct
 from typing import Any
 
@@ -13,7 +15,7 @@ from thresher.db.outbox_store import PendingRow
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import Shape
 from thresher.outbox.log_message import Unreadable, decode
-from thresher.tail.pgoutput import BINARY, INSERT_FRAME, NULL, Garbled, Relation
+from thresher.tail.pgoutput import BINARY, INSERT_FRAME, NULL, TEXT, Garbled, Relation
 
 # Numbers of types, as pg_type has them for ever.
 _INTEGERS, _TEXTS, _TEXT_ARRAYS = {20, 21, 23}, {25, 1043}, {1009, 1015}
@@ -50,6 +52,8 @@ _MICROSECOND = timedelta(microseconds=1)
 _FIRST = (datetime(1, 1, 2, tzinfo=UTC) - _POSTGRES_EPOCH) // _MICROSECOND
 _LAST = (datetime(9999, 12, 30, tzinfo=UTC) - _POSTGRES_EPOCH) // _MICROSECOND
 _SINCE_1970 = (_EPOCH - _POSTGRES_EPOCH) // _MICROSECOND
+_ENDLESS = {2**63 - 1: "infinity", -(2**63): "-infinity"}
+_CYCLE = 146_097 * 86_400_000_000
 # An outbox has few topics and lists of header names. Bounded, in case it does not.
 _REMEMBERED = 4096
 _NO_HEADERS: tuple[Any, ...] = ()
@@ -66,7 +70,9 @@ class InsertedRows:
                 raise DatabaseRefused(
                     f'the log has no column {name} of "{relation.schema}"."{relation.name}": it was dropped or renamed,'
                     f" or a publication leaves it out. Put it back, or publish the whole table: ALTER PUBLICATION … SET"
-                    f' TABLE "{relation.schema}"."{relation.name}"'
+                    f' TABLE "{relation.schema}"."{relation.name}". Rows that were inserted meanwhile cannot be read '
+                    "from the log: 'thresher tail slot drop', 'thresher tail slot create', 'thresher adopt NAME', start"
+                    " the tail, which deletes none of them, and insert those that are missing anew"
                 )
             column = relation.columns[names.index(name)]
             if column.type not in types:
@@ -74,7 +80,7 @@ class InsertedRows:
                     f'column {name} of "{relation.schema}"."{relation.name}" has another type than the tail can read '
                     "(see 'thresher schema check')"
                 )
-        self._count = len(names)
+        self._count, self._unknown = len(names), len(wanted)
         # What a row of our own shape ends with if nothing is out of the ordinary; None for tables of other columns.
         in_order = names[:_VARYING] == list(wanted)[:_VARYING] and relation.columns[0].type == _BIGINT
         self._ordinary_end = b"n" * (len(names) - _VARYING) if shape is Shape.THRESHER and in_order else None
@@ -111,6 +117,9 @@ class InsertedRows:
                 values[place] = frame[start:at]
             elif kind == NULL:
                 at += 1
+            elif kind == TEXT and place == self._unknown:
+                # Types without a binary form come so, whatever was asked for.
+                at += 5 + length(frame, at + 1)[0]
             else:
                 raise Garbled("a row came from the server with a column that is not in binary")
         if at != end:
@@ -159,7 +168,7 @@ class InsertedRows:
             return None
         header_names = self._header_names(names)
         header_values = _items(contents)
-        timestamp, flaw = None, None
+        timestamp, flaw, more = None, None, _NO_HEADERS
         if header_names is None or header_values is None:
             header_names, header_values, flaw = _NO_HEADERS, _NO_HEADERS, "headers"
         if moment is not None:
@@ -168,6 +177,8 @@ class InsertedRows:
                 timestamp = _POSTGRES_EPOCH + timedelta(0, 0, microseconds)
             else:
                 flaw = flaw or "timestamp"
+        if flaw is not None:
+            more = (None, (_texts(_nested(names)), _nested(contents), None if moment is None else _moment_text(moment)))
         return (
             _integer(id_),
             _created(created),
@@ -179,17 +190,19 @@ class InsertedRows:
             None if partition is None else int.from_bytes(partition, "big", signed=True),
             timestamp,
             flaw,
+            *more,
         )
 
     def _goharvest_row(self, values: list[bytes | None]) -> PendingRow:
         id_, created, topic, key, value, names, contents, _ = values
-        flaw = None
+        flaw, more = None, _NO_HEADERS
         header_names, header_values = self._header_names(names), _items(contents)
         if header_names is None or header_values is None:
             header_names, header_values, flaw = _NO_HEADERS, _NO_HEADERS, "headers"
+            more = (None, (_texts(_nested(names)), _nested(contents), None))
         return (
             _integer(id_), _created(created), self._text(topic), key, value, header_names, header_values, None, None,
-            flaw,
+            flaw, *more,
         )  # fmt: skip
 
     def _deimos_row(self, values: list[bytes | None]) -> PendingRow:
@@ -235,13 +248,12 @@ def message_row(position: int, created: datetime, content: bytes) -> PendingRow:
         topic, key, value, names, values, partition, moment = decode(content)
     except Unreadable:
         return (position, created, "", None, content, _NO_HEADERS, _NO_HEADERS, None, None, "message")
-    timestamp, flaw = None, None
+    timestamp = None
     if moment is not None:
-        if moment < _LAST - _SINCE_1970:
-            timestamp = _EPOCH + timedelta(0, 0, moment)
-        else:
-            flaw = "timestamp"
-    return (position, created, topic, key, value, names, values, partition, timestamp, flaw)
+        if moment >= _LAST - _SINCE_1970:
+            return (position, created, "", None, content, _NO_HEADERS, _NO_HEADERS, None, None, "timestamp")
+        timestamp = _EPOCH + timedelta(0, 0, moment)
+    return (position, created, topic, key, value, names, values, partition, timestamp, None)
 
 
 def _integer(content: bytes | None) -> int:
@@ -283,3 +295,34 @@ def _items(content: bytes | None) -> tuple[bytes | None, ...] | None:
             items.append(content[at : at + size])
             at += size
     return tuple(items)
+
+
+def _nested(content: bytes | None) -> list[Any]:
+    """Return the items of an array in binary, of any dimensions, as lists in lists."""
+    if content is None or len(content) == _ARRAY.size:
+        return []
+    dimensions, _, _ = _ARRAY.unpack_from(content)
+    counts = [_BOUNDS.unpack_from(content, _ARRAY.size + each * _BOUNDS.size)[0] for each in range(dimensions)]
+    # As an array of one dimension, it has as many items.
+    flat = _ARRAY.pack(1, 0, 0) + _BOUNDS.pack(prod(counts), 1) + content[_ARRAY.size + dimensions * _BOUNDS.size :]
+    items: list[Any] = list(_items(flat) or ())
+    for count in counts[:0:-1]:
+        items = [items[first : first + count] for first in range(0, len(items), count)]
+    return items
+
+
+def _texts(items: list[Any]) -> list[Any]:
+    return [_texts(each) if isinstance(each, list) else None if each is None else each.decode() for each in items]
+
+
+def _moment_text(content: bytes) -> str:
+    """Return a moment as Postgres reads it, whatever its year."""
+    microseconds = int.from_bytes(content, "big", signed=True)
+    if microseconds in _ENDLESS:
+        return _ENDLESS[microseconds]
+    # The calendar repeats itself after 400 years.
+    cycles, within = divmod(microseconds, _CYCLE)
+    moment = _POSTGRES_EPOCH + timedelta(0, 0, within)
+    year = moment.year + 400 * cycles
+    era = "" if year > 0 else " BC"
+    return f"{year if year > 0 else 1 - year:04d}-{moment:%m-%d %H:%M:%S.%f}+00{era}"

@@ -12,6 +12,8 @@ class TableSource:
 
     table: TableName
     shape: Shape = Shape.THRESHER
+    # Its number in the catalog, if that is known: by it, rows are found that came while it had another name.
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

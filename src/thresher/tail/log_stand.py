@@ -18,6 +18,11 @@ from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import Source, TableSource
 from thresher.tail.progress import TailOrigin
 
+CHANGED = (
+    "the publication, or the table under this name, was changed; an insert that it did not publish is not in the log, "
+    "also if all is as before now"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStand:
@@ -29,6 +34,8 @@ class LogStand:
     # Timelines before this one, each with where it was left.
     left: Sequence[tuple[int, int]] = ()
     confirmed: int
+    # The publication and the table, as the database tells them apart.
+    published: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ def missing(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Missing 
             return Missing(f"{why} {lsn_text(end)}: commits up to {covered} were published and are lost there", True)
     elif coverage.position.commit >= stand.end:
         return Missing(f"the log ends at {lsn_text(stand.end)}, before {covered}, up to where it was published", True)
-    noted = still_noted(origin, coverage, stand)
+    noted = on_timeline(origin, coverage, stand).noted
     if stand.confirmed > noted:
         return Missing(
             f"the slot begins at {lsn_text(stand.confirmed)}, beyond {lsn_text(noted)}: it was made anew, or "
@@ -63,11 +70,11 @@ def missing(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Missing 
     return None
 
 
-def still_noted(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> int:
-    """Return up to where a record has noted this log: not beyond the point where its own timeline was left."""
+def on_timeline(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Coverage:
+    """Return what a record covers of this log: it has noted none beyond the point where its own timeline was left."""
     if origin.timeline == stand.timeline:
-        return coverage.noted
-    return min(coverage.noted, dict(stand.left).get(origin.timeline, coverage.noted))
+        return coverage
+    return replace(coverage, noted=min(coverage.noted, dict(stand.left).get(origin.timeline, coverage.noted)))
 
 
 def judged(origin: TailOrigin, coverage: Coverage, stand: LogStand, *, accepted: bool) -> Coverage | Missing:
@@ -76,7 +83,7 @@ def judged(origin: TailOrigin, coverage: Coverage, stand: LogStand, *, accepted:
     `accepted`: an operator has adopted the slot as it is since that record was written.
     """
     found = missing(origin, coverage, stand)
-    here = replace(coverage, noted=still_noted(origin, coverage, stand))
+    here = on_timeline(origin, coverage, stand)
     if accepted:
         return adopted(here, found, stand)
     return here if found is None else found
@@ -107,6 +114,12 @@ def adopted(coverage: Coverage, found: Missing | None, stand: LogStand) -> Cover
     return replace(coverage, noted=max(coverage.noted, stand.confirmed))
 
 
+def not_published(confirmed: int, source: Source, name: str) -> str:
+    """Return what a tail says of a publication that was changed: nothing was confirmed after the last look at it."""
+    why = f"committed rows may be missing: {CHANGED}"
+    return f"{why}. {what_to_do(Coverage(noted=confirmed), source, name)}"
+
+
 def what_to_do(coverage: Coverage, source: Source, name: str) -> str:
     """Return from where on rows may be missing, and what can be done about it."""
     when = ""
@@ -118,7 +131,7 @@ def what_to_do(coverage: Coverage, source: Source, name: str) -> str:
     )
     if isinstance(source, TableSource):
         return (
-            f"{since} Rows that are still in {source.table} can be read again: {go_on}, start the tail, and insert "
-            f"those that are missing anew; those created after that time may be among them"
+            f"{since} Rows that are still in {source.table} can be read again: {go_on}, start the tail, which deletes "
+            "none of them, and insert those that are missing anew"
         )
     return f"{since} Messages without a table are nowhere else: nothing is left to read. {go_on}"

@@ -19,6 +19,7 @@ from thresher.delivery.problem import ForeignProgress
 from thresher.delivery.row import Rows
 from thresher.tail.buffer import Bounds, DeadChange, LogBuffer
 from thresher.tail.coverage import Coverage
+from thresher.tail.log_span import UNKNOWN, LogSpan
 from thresher.tail.position import Position
 
 _VERSION = "tail-1"
@@ -50,6 +51,7 @@ class TailProgress:
     number: int
     failures: int = 0
     coverage: Coverage
+    span: LogSpan = UNKNOWN
     # The buffer's numbers of the changes that it carried, in order; their create times, and what became of each.
     ids: Sequence[int] = ()
     create_times: Sequence[int] = ()
@@ -87,6 +89,8 @@ class TailBook:
     timeline: Callable[[], int]
     # The largest that one record may be.
     most_bytes: int = 900_000
+    # What the log has been read by until now.
+    span: Callable[[], LogSpan] = lambda: UNKNOWN
     monotonic: Callable[[], float] = time.monotonic
     _origin: TailOrigin | None = None
     # Whose the last record is that recovery found; and the number of the first that was made here.
@@ -129,6 +133,7 @@ class TailBook:
             number=number,
             failures=failures,
             coverage=coverage,
+            span=self.span(),
             ids=ids,
             create_times=rows.create_times,
             fates=fates,
@@ -194,6 +199,8 @@ def encode(progress: TailProgress) -> bytes:
         "position": json.dumps(coverage.position),
         "noted": str(coverage.noted),
         "committed_us": str(coverage.committed_us),
+        "published": progress.span.published,
+        "first_xid": str(progress.span.first_xid),
     }
     if coverage.dead:
         metadata["dead"] = json.dumps([(*position, *fate) for position, fate in coverage.dead.items()])
@@ -243,6 +250,7 @@ def decode(data: bytes) -> TailProgress:
                 noted=int(metadata["noted"]),
                 committed_us=int(metadata["committed_us"]),
             ),
+            span=LogSpan(published=metadata["published"], first_xid=int(metadata["first_xid"])),
         )
     except (pa.ArrowInvalid, KeyError, OSError, ValueError, IndexError, TypeError, StopIteration) as error:
         raise ForeignProgress(

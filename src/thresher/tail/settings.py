@@ -17,6 +17,7 @@ from thresher.delivery.shard.recovery import KnownProgress
 from thresher.spark.policy import Policy
 from thresher.tail.buffer import Bounds
 from thresher.tail.log_source import LogSource, Source, TableSource
+from thresher.tail.log_span import UNKNOWN, LogSpan
 from thresher.tail.progress import TailProgress, decode
 
 # How a tail lets the engine supervise its shard, unless somebody says otherwise.
@@ -90,6 +91,11 @@ class TailSettings:
         return TableSource(table=self.outbox, shape=self.shape)
 
     @property
+    def table(self) -> TableName | None:
+        """The table whose inserts are read, if there is one."""
+        return self.outbox if self.via is Via.TABLE else None
+
+    @property
     def group(self) -> str:
         """What its transactional ids and its progress topic begin with: not those of a relay of the same name."""
         return f"{self.name}.tail"
@@ -133,6 +139,8 @@ class TailMandate:
     secret: str = field(repr=False)
     # Up to where the slot was confirmed when the leader took over.
     confirmed: int = 0
+    # By what the log is read from here on, if nothing was recorded before.
+    span: LogSpan = UNKNOWN
     # An operator has adopted the slot as it is, whatever may be missing before it.
     adopted: bool = False
     # A function by import path that is called at each named seam: for crash tests.

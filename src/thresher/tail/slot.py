@@ -4,6 +4,7 @@ Judged by pure functions from what the database says. A slot keeps the log from 
 committed before is not in it.
 """
 
+import logging
 from dataclasses import dataclass
 
 from thresher.db.log_slots import LogServer, LogSlot, Publication
@@ -13,7 +14,12 @@ from thresher.db.postgres.replication.slots import PostgresSlots, publication_dd
 from thresher.db.problem import DatabaseRefused
 from thresher.tail.log_source import Source, TableSource
 
+logger = logging.getLogger(__name__)
+
 PLUGIN = "pgoutput"
+_OLDEST = 140_000
+# Of a publication that does not publish all: its mend brings back nothing.
+_GONE_BY = ": what is inserted meanwhile is not in the log, also once it does"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +71,8 @@ def require_readable(slots: PostgresSlots, slot: str, publication: str, source: 
 def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Source) -> tuple[bool, LogSlot]:
     """Make the publication if there is none, then the slot. Return whether it made one, and the publication too.
 
-    In this order: what the log tells before its publication was made cannot be read by it. Raises `LogUnreadable` where
+    In this order: what the log tells before its publication was made cannot be read by it. Then the log is marked: rows
+    of later transactions are known to be in it. Raises `LogUnreadable` where
     the server or the publication cannot serve, and `DatabaseRefused` if there is such a slot.
     """
     server, table = slots.server(), _table(source)
@@ -78,10 +85,20 @@ def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Sourc
     if found is None:
         slots.create_publication(publication, table)
     slots.create(slot, failover=server.has_failover_slots)
+    slots.mark()
     made = slots.slot(slot)
     if made is None:
         raise LogUnreadable(f"slot {slot!r} was dropped by others as soon as it was made")
     return found is None, made
+
+
+def free_slot(slots: PostgresSlots, slot: str) -> None:
+    """End the session that reads the slot, if it can be: a stopped one would keep it for ever."""
+    try:
+        slots.free(slot)
+    except DatabaseRefused as error:
+        # It belongs to another role: the slot is waited for.
+        logger.warning("the session that reads slot %s was not ended: %s", slot, error)
 
 
 def retained_bytes(slots: PostgresSlots, slot: str) -> int | None:
@@ -93,6 +110,13 @@ def retained_bytes(slots: PostgresSlots, slot: str) -> int | None:
 def server_problems(server: LogServer) -> list[Problem]:
     """Judge the server, and what the user may do."""
     problems = []
+    if server.version < _OLDEST:
+        problems.append(
+            Problem(
+                detail=f"the server is Postgres {server.version // 10_000}, whose pgoutput does not send messages",
+                mend="Postgres 14 or later is needed",
+            )
+        )
     if server.wal_level != "logical":
         problems.append(
             Problem(
@@ -114,20 +138,21 @@ def server_problems(server: LogServer) -> list[Problem]:
 def publication_problems(name: str, found: Publication | None, table: TableName | None) -> list[Problem]:
     """Judge the publication; without a table, it only has to be there."""
     if found is None:
-        detail = f"there is no publication {name!r} in this database"
+        lost = "" if table is None else ": what is inserted meanwhile is not in the log, also once there is one"
+        detail = f"there is no publication {name!r} in this database{lost}"
         return [Problem(detail=detail, mend=publication_ddl(name, table))]
     if table is None:
         return []
     quoted = quoted_name(name)
     problems = []
     if not found.includes_table:
-        detail = f"publication {name!r} does not include {table}"
+        detail = f"publication {name!r} does not include {table}{_GONE_BY}"
         problems.append(Problem(detail=detail, mend=f"ALTER PUBLICATION {quoted} ADD TABLE {table}"))
     if not found.inserts:
-        detail = f"publication {name!r} does not publish inserts"
+        detail = f"publication {name!r} does not publish inserts{_GONE_BY}"
         problems.append(Problem(detail=detail, mend=f"ALTER PUBLICATION {quoted} SET (publish = 'insert')"))
     if found.row_filter is not None:
-        detail = f"publication {name!r} leaves out rows of {table}: it has the filter {found.row_filter}"
+        detail = f"publication {name!r} leaves out rows of {table}: it has the filter {found.row_filter}{_GONE_BY}"
         problems.append(Problem(detail=detail, mend=f"ALTER PUBLICATION {quoted} SET TABLE {table}"))
     return problems
 
@@ -155,7 +180,8 @@ def slot_problems(server: LogServer, name: str, found: LogSlot | None, source: S
         )
         why = found.invalidation or "wal_removed"
         detail = f"the log of slot {name!r} is lost ({why}): what was committed{since} may be missing; {left}"
-        return [Problem(detail=detail, mend=f"{anew}; then raise max_slot_wal_keep_size")]
+        mend = f"{anew}; then raise max_slot_wal_keep_size, and 'thresher adopt NAME': a tail does not go on by itself"
+        return [Problem(detail=detail, mend=mend)]
     return []
 
 

@@ -12,6 +12,7 @@ import typer
 from thresher.cli.output import hide, out, result, tell_by
 from thresher.core.secrets import mask_logs
 from thresher.db.lsn import lsn_text
+from thresher.db.outbox_store import Settling
 from thresher.observe.logs import LogFormat, configure_logging
 
 if TYPE_CHECKING:
@@ -71,20 +72,20 @@ def join(
     *,
     flags: Mapping[str, Any],
     settled: Annotated[
-        str, typer.Option("--settle", help="What the relay does with rows that it sent: delete or stamp.")
-    ] = "delete",
+        Settling, typer.Option("--settle", help="What the relay does with rows that it sent.")
+    ] = Settling.DELETE,
 ) -> None:
     """Let a tail follow a relay on the same table: from now on the log is read, and the table is not polled.
 
     Stop the relay's processes first, and let writers stand still until it has drained the table: with a row that waits,
     nothing is changed. Writers need not stop for the switch itself, which keeps them waiting for a moment.
     """
-    from thresher.db.outbox_store import Settling  # noqa: PLC0415
     from thresher.relay.leader.take_over import give_up  # noqa: PLC0415
     from thresher.relay.settings import Settings  # noqa: PLC0415
     from thresher.tail.leader import switching  # noqa: PLC0415
 
     settings = _loaded(config, flags).settings
+    switching.require_table(settings)
     term = give_up(
         Settings(
             name=settings.name,
@@ -93,7 +94,7 @@ def join(
             shape=settings.shape,
             kafka=settings.kafka,
             producer=settings.producer,
-            settling=Settling(settled),
+            settling=settled,
         )
     )
     begins = switching.join(settings, term)

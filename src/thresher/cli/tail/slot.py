@@ -92,13 +92,14 @@ def check(
 def drop(
     ds: DataSource = None,
     outbox: OutboxTable = "outbox",
+    schema: SchemaName = None,
     slot: SlotOption = None,
     with_publication: Annotated[
         str | None, typer.Option("--with-publication", help="A publication that is dropped with it.")
     ] = None,
 ) -> None:
     """Drop the slot, and with it what was committed and not published: nobody can read that from the log any more."""
-    name = slot or slot_name(table_name(outbox, None))
+    name = slot or slot_name(table_name(outbox, schema))
     with connect(resolve_dsn(ds)) as connection:
         connection.autocommit = True
         slots = PostgresSlots(connection)

@@ -18,6 +18,8 @@ class LogFigures:
 
 @dataclass(slots=True)
 class LogBoard:
-    """Holds the last figures. Written by the watch, read by any thread: replaced as a whole."""
+    """Holds the last figures, replaced as a whole: read by any thread."""
 
     figures: LogFigures | None = None
+    # From which transaction on the log was read without a gap, as the shard says; None until it does.
+    first_xid: int | None = None

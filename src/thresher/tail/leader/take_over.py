@@ -9,7 +9,6 @@
 5. The layout is written under the term. The shard recovers by itself.
 """
 
-import logging
 import uuid
 from collections.abc import Callable
 from contextlib import closing
@@ -20,18 +19,16 @@ from thresher.db.control import TAIL, ControlRow
 from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.db.postgres.sessions import connect_within
 from thresher.db.postgres.store import PostgresSession, PostgresStore
-from thresher.db.problem import DatabaseRefused
 from thresher.delivery.leader.control_row import end_older_sessions, own_row
 from thresher.delivery.names import sessions
 from thresher.delivery.progress_topic.own_topic import own_topic
 from thresher.delivery.progress_topic.topic import broker_explained, progress_limit
 from thresher.kafka.admin import Admin
-from thresher.tail.log_stand import what_to_do
+from thresher.tail.log_span import LogSpan, changed
+from thresher.tail.log_stand import not_published, what_to_do
 from thresher.tail.problem import LogLost, OtherReader
 from thresher.tail.settings import TailMandate, TailSettings, Via
-from thresher.tail.slot import LogUnreadable, require_readable
-
-logger = logging.getLogger(__name__)
+from thresher.tail.slot import LogUnreadable, free_slot, require_readable
 
 # How long the database may take to answer.
 _ANSWER_SECONDS = 30.0
@@ -80,7 +77,10 @@ def take_over(
         require_tailed(settings, taken)
         topic = own_topic(admin, settings.progress, taken, partitions=1)
         _end_readers(session, slots, settings, term)
+        # In this order: a publication that is changed after the first look is noticed.
+        published = slots.published(settings.publication_name, settings.table)
         slot = _require_log(slots, settings, taken)
+        span = LogSpan(published=published, first_xid=int(taken.settled_on or slots.next_transaction()))
         since = session.incarnation().since
         # An adopted outbox' topic is written by the shard, once its first record says what was adopted.
         laid_out = session.control.lay_out(
@@ -98,13 +98,14 @@ def take_over(
         progress_topic_id=topic.topic_id,
         secret=taken.secret,
         confirmed=slot,
+        span=span,
         adopted=taken.progress_topic_id is None,
     )
 
 
 def require_tailed(settings: TailSettings, row: ControlRow) -> None:
     """Raise `OtherReader` if the outbox is a relay's: both would publish its rows."""
-    if row.mode != TAIL and row.progress_topic_id is not None:
+    if row.mode != TAIL:
         raise OtherReader(
             f"{settings.outbox} is relayed by {settings.name!r}, which polls the table ({row.mode}): both would "
             "publish its rows. To read it from the log from now on: stop the relay's processes, let writers stand "
@@ -118,21 +119,20 @@ def _require_log(slots: PostgresSlots, settings: TailSettings, row: ControlRow) 
         found = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
     except LogUnreadable as error:
         slot = slots.slot(settings.slot_name)
-        if slot is not None and not slot.lost:
-            raise
+        published = slots.published(settings.publication_name, settings.table)
         source = settings.progress
         with source.log(source.seal(row.secret, 0), row.outbox_id) as log:
             last = log.last() if row.progress_topic_id is not None else None
         if last is None:
             raise
-        raise LogLost(f"{error}. {what_to_do(last.coverage, settings.source, settings.name)}") from error
+        if slot is None or slot.lost:
+            raise LogLost(f"{error}. {what_to_do(last.coverage, settings.source, settings.name)}") from error
+        if changed(last.span, published):
+            raise LogLost(f"{error}; {not_published(slot.confirmed or 0, settings.source, settings.name)}") from error
+        raise
     return found.confirmed or 0
 
 
 def _end_readers(session: PostgresSession, slots: PostgresSlots, settings: TailSettings, term: str) -> None:
     end_older_sessions(session, settings.name, term)
-    try:
-        slots.free(settings.slot_name)
-    except DatabaseRefused as error:
-        # It belongs to another role: the slot is waited for.
-        logger.warning("the session that reads slot %s was not ended: %s", settings.slot_name, error)
+    free_slot(slots, settings.slot_name)

@@ -6,7 +6,7 @@
    tail ends and somebody has to act. A slot that may lose its log soon is an alarm.
 3. Progress before the last record is trimmed: the last one says all.
 4. Rows of a table that were published are deleted when they are old enough. A transaction that has ended, and whose
-   commit the slot was confirmed beyond, has been published whole.
+   commit the slot was confirmed beyond, has been published whole, if it began after the log was read without a gap.
 """
 
 import logging
@@ -36,7 +36,11 @@ logger = logging.getLogger(__name__)
 # How long the database may take to answer a look.
 _LOOK_SECONDS = 10.0
 _SLOT_SECONDS, _TOPIC_SECONDS, _POLICY_SECONDS, _TRIM_SECONDS = 2.0, 5.0, 20.0, 60.0
-_DELETE_SECONDS, _DELETE_ROWS = 1.0, 10_000
+# Rows are deleted in steps of so many, for so long at a time: other looks wait meanwhile.
+_DELETE_SECONDS, _DELETE_ROWS, _DELETING_SECONDS = 1.0, 10_000, 1.0
+# Rows that have to stay are passed over for so long.
+_FLOOR_SECONDS = 3600.0
+_FIRST_ID = -(2**63)
 
 
 class TailWatch:
@@ -50,6 +54,8 @@ class TailWatch:
         self.alarms: dict[str, str] = {}
         # A transaction, and the position that all older ones' commits lie before.
         self._mark: tuple[str, int] | None = None
+        # Up to which id rows have to stay, and until when that is believed.
+        self._floor, self._floor_until = _FIRST_ID, 0.0
         self._trimmed = 0
 
     @property
@@ -75,7 +81,10 @@ class TailWatch:
             raise Superseded("a newer tail of the same name has taken over; this one ends")
 
     def look_at_slot(self) -> None:
-        """Note how much log is kept for the slot; raise `LogLost` if it is gone, or more is kept than the limit."""
+        """Note how much log is kept for the slot; raise `LogLost` if that is more than the limit.
+
+        A slot that is gone is noticed by whoever reads it.
+        """
         settings = self._mandate.settings
         with self._asking() as session:
             row, system_id = session.control.read(settings.name), session.incarnation().system_id
@@ -129,23 +138,37 @@ class TailWatch:
             logger.debug("old progress was not trimmed: %s", error)
 
     def delete_old(self) -> None:
-        """Delete published rows after their time, in steps, for a moment; a mark is used once the slot is beyond it."""
-        settings = self._mandate.settings
+        """Delete published rows after their time, in steps; a mark is used once the slot was confirmed beyond it."""
+        settings, figures, first_xid = self._mandate.settings, self._board.figures, self._board.first_xid
+        if first_xid is None:
+            return
         with self._asking() as session:
             table = TailedTable(session.connection, settings.outbox, settings.shape)
-            figures = self._board.figures
-            confirmed = 0 if figures is None else figures.confirmed or 0
-            if self._mark is not None and confirmed >= self._mark[1]:
-                keep_seconds, ends = settings.keep_seconds or 0.0, time.monotonic() + _DELETE_SECONDS
-                deleted = _DELETE_ROWS
-                while deleted == _DELETE_ROWS and time.monotonic() < ends:
-                    deleted = table.trim(self._mark[0], keep_seconds=keep_seconds, rows=_DELETE_ROWS)
-                    self._trimmed += deleted
-                if deleted < _DELETE_ROWS:
-                    # Otherwise the next look goes on with it.
-                    self._mark = None
             if self._mark is None:
                 self._mark = table.mark()
+            confirmed = 0 if figures is None else figures.confirmed or 0
+            if confirmed >= self._mark[1] and self._delete_before(self._mark[0], first_xid, table):
+                self._mark = None
+
+    def _delete_before(self, xid: str, first_xid: int, table: TailedTable) -> bool:
+        """Delete what is due; return whether nothing is left to delete."""
+        deadline = time.monotonic() + _DELETING_SECONDS
+        while time.monotonic() < deadline:
+            if time.monotonic() > self._floor_until:
+                self._floor, self._floor_until = _FIRST_ID, time.monotonic() + _FLOOR_SECONDS
+            floor = self._floor
+            done = table.trim(
+                xid,
+                first_xid=first_xid,
+                keep_seconds=self._mandate.settings.keep_seconds or 0.0,
+                rows=_DELETE_ROWS,
+                floor=floor,
+            )
+            self._trimmed += done.deleted
+            self._floor = done.floor
+            if done.looked < _DELETE_ROWS or (not done.deleted and done.floor == floor):
+                return True
+        return False
 
     def close(self) -> None:
         """Let go of the connection."""

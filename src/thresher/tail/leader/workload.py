@@ -64,7 +64,7 @@ class TailWorkload:
         mandate = take_over(self.settings, term=term, wanted=wanted)
         if mandate is None:
             return None
-        self._board.figures = None
+        self._board.figures = self._board.first_xid = None
         return TailTerm(replace(mandate, hook=self._hook), self._policy, self._board)
 
     def report(self, observed: Observed) -> TailReport:
@@ -111,6 +111,9 @@ class TailTerm:
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Take in an event of the shard."""
+        if event == "log read":
+            self._board.first_xid = fields["first_xid"]
+            return
         self._held.observe(shard, event, fields)
 
     def work_waits(self) -> bool:

@@ -7,6 +7,7 @@ transaction at most: the successor ends the stream's session, and its `init_tran
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from thresher.core.errors import Superseded
 from thresher.db.control import TAIL
@@ -39,7 +40,8 @@ from thresher.tail.progress import TailBook, TailProgress, batch_rows, bounded, 
 from thresher.tail.settings import TailMandate
 from thresher.tail.shard.buffered_log import BufferedLog
 from thresher.tail.shard.settling import TailSettling
-from thresher.tail.slot import LogUnreadable, require_readable
+from thresher.tail.shard.span_watch import SpanWatch
+from thresher.tail.slot import LogUnreadable, free_slot, require_readable
 from thresher.tail.stream import LogStream
 
 
@@ -65,12 +67,16 @@ class TailAttempt:
         self.buffer.cover(Coverage(noted=mandate.confirmed))
         rows = batch_rows(limits.batch_rows, most_bytes)
         self.ahead = ReadAhead(Ahead(most_rows=rows, most_bytes=limits.batch_bytes))
+        self._watch = SpanWatch(
+            mandate, PostgresSlots(self._session.connection), lambda xid: shard.event("log read", first_xid=xid)
+        )
         self.book = TailBook(
             buffer=self.buffer,
             outbox_id=mandate.outbox_id,
             term=mandate.term,
             timeline=lambda: self._identified()[0].timeline,
             most_bytes=most_bytes,
+            span=self._watch.span,
         )
         seal = source.seal(mandate.secret, shard.index)
         progress = ProgressTopic(topic=seal.topic, partition=shard.index, encode=encode, headers=seal.headers)
@@ -132,18 +138,23 @@ class TailAttempt:
         """Open the stream of the log. For the reader's thread, after recovery."""
         settings = self._mandate.settings
         stand = self._stood()
-        PostgresSlots(self._reading.connection).free(settings.slot_name)
+        free_slot(PostgresSlots(self._reading.connection), settings.slot_name)
+        source = settings.source
+        if isinstance(source, TableSource):
+            source = replace(source, number=self._mandate.span.table)
         stream = LogStream(
             settings.dsn,
             application=self._application,
             slot=settings.slot_name,
             publication=settings.publication_name,
-            source=settings.source,
+            source=source,
         )
         try:
             # While it streams nobody else moves the slot, or drops it.
             slot = PostgresSlots(self._reading.connection).slot(settings.slot_name)
-            self.buffer.begin_at(require_unchanged(stand, stream.identity, slot, self.buffer.coverage.noted))
+            confirmed = require_unchanged(stand, stream.identity, slot, self.buffer.coverage.noted)
+            self._watch.begin(stream, confirmed)
+            self.buffer.begin_at(confirmed)
         except BaseException:
             stream.close()
             raise
@@ -179,8 +190,14 @@ class TailAttempt:
         accepted = mandate.adopted and progress.origin.term != mandate.term
         found = judged(progress.origin, progress.coverage, stand, accepted=accepted)
         if isinstance(found, Missing):
+            row = self._session.control.read(settings.name)
+            if row is None or row.term != mandate.term:
+                # Its slot may be ahead of what this one has read.
+                raise Superseded("a newer tail of the same name has taken over; this one ends")
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"committed rows may be missing: {found.why}. {what}")
+        if not accepted:
+            self._watch.go_on(progress.span, stand)
         return found
 
     def _stood(self, progress: TailProgress | None = None) -> LogStand:
@@ -189,6 +206,8 @@ class TailAttempt:
             return self._stand
         settings = self._mandate.settings
         slots = PostgresSlots(self._session.connection)
+        # In this order: a publication that is changed after the first look is noticed.
+        published = slots.published(settings.publication_name, settings.table)
         try:
             slot = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
         except LogUnreadable as error:
@@ -204,6 +223,7 @@ class TailAttempt:
             end=now.position,
             left=left,
             confirmed=slot.confirmed or 0,
+            published=published,
         )
         return self._stand
 
@@ -216,7 +236,9 @@ class TailAttempt:
         return self._identity
 
     def _confirm(self, lsn: int) -> None:
+        """Let the server forget the log. Raises `LogLost` if inserts before this position may not be in it."""
         if self.stream is not None:
+            self._watch.require_published(lsn)
             self.stream.confirm(lsn)
 
     def _set_aside_with(self, session: object) -> Callable[[Sequence[DeadChange], Callable[[], None]], None]:

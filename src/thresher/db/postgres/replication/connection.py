@@ -161,7 +161,15 @@ def _not_started(result: PGresult, slot: str) -> PipelineProblem:
 
 
 def _explain(result: PGresult) -> PipelineProblem:
-    return explain(*_state_of(result))
+    state, text = _state_of(result)
+    if state == _UNDEFINED:
+        # Up to Postgres 17: the log goes on from before its publication was made, and cannot be read there.
+        return SlotUnusable(
+            f"the stream of the log ended: {text}. A publication that was dropped, or made anew behind the slot, does "
+            "not serve what was committed before: 'thresher tail slot drop', 'thresher tail slot create', and "
+            "'thresher adopt NAME'; rows that are still in a table can be inserted anew"
+        )
+    return explain(state, text)
 
 
 def _state_of(result: PGresult) -> tuple[str | None, str]:

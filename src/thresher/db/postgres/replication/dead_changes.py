@@ -44,6 +44,9 @@ class DeadChanges:
 def _values(row: PendingRow, why: Why) -> dict[str, Any]:
     id_, create_time, topic, key, value, names, values, partition, timestamp, *more = row
     kind, reason, attempts, blocking = why
+    if len(more) > 2:
+        # It has a flaw: these are as they were.
+        names, values, timestamp = more[2]
     return {
         "id": id_,
         "create_time": create_time,
@@ -51,7 +54,7 @@ def _values(row: PendingRow, why: Why) -> dict[str, Any]:
         "topic": topic.replace("\0", "�"),
         "key": key,
         "value": value,
-        "names": [None if name is None else name.replace("\0", "�") for name in names],
+        "names": _storable(names),
         "values": list(values),
         "partition": partition,
         "timestamp": timestamp,
@@ -61,3 +64,7 @@ def _values(row: PendingRow, why: Why) -> dict[str, Any]:
         "attempts": attempts,
         "blocking": blocking,
     }
+
+
+def _storable(names: Iterable[Any]) -> list[Any]:
+    return [_storable(each) if isinstance(each, list) else each and each.replace("\0", "�") for each in names]

@@ -65,6 +65,10 @@ class PostgresSlots:
         with _refused():
             self._one("log_slot_create_failover" if failover else "log_slot_create", [name])
 
+    def mark(self) -> None:
+        """Mark the log: transactions that begin later are in the log of every slot that there is."""
+        self._one("log_mark")
+
     def drop(self, name: str) -> None:
         """Drop a slot, and the log that was kept for it. Raises `DatabaseRefused` while somebody reads it."""
         with _refused():
@@ -87,6 +91,19 @@ class PostgresSlots:
             return None
         inserts, includes, row_filter = row
         return Publication(name=name, inserts=inserts, includes_table=includes, row_filter=row_filter)
+
+    def published(self, name: str, table: TableName | None) -> str:
+        """Return what changes when inserts into a table may have gone by a publication; nothing without a table."""
+        if table is None:
+            return ""
+        row = self._one("log_identity", {"name": name, "table": table.quoted()})
+        return "gone" if row is None else str(row[0])
+
+    def next_transaction(self) -> int:
+        """Return the first transaction that has not begun: its commit is in the log of every slot that there is."""
+        row = self._one("log_next_transaction")
+        assert row is not None  # noqa: S101 - it selects from nothing
+        return int(row[0])
 
     def create_publication(self, name: str, table: TableName | None) -> None:
         """Publish the inserts into a table; without one, nothing."""

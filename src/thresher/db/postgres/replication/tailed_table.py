@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -20,6 +20,15 @@ from thresher.db.statements import statement
 
 # How long the end of the log may take to be on disk, where commits do not wait for it.
 _FLUSH_SECONDS, _LOOK_SECONDS = 10.0, 0.05
+_TELLABLE = 2_000_000_000
+
+
+class Trimmed(NamedTuple):
+    """How many rows were deleted of those that were looked at; up to the floor, all have to stay for long."""
+
+    deleted: int
+    looked: int
+    floor: int
 
 
 class TailedTable:
@@ -36,12 +45,15 @@ class TailedTable:
         row = self._one("tail_trim_mark")
         return str(row[0]), lsn_number(row[1])
 
-    def trim(self, xid: str, *, keep_seconds: float, rows: int) -> int:
-        """Delete rows that older transactions wrote, so long after their create time; of the first rows alone."""
-        with explained():
-            query = statement("tail_trim", self._outbox, created=self._created)
-            asked = {"xid": xid, "keep_seconds": keep_seconds, "rows": rows}
-            return OwnCursor(self._connection).execute(query, asked).rowcount
+    def trim(self, xid: str, *, first_xid: int, keep_seconds: float, rows: int, floor: int) -> Trimmed:
+        """Delete rows that older transactions wrote, so long after their create time; of the first rows alone.
+
+        Rows of transactions before the first one stay, and those up to the floor are not looked at.
+        """
+        # A row's transaction has 32 bits: ages beyond two billion cannot be told.
+        first = max(first_xid, int(xid) - _TELLABLE)
+        asked = {"xid": xid, "first_xid": str(first), "keep_seconds": keep_seconds, "rows": rows, "floor": floor}
+        return Trimmed(*self._one("tail_trim", asked, created=self._created))
 
     @contextmanager
     def locked(self) -> Iterator[int]:
@@ -60,6 +72,14 @@ class TailedTable:
         """Return how many rows a relay would still send, up to 10,001."""
         return int(self._one("tail_pending", unstamped=self._unstamped)[0])
 
+    def older(self, first_xid: int) -> int:
+        """Return how many rows of earlier transactions a relay would send, up to 10,001."""
+        return int(self._one("tail_older", {"first_xid": str(first_xid)}, unstamped=self._unstamped)[0])
+
+    def log_end(self) -> int:
+        """Return the end of the log as it is on disk."""
+        return lsn_number(self._one("tail_log_end")[1])
+
     def empty(self) -> int:
         """Delete the rows that a relay would send, and return how many there were."""
         with explained():
@@ -71,11 +91,12 @@ class TailedTable:
         """Let a slot begin at this position. Raises `DatabaseLost` if somebody reads it."""
         self._one("tail_slot_advance", {"slot": slot, "lsn": lsn_text(lsn)})
 
-    def hand_over(self, name: str, *, term: str, mode: str) -> None:
+    def hand_over(self, name: str, *, term: str, mode: str, settled_on: str | None = None) -> None:
         """Let the control row be a relay's or a tail's, in the caller's transaction. Raises `Superseded`."""
         with explained():
             query = statement("tail_control", control_table(self._outbox.schema))
-            found = OwnCursor(self._connection).execute(query, {"name": name, "term": term, "mode": mode}).rowcount
+            values = {"name": name, "term": term, "mode": mode, "settled_on": settled_on}
+            found = OwnCursor(self._connection).execute(query, values).rowcount
         if not found:
             raise Superseded("another process has taken the outbox over meanwhile: nothing was changed")
 
