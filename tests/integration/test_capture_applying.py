@@ -21,7 +21,7 @@ from thresher.capture.problem import CaptureRefused, HandlerEndedTransaction, Of
 from thresher.capture.record import CapturedRecord
 from thresher.capture.rows.mapping import Mapper, TopicMapping
 from thresher.capture.settings import CaptureSettings
-from thresher.capture.shard import SESSION
+from thresher.capture.shard import SESSION, session_of
 from thresher.capture.store.dead import DeadRecords
 from thresher.capture.store.entity_table import entity_table, table_problems
 from thresher.capture.store.offsets import StoredOffset, StoredOffsets
@@ -405,6 +405,13 @@ def test_a_handler_that_waits_for_a_lock_in_vain_kills_no_record(dsn: str, conne
         place.apply(part(total(0, b"a", 1)))
     assert (place.stored(), place.reasons()) == (0, {})
     place.connection.close()
+
+
+def test_a_handler_may_compute_for_minutes(place: Place) -> None:
+    handled = dataclasses.replace(place.settings, mappings=(TopicMapping(topic="orders", handler="m:f"),))
+    for each, limit in ((place.settings, "15s"), (handled, "5min")):
+        with connect(each.dsn, "capture-test", session_of(each)) as connection:
+            assert connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == (limit,)
 
 
 def test_a_slow_decoder_holds_no_transaction_open(dsn: str) -> None:

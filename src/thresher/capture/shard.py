@@ -36,6 +36,11 @@ SESSION = "-c enable_seqscan=on -c enable_bitmapscan=on -c plan_cache_mode=auto"
 _WITH_HANDLER = f"{SESSION} -c idle_in_transaction_session_timeout=5min"
 
 
+def session_of(settings: CaptureSettings) -> str:
+    """Return the options of a shard's session."""
+    return SESSION if all(each.handler is None for each in settings.mappings) else _WITH_HANDLER
+
+
 class Source:
     """The reader of an attempt, opened by whoever applies, for whoever reads."""
 
@@ -65,8 +70,7 @@ class Attempt:
 
     def __init__(self, shard: Shard, settings: CaptureSettings, term: str, crash: CrashPoints) -> None:
         self._shard, self._settings = shard, settings
-        session = SESSION if all(each.handler is None for each in settings.mappings) else _WITH_HANDLER
-        connection = connect(settings.dsn, shard_sessions(settings.name, term, shard.index), session)
+        connection = connect(settings.dsn, shard_sessions(settings.name, term, shard.index), session_of(settings))
         self._connection = shard.enter(closing(connection))
         self._admin = Admin.of(settings.kafka)
         self._offsets = StoredOffsets(self._connection, settings.tables, settings.name)
