@@ -80,7 +80,7 @@ def test_rows_without_control_rows_stay_dead(log: Logged) -> None:
 
 def test_headers_that_no_message_can_have_stay_dead(log: Logged) -> None:
     tailed(log, '"outbox"')
-    log.connection.execute("UPDATE outbox_dead SET kafka_header_keys = ARRAY[NULL], kafka_header_values = ARRAY[NULL]")
+    log.connection.execute("UPDATE outbox_dead SET kafka_header_keys = '{NULL}', kafka_header_values = '{NULL}'")
     with pytest.raises(InvalidInput, match="headers"):
         replay(log)
     assert dead(log) == 2
