@@ -7,7 +7,7 @@ import pytest
 
 from tests.tail.logged import Logged, logged
 from thresher.core.errors import InvalidInput
-from thresher.db import TableName
+from thresher.db import TableName, statement
 from thresher.outbox import NoSlot
 from thresher.outbox.dead_to_log import replay_to_log
 from thresher.tail.chunk import Chunk
@@ -19,13 +19,15 @@ OUTBOX = TableName(table="outbox")
 def log(dsn: str) -> Iterator[Logged]:
     with logged(dsn, via="log") as made:
         run = made.connection.execute
-        run("CREATE TABLE outbox_dead (LIKE outbox, kind text, reason text, attempts int, blocking boolean)")
+        run(statement("outbox_dead_create", TableName(table="outbox", schema="public")))
         run("CREATE TABLE thresher_relay (name text, outbox text, mode text)")
-        made.connection.execute(
-            "INSERT INTO outbox_dead "
-            "(id, create_time, kafka_topic, kafka_value, kind, kafka_header_keys, kafka_header_values) "
-            "VALUES (1, now(), 'orders', 'v', 'no-topic', '{}', '{}'), (2, now(), '', '\\x07', 'malformed', '{}', '{}')"
-        )
+        for id_, topic, value in ((1, "orders", b"v"), (2, "", b"\x07")):
+            run(
+                "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_value, kafka_header_keys, "
+                "kafka_header_values, kind, reason, attempts, blocking) "
+                "VALUES (%s, now(), %s, %s, '{}', '{}', 'malformed', '', 1, false)",
+                [id_, topic, value],
+            )
         yield made
 
 
@@ -78,7 +80,7 @@ def test_rows_without_control_rows_stay_dead(log: Logged) -> None:
 
 def test_headers_that_no_message_can_have_stay_dead(log: Logged) -> None:
     tailed(log, '"outbox"')
-    log.connection.execute("UPDATE outbox_dead SET kafka_header_keys = ARRAY[NULL], kafka_header_values = ARRAY[NULL]")
+    log.connection.execute("UPDATE outbox_dead SET kafka_header_keys = '{NULL}', kafka_header_values = '{NULL}'")
     with pytest.raises(InvalidInput, match="headers"):
         replay(log)
     assert dead(log) == 2

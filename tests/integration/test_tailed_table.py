@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.tail.logged import OUTBOX, Logged, logged
+from thresher.db import statement
 from thresher.db.outbox_store import PendingRow
 from thresher.db.postgres.replication.dead_changes import DeadChanges
 from thresher.db.postgres.replication.tailed_table import TailedTable, Trimmed
@@ -69,10 +70,7 @@ def test_a_row_with_a_flaw_is_set_aside_as_it_was(log: Logged) -> None:
     )
     columns = "kafka_topic, kafka_header_keys, kafka_header_values, kafka_timestamp"
     before = log.connection.execute(f"SELECT row({columns})::text FROM outbox ORDER BY id").fetchall()
-    log.connection.execute(
-        "CREATE TABLE outbox_dead (LIKE outbox, kind text, reason text, attempts int, blocking boolean, "
-        "PRIMARY KEY (id, create_time))"
-    )
+    log.connection.execute(statement("outbox_dead_create", OUTBOX))
     rows: list[PendingRow] = []
     with log.stream() as stream:
         while len(rows) < 3:
