@@ -10,8 +10,8 @@ from typing import Any
 from thresher.capture.rows.sources import Malformed
 
 
-def column_text(value: Any, *, array: bool = False) -> bytes | None:
-    """Return the text, in UTF-8; None is NULL. Objects are JSON, and so are lists unless the column is an array.
+def column_text(value: Any) -> bytes | None:
+    """Return the text, in UTF-8; None is NULL. Objects and lists are JSON.
 
     A text that no database can hold is left to the database, which refuses it. Raises `Malformed` for a value that a
     decoder made and that has no text.
@@ -23,9 +23,12 @@ def column_text(value: Any, *, array: bool = False) -> bytes | None:
         return _encoded(value)
     if (text := _TEXTS.get(kind)) is not None:
         return text(value)
-    if array and isinstance(value, list | tuple):
-        return _encoded(_array(value))
     return _encoded(json_text(value))
+
+
+def array_text(value: Any) -> bytes | None:
+    """Return the text for a column that is an array: a list is one."""
+    return _encoded(_array(value)) if isinstance(value, list | tuple) else column_text(value)
 
 
 def json_text(value: Any) -> str:

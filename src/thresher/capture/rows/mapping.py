@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thresher.capture.record import MALFORMED, NO_KEY, CapturedRecord, Flaw
-from thresher.capture.rows.column_text import column_text
+from thresher.capture.rows.column_text import array_text, column_text
 from thresher.capture.rows.guard import Change, Guard, GuardColumns
 from thresher.capture.rows.sources import Malformed, decoded, needs_fields, source_of
 from thresher.db import TableName
@@ -42,7 +42,9 @@ class Mapper:
     def __init__(self, mapping: TopicMapping, *, arrays: Collection[str] = (), decoder: Decoder | None = None) -> None:
         self._decoder = decoder
         self._reads_fields = decoder is not None or any(map(needs_fields, mapping.columns.values()))
-        self._columns = [(source_of(text), name in arrays) for name, text in mapping.columns.items()]
+        self._columns = [
+            (source_of(text), array_text if name in arrays else column_text) for name, text in mapping.columns.items()
+        ]
         self._names = tuple(mapping.columns)
         places = {name: place for place, name in enumerate(mapping.columns)}
         self._key_places = tuple(places[name] for name in mapping.key)
@@ -54,7 +56,7 @@ class Mapper:
             guard = Guard(record.partition, record.offset, record.timestamp_ms)
             if fields is None:
                 return Change(self._key_of_tombstone(record), None, guard)
-            values = tuple([column_text(source(record, fields), array=array) for source, array in self._columns])
+            values = tuple([text(source(record, fields)) for source, text in self._columns])
         except Malformed as error:
             return Flaw(kind=MALFORMED, reason=str(error))
         key = tuple([values[place] for place in self._key_places])
@@ -81,8 +83,8 @@ class Mapper:
     def _key_of_tombstone(self, record: CapturedRecord) -> tuple[bytes, ...]:
         found = []
         for place in self._key_places:
-            source, array = self._columns[place]
-            found.append(column_text(source(record, _NO_FIELDS), array=array))
+            source, text = self._columns[place]
+            found.append(text(source(record, _NO_FIELDS)))
         if None in found:
             raise Malformed(f"a tombstone has nothing for {self._missing(found)}: map it from the record's key")
         return tuple(found)  # type: ignore[arg-type]
