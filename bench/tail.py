@@ -14,7 +14,6 @@ row. Figures are medians of the rounds, sides in turns. The last line printed is
 
 import argparse
 import logging
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -23,7 +22,7 @@ from typing import NamedTuple
 from bench.captures import RECORDS, WAITS, capture_figures
 from bench.measuring.place import durable_stack
 from bench.measuring.processes import cpu_seconds_ever
-from bench.measuring.report import measured, report, say
+from bench.measuring.report import report, say
 from bench.measuring.rounds import Figures, in_turns, medians, middle
 from bench.relays.latency import PER_SECOND, WARM_SECONDS, cuts, latencies
 from bench.relays.place import (
@@ -148,9 +147,7 @@ class Bench:
         place.execute("TRUNCATE outbox RESTART IDENTITY")
         before = table_bytes(place)
         with slot(place, "log") as name:
-            began = time.monotonic()
             write(place, "bench-size", self.messages, via="log", slot=name)
-            measured("messages written a second", self.messages / (time.monotonic() - began))
         return {"log_table_bytes": table_bytes(place) - before}
 
     def capture(self) -> Figures:
