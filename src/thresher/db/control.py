@@ -29,8 +29,7 @@ class ControlRow:
     term_time: datetime
     # What the pipeline's progress is sealed with: drawn by the database with the row, and never changed.
     secret: str = field(repr=False)
-    # The incarnation of the database on which all progress was settled: of relays that share topics by locks.
-    # Of a tail that has not begun: the transaction before which a relay has settled all.
+    # The incarnation of the database on which all progress was settled: of relays that share topics by locks alone.
     settled_on: str | None = None
 
 

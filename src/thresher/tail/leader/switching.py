@@ -66,9 +66,9 @@ def join(settings: TailSettings, term: str) -> int:
                     "drain the table before the tail joins. Nothing was changed"
                 )
             table.advance(slot, end)
-            # Whatever is inserted into the table from here on is in the log.
-            first = PostgresSlots(session.connection).next_transaction()
-            table.hand_over(settings.name, term=term, mode=TAIL, settled_on=str(first))
+            # Whatever later transactions insert into the table is in the log, behind this mark.
+            PostgresSlots(session.connection).mark()
+            table.hand_over(settings.name, term=term, mode=TAIL)
         return end
 
 

@@ -80,7 +80,7 @@ def take_over(
         # In this order: a publication that is changed after the first look is noticed.
         published = slots.published(settings.publication_name, settings.table)
         slot = _require_log(slots, settings, taken)
-        span = LogSpan(published=published, first_xid=int(taken.settled_on or slots.next_transaction()))
+        span = LogSpan(published=published, first_xid=slots.next_transaction())
         since = session.incarnation().since
         # An adopted outbox' topic is written by the shard, once its first record says what was adopted.
         laid_out = session.control.lay_out(

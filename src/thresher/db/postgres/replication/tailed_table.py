@@ -91,11 +91,11 @@ class TailedTable:
         """Let a slot begin at this position. Raises `DatabaseLost` if somebody reads it."""
         self._one("tail_slot_advance", {"slot": slot, "lsn": lsn_text(lsn)})
 
-    def hand_over(self, name: str, *, term: str, mode: str, settled_on: str | None = None) -> None:
+    def hand_over(self, name: str, *, term: str, mode: str) -> None:
         """Let the control row be a relay's or a tail's, in the caller's transaction. Raises `Superseded`."""
         with explained():
             query = statement("tail_control", control_table(self._outbox.schema))
-            values = {"name": name, "term": term, "mode": mode, "settled_on": settled_on}
+            values = {"name": name, "term": term, "mode": mode}
             found = OwnCursor(self._connection).execute(query, values).rowcount
         if not found:
             raise Superseded("another process has taken the outbox over meanwhile: nothing was changed")
