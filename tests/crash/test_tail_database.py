@@ -1,5 +1,6 @@
 """The tail and a database that fails over, is put back, or is moved to another server."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from thresher.devstack.postgres import Postgres
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.spark.session.session import Session
+from thresher.tail.leader.take_over import take_over
 from thresher.tail.problem import LogLost
 
 pytestmark = pytest.mark.timeout(400)
@@ -112,23 +114,17 @@ def test_an_adopted_log_survives_a_rejected_first_transaction(stack: Stack, spar
         at = TailPlace(stack, old.create_database("moved"), topic_prefix)
         at.sql(_GROW.replace("%s", "60000"))
         published(at, range(10))
-        control = at.sql("SELECT name, outbox, outbox_id, term, mode, shards, secret FROM thresher_relay")
-        moved = TailPlace(stack, new.create_database("moved"), topic_prefix)
-        moved.slot = at.slot
-        moved.create_slot()
-        with moved.tailing(name=f"{at.prefix}unused") as tailing:
-            # For its tables, and for the id of this database.
-            tailing.until(lambda: tailing.up, BACK_SECONDS)
-        (system,) = moved.sql("SELECT system_id FROM thresher_relay")
-        moved.sql("DELETE FROM thresher_relay")
-        moved.sql(
-            "INSERT INTO thresher_relay (name, outbox, outbox_id, term, mode, shards, secret, system_id) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
-            *control[0],
-            *system,
-        )
+        (known,) = at.sql("SELECT name, outbox_id, secret FROM thresher_relay")
+        moved = TailPlace(stack, new.create_database("moved"), f"{topic_prefix}moved-")
+        take_over(moved.settings())
+        # As a dump brings it, and as an operator adopts it.
+        copied = "name = %s, outbox_id = %s, secret = %s, progress_topic_id = NULL"
+        moved.sql(f"UPDATE thresher_relay SET {copied}", *known)
+        moved.prefix, moved.topic = at.prefix, at.topic
+        small = f"{at.prefix}small"
+        at.admin.create_topic(small, config={"max.message.bytes": "2000"})
         moved.stash(*rows(at.topic, range(10, 15)))
-        moved.stash(Message(topic=at.topic, key="k", value=b"x" * 1_100_000))
+        moved.stash(Message(topic=small, key="k", value=os.urandom(20_000)))
         moved.stash(*rows(at.topic, range(15, 20)))
         with moved.tailing() as tailing:
             assert numbers(moved, 20) == list(range(20))

@@ -205,7 +205,8 @@ def test_a_slot_made_anew_is_noticed_in_the_first_term(place: Places) -> None:
         with psycopg.connect(at.dsn, autocommit=True) as connection, at.slots() as slots:
             slots.free(at.slot)
             eventually(lambda: dropped(connection, at.slot), 20)
-            at.outbox.stash(connection, Message(topic=at.topic, key="k", value="2"))
+            with connection.transaction():
+                at.outbox.stash(connection, Message(topic=at.topic, key="k", value="2"))
             connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [at.slot])
         error = tailing.ended()
     assert isinstance(error, LogLost), error

@@ -79,6 +79,24 @@ class Tailed(RuleBasedStateMachine):
             self.world.attempts.remove(newest)
         self.world.take_over()
 
+    @rule(steps=st.integers(1, 30))
+    def crash_before_dead_rows_are_durable(self, steps: int) -> None:
+        """The reader hangs while it sets dead changes aside again; the others go on, and then all die."""
+        if not self.world.attempts:
+            self.world.launch()
+        newest = self.world.attempts[-1]
+        for _ in range(60):
+            if newest.owed:
+                break
+            self.world.step(newest)
+            self.world.read(newest, 3, idle=False)
+        for _ in range(steps):
+            self.world.step(newest)
+            self.world.settle(newest)
+        if newest in self.world.attempts:
+            self.world.attempts.remove(newest)
+        self.world.take_over()
+
     @rule()
     def start_over(self) -> None:
         if self.world.attempts:

@@ -339,7 +339,7 @@ class TailWorld:
     @property
     def drained(self) -> bool:
         """Whether all that was committed has come to its end, and the slot keeps nothing back."""
-        return self.confirmed >= max(self.ends, default=0) and all(
+        return not self.gap and self.confirmed >= max(self.ends, default=0) and all(
             each.number in self.dead or each.number in self.given_up or each in self.sent for each in self.log
         )
 
@@ -430,7 +430,10 @@ class TailWorld:
 
     def _about_kafka(self, attempt: Running, effect: Effect) -> Any:
         match effect:
-            case OpenAhead() | CloseAhead():
+            case OpenAhead():
+                # A producer that cannot open is given up while it carries nothing.
+                return not any(each.owed for each in self.attempts) and self.random.random() > 0.02
+            case CloseAhead():
                 return True
             case Begin():
                 return self._begin(attempt)
