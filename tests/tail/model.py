@@ -435,8 +435,6 @@ class TailWorld:
             case OpenAhead():
                 # A producer that cannot open is given up while it carries nothing.
                 return not any(each.owed for each in self.attempts) and self.random.random() > 0.02
-            case CloseAhead():
-                return True
             case Begin():
                 return self._begin(attempt)
             case Produce():
@@ -445,8 +443,8 @@ class TailWorld:
                 return []
             case Flush():
                 return self._flush(attempt)
-            case WriteProgress():
-                attempt.staged = effect.progress  # type: ignore[assignment]
+            case WriteProgress() | CloseAhead():
+                attempt.staged = effect.progress if isinstance(effect, WriteProgress) else None  # type: ignore[assignment]
                 return True
             case Commit():
                 return self._commit(attempt)

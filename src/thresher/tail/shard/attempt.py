@@ -51,7 +51,6 @@ class TailAttempt:
     def __init__(self, shard: Shard, mandate: TailMandate) -> None:
         settings = mandate.settings
         self._shard, self._mandate = shard, mandate
-        self._application = shard_sessions(settings.name, mandate.term, shard.index)
         store = PostgresStore(settings.dsn, settings.outbox, settings.shape)
         self._session = shard.enter(closing(store.session(self._application)))
         # For the reader's thread: one connection serves one thread at a time.
@@ -115,6 +114,10 @@ class TailAttempt:
         self._stand: LogStand | None = None
         # Which system's log it is, on which timeline, and where earlier timelines ended.
         self._identity: tuple[SystemIdentity, list[tuple[int, int]]] | None = None
+
+    @property
+    def _application(self) -> str:
+        return shard_sessions(self._mandate.settings.name, self._mandate.term, self._shard.index)
 
     def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
         """Return what is done for each effect of the protocol."""
