@@ -334,8 +334,10 @@ class TailWorld:
     @property
     def drained(self) -> bool:
         """Whether all that was committed has come to its end, and the slot keeps nothing back."""
-        return not self.gap and self.confirmed >= max(self.ends, default=0) and all(
-            each.number in self.dead or each.number in self.given_up or each in self.sent for each in self.log
+        return (
+            not self.gap
+            and self.confirmed >= max(self.ends, default=0)
+            and all(each.number in self.dead or each.number in self.given_up or each in self.sent for each in self.log)
         )
 
     def judge_end(self) -> None:
