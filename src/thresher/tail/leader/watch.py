@@ -10,7 +10,6 @@
 """
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -129,21 +128,15 @@ class TailWatch:
             logger.debug("old progress was not trimmed: %s", error)
 
     def delete_old(self) -> None:
-        """Delete published rows after their time, in steps, for a moment; a mark is used once the slot is beyond it."""
+        """Delete published rows after their time, in steps; a mark is used once the slot was confirmed beyond it."""
         settings = self._mandate.settings
         with self._asking() as session:
             table = TailedTable(session.connection, settings.outbox, settings.shape)
             figures = self._board.figures
             confirmed = 0 if figures is None else figures.confirmed or 0
             if self._mark is not None and confirmed >= self._mark[1]:
-                keep_seconds, ends = settings.keep_seconds or 0.0, time.monotonic() + _DELETE_SECONDS
-                deleted = _DELETE_ROWS
-                while deleted == _DELETE_ROWS and time.monotonic() < ends:
-                    deleted = table.trim(self._mark[0], keep_seconds=keep_seconds, rows=_DELETE_ROWS)
-                    self._trimmed += deleted
-                if deleted < _DELETE_ROWS:
-                    # Otherwise the next look goes on with it.
-                    self._mark = None
+                (xid, _), self._mark = self._mark, None
+                self._trimmed += table.trim(xid, keep_seconds=settings.keep_seconds or 0.0, rows=_DELETE_ROWS)
             if self._mark is None:
                 self._mark = table.mark()
 
