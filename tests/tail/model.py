@@ -427,11 +427,9 @@ class TailWorld:
 
     def _about_kafka(self, attempt: Running, effect: Effect) -> Any:
         match effect:
-            case OpenAhead():
+            case OpenAhead() | CloseAhead():
                 # A producer that cannot open is given up while it carries nothing.
-                return not any(each.owed for each in self.attempts) and self.random.random() > 0.02
-            case CloseAhead():
-                return True
+                return not attempt.owed and self.random.random() > 0.02
             case Begin():
                 return self._begin(attempt)
             case Produce():
