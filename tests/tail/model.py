@@ -432,9 +432,9 @@ class TailWorld:
 
     def _about_kafka(self, attempt: Running, effect: Effect) -> Any:
         match effect:
-            case OpenAhead():
+            case OpenAhead() | CloseAhead():
                 # A producer that cannot open is given up while it carries nothing.
-                return not any(each.owed for each in self.attempts) and self.random.random() > 0.02
+                return not attempt.owed and self.random.random() > 0.02
             case Begin():
                 return self._begin(attempt)
             case Produce():
@@ -443,8 +443,8 @@ class TailWorld:
                 return []
             case Flush():
                 return self._flush(attempt)
-            case WriteProgress() | CloseAhead():
-                attempt.staged = effect.progress if isinstance(effect, WriteProgress) else None  # type: ignore[assignment]
+            case WriteProgress():
+                attempt.staged = effect.progress  # type: ignore[assignment]
                 return True
             case Commit():
                 return self._commit(attempt)
