@@ -7,6 +7,7 @@ import pytest
 from tests.tail.logged import OUTBOX, Logged, logged
 from thresher.db import statement
 from thresher.db.outbox_store import PendingRow
+from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.db.postgres.replication.dead_changes import DeadChanges
 from thresher.db.postgres.replication.tailed_table import TailedTable, Trimmed
 from thresher.db.shape import Shape
@@ -83,3 +84,17 @@ def test_a_row_with_a_flaw_is_set_aside_as_it_was(log: Logged) -> None:
     assert left(log) == []
     after = log.connection.execute(f"SELECT row({columns})::text FROM outbox_dead ORDER BY id").fetchall()
     assert after == before
+
+
+def test_a_dead_row_that_was_not_seen_in_the_table_can_be_replayed(log: Logged) -> None:
+    log.connection.execute(statement("outbox_dead_create", OUTBOX))
+    insert(log, "t")
+    # Set aside before the row could be seen in its table: it is there all the same.
+    log.connection.execute(
+        "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_header_keys, kafka_header_values, "
+        "kind, reason, attempts, blocking) "
+        "SELECT id, create_time, kafka_topic, '{}', '{}', 'no-topic', 'why', 0, false FROM outbox"
+    )
+    assert PostgresDeadRows(log.connection, OUTBOX, Shape.THRESHER).replay() == 1
+    assert left(log) == ["t"]
+    assert log.connection.execute("SELECT count(*) FROM outbox_dead").fetchone() == (0,)

@@ -14,6 +14,7 @@ from thresher.db.names import TableName
 from thresher.db.outbox_store import DeadContent, DeadRow
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.shape import Shape
+from thresher.db.shape_columns import created
 from thresher.db.statements import statement
 
 
@@ -61,8 +62,10 @@ class PostgresDeadRows:
 
     def replay(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Put rows back into the outbox, under their own ids; return how many. Of several with one id, the oldest."""
+        wanted = _wanted(topic, kind, ids)
+        self._execute(self._chosen("dead_leftover", created=created(self._shape, "o")), wanted)
         try:
-            return self._execute(self._chosen(f"{self._shape.prefix}_dead_replay"), _wanted(topic, kind, ids)).rowcount
+            return self._execute(self._chosen(f"{self._shape.prefix}_dead_replay"), wanted).rowcount
         except errors.UniqueViolation as error:
             raise InvalidInput(
                 f"a row with the same id is in the outbox: {error.diag.message_detail}; nothing was put back"
@@ -78,9 +81,9 @@ class PostgresDeadRows:
         """Remove rows for good; return how many."""
         return self._execute(self._chosen("dead_drop"), _wanted(topic, kind, ids)).rowcount
 
-    def _chosen(self, name: str) -> LiteralString:
+    def _chosen(self, name: str, **parts: str) -> LiteralString:
         """Return a statement on the rows that topic, kind and ids choose."""
-        return statement(name, self._outbox, chosen=statement("dead_chosen").strip())
+        return statement(name, self._outbox, chosen=statement("dead_chosen").strip(), **parts)
 
     def _execute(self, query: LiteralString, values: Any) -> OwnCursor:
         try:
