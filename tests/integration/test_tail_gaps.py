@@ -153,6 +153,20 @@ def test_rows_from_before_the_slot_are_not_deleted(place: Places) -> None:
         assert at.sql("SELECT kafka_value FROM outbox") == [(b"before",)]
 
 
+def test_rows_that_went_by_a_publication_before_any_tail_stay(place: Places) -> None:
+    at = place()
+    at.sql(f"ALTER PUBLICATION {at.slot} DROP TABLE outbox")
+    stash(at, "gone by")
+    at.sql(f"ALTER PUBLICATION {at.slot} ADD TABLE outbox")
+    with at.tailing(keep_seconds=0.0) as tailing:
+        tailing.until(lambda: tailing.up)
+        stash(at, "1")
+        assert values(at.read(1)) == [b"1"]
+        tailing.until(lambda: at.pending() == 1)
+        time.sleep(3)
+        assert at.sql("SELECT kafka_value FROM outbox") == [(b"gone by",)]
+
+
 def test_rows_from_before_the_slot_are_not_left(place: Places) -> None:
     at = place()
     at.drop_slot()

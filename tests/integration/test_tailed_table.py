@@ -63,6 +63,17 @@ def test_rows_that_stay_for_long_are_passed_over(log: Logged) -> None:
     assert trim(log, mark, first, floor=passed.floor) == Trimmed(0, 0, passed.floor)
 
 
+def test_a_row_of_this_moment_is_looked_at_again(log: Logged) -> None:
+    """It may be younger than the transaction that looks, and is due a moment later."""
+    table = TailedTable(log.connection, OUTBOX, Shape.THRESHER)
+    first = log.slots.next_transaction()
+    insert(log, "now", created="now() + interval '1 second'")
+    mark, _ = table.mark()
+    passed = trim(log, mark, first)
+    assert (passed.deleted, passed.looked) == (0, 1)
+    assert trim(log, mark, first, floor=passed.floor).looked == 1
+
+
 def test_a_row_with_a_flaw_is_set_aside_as_it_was(log: Logged) -> None:
     log.connection.execute(
         "INSERT INTO outbox (kafka_topic, kafka_header_keys, kafka_header_values, kafka_timestamp) VALUES "

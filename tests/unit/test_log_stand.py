@@ -11,7 +11,7 @@ from thresher.db.postgres.replication.connection import SystemIdentity
 from thresher.db.problem import DatabaseLost
 from thresher.tail.coverage import Coverage
 from thresher.tail.log_source import LogSource, TableSource
-from thresher.tail.log_span import UNKNOWN, LogSpan, changed, goes_on, since_mark
+from thresher.tail.log_span import UNKNOWN, LogSpan, behind_mark, changed, goes_on, since_mark
 from thresher.tail.log_stand import (
     LogStand,
     Missing,
@@ -111,6 +111,13 @@ def test_transactions_behind_a_mark_are_in_the_log() -> None:
     assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "numbers start over in the log, and not here"
     assert since_mark(900, 899) == 900
     assert since_mark(900, 950) == 900, "it was made later"
+
+
+def test_a_mark_counts_that_is_read_after_the_first_record() -> None:
+    """The server may tell how far it is before the mark: that was recorded, and its tail was killed."""
+    recorded = goes_on(LogSpan(published="1/2/3/4", first_xid=900), LogSpan(published="1/2/3/4", first_xid=950))
+    assert behind_mark(recorded, 701).first_xid == 701
+    assert behind_mark(recorded, 920).first_xid == 900, "another slot was made later"
 
 
 def test_what_was_noted_beyond_a_timelines_end_means_nothing() -> None:

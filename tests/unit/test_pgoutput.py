@@ -289,9 +289,9 @@ def test_a_mark_says_since_when_the_slot_is_there() -> None:
     for prefix, transactional in (("thresher-slot", False), ("thresher-slots", True)):
         made.feed(wire.data(wire.begin(900), 1))
         made.feed(wire.data(wire.message(40, prefix, b"", transactional=transactional), 40))
-        assert made.marked_xid is None
-    made.feed(wire.data(wire.message(41, "thresher-slot", b""), 41))
-    assert made.marked_xid == 7
+        assert not made.marks
+    made.feed(wire.data(wire.message(41, "thresher-slot", b"1/2"), 41))
+    assert made.marks == {b"1/2": 7}
     assert made.take() is None
 
 

@@ -56,8 +56,9 @@ class LogReader:
         self._ended = 0
         self.received = 0
         self.reply = False
-        # The transaction of the first mark that says that a slot was there before, by its last 32 bits.
-        self.marked_xid: int | None = None
+        # By what was published, the transaction of the first mark that says that a slot was there before, by its last
+        # 32 bits.
+        self.marks: dict[bytes, int] = {}
 
     @property
     def rows(self) -> int:
@@ -123,8 +124,8 @@ class LogReader:
                 raise Garbled("a message that came from the server is cut short")
             self._count(at)
             self._add(message_row(position, self._committed, frame[start:]), len(frame))
-        elif self.marked_xid is None and flags & 1 and frame.startswith(_MARK, _MESSAGE_FRAME.size):
-            self.marked_xid = self._transaction().xid
+        elif flags & 1 and frame.startswith(_MARK, _MESSAGE_FRAME.size):
+            self.marks.setdefault(frame[_MESSAGE_FRAME.size + len(_MARK) + 4 :], self._transaction().xid)
         return at
 
     def _feed_other(self, message: bytes) -> None:

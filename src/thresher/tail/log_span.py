@@ -43,6 +43,11 @@ def since_mark(taken_over: int, marked: int) -> int:
     return taken_over if before >= 2**31 else taken_over - before
 
 
+def behind_mark(span: LogSpan, first_xid: int) -> LogSpan:
+    """Return the span if all since this transaction is in the log: a record may be written before the mark is read."""
+    return replace(span, first_xid=min(span.first_xid, first_xid))
+
+
 def changed(recorded: LogSpan, published: str) -> bool:
     """Whether inserts may have gone by the publication since the record; those without a table cannot."""
     return bool(recorded.published) and recorded.published != published

@@ -85,7 +85,7 @@ def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Sourc
     if found is None:
         slots.create_publication(publication, table)
     slots.create(slot, failover=server.has_failover_slots)
-    slots.mark()
+    slots.mark(slots.published(publication, table))
     made = slots.slot(slot)
     if made is None:
         raise LogUnreadable(f"slot {slot!r} was dropped by others as soon as it was made")

@@ -76,10 +76,9 @@ class LogStream:
         """How far the server has read its log for this stream, as far as it said."""
         return self._reader.received
 
-    @property
-    def marked_xid(self) -> int | None:
-        """The transaction of a mark behind the making of a slot, if one was read."""
-        return self._reader.marked_xid
+    def marked_xid(self, published: str) -> int | None:
+        """Return the transaction of a mark behind the making of a slot, if one was read with this publication."""
+        return self._reader.marks.get(published.encode())
 
     def close(self) -> None:
         """Close the connection, and wait for the thread. What was confirmed is told to the server first, if it can be.

@@ -56,7 +56,8 @@ def join(settings: TailSettings, term: str) -> int:
     with closing(driver_store_of(settings).session(f"{sessions(settings.name, term)}/d", locate=True)) as session:
         slot, publication = settings.slot_name, settings.publication_name
         settings = replace(settings, outbox=session.outbox)
-        require_readable(PostgresSlots(session.connection), slot, publication, settings.source)
+        slots = PostgresSlots(session.connection)
+        require_readable(slots, slot, publication, settings.source)
         table = TailedTable(session.connection, session.outbox, settings.shape)
         with table.locked() as end:
             if waiting := table.pending():
@@ -67,7 +68,7 @@ def join(settings: TailSettings, term: str) -> int:
                 )
             table.advance(slot, end)
             # Whatever later transactions insert into the table is in the log, behind this mark.
-            PostgresSlots(session.connection).mark()
+            slots.mark(slots.published(publication, settings.table))
             table.hand_over(settings.name, term=term, mode=TAIL)
         return end
 

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 from thresher.core.errors import PipelineProblem, Superseded, ThresherError
 from thresher.db.lsn import lsn_text
 from thresher.db.postgres.replication.slots import PostgresSlots
-from thresher.db.postgres.replication.tailed_table import TailedTable
+from thresher.db.postgres.replication.tailed_table import FAR_SECONDS, TailedTable
 from thresher.db.postgres.store import PostgresSession
 from thresher.delivery.leader.control_row import require_known_system
 from thresher.delivery.names import sessions
@@ -38,8 +38,6 @@ _LOOK_SECONDS = 10.0
 _SLOT_SECONDS, _TOPIC_SECONDS, _POLICY_SECONDS, _TRIM_SECONDS = 2.0, 5.0, 20.0, 60.0
 # Rows are deleted in steps of so many, for so long at a time: other looks wait meanwhile.
 _DELETE_SECONDS, _DELETE_ROWS, _DELETING_SECONDS = 1.0, 10_000, 1.0
-# Rows that have to stay are passed over for so long.
-_FLOOR_SECONDS = 3600.0
 _FIRST_ID = -(2**63)
 
 
@@ -155,7 +153,7 @@ class TailWatch:
         deadline = time.monotonic() + _DELETING_SECONDS
         while time.monotonic() < deadline:
             if time.monotonic() > self._floor_until:
-                self._floor, self._floor_until = _FIRST_ID, time.monotonic() + _FLOOR_SECONDS
+                self._floor, self._floor_until = _FIRST_ID, time.monotonic() + FAR_SECONDS
             floor = self._floor
             done = table.trim(
                 xid,

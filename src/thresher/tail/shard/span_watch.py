@@ -5,10 +5,9 @@ read before that. So whoever finds the slot later knows that no insert before it
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from thresher.db.postgres.replication.slots import PostgresSlots
-from thresher.tail.log_span import LogSpan, changed, goes_on, since_mark
+from thresher.tail.log_span import LogSpan, behind_mark, changed, goes_on, since_mark
 from thresher.tail.log_stand import LogStand, not_published
 from thresher.tail.problem import LogLost
 from thresher.tail.settings import TailMandate
@@ -20,7 +19,7 @@ class SpanWatch:
 
     def __init__(self, mandate: TailMandate, slots: PostgresSlots, tell: Callable[[int], None]) -> None:
         self._mandate, self._slots, self._tell = mandate, slots, tell
-        self._span, self._recorded = mandate.span, False
+        self._span = mandate.span
         self._stream: LogStream | None = None
         self._confirmed = 0
         self._told: int | None = None
@@ -30,18 +29,19 @@ class SpanWatch:
         if changed(recorded, stand.published):
             # What is noted may be beyond what was watched; the slot is not.
             raise self._lost(stand.confirmed)
-        self._span, self._recorded = goes_on(recorded, self._mandate.span), True
+        self._span = goes_on(recorded, self._mandate.span)
 
     def begin(self, stream: LogStream, confirmed: int) -> None:
         """Take in the stream that is read, and how far its slot is confirmed."""
         self._stream, self._confirmed = stream, confirmed
 
     def span(self) -> LogSpan:
-        """Return what a record says. One that goes on from another record says what that one said."""
-        marked = None if self._stream is None or self._recorded else self._stream.marked_xid
+        """Return what a record says, by the record before it, and by a mark that was read since."""
+        taken_over = self._mandate.span
+        marked = None if self._stream is None else self._stream.marked_xid(taken_over.published)
         if marked is None:
             return self._span
-        return replace(self._span, first_xid=since_mark(self._span.first_xid, marked))
+        return behind_mark(self._span, since_mark(taken_over.first_xid, marked))
 
     def require_published(self, lsn: int) -> None:
         """Raise `LogLost` if inserts before this position may not be in the log. A query of the catalog."""

@@ -65,9 +65,9 @@ class PostgresSlots:
         with _refused():
             self._one("log_slot_create_failover" if failover else "log_slot_create", [name])
 
-    def mark(self) -> None:
-        """Mark the log: transactions that begin later are in the log of every slot that there is."""
-        self._one("log_mark")
+    def mark(self, published: str) -> None:
+        """Mark the log: transactions that begin later are in the log of every slot that there is, as published here."""
+        self._one("log_mark", [published])
 
     def drop(self, name: str) -> None:
         """Drop a slot, and the log that was kept for it. Raises `DatabaseRefused` while somebody reads it."""

@@ -21,6 +21,8 @@ from thresher.db.statements import statement
 # How long the end of the log may take to be on disk, where commits do not wait for it.
 _FLUSH_SECONDS, _LOOK_SECONDS = 10.0, 0.05
 _TELLABLE = 2_000_000_000
+# For how long a row has to stay at least, to be passed over.
+FAR_SECONDS = 3600.0
 
 
 class Trimmed(NamedTuple):
@@ -52,7 +54,8 @@ class TailedTable:
         """
         # A row's transaction has 32 bits: ages beyond two billion cannot be told.
         first = max(first_xid, int(xid) - _TELLABLE)
-        asked = {"xid": xid, "first_xid": str(first), "keep_seconds": keep_seconds, "rows": rows, "floor": floor}
+        asked = {"xid": xid, "first_xid": str(first), "keep_seconds": keep_seconds, "far_seconds": FAR_SECONDS}
+        asked |= {"rows": rows, "floor": floor}
         return Trimmed(*self._one("tail_trim", asked, created=self._created))
 
     @contextmanager
