@@ -164,6 +164,14 @@ def test_of_equal_timestamps_the_higher_partition_wins(place: Place) -> None:
     assert place.rows() == [("a", 2.0)]
 
 
+def test_of_equal_timestamps_the_tombstone_of_the_higher_partition_wins(place: Place) -> None:
+    place.apply(part(total(0, b"a", 1, partition=1, at=5), partition=1))
+    place.apply(part(record(0, b"a", None, partition=0, at=5)))
+    assert place.rows() == [("a", 1.0)]
+    place.apply(part(record(0, b"a", None, partition=2, at=5), partition=2))
+    assert place.rows() == []
+
+
 def test_a_clock_that_goes_back_lets_no_other_partition_win(place: Place) -> None:
     place.apply(part(total(0, b"a", 1, at=10), total(1, b"a", 2, at=4)))
     place.apply(part(total(2, b"a", 3, at=5)))

@@ -78,7 +78,7 @@ def test_what_is_rolled_back_is_not_published(place: Places) -> None:
 
 def test_rows_by_copy_and_a_huge_transaction_are_published_whole(place: Places) -> None:
     at = place()
-    count = 200_000
+    count = 40_000
     with at.tailing() as tailing:
         tailing.until(lambda: tailing.up)
         ((position,),) = at.sql("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint")
