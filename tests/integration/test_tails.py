@@ -11,10 +11,10 @@ import pytest
 from tests.processes import eventually
 from tests.tail.tailing import TailPlace
 from thresher.db.postgres.dead_rows import PostgresDeadRows
+from thresher.db.shape import Shape
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.outbox.dead_to_log import replay_to_log
-from thresher.outbox.shape import Shape
 from thresher.relay.leader.take_over import give_up, take_over
 from thresher.relay.problem import OtherCoordination
 from thresher.spark.session.session import Session
@@ -59,6 +59,35 @@ def test_rows_are_published_once_and_in_order(place: Places, via: Via) -> None:
         at.stash(Message(topic=at.topic, key="k", value="51"))
         assert values(at.read(52)) == [b"%d" % n for n in range(52)]
     assert at.dead() == []
+
+
+@pytest.mark.parametrize("shape", [Shape.GOHARVEST, Shape.DEIMOS])
+def test_tables_of_other_shapes_are_tailed(place: Places, shape: Shape) -> None:
+    at = place(shape=shape)
+    at.stash(*(Message(topic=at.topic, key="k", value=str(n)) for n in range(50)))
+    at.stash(Message(topic=at.topic, key="k", value=None))
+    with at.tailing(limits={"grace_seconds": 0.5}) as tailing:
+        assert values(at.read(51)) == [*(b"%d" % n for n in range(50)), None]
+        at.stash(Message(topic=f"{at.prefix}missing", key="k", value="bad"))
+        tailing.until(lambda: at.sql("SELECT count(*) FROM outbox_dead") == [(1,)])
+
+
+@pytest.mark.parametrize("via", list(Via))
+def test_transforms_change_rows_of_the_log(place: Places, via: Via) -> None:
+    at = place(via=via)
+    at.admin.create_topic(f"{at.topic}-elsewhere")
+    at.stash(*(Message(topic=at.topic, key="k", value=f"v{n}", headers=[("n", str(n))]) for n in range(10)))
+    at.stash(Message(topic=at.topic, key="k", value="v"))
+    names = ("only_even", "shout", "elsewhere")
+    with at.tailing(transforms=tuple(f"tests.relay.transforms:{name}" for name in names)) as tailing:
+        found = at.read(5, f"{at.topic}-elsewhere")
+        tailing.until(lambda: (tailing.total("relayed"), tailing.total("filtered")) == (5, 5))
+        # The one that a transform fails on.
+        tailing.until(lambda: len(at.dead()) == 1)
+    assert values(found) == [f"V{n}!".encode() for n in (0, 2, 4, 6, 8)]
+    assert found[0].headers() == [("n", b"0"), ("shouted", b"yes")]
+    assert at.dead()[0][1] == "transform"
+    at.read(0)
 
 
 def test_what_is_rolled_back_is_not_published(place: Places) -> None:

@@ -15,6 +15,7 @@ from thresher.db import TableName
 from thresher.db.log_slots import LogSlot
 from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.db.postgres.sessions import connect
+from thresher.db.shape import Shape
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.outbox import Outbox, create_schema
@@ -41,23 +42,25 @@ class Tailing(Relaying):
 class TailPlace:
     """An outbox in a database of its own with a slot, and topics under a prefix of its own."""
 
-    def __init__(self, stack: Stack, dsn: str, prefix: str, via: Via = Via.TABLE) -> None:
-        self.stack, self.dsn, self.prefix, self.via = stack, dsn, prefix, via
+    def __init__(
+        self, stack: Stack, dsn: str, prefix: str, via: Via = Via.TABLE, shape: Shape = Shape.THRESHER
+    ) -> None:
+        self.stack, self.dsn, self.prefix, self.via, self.shape = stack, dsn, prefix, via, shape
         self.table = TableName(table="outbox", schema="public")
         self.slot = f"tail_{os.getpid()}_{next(_NUMBERS)}"
-        self.outbox = Outbox("outbox") if via is Via.TABLE else Outbox("outbox", via="log", slot=self.slot)
+        self.outbox = Outbox("outbox", shape=shape) if via is Via.TABLE else Outbox("outbox", via="log", slot=self.slot)
         self.topic = f"{prefix}orders"
         self.admin = Admin(stack.kafka.bootstrap)
         if via is Via.TABLE:
             with psycopg.connect(dsn) as connection:
-                create_schema(connection, self.table)
+                create_schema(connection, self.table, shape)
         self.create_slot()
         self.admin.create_topic(self.topic, partitions=3)
 
     @property
     def source(self) -> Source:
         if self.via is Via.TABLE:
-            return TableSource(table=self.table)
+            return TableSource(table=self.table, shape=self.shape)
         return LogSource(outbox=TableName(table="outbox"))
 
     @contextmanager
@@ -78,6 +81,7 @@ class TailPlace:
             "name": f"{self.prefix}tail",
             "dsn": self.dsn,
             "outbox": TableName(table="outbox"),
+            "shape": self.shape,
             "via": self.via,
             "slot": self.slot,
             "kafka": {"bootstrap.servers": self.stack.kafka.bootstrap},
