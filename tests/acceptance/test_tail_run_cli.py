@@ -9,15 +9,18 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 import yaml
 
 from tests.in_process import thresher
 from tests.processes import environment, eventually
+from tests.relay.databases import own_postgres
 from tests.tail.tailing import TailPlace
+from thresher.db.names import TableName
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
-from thresher.outbox import Message
+from thresher.outbox import Message, create_schema
 
 PATIENCE_SECONDS = 120.0
 
@@ -81,6 +84,22 @@ def test_a_tail_without_a_slot_says_what_to_do(at: TailPlace, file: Path) -> Non
     answer = thresher(("tail", "run", "-c", str(file), "--status", "off"))
     assert answer.returncode == 4
     assert b"thresher tail slot create" in answer.stderr
+
+
+def test_a_server_and_a_role_that_cannot_are_told_with_statements(file: Path) -> None:
+    with own_postgres(wal_level="replica") as server:
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            create_schema(connection, TableName(table="outbox"))
+            connection.execute("CREATE ROLE plain LOGIN PASSWORD 'x'")
+            connection.execute("GRANT ALL ON SCHEMA public TO plain")
+            connection.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO plain")
+        plain = psycopg.conninfo.make_conninfo(server.dsn(), user="plain", password="x")
+        answer = thresher(("tail", "run", "-c", str(file), "--ds", plain, "--status", "off"))
+    told = " ".join(answer.stderr.decode().split())
+    assert answer.returncode == 4, told
+    assert "ALTER SYSTEM SET wal_level = 'logical'" in told
+    assert 'ALTER ROLE "plain" REPLICATION' in told
+    assert "CREATE PUBLICATION" in told
 
 
 def test_joining_with_nonsense_changes_nothing(at: TailPlace, file: Path) -> None:
