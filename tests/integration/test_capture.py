@@ -1,5 +1,6 @@
 """The capture on real servers and a real Spark: rows, offsets, dead records, and what it refuses."""
 
+import uuid
 from typing import Any
 
 import psycopg
@@ -10,6 +11,7 @@ from tests.processes import eventually
 from thresher.capture.adopting import adopt
 from thresher.capture.capture import Capture
 from thresher.capture.problem import CaptureRefused
+from thresher.capture.workload import CaptureWorkload
 from thresher.core.errors import Superseded
 from thresher.devstack.stack import Stack
 from thresher.kafka.partition_watch import PositionLost
@@ -116,6 +118,14 @@ def test_a_new_capture_begins_with_what_there_is(orders: CapturedOrders) -> None
         orders.remove_before(partition, 1)
     with captured(orders, shards=3):
         orders.await_rows({f"o{partition}": 1 for partition in range(3)})
+
+
+def test_all_partitions_begin_before_any_shard_reads(orders: CapturedOrders) -> None:
+    """A shard that is late would take its partition for one that was added, whose first records are missing."""
+    orders.publish(("a", 1), ("b", 1), partition=2)
+    orders.remove_before(2, 1)
+    assert CaptureWorkload(orders.settings).take_over(str(uuid.uuid4()), lambda: True)
+    assert orders.stored() == {0: 0, 1: 0, 2: 1}
 
 
 def test_a_topic_that_was_made_anew_ends_it(orders: CapturedOrders) -> None:

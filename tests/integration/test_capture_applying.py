@@ -451,6 +451,10 @@ def test_what_is_no_records_fault_sets_none_aside(place: Place, connection: psyc
     place.connection.execute("SET lock_timeout = '200ms'")
     with pytest.raises(psycopg.errors.LockNotAvailable):
         place.apply(part(total(0, b"a", 1)))
+    place.connection.execute("SET statement_timeout = '100ms'")
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        place.apply(part(total(0, b"a", 1)))
+    place.connection.execute("RESET statement_timeout")
     connection.execute("ALTER TABLE orders DROP COLUMN code")
     connection.commit()
     with pytest.raises(psycopg.errors.UndefinedColumn):
