@@ -319,9 +319,9 @@ def test_a_shard_in_use_looks_as_often_as_it_is_told() -> None:
     assert pause(0.0, 0.4, 0.001) == 0.001
 
 
-def test_the_longer_nothing_has_come_the_less_often_it_looks_down_to_a_tenth() -> None:
+def test_the_longer_nothing_has_come_the_less_often_it_looks_down_to_a_fiftieth() -> None:
     assert pause(0.0, 2.5, 0.001) == pytest.approx(0.005)
-    assert pause(0.0, 3600.0, 0.001) == pytest.approx(0.02)
+    assert pause(0.0, 3600.0, 0.001) == pytest.approx(0.05)
     assert pause(0.0, 3600.0, 2.0) == 7.2
 
 

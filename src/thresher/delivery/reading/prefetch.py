@@ -19,8 +19,8 @@ from thresher.delivery.stored_rows import FewRows, StoredBatch, row_sizes, split
 
 # With many rows to step over, a look is not cheap: then there are fewer of them.
 _LONG_LOOK_SECONDS, _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS = 0.02, 0.1, 1.0
-# A shard that had nothing for ten seconds looks twenty times less often than one that is in use.
-_SHARE_OF_IDLENESS, _SLOWEST = 0.002, 20
+# A shard that had nothing for half a minute looks fifty times less often than one that is in use.
+_SHARE_OF_IDLENESS, _SLOWEST = 0.002, 50
 # While few rows are on their way no others can be, and looks would only take the processor from them.
 _FEW, _BUSY_SECONDS = 100, 0.003
 
