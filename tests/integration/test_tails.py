@@ -350,6 +350,20 @@ def test_a_worker_that_is_killed_is_succeeded(place: Places) -> None:
         assert len(at.read(300)) == 300
 
 
+def test_a_watch_that_loses_its_session_goes_on(place: Places) -> None:
+    at = place()
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%outbox_dead%'"
+    with at.tailing() as tailing:
+        tailing.until(lambda: tailing.up)
+        with psycopg.connect(at.dsn) as other:
+            other.execute("LOCK TABLE outbox_dead IN ACCESS EXCLUSIVE MODE")
+            tailing.until(lambda: bool(at.sql(waiting)))
+            at.sql(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) found")
+        at.stash(Message(topic=at.topic, key="k", value="1"))
+        at.read(1)
+        tailing.until(lambda: tailing.up)
+
+
 def test_more_log_than_the_limit_ends_the_tail(place: Places) -> None:
     at = place()
     with at.tailing(retained_limit_bytes=1) as tailing:

@@ -20,6 +20,7 @@ from thresher.core.errors import PipelineProblem, Superseded, ThresherError
 from thresher.db.lsn import lsn_text
 from thresher.db.postgres.replication.slots import PostgresSlots
 from thresher.db.postgres.replication.tailed_table import FAR_SECONDS, TailedTable
+from thresher.db.postgres.sessions import explained
 from thresher.db.postgres.store import PostgresSession
 from thresher.delivery.leader.control_row import require_known_system
 from thresher.delivery.names import sessions
@@ -89,7 +90,8 @@ class TailWatch:
             if row is not None:
                 require_known_system(settings.name, row, system_id)
             slot = PostgresSlots(session.connection).slot(settings.slot_name)
-            dead = session.dead_rows.count()
+            with explained():
+                dead = session.dead_rows.count()
         kept = None if slot is None else slot.retained_bytes
         self._board.figures = LogFigures(
             retained_bytes=kept,
