@@ -397,7 +397,7 @@ def test_what_is_shown_is_a_configuration_again(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(dict(loaded.shown)))
     again = load(path, {}, warn=lambda _: None)
     assert (again.settings, again.election, again.policy, again.shown) == (
-        replace(loaded.settings, dsn=again.settings.dsn), loaded.election, loaded.policy, loaded.shown,
+        replace(loaded.settings, data_source=again.settings.data_source), loaded.election, loaded.policy, loaded.shown,
     )  # fmt: skip
 
 
