@@ -18,6 +18,7 @@ from tests.relay.secure import secure
 from thresher.devstack.stack import Stack
 
 SECRET = "hunter2"
+NOT_FOUND = "ModuleNotFoundError: No module named 'orders_relai'"
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 REAPER = f"""
 harvest:
@@ -38,10 +39,10 @@ logging:
 """
 
 
-def thresher(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+def thresher(*arguments: str, cwd: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
     answer = subprocess.run(
         [sys.executable, "-m", "thresher", *arguments], capture_output=True, text=True, timeout=150, check=False,
-        env=environment(**variables),
+        env=environment(**variables), cwd=cwd,
     )  # fmt: skip
     assert SECRET not in answer.stdout + answer.stderr
     return answer
@@ -72,6 +73,43 @@ def test_all_that_is_wrong_is_in_one_report(tmp_path: Path) -> None:
             "kafka.acks: exactly-once rests on", "kafka.sasl.password: the file /no/such/file cannot be read",
         ):  # fmt: skip
             assert part in answer.stderr
+
+
+def test_a_check_imports_the_functions_and_says_where_it_looked(tmp_path: Path) -> None:
+    (tmp_path / "orders_relay.py").write_text("def no_drafts(batch):\n    return batch\n")
+    path = tmp_path / "relay.yaml"
+    least = f"name: orders\ndata_source: postgresql://u:{SECRET}@db/shop\nkafka: {{bootstrap.servers: k:1}}\n"
+    path.write_text(f"{least}transform: [orders_relay:no_drafts]\n")
+    checked = thresher("config", "check", "-c", str(path), "--json", cwd=tmp_path)
+    told = json.loads(checked.stdout)
+    assert (checked.returncode, checked.stderr, told["works"]) == (0, "", True)
+    assert (told["name"], told["outbox"], told["functions"]) == ("orders", '"outbox"', ["orders_relay:no_drafts"])
+
+    wrong = "orders_relai:no_drafts, orders_relay:some_drafts"
+    path.write_text(f"{least}transform: [{wrong}]\n")
+    answer = thresher("config", "check", "-c", str(path), cwd=tmp_path, THRESHER_SHARD="3")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "THRESHER_SHARD is not read, did you mean 'THRESHER_SHARDS'?" in answer.stderr
+    assert f"orders_relai:no_drafts cannot be imported: {NOT_FOUND}; looked in {tmp_path}, " in answer.stderr
+    assert "orders_relay:some_drafts cannot be imported: orders_relay has no some_drafts" in answer.stderr
+    answer = thresher("config", "check", "-c", str(path), "--json", cwd=tmp_path, THRESHER_SHARD="3")
+    told = json.loads(answer.stdout)
+    assert (answer.returncode, told["works"], len(told["remarks"])) == (2, False, 1)
+    assert [problem["key"] for problem in told["problems"]] == ["transform", "transform"]
+
+    path.write_text(f"{least}topics: {{orders: {{handler: orders_relai:no_drafts}}}}\n")
+    answer = thresher("config", "check", "--pipeline", "capture", "-c", str(path), cwd=tmp_path)
+    assert answer.returncode == 2
+    assert "topics.orders.handler: orders_relai:no_drafts cannot be imported" in answer.stderr
+    path.write_text(f"{least}transform: [orders_relai:no_drafts]\n")
+    answer = thresher("config", "check", "--pipeline", "tail", "-c", str(path), cwd=tmp_path)
+    assert (answer.returncode, "looked in" in answer.stderr) == (2, True)
+
+
+def test_every_command_tells_of_a_misspelt_variable() -> None:
+    answer = thresher("schema", "print", THRESHER_OUTBX="orders")
+    assert answer.returncode == 0
+    assert answer.stderr == "THRESHER_OUTBX is not read, did you mean 'THRESHER_OUTBOX'?\n"
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

@@ -13,6 +13,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from maintenance.variables import PAGE, variables
 from tests.processes import environment
 from thresher.cli.form_command import add_form_command
 from thresher.config.flags import flags_of, keys_from
@@ -319,6 +320,33 @@ def test_a_variable_that_only_looks_like_ours_is_not_read() -> None:
     assert len(remarks) == 3
     (near,) = [remark for remark in remarks if "THRESHER_KAFKA_SASL_PASWORD is not read" in remark]
     assert near.endswith("did you mean 'THRESHER_KAFKA_SASL_PASSWORD'?")
+
+
+def test_a_misspelt_variable_is_told_with_its_nearest_name() -> None:
+    remarks: list[str] = []
+    environment = {
+        "THRESHER_SHARD": "3", "THRESHER_OUTBOXX": "o", "THRESHER_DS_FIEL": "/no", "THRESHER_MARKER_TOPIC": "queues'",
+        # Of a service that is called thresher, as Kubernetes has it.
+        **{f"THRESHER_{name}": "x" for name in ("PORT", "SERVICE_PORT", "SERVICE_HOST", "PORT_8640_TCP")},
+        **{f"THRESHER_PORT_8640_TCP_{name}": "x" for name in ("ADDR", "PORT", "PROTO")},
+    }  # fmt: skip
+    assert load(None, LEAST, environment, warn=remarks.append).settings.shards == 2
+    assert remarks == [
+        "THRESHER_DS_FIEL is not read, did you mean 'THRESHER_DS_FILE'?",
+        "THRESHER_OUTBOXX is not read, did you mean 'THRESHER_OUTBOX'?",
+        "THRESHER_SHARD is not read, did you mean 'THRESHER_SHARDS'?",
+    ]
+
+
+def test_a_report_tells_of_a_misspelt_variable_too() -> None:
+    given = {key: value for key, value in LEAST.items() if key != "name"}
+    with pytest.raises(ConfigurationInvalid, match="name: it is missing") as caught:
+        load(None, given, {"THRESHER_NAM": "orders"})
+    assert "\n  THRESHER_NAM: it is not read, did you mean 'THRESHER_NAME'?" in str(caught.value)
+
+
+def test_every_variable_is_in_the_list_of_variables() -> None:
+    assert PAGE.read_text() == variables(), "python -m maintenance.variables writes it anew"
 
 
 def test_secrets_are_read_from_files(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_every_bound_of_a_wrong_type_is_in_the_report(name: str) -> None:
 @pytest.mark.parametrize("name", [each.name for each in fields(ElectionSettings) if each.name != "consumer_factory"])
 def test_an_election_of_a_wrong_type_is_in_the_report(name: str, kind: ElectionKind) -> None:
     for odd in ODD:
-        told = replace(ElectionSettings(kind=kind), **{name: odd})  # type: ignore[arg-type]
+        told = replace(ElectionSettings(kind=kind), **{name: odd})
         match judged_or_told(Settings(**LEAST), told):
             case str(report):
                 assert ("election" if name == "kind" else name) in report, odd

@@ -80,6 +80,7 @@ def load(
         RelayForm,
         given,
         problems=[*translated.problems, *variables.problems],
+        remarks=variables.remarks,
         # A key that could not be read is not missed besides.
         troubled=set(translated.origin) - set(translated.keys),
         name_of=lambda key: _name_in_file(key, translated),

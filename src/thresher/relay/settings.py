@@ -210,7 +210,8 @@ def _put(given: dict[str, Any], others: Mapping[str, Any]) -> None:
     unknown = [key for key in others if key not in grouped and key not in _OLD_NAMES]
     if unknown:
         known = [*given, "schema", *grouped]
-        raise ConfigurationInvalid(as_text([(key, no_such_key(key, known)) for key in unknown]))
+        problems = [(key, no_such_key(key, known)) for key in unknown]
+        raise ConfigurationInvalid(as_text(problems), problems)
     for key, value in others.items():
         if key in _OLD_NAMES:
             given[_OLD_NAMES[key]] = value
