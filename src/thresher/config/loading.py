@@ -76,8 +76,9 @@ def complete(
 ) -> Completed[FormT]:
     """Read the files that are named, check every key and rule, and return the form.
 
-    `problems` were found before, and `remarks` on variables, which only a report repeats: one may be misspelt. Keys in `troubled` are among them, and are not missed besides. `name_of` returns the
-    name under which a key was given. Raises `ConfigurationInvalid` with every problem.
+    `problems` were found before; keys in `troubled` are among them, and are not missed besides. `remarks` on variables
+    are in the report too: one may be misspelt. `name_of` returns the name under which a key was given. Raises
+    `ConfigurationInvalid` with every problem.
     """
     values = dict(given)
     files = read_files(form, values)
