@@ -18,9 +18,9 @@ from thresher.cli.options import (
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, out
 from thresher.core.errors import InvalidInput
 from thresher.db.postgres.topic_locks import create_locks, locks_ddl
+from thresher.harvest.rights import relay_grants, writer_grants
 from thresher.outbox import Shape, check_schema, create_schema, ddl
 from thresher.relay.names import companions
-from thresher.relay.rights import relay_grants, writer_grants
 
 TopicLock = Annotated[
     bool,
