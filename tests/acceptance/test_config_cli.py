@@ -15,6 +15,8 @@ from psycopg import conninfo
 
 from tests.processes import environment, eventually
 from tests.relay.secure import secure
+from thresher.cli.config import Pipeline, check
+from thresher.config.problem import ConfigurationInvalid
 from thresher.devstack.stack import Stack
 
 SECRET = "hunter2"
@@ -97,13 +99,36 @@ def test_a_check_imports_the_functions_and_says_where_it_looked(tmp_path: Path) 
     assert (answer.returncode, told["works"], len(told["remarks"])) == (2, False, 1)
     assert [problem["key"] for problem in told["problems"]] == ["transform", "transform"]
 
+
+def test_files_of_tails_and_captures_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    path = tmp_path / "pipeline.yaml"
+    least = "name: orders\ndata_source: host=db\nkafka: {bootstrap.servers: k:1}\n"
     path.write_text(f"{least}topics: {{orders: {{handler: orders_relai:no_drafts}}}}\n")
-    answer = thresher("config", "check", "--pipeline", "capture", "-c", str(path), cwd=tmp_path)
-    assert answer.returncode == 2
-    assert "topics.orders.handler: orders_relai:no_drafts cannot be imported" in answer.stderr
+    with pytest.raises(ConfigurationInvalid, match=r"topics.orders.handler: orders_relai:no_drafts cannot be imported"):
+        check(path, Pipeline.CAPTURE)
     path.write_text(f"{least}transform: [orders_relai:no_drafts]\n")
-    answer = thresher("config", "check", "--pipeline", "tail", "-c", str(path), cwd=tmp_path)
-    assert (answer.returncode, "looked in" in answer.stderr) == (2, True)
+    with pytest.raises(ConfigurationInvalid, match=f"{NOT_FOUND}; looked in {tmp_path}, "):
+        check(path, Pipeline.TAIL)
+
+
+def test_a_program_that_is_told_wrong_says_so_as_the_command_does(tmp_path: Path) -> None:
+    source = (PAGE.parents[1] / "examples" / "basic.py").read_text()
+    wrong = source.replace('outbox="outbox",', 'outbox="shop.outbox", shards="many", transforms="nonsense",')
+    (tmp_path / "program.py").write_text(wrong)
+    told = environment(THRESHER_DS=f"host=nowhere password={SECRET}", THRESHER_BOOTSTRAP="nowhere:9092")
+    answer = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, env=told, capture_output=True, text=True, check=False, timeout=150
+    )
+    assert answer.returncode == 2, answer.stderr
+    for part in (
+        "the configuration cannot work:\n", "outbox: give outbox='outbox', schema='shop'", "shards: ",
+        "transform: 'nonsense' is not of the form package.module:function",
+    ):  # fmt: skip
+        assert part in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert SECRET not in answer.stderr
 
 
 def test_every_command_tells_of_a_misspelt_variable() -> None:
