@@ -13,7 +13,6 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from maintenance.variables import PAGE, variables
 from tests.processes import environment
 from thresher.cli.form_command import add_form_command
 from thresher.config.flags import flags_of, keys_from
@@ -343,10 +342,6 @@ def test_a_report_tells_of_a_misspelt_variable_too() -> None:
     with pytest.raises(ConfigurationInvalid, match="name: it is missing") as caught:
         load(None, given, {"THRESHER_NAM": "orders"})
     assert "\n  THRESHER_NAM: it is not read, did you mean 'THRESHER_NAME'?" in str(caught.value)
-
-
-def test_every_variable_is_in_the_list_of_variables() -> None:
-    assert PAGE.read_text() == variables(), "python -m maintenance.variables writes it anew"
 
 
 def test_secrets_are_read_from_files(tmp_path: Path) -> None:
