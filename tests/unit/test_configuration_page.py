@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from maintenance.configuration_table import CAPTURE, QUEUES, TAIL, TRACKER, with_tables
+from maintenance.variables import PAGE as LIST
+from maintenance.variables import variables
 from thresher.capture.configuration import GUARDED as CAPTURE_GUARDED
 from thresher.capture.configuration import CaptureForm, load_capture_config
 from thresher.config.setting import keys_of
@@ -143,3 +145,7 @@ def test_the_tails_keys_are_told_and_its_example_is_taken(tmp_path: Path) -> Non
     path = tmp_path / "tail.yaml"
     path.write_text(example)
     assert load_tail_config(path, {}, {}).settings.name == "orders"
+
+
+def test_every_variable_is_in_the_list_of_variables() -> None:
+    assert LIST.read_text() == variables(), "python -m maintenance.variables writes it anew"

@@ -6,6 +6,7 @@ has to act before it can work, 130 interrupted.
 
 import enum
 import importlib
+import os
 import sys
 from functools import partial
 from typing import Annotated, Any
@@ -16,8 +17,9 @@ from thresher import __version__
 from thresher.cli import config, run, spark, stack, status
 from thresher.cli.form_command import add_form_command
 from thresher.cli.lazy_command import add_lazy_command, only_command
-from thresher.cli.output import complain, emit_text
+from thresher.cli.output import complain, emit_text, note
 from thresher.cli.queue.app import app as queue_app
+from thresher.config.known_variables import misspelt
 from thresher.core.errors import ThresherError
 from thresher.core.interruptible import interruptible
 
@@ -50,6 +52,8 @@ LAZY = {
     "capture": "Write the entities that are published to Kafka topics to tables.",
     "archive": "Move rows that were sent and stamped long ago to a table, or to Parquet files.",
 }
+# The commands that read the environment by a form, and say themselves what of it is not read.
+_TOLD_BY_THEIR_FORM = frozenset({"run", "config", "tail", "capture", "queue"})
 
 
 def load(name: str) -> typer.Typer:
@@ -101,9 +105,13 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand not in _TOLD_BY_THEIR_FORM:
+        for variable in sorted(os.environ):
+            if remark := misspelt(variable):
+                note(remark)
 
 
 def main() -> None:

@@ -132,10 +132,10 @@ def _from_file(path: Path) -> ArchiveJob:
     loaded = load(path, {}, os.environ, warn=ignored.append)
     hide(loaded.secrets.mask)
     settings = loaded.settings
-    if settings.settling is not Settling.STAMP:
+    if settings.settle is not Settling.STAMP:
         raise InvalidInput(f"{path}: settle: rows that are deleted cannot be archived; use 'settle: stamp'")
     return ArchiveJob(
-        dsn=settings.dsn,
+        dsn=settings.data_source,
         outbox=settings.outbox,
         target=target_of(settings.archive_to),
         older_than_seconds=settings.archive_after_seconds or _WEEK_SECONDS,

@@ -18,6 +18,7 @@ DataSource = Annotated[
     str | None,
     typer.Option(
         "--ds",
+        "--data-source",
         envvar=["THRESHER_DS", "THRESHER_DATA_SOURCE"],
         show_envvar=True,
         help="Data source: a Postgres connection string or URL. Without one, the running local stack is used.",

@@ -73,6 +73,7 @@ def verify(
         str | None,
         typer.Option(
             "--ds",
+            "--data-source",
             envvar=["THRESHER_DS", "THRESHER_DATA_SOURCE"],
             show_envvar=True,
             help="Data source of the outbox, to look for pending and dead rows too. Without it and --bootstrap, the "

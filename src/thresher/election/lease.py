@@ -26,7 +26,7 @@ from psycopg import conninfo, errors
 from thresher.db import TableName, statement
 from thresher.db.postgres.bounded_connection import hang_up
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.refusal import is_access_refused, is_refused
+from thresher.db.postgres.refusal import is_access_refused, is_refused, remedy
 from thresher.election.candidacy import Competitor
 from thresher.election.patience import Patience
 from thresher.election.problem import AccessRefused, ElectionProblem, ElectionRefused
@@ -128,7 +128,7 @@ class Lease(Competitor):
                 with contextlib.closing(self._connect()) as connection:
                     self._compete(connection)
             except psycopg.Error as error:
-                text = " ".join(str(error.diag.message_primary or error).split())
+                text = " ".join(str(error.diag.message_primary or error).split()) + remedy(error.sqlstate)
                 before = self._patience
                 if problem := self._refused(error, text):
                     self.fail(problem)

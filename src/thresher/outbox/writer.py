@@ -6,7 +6,8 @@ the transaction usable. A crash at any point is the transaction's crash: stored 
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC
 from functools import lru_cache
 from typing import Any, Literal, LiteralString, overload
@@ -20,6 +21,7 @@ from thresher.db.log_names import slot_name
 from thresher.db.postgres.arrays import bytea_array, text_array
 from thresher.db.postgres.caller_connection import NotInTransaction, UnsupportedConnection, is_tied, require_connection
 from thresher.db.postgres.cursor import ByteaArray, OwnCursor, TextArray
+from thresher.db.postgres.refusal import RIGHTS
 from thresher.outbox.admission import Admission, InvalidMessage, Limits, Row
 from thresher.outbox.log_slot import SlotWatch
 from thresher.outbox.message import Message, with_event_id
@@ -102,7 +104,8 @@ class Outbox:
         self._require_room(connection)
         cursor = OwnCursor(connection)
         try:
-            cursor.execute(self._insert, _parameters(row, codec), binary=True)
+            with _remedied():
+                cursor.execute(self._insert, _parameters(row, codec), binary=True)
         except errors.FeatureNotSupported as error:
             raise self._not_stored(1, 0) from error
         if connection.pgconn.pipeline_status != PipelineStatus.OFF:
@@ -144,7 +147,8 @@ class Outbox:
         self._require_room(connection)
         cursor = OwnCursor(connection)
         if connection.pgconn.pipeline_status == PipelineStatus.OFF:
-            self._stream(cursor, rows, codec)
+            with _remedied():
+                self._stream(cursor, rows, codec)
         else:
             # COPY does not exist inside the caller's pipeline; its inserts travel together anyway.
             cursor.executemany(self._insert, [_parameters(row, codec) for row in rows])
@@ -177,7 +181,8 @@ class Outbox:
         cursor = OwnCursor(connection)
         cursor.format = Format.BINARY
         try:
-            cursor.executemany(self._insert, [_parameters(row, codec) for row in rows], returning=True)
+            with _remedied():
+                cursor.executemany(self._insert, [_parameters(row, codec) for row in rows], returning=True)
         except errors.FeatureNotSupported as error:
             raise self._not_stored(len(rows), 0) from error
         found = cursor.fetchall()
@@ -233,6 +238,16 @@ class Outbox:
     def _receipt(self, found: tuple[Any, ...]) -> Receipt:
         id_, create_time = found
         return Receipt(table=self.name, id=id_, create_time=create_time.astimezone(UTC))
+
+
+@contextmanager
+def _remedied() -> Iterator[None]:
+    """Note at the database's own error of a missing right, which the caller gets, where the grants are."""
+    try:
+        yield
+    except errors.InsufficientPrivilege as error:
+        error.add_note(f"thresher: {RIGHTS}")
+        raise
 
 
 def _parameters(row: Row, codec: str) -> list[Any]:

@@ -89,12 +89,12 @@ def join(
     term = give_up(
         Settings(
             name=settings.name,
-            dsn=settings.dsn,
+            data_source=settings.dsn,
             outbox=settings.outbox,
             shape=settings.shape,
             kafka=settings.kafka,
             producer=settings.producer,
-            settling=settled,
+            settle=settled,
         )
     )
     begins = switching.join(settings, term)

@@ -4,6 +4,7 @@ from psycopg import errors
 
 # Credentials and permissions.
 _ACCESS = (errors.InvalidAuthorizationSpecification, errors.InvalidPassword, errors.InsufficientPrivilege)
+RIGHTS = "'thresher schema print --relay' has the tables and the grants of a role that relays and of one that writes"
 # Classes of SQLSTATE that a person has to act on.
 _REFUSED = (
     *_ACCESS,
@@ -29,3 +30,8 @@ def is_refused(state: str | None, text: str) -> bool:
 def is_access_refused(state: str | None, text: str) -> bool:
     """Whether credentials or permissions were refused: that may pass, where one who rotates them is not done yet."""
     return state in _ACCESS_STATES or (state is None and any(part in text for part in _ACCESS_TEXTS))
+
+
+def remedy(state: str | None) -> str:
+    """Return what to do about an error, to be put behind its text; nothing, where the text says it."""
+    return f"; {RIGHTS}" if state == errors.InsufficientPrivilege.sqlstate else ""

@@ -17,7 +17,7 @@ from thresher.db.lock_holder import LockHolder
 from thresher.db.names import TableName
 from thresher.db.postgres.bounded_connection import BoundedConnection
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.refusal import is_refused
+from thresher.db.postgres.refusal import is_refused, remedy
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.statements import statement
 
@@ -103,7 +103,7 @@ def explain(state: str | None, text: str) -> PipelineProblem:
             "to Postgres itself"
         )
     if is_refused(state, text):
-        return DatabaseRefused(f"the database refused: {text}")
+        return DatabaseRefused(f"the database refused: {text}{remedy(state)}")
     return DatabaseLost(f"the database failed: {text}")
 
 

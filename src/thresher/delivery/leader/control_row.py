@@ -46,9 +46,9 @@ def own_row(session: DriverSession, name: str, *, term: str, mode: str, shards: 
     )
     if others := session.control.insert(new):
         raise ForeignProgress(
-            f"{outbox} is relayed under the name {others[0]!r}: two relays would send its rows twice. "
-            f"Give this one that name; or, once that one has stopped for good, 'thresher adopt {name} "
-            f"--instead-of {others[0]}'"
+            f"{outbox} is relayed under the name {others[0]!r}: two relays would send its rows twice. Give this one "
+            "that name, if it is to stand by for the other, or an outbox of its own; or, once that one has stopped "
+            f"for good, 'thresher adopt {name} --instead-of {others[0]}'"
         )
     row = session.control.read(name)
     if row is None:

@@ -68,12 +68,12 @@ class RelayWorkload:
     def probes(self) -> Mapping[str, Callable[[], None]]:
         """How to reach its database and its broker."""
         settings = self.settings
-        return server_probes(settings.name, settings.dsn, settings.kafka)
+        return server_probes(settings.name, settings.data_source, settings.kafka)
 
     def check(self, *, local: bool) -> None:
         """Load the transforms where they are on this machine: a mistake in a name must not displace a relay."""
         if local:
-            load(self.settings.transforms)
+            load(self.settings.transform)
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "RelayTerm | None":
         """Become the leader of the outbox."""
@@ -114,8 +114,8 @@ class RelayTerm:
         settings, config = self._mandate.settings, {"mandate": self._mandate}
         reserved = reserved_topics(settings)
         steps = [Step(function="thresher.relay.shard.steps:read", config=config)]
-        if settings.transforms:
-            transforming = {"transforms": settings.transforms, "reserved": reserved}
+        if settings.transform:
+            transforming = {"transforms": settings.transform, "reserved": reserved}
             steps.append(Step(function="thresher.delivery.transforms:apply", config=transforming))
         steps.append(Step(function="thresher.relay.shard.steps:publish", config=config))
         return Pipeline(name=settings.name, shards=settings.shards, steps=tuple(steps), policy=self._policy)
@@ -147,7 +147,7 @@ class RelayTerm:
     def explain(self, shard: int, step: str) -> str | None:
         """Say who holds the lock that a session of the shard waits for, if one does, or which transforms run."""
         if step == TRANSFORM:
-            return f"of {', '.join(self._mandate.settings.transforms)}, one has not returned"
+            return f"of {', '.join(self._mandate.settings.transform)}, one has not returned"
         return explain_lock(self._mandate, shard)
 
     def taken_back(self) -> bool:

@@ -42,7 +42,7 @@ class Marking:
         self._buckets = list(buckets)
         self._leader, self._hot = leader, hot
         self._largest = largest_row(settings)
-        self._by_id = bool(settings.transforms)
+        self._by_id = bool(settings.transform)
         self._min_age = settings.limits.min_age_seconds if settings.sweeps else None
         store = store_of(settings)
         self._session = store.session(application, durable=False)

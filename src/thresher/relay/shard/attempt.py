@@ -69,7 +69,7 @@ class Attempt:
             crash=crash,
             lenient=self._marking,
             # A transform may take longer over a batch than a broker waits for a transaction.
-            ahead=not settings.transforms,
+            ahead=not settings.transform,
             wanted=lambda: ahead.ready,
         )
         self.settling = SettleSteps(

@@ -60,7 +60,7 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
         ahead,
         attempt.open_source,
         poll_seconds=mandate.settings.limits.poll_seconds,
-        convert=None if mandate.settings.transforms else convert,
+        convert=None if mandate.settings.transform else convert,
         step=shard.step("read"),
         waits=every(mandate.settings.limits.sweep_seconds) if mandate.settings.sweeps else pause,
     )
@@ -82,9 +82,7 @@ def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[Batch | N
         attempt = shard.share(Attempt, lambda: Attempt(shard, mandate, ahead))
         progress_bytes = attempt.progress_bytes()
     me = ShardIdentity(outbox_id=mandate.outbox_id, term=mandate.term, shard=shard.index)
-    rules = Rules(
-        poison=settings.poison, grace_seconds=settings.limits.grace_seconds, merging=bool(settings.transforms)
-    )
+    rules = Rules(poison=settings.poison, grace_seconds=settings.limits.grace_seconds, merging=bool(settings.transform))
     progress = OutboxProgress(
         outbox_id=mandate.outbox_id,
         term=mandate.term,

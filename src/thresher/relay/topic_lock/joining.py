@@ -106,7 +106,7 @@ def _require_index(session: LockingSession, settings: Settings) -> None:
     relation, column = session.relation(), TOPIC[settings.shape]
     fitting = [index for index in (relation.indexes if relation else ()) if index.columns[:2] == (column, "id")]
     # Among rows that were stamped, an index of all of them would be stepped through.
-    plain = settings.settling is Settling.DELETE
+    plain = settings.settle is Settling.DELETE
     if any(index.predicate == PENDING or (plain and index.predicate is None) for index in fitting):
         return
     ddl = locks_ddl(settings.outbox, settings.shape)[-1]

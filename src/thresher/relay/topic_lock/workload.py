@@ -53,7 +53,7 @@ class TopicLockWorkload:
     def probes(self) -> Mapping[str, Callable[[], None]]:
         """How to reach its database and its broker."""
         settings = self.settings
-        return server_probes(settings.name, settings.dsn, settings.kafka)
+        return server_probes(settings.name, settings.data_source, settings.kafka)
 
     def check(self, *, local: bool) -> None:
         """Nothing can be known to be wrong before the servers were asked."""
