@@ -15,6 +15,7 @@ import typer
 from thresher import __version__
 from thresher.cli import config, run, spark, stack, status
 from thresher.cli.form_command import add_form_command
+from thresher.cli.help_page import Commands
 from thresher.cli.lazy_command import add_lazy_command, only_command
 from thresher.cli.output import complain, emit_text
 from thresher.cli.queue.app import app as queue_app
@@ -29,12 +30,10 @@ class DemoKind(enum.StrEnum):
     QUEUE = "queue"
 
 
-app = typer.Typer(
+app = Commands(
     name="thresher",
     help="Moves messages between a service's database and Kafka without losing, inventing or reordering one.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 # The commands whose modules import the driver of the database, and their line in the list of commands.
 LAZY = {

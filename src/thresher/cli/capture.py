@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.form_command import add_form_command
+from thresher.cli.help_page import Commands
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, hide, note, out, result, table, tell_by, working
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.secrets import mask_logs
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from thresher.capture.settings import CaptureSettings
     from thresher.capture.store.dead import DeadRecord
 
-app = typer.Typer(help="Write the entities that are published to Kafka topics to tables.", no_args_is_help=True)
-schema_app = typer.Typer(help="Print, create or check the tables of a capture.", no_args_is_help=True)
-dead_app = typer.Typer(help="Look at records that could not be applied; apply or drop them.", no_args_is_help=True)
+app = Commands(help="Write the entities that are published to Kafka topics to tables.", no_args_is_help=True)
+schema_app = Commands(help="Print, create or check the tables of a capture.", no_args_is_help=True)
+dead_app = Commands(help="Look at records that could not be applied; apply or drop them.", no_args_is_help=True)
 app.add_typer(schema_app, name="schema")
 app.add_typer(dead_app, name="dead")
 

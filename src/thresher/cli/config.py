@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from thresher.cli.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, emit_text, note
 
 if TYPE_CHECKING:
     from thresher.harvest.configuration import Configuration
 
-app = typer.Typer(no_args_is_help=True, help="Check or print a relay's configuration; nothing is started.")
+app = Commands(no_args_is_help=True, help="Check or print a relay's configuration; nothing is started.")
 
 File = Annotated[
     Path | None,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import psycopg
 import typer
 
+from thresher.cli.help_page import Commands
 from thresher.cli.options import (
     DataSource,
     OutboxTable,
@@ -22,7 +23,7 @@ from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.outbox import Shape
 from thresher.outbox.dead_to_log import replay_to_log
 
-app = typer.Typer(help="Look at rows that could not be sent; put them back, or drop them.", no_args_is_help=True)
+app = Commands(help="Look at rows that could not be sent; put them back, or drop them.", no_args_is_help=True)
 
 Ids = Annotated[list[int] | None, typer.Argument(help="Ids of rows.")]
 Topic = Annotated[str | None, typer.Option(help="Only rows of this topic.")]

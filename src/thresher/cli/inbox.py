@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from thresher.cli.help_page import Commands
 from thresher.cli.options import DataSource, SchemaName, connect, resolve_dsn, table_name
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, out, table
 from thresher.core.errors import InvalidInput, shorten
@@ -13,8 +14,8 @@ from thresher.inbox.dead import drop as drop_dead
 from thresher.inbox.inbox import TABLE, Inbox
 from thresher.inbox.schema import check_inbox, create_inbox, inbox_ddl
 
-app = typer.Typer(help="Print, create, check or trim the inbox table.", no_args_is_help=True)
-dead_app = typer.Typer(help="Look at messages that no handler could process, or drop them.", no_args_is_help=True)
+app = Commands(help="Print, create, check or trim the inbox table.", no_args_is_help=True)
+dead_app = Commands(help="Look at messages that no handler could process, or drop them.", no_args_is_help=True)
 app.add_typer(dead_app, name="dead")
 
 InboxTable = Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from thresher.archive.manifests import archive_ddl
+from thresher.cli.help_page import Commands
 from thresher.cli.options import (
     DataSource,
     OutboxTable,
@@ -24,7 +25,7 @@ TopicLock = Annotated[
     typer.Option("--topic-lock", help="The table of locks and the index that coordination 'topic-lock' needs, too."),
 ]
 
-app = typer.Typer(help="Print, create or check the outbox table.", no_args_is_help=True)
+app = Commands(help="Print, create or check the outbox table.", no_args_is_help=True)
 
 
 @app.command("print")

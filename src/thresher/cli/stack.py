@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
+from thresher.cli.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, emit_text, err, fetching, note, out
 from thresher.devstack.kept import Endpoints, KeptStack, Spec
 from thresher.devstack.problem import StackProblem
 
-app = typer.Typer(help="Run a local Postgres and Kafka.", no_args_is_help=True)
+app = Commands(help="Run a local Postgres and Kafka.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Option("--name", help="Several stacks can run side by side.")]
 _KEEP_UP_SECONDS = 0.2

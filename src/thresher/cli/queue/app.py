@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.form_command import add_form_command
+from thresher.cli.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, note, out, table
 from thresher.cli.queue import dead, tracking
 from thresher.cli.queue.loading import (
@@ -34,9 +35,7 @@ from thresher.core.signals import stopped_by_signals
 if TYPE_CHECKING:
     from thresher.queue import Message, MessageId
 
-app = typer.Typer(
-    help="Make the topics of message queues on Kafka; send, receive, track and look.", no_args_is_help=True
-)
+app = Commands(help="Make the topics of message queues on Kafka; send, receive, track and look.", no_args_is_help=True)
 
 
 def init(

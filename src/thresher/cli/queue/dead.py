@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.form_command import add_form_command
+from thresher.cli.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, emit_text, out, table
 from thresher.cli.queue.loading import ConfigFile, form, given_queue_id, load_config, text_of
 from thresher.core.errors import InvalidInput, shorten
@@ -13,7 +14,7 @@ from thresher.core.errors import InvalidInput, shorten
 if TYPE_CHECKING:
     from thresher.queue.wire.dead_letter import DeadLetter
 
-app = typer.Typer(help="Look at messages that became dead letters; put them back, or drop them.", no_args_is_help=True)
+app = Commands(help="Look at messages that became dead letters; put them back, or drop them.", no_args_is_help=True)
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Origin ids of messages.")]
 OfQueue = Annotated[str | None, typer.Option("--queue", help="Only those of this queue.")]

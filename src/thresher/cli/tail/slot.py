@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from thresher.cli.help_page import Commands
 from thresher.cli.options import DataSource, OutboxTable, SchemaName, TableShape, connect, resolve_dsn, table_name
 from thresher.cli.output import AsJson, complain, emit_json, note, out
 from thresher.db.log_names import slot_name
@@ -17,7 +18,7 @@ from thresher.outbox import Shape
 from thresher.tail.log_source import LogSource, Source, TableSource
 from thresher.tail.slot import LogUnreadable, SlotCheck, check_slot, create_slot
 
-app = typer.Typer(help="Make, check or drop the slot by which a tail reads the log.", no_args_is_help=True)
+app = Commands(help="Make, check or drop the slot by which a tail reads the log.", no_args_is_help=True)
 
 
 class Via(enum.StrEnum):
