@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from thresher.cli.app import app
-from thresher.cli.help_page import entry_lines
+from thresher.cli.layout.help_page import entry_lines
 
 WIDTH = 80
 WIDE = 2000

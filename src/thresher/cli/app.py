@@ -15,7 +15,7 @@ import typer
 from thresher import __version__
 from thresher.cli import config, run, spark, stack, status
 from thresher.cli.form_command import add_form_command
-from thresher.cli.help_page import Commands
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.lazy_command import add_lazy_command, only_command
 from thresher.cli.output import complain, emit_text
 from thresher.cli.queue.app import app as queue_app

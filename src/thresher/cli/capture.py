@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.form_command import add_form_command
-from thresher.cli.help_page import Commands
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, hide, note, out, result, table, tell_by, working
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.secrets import mask_logs

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import psycopg
 import typer
 
-from thresher.cli.help_page import Commands
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import (
     DataSource,
     OutboxTable,

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from thresher.cli.help_page import Commands
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import DataSource, SchemaName, connect, resolve_dsn, table_name
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, out, table
 from thresher.core.errors import InvalidInput, shorten

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from thresher.cli.help_page import Commands
+from thresher.cli.layout.help_page import Commands
 
 
 def add_lazy_command(app: typer.Typer, name: str, help_: str | None, make: Callable[[], typer.Typer]) -> None:

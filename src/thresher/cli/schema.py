@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from thresher.archive.manifests import archive_ddl
-from thresher.cli.help_page import Commands
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import (
     DataSource,
     OutboxTable,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli.help_page import Commands
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, emit_text, err, fetching, note, out
 from thresher.devstack.kept import Endpoints, KeptStack, Spec
 from thresher.devstack.problem import StackProblem

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.form_command import add_form_command
-from thresher.cli.help_page import Commands
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, note, out, table
 from thresher.cli.queue import dead, tracking
 from thresher.cli.queue.loading import (

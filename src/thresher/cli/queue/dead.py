@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.form_command import add_form_command
-from thresher.cli.help_page import Commands
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, emit_text, out, table
 from thresher.cli.queue.loading import ConfigFile, form, given_queue_id, load_config, text_of
 from thresher.core.errors import InvalidInput, shorten

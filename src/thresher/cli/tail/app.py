@@ -1,7 +1,7 @@
 """`thresher tail`: its commands."""
 
 from thresher.cli.form_command import add_form_command
-from thresher.cli.help_page import Commands
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.tail import run
 from thresher.cli.tail.slot import app as slot_app
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli.help_page import Commands
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import DataSource, OutboxTable, SchemaName, TableShape, connect, resolve_dsn, table_name
 from thresher.cli.output import AsJson, complain, emit_json, note, out
 from thresher.db.log_names import slot_name

@@ -5,8 +5,8 @@ the text begins below them: names of environment variables and of flags stay who
 """
 
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -19,6 +19,7 @@ _NAMES_WIDTH = 28
 _BETWEEN = 2
 # A panel's two borders and the blanks beside them.
 _FRAME = 4
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Command(TyperCommand):
@@ -48,7 +49,7 @@ class Commands(typer.Typer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"cls": Group, "add_completion": False, "pretty_exceptions_enable": False, **settings})
 
-    def command(self, name: str | None = None, **settings: Any) -> Any:
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
         """Register a command."""
         return super().command(name, **{"cls": Command, **settings})
 
