@@ -211,6 +211,9 @@ def list_dead(
             ]
             for each in shown
         ],
+        importance=("number", "record", "kind", "since", "key", "reason"),
+        shortened=("record", "key"),
+        rest="'thresher capture dead show NUMBER'",
     )
 
 

@@ -66,6 +66,9 @@ def list_rows(
             ]
             for row in shown
         ],
+        importance=("id", "kind", "topic", "key", "since", "reason", "blocks"),
+        shortened=("topic", "key"),
+        rest="'thresher dead show ID'",
     )
     if len(found) > rows:
         out.print(f"and more: --rows {2 * rows} shows them")

@@ -113,6 +113,9 @@ def list_dead(
             ]
             for message in shown
         ],
+        importance=("number", "context", "id", "attempts", "reason", "since"),
+        shortened=("id", "record"),
+        rest="--json",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from thresher.cli.output import AsJson, emit_json, note, out, table
+from thresher.cli.output import AsJson, emit_json, note, sentence, table
 from thresher.core.errors import InvalidInput, ThresherError
 from thresher.core.topic_name import is_topic
 
@@ -44,14 +44,14 @@ def _show_relay(picture: dict[str, Any]) -> None:
     if picture["oldest_pending_seconds"] is not None:
         oldest = f"{picture['oldest_pending_seconds']:.1f} s"
     dead = "unknown" if picture["dead_rows"] is None else f"{picture['dead_rows']}, blocking {picture['blocking_rows']}"
-    out.print(f"relay {picture['name']} of {picture['outbox']}: {picture['state']}", markup=False)
-    out.print(
+    sentence(f"relay {picture['name']} of {picture['outbox']}: {picture['state']}")
+    sentence(
         f"pending {'unknown' if pending is None else f'{about}{pending:,}'}, oldest {oldest}, "
         f"relayed {picture['relayed']:,} at {picture['rows_per_s']:,.0f} rows/s, dead {dead}"
     )
     table(
         "Shards",
-        ["shard", "state", "attempt", "process", "relayed", "rows/s", "pending", "last error"],
+        ["shard", "state", "attempt", "process", "relayed", "rows/s", "pending"],
         [
             [
                 str(shard["shard"]),
@@ -61,11 +61,12 @@ def _show_relay(picture: dict[str, Any]) -> None:
                 f"{shard['relayed']:,}",
                 f"{shard['rows_per_s']:,.0f}",
                 "" if shard["pending"] is None else f"{about}{shard['pending']:,}",
-                shard["last_error"] or "",
             ]
             for shard in picture["shards"]
         ],
+        importance=("shard", "state", "relayed", "rows/s", "pending"),
     )
+    _show_errors(picture)
     for what, why in picture["alarms"].items():
         note(f"alarm: rows of topic {what} wait: {why}" if is_topic(what) else f"alarm: {what}: {why}")
     if picture["database_trouble"]:
@@ -74,8 +75,8 @@ def _show_relay(picture: dict[str, Any]) -> None:
 
 
 def _show_tracker(picture: dict[str, Any]) -> None:
-    out.print(f"tracker {picture['name']} of {picture['marker_topic']}: {picture['state']}", markup=False)
-    out.print(
+    sentence(f"tracker {picture['name']} of {picture['marker_topic']}: {picture['state']}")
+    sentence(
         f"in progress {picture['in_progress']:,.0f}, of them delayed {picture['delayed']:,.0f}, due "
         f"{picture['due']:,.0f}, oldest {picture['oldest_in_progress_seconds']:.1f} s; "
         f"started {picture['started']:,}, ended {picture['ended']:,}, redelivered {picture['redelivered']:,}, "
@@ -83,7 +84,7 @@ def _show_tracker(picture: dict[str, Any]) -> None:
     )
     table(
         "Shards",
-        ["shard", "state", "attempt", "process", "in progress", "redelivered", "markers not read", "last error"],
+        ["shard", "state", "attempt", "process", "in progress", "redelivered", "markers not read"],
         [
             [
                 str(shard["shard"]),
@@ -93,17 +94,18 @@ def _show_tracker(picture: dict[str, Any]) -> None:
                 f"{shard['in_progress'] or 0:,.0f}",
                 f"{shard['redelivered']:,}",
                 f"{shard['marker_lag'] or 0:,.0f}",
-                shard["last_error"] or "",
             ]
             for shard in picture["shards"]
         ],
+        importance=("shard", "state", "in progress", "redelivered", "markers not read"),
     )
+    _show_errors(picture)
     _show_trouble(picture)
 
 
 def _show_capture(picture: dict[str, Any]) -> None:
-    out.print(f"capture {picture['name']}: {picture['state']}", markup=False)
-    out.print(
+    sentence(f"capture {picture['name']}: {picture['state']}")
+    sentence(
         f"captured {picture['captured']:,} at {picture['rows_per_s']:,.0f} records/s, dead {picture['dead']:,}, "
         f"not read {picture['lag']:,.0f}"
     )
@@ -117,7 +119,7 @@ def _show_capture(picture: dict[str, Any]) -> None:
     )
     table(
         "Shards",
-        ["shard", "state", "attempt", "process", "captured", "dead", "last error"],
+        ["shard", "state", "attempt", "process", "captured", "dead"],
         [
             [
                 str(shard["shard"]),
@@ -126,12 +128,19 @@ def _show_capture(picture: dict[str, Any]) -> None:
                 f"{shard['host']}:{shard['pid']}" if shard["pid"] else "",
                 f"{shard['captured']:,}",
                 f"{shard['dead']:,}",
-                shard["last_error"] or "",
             ]
             for shard in picture["shards"]
         ],
+        importance=("shard", "state", "captured", "dead"),
     )
+    _show_errors(picture)
     _show_trouble(picture)
+
+
+def _show_errors(picture: dict[str, Any]) -> None:
+    for shard in picture["shards"]:
+        if shard["last_error"]:
+            sentence(f"the last error of shard {shard['shard']}: {shard['last_error']}")
 
 
 def _show_trouble(picture: dict[str, Any], aside: Collection[str] = ()) -> None:

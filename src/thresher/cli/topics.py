@@ -50,6 +50,9 @@ def list_topics(config: File = None, as_json: AsJson = False) -> None:
             ]
             for each in found
         ],
+        importance=("topic", "pending", "waits", "locked", "errored"),
+        shortened=("topic",),
+        rest="--json",
     )
 
 

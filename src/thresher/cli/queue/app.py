@@ -16,7 +16,7 @@ import typer
 
 from thresher.cli.form_command import add_form_command
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.output import AsJson, emit_json, note, out, table
+from thresher.cli.output import AsJson, emit_json, note, out, sentence, table
 from thresher.cli.queue import dead, tracking
 from thresher.cli.queue.loading import (
     ConfigFile,
@@ -64,12 +64,12 @@ def init(
     else:
         table(
             "Topics of the queues",
-            ["topic", "partitions", "", "problems"],
-            [
-                [each.name, str(each.partitions), "made" if each.made else "was there", "\n".join(each.problems)]
-                for each in judged
-            ],
+            ["topic", "partitions", ""],
+            [[each.name, str(each.partitions), "made" if each.made else "was there"] for each in judged],
         )
+        for each in judged:
+            for problem in each.problems:
+                sentence(f"{each.name}: {problem}")
     raise typer.Exit(0 if suitable else 4)
 
 
@@ -210,6 +210,9 @@ def peek(
             ]
             for each in found
         ],
+        importance=("id", "sent", "waiting", "payload", "bytes", "headers"),
+        shortened=("headers", "payload"),
+        rest="--json",
     )
 
 
@@ -258,7 +261,7 @@ def stats(
     now = datetime.now(UTC)
     table(
         "Queues",
-        ["queue", "consumers", "lag, in records of all queues", "in progress", "delayed", "oldest in progress"],
+        ["queue", "consumers", "lag", "in progress", "delayed", "oldest"],
         [
             [
                 text_of(each.queue),
@@ -272,6 +275,8 @@ def stats(
             ]
             for each in found.queues
         ],
+        shortened=("queue",),
+        rest="--json",
     )
     table(
         "Topics",

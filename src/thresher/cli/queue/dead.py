@@ -49,6 +49,9 @@ def list_letters(
             ]
             for letter in found[:most]
         ],
+        importance=("id", "queue", "deliveries", "sent", "reason", "bytes"),
+        shortened=("queue", "payload"),
+        rest="'thresher queue dead show ID'",
     )
     if len(found) > most:
         out.print(f"and {len(found) - most:,} more: --max {len(found)} shows them")
