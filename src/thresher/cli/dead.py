@@ -16,8 +16,19 @@ from thresher.cli.options import (
     resolve_dsn,
     table_name,
 )
-from thresher.cli.output import AsJson, emit_json, emit_text, note, out, table
-from thresher.core.errors import InvalidInput
+from thresher.cli.output import (
+    AsJson,
+    Yes,
+    emit_json,
+    emit_text,
+    note,
+    out,
+    require_consent,
+    require_terminal,
+    table,
+)
+from thresher.core.dead_kind import Kind
+from thresher.core.errors import InvalidInput, shorten
 from thresher.db.outbox_store import DeadRow, DeadRows
 from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.outbox import Shape
@@ -27,7 +38,9 @@ app = Commands(help="Look at rows that could not be sent; put them back, or drop
 
 Ids = Annotated[list[int] | None, typer.Argument(help="Ids of rows.")]
 Topic = Annotated[str | None, typer.Option(help="Only rows of this topic.")]
-Kind = Annotated[str | None, typer.Option(help="Only rows of this kind, such as too-large.")]
+KindName = Annotated[
+    str | None, typer.Option("--kind", metavar="KIND", help=f"Only rows of this kind: {', '.join(Kind)}.")
+]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 
 
@@ -38,11 +51,12 @@ def list_rows(
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     topic: Topic = None,
-    kind: Kind = None,
+    kind: KindName = None,
     rows: Annotated[int, typer.Option(help="How many at most.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List what was set aside, oldest first."""
+    _require_kind(kind)
     with connect(resolve_dsn(ds)) as connection:
         found = _dead(connection, outbox, schema, shape).find(topic=topic, kind=kind, rows=rows + 1)
     shown = found[:rows]
@@ -108,7 +122,7 @@ def replay(
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     topic: Topic = None,
-    kind: Kind = None,
+    kind: KindName = None,
     every: All = False,
     to_log: Annotated[
         bool, typer.Option("--to-log", help="The outbox has no table: its messages are in the log alone.")
@@ -144,11 +158,17 @@ def drop(
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     topic: Topic = None,
-    kind: Kind = None,
+    kind: KindName = None,
     every: All = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove rows for good: they were never sent, and never will be. What they block goes on."""
+    """Remove rows for good: they were never sent, and never will be. What they block goes on.
+
+    With --all it asks first. Rows that are set aside while it asks stay.
+    """
+    if asks := every and not yes:
+        require_terminal("dead drop --all")
     with connect(resolve_dsn(ds)) as connection:
         dead = _dead(connection, outbox, schema, shape)
         found = [row.id for row in _chosen(dead, ids, topic, kind, every=every)]
@@ -157,7 +177,11 @@ def drop(
                 f"several rows had the id {several[0]}: look at them with 'thresher dead show', and name --topic or "
                 "--kind instead; nothing was dropped"
             )
-        count = dead.drop(topic=topic, kind=kind, ids=ids or None)
+        if asks and found:
+            # No transaction is left open while a person thinks.
+            connection.commit()
+            require_consent(f"drop {len(found):,} rows of {table_name(outbox, schema)} that were never sent, for good?")
+        count = dead.drop(topic=topic, kind=kind, ids=found if asks else ids or None)
     _tell(count, "rows were dropped", as_json)
 
 
@@ -178,10 +202,17 @@ def _chosen(
     """Return the rows that the options name. Nothing named is a mistake, not everything."""
     if not ids and topic is None and kind is None and not every:
         raise InvalidInput("which rows? Give ids, --topic, --kind or --all")
+    _require_kind(kind)
     found = dead.find(topic=topic, kind=kind, ids=ids or None)
     if missing := sorted(set(ids or []) - {row.id for row in found}):
         raise InvalidInput(f"not set aside: {', '.join(map(str, missing[:10]))}; nothing was changed")
     return found
+
+
+def _require_kind(kind: str | None) -> None:
+    """Raise for a kind that no row can have: it would look like a success on nothing."""
+    if kind is not None and kind not in set(Kind):
+        raise InvalidInput(f"--kind {shorten(kind)}: there is no such kind of dead row; there are {', '.join(Kind)}")
 
 
 def _plain(row: DeadRow) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from thresher.cli.layout.fitting import fitted
+from thresher.core.errors import InvalidInput
 from thresher.devstack.jars import Progress as FetchProgress
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", help="With --all: do not ask.")]
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
@@ -90,6 +92,21 @@ def complain(text: str) -> None:
         _log.error("it ends: %s", text)
     else:
         err.print(f"[bold red]error:[/] {escape(_mask(text))}", soft_wrap=not err.is_terminal)
+
+
+def require_terminal(what: str) -> None:
+    """Raise where nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise InvalidInput(f"{what} asks first, and there is no terminal to ask on: add --yes; nothing was changed")
+
+
+def require_consent(question: str) -> None:
+    """Ask on the terminal, and leave the command with exit code 1 unless the answer is yes."""
+    # On standard error: the library's own prompt leaves a blank on standard output.
+    err.print(escape(f"{question} [y/N] "), end="")
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        note("nothing was changed")
+        raise typer.Exit(1)
 
 
 def sentence(text: str) -> None:
