@@ -66,3 +66,9 @@ def test_long_names_stand_above_their_text() -> None:
         "--much-longer-than-that",
         "          its text",
     ]
+
+
+def test_every_command_that_takes_a_data_source_takes_a_stack(paths: list[tuple[str, ...]]) -> None:
+    taking = [path for path in paths if re.search(r"│ .*--(ds|data-source)\b", help_of(path, WIDTH))]
+    assert len(taking) > 15
+    assert [path for path in taking if "--stack NAME" not in help_of(path, WIDTH)] == []

@@ -13,12 +13,13 @@ from typing import Annotated, Any
 import typer
 
 from thresher import __version__
-from thresher.cli import config, run, spark, stack, status
+from thresher.cli import config, run, spark, status
 from thresher.cli.form_command import add_form_command
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.lazy_command import add_lazy_command, only_command
 from thresher.cli.output import complain, emit_text
 from thresher.cli.queue.app import app as queue_app
+from thresher.cli.stack.app import app as stack_app
 from thresher.core.errors import ThresherError
 from thresher.core.interruptible import interruptible
 
@@ -61,7 +62,7 @@ add_form_command(app, "run", run.run, run.form)
 app.command()(status.status)
 for _name, _help in LAZY.items():
     add_lazy_command(app, _name, _help, partial(load, _name))
-app.add_typer(stack.app, name="stack")
+app.add_typer(stack_app, name="stack")
 app.add_typer(spark.app, name="spark")
 app.add_typer(config.app, name="config")
 app.add_typer(queue_app, name="queue")

@@ -14,6 +14,7 @@ import typer
 from thresher.cli.form_command import add_form_command
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, hide, note, out, result, table, tell_by, working
+from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.secrets import mask_logs
 from thresher.observe.logs import LogFormat, configure_logging
@@ -45,6 +46,7 @@ def form() -> "type[CaptureForm]":
 
 def run(
     config: ConfigFile = None,
+    stack: StackName = None,
     *,
     flags: Mapping[str, Any],
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
@@ -62,7 +64,7 @@ def run(
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
 
     remarks: list[str] = []
-    loaded = _load(config, {**flags, "log_level": "debug"} if verbose else flags, remarks)
+    loaded = _load(config, with_stack({**flags, "log_level": "debug"} if verbose else flags, stack), remarks)
     keys, completed = loaded.form, loaded.completed
     configure_logging(keys.log_format, keys.log_level)
     mask_logs(completed.secrets)

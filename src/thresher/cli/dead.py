@@ -27,6 +27,7 @@ from thresher.cli.output import (
     require_terminal,
     table,
 )
+from thresher.cli.stack.choosing import StackName
 from thresher.core.dead_kind import Kind
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db.outbox_store import DeadRow, DeadRows
@@ -47,6 +48,7 @@ All = Annotated[bool, typer.Option("--all", help="All of them.")]
 @app.command("list")
 def list_rows(
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -57,7 +59,7 @@ def list_rows(
 ) -> None:
     """List what was set aside, oldest first."""
     _require_kind(kind)
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         found = _dead(connection, outbox, schema, shape).find(topic=topic, kind=kind, rows=rows + 1)
     shown = found[:rows]
     if as_json:
@@ -92,13 +94,14 @@ def list_rows(
 def show(
     id_: Annotated[int, typer.Argument(metavar="ID", help="Id of the row.")],
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     as_json: AsJson = False,
 ) -> None:
     """Show one row with all its content."""
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         found = _dead(connection, outbox, schema, shape).show(id_)
     if not found:
         raise InvalidInput(f"no row {id_} is set aside")
@@ -118,6 +121,7 @@ def show(
 def replay(
     ids: Ids = None,
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -137,7 +141,7 @@ def replay(
     They are new rows then: their creation time is now, and attempts are counted from the start. Of rows that had the
     same id, after the table was emptied and counted from 1 again, the oldest is put back, and the others the next time.
     """
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         dead = _dead(connection, outbox, schema, shape)
         found = _chosen(dead, ids, topic, kind, every=every)
         if to_log:
@@ -154,6 +158,7 @@ def replay(
 def drop(
     ids: Ids = None,
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -169,7 +174,7 @@ def drop(
     """
     if asks := every and not yes:
         require_terminal("dead drop --all")
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         dead = _dead(connection, outbox, schema, shape)
         found = [row.id for row in _chosen(dead, ids, topic, kind, every=every)]
         if ids and (several := sorted({id_ for id_ in found if found.count(id_) > 1})):

@@ -18,6 +18,7 @@ from thresher.cli.options import (
     table_name,
 )
 from thresher.cli.output import AsJson, emit_json, note, out, working
+from thresher.cli.stack.choosing import StackName
 from thresher.core.signals import stopped_by_signals
 from thresher.outbox import SchemaRefused, Shape, check_schema
 from thresher.testing.history import HistoryWriter
@@ -29,6 +30,7 @@ def pump(
     records: Annotated[int, typer.Option(help="Number of records to generate.")],
     interval: Annotated[float, typer.Option(help="Milliseconds between records of a writer.")] = 0.0,
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -69,7 +71,7 @@ def pump(
         interval_milliseconds=interval, rate=rate, skew=skew, own_keys=own_keys, varied=varied,
         started=datetime.now(UTC), seed=seed, run=secrets.token_hex(4), history=history, patience_seconds=patience,
     )  # fmt: skip
-    plan = dataclasses.replace(plan, dsn=resolve_dsn(ds))
+    plan = dataclasses.replace(plan, dsn=resolve_dsn(ds, stack))
     if history is not None:
         HistoryWriter(history, plan.run).close()  # a file that cannot be written is better known now
     with connect(plan.dsn) as connection:

@@ -16,6 +16,7 @@ from thresher.cli.options import (
     table_name,
 )
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, out
+from thresher.cli.stack.choosing import StackName
 from thresher.db.postgres.topic_locks import create_locks, locks_ddl
 from thresher.outbox import Shape, check_schema, create_schema, ddl
 from thresher.relay.names import companions
@@ -51,6 +52,7 @@ def print_ddl(
 @app.command()
 def create(
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -58,7 +60,7 @@ def create(
 ) -> None:
     """Create the outbox table; do nothing if a usable one is there already."""
     name = table_name(outbox, schema)
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         made = create_schema(connection, name, shape)
         if topic_lock:
             create_locks(connection, name, shape)
@@ -68,6 +70,7 @@ def create(
 @app.command()
 def check(
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -75,7 +78,7 @@ def check(
 ) -> None:
     """Say what differs between the table and its shape; exit code 1 if that breaks a guarantee."""
     name = table_name(outbox, schema)
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         outcome = check_schema(connection, name, shape)
     if as_json:
         findings = [

@@ -1,6 +1,7 @@
 """`thresher verify`: holds a history against what readers get from Kafka, and says what is lost, invented, repeated."""
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,9 +16,11 @@ from thresher.cli.options import (
     TableShape,
     connect,
     named_dsn,
+    require_no_flag,
     table_name,
 )
 from thresher.cli.output import AsJson, emit_json, emit_text, note, table
+from thresher.cli.stack.choosing import StackName, named_endpoints, stack_hint
 from thresher.config.property_pairs import properties
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
@@ -79,6 +82,7 @@ def verify(
             "running local stack is used for both.",
         ),
     ] = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -105,7 +109,7 @@ def verify(
     topics = topic or topics_of(history)
     if not topics:
         raise InvalidInput(f"{history} names no topic: give --topic")
-    reached, dsn = _servers(bootstrap, ds)
+    reached, dsn = _servers(bootstrap, ds, stack)
     sources = Sources(
         bootstrap=reached, topics=topics, kafka=properties(kafka, "--kafka"), dsn=dsn, table=table_name(outbox, schema),
         shape=shape,
@@ -174,8 +178,14 @@ def _held(sources: Sources) -> "Held":
         return rows_held(connection, sources.table, sources.shape)
 
 
-def _servers(bootstrap: str | None, ds: str | None) -> tuple[str, str | None]:
+def _servers(bootstrap: str | None, ds: str | None, stack: str | None) -> tuple[str, str | None]:
     """Return the brokers and the database to look at, as given, or the local stack's where nothing was."""
+    if stack is not None:
+        require_no_flag(ds)
+        if bootstrap not in {None, os.environ.get("THRESHER_BOOTSTRAP")}:
+            raise InvalidInput("--bootstrap and --stack both name the broker: leave one of them out")
+        named = named_endpoints(stack)
+        return named.bootstrap, named.dsn
     dsn = named_dsn(ds)
     if bootstrap:
         return bootstrap, dsn
@@ -183,7 +193,7 @@ def _servers(bootstrap: str | None, ds: str | None) -> tuple[str, str | None]:
         raise InvalidInput("no Kafka: give --bootstrap along with --ds (or THRESHER_DS)")
     endpoints = KeptStack().endpoints()
     if endpoints is None:
-        raise InvalidInput("no Kafka: give --bootstrap, or start a local stack with 'thresher stack up'")
+        raise InvalidInput(f"no Kafka: give --bootstrap, {stack_hint()}")
     note("using Kafka and the database of the local stack")
     return endpoints.bootstrap, endpoints.dsn
 
