@@ -1,7 +1,10 @@
 """`thresher pump`: fills an outbox with records, as fast or as slow as asked."""
 
 import dataclasses
+import os
 import secrets
+import shlex
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +20,7 @@ from thresher.cli.options import (
     resolve_dsn,
     table_name,
 )
-from thresher.cli.output import AsJson, emit_json, note, out, working
+from thresher.cli.output import AsJson, emit_json, note, out, sentence, working
 from thresher.cli.stack.choosing import StackName
 from thresher.core.signals import stopped_by_signals
 from thresher.outbox import SchemaRefused, Shape, check_schema
@@ -87,6 +90,8 @@ def pump(
             f"{tally.committed:,} records committed, {tally.rolled_back:,} rolled back, {tally.unknown:,} unknown, in "
             f"{tally.transactions:,} transactions and {tally.seconds:.2f} s: {rate_of(tally):,.0f} rec/s"
         )
+        for line in belonging(plan, given_ds=ds, stack=stack, environment=os.environ):
+            sentence(line)
 
 
 def run(plan: Plan) -> Tally:
@@ -104,6 +109,34 @@ def run(plan: Plan) -> Tally:
     if tally.rows < plan.records:
         note(f"stopped after {tally.rows:,} of {plan.records:,} records")
     return tally
+
+
+def belonging(plan: Plan, *, given_ds: str | None, stack: str | None, environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield which topic and which history belong together, and how to check them when the relay has done its part."""
+    yield f"run {plan.run} wrote to the topic {plan.topic}" + (
+        f"; its history is in {plan.history}"
+        if plan.history is not None
+        else " and kept no history: with --history FILE, 'thresher verify' can tell what arrived"
+    )
+    if plan.history is None:
+        return
+    command = ["thresher", "verify", "--history", str(plan.history)]
+    if stack is not None:
+        command += ["--stack", stack]
+    elif given_ds is not None:
+        # What the environment says, verify finds there too. A flag is not repeated: it may hold a password.
+        if given_ds not in {environment.get("THRESHER_DS"), environment.get("THRESHER_DATA_SOURCE")}:
+            command += ["--ds", "DATA_SOURCE"]
+        if not environment.get("THRESHER_BOOTSTRAP"):
+            command += ["--bootstrap", "HOST:PORT"]
+    for name, value, default in (
+        ("--outbox", plan.table, "outbox"),
+        ("--schema", plan.schema, None),
+        ("--shape", plan.shape, Shape.THRESHER),
+    ):
+        if value not in {None, default}:
+            command += [name, str(value)]
+    yield f"check it once it is relayed: {shlex.join([*command, '--wait', '30'])}"
 
 
 def rate_of(tally: Tally) -> float:

@@ -40,6 +40,7 @@ _FIGURES = {
     "keys": "keys",
     "read": "records read",
     "repeated": "of them repeats, as allowed",
+    "other_runs": "of them of other runs, not judged",
     "dead": "rows set aside as dead",
     "pending": "rows still in the outbox",
     "longest_silence_seconds": "longest time without a delivery, in seconds",
@@ -95,13 +96,17 @@ def verify(
     transformed: Annotated[
         bool, typer.Option("--transformed", help="A transform changes records: compare only their identities.")
     ] = False,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Nothing else wrote to the topics: a record of another run is a phantom.")
+    ] = False,
     examples: Annotated[int, typer.Option(help="Examples to show of each fault.", min=0)] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Check that a load arrived: nothing lost, invented, repeated, out of order or altered. Run it after the load.
 
-    The exit code is 1 if there is a fault, if more rows are dead than may be, if rows are still pending, or if no row
-    was committed.
+    Records that a pump of another run has written to the same topics are counted, and not judged: give the history of
+    that run for them. The exit code is 1 if there is a fault, if more rows are dead than may be, if rows are still
+    pending, or if no row was committed.
     """
     if not 0 <= wait < math.inf:
         raise InvalidInput(f"--wait {wait}: a number of seconds, 0 or more")
@@ -116,7 +121,7 @@ def verify(
     )  # fmt: skip
     verdict = judge(
         transactions, sources, wait_seconds=wait, repeats_allowed=at_least_once, allowed_dead=allow_dead,
-        transformed=transformed, examples=examples,
+        transformed=transformed, other_runs=not alone, examples=examples,
     )  # fmt: skip
     if as_json:
         emit_json(summary(verdict))
@@ -133,6 +138,7 @@ def judge(
     repeats_allowed: bool = False,
     allowed_dead: int = 0,
     transformed: bool = False,
+    other_runs: bool = False,
     examples: int = 5,
 ) -> Verdict:
     """Look until nothing is pending or lost, or the time is up; return what was seen last.
@@ -157,6 +163,7 @@ def judge(
                 repeats_allowed=repeats_allowed,
                 allowed_dead=allowed_dead,
                 transformed=transformed,
+                other_runs=other_runs,
                 examples=examples,
             )
             if last or not (verdict.pending or verdict.lost):
