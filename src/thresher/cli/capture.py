@@ -74,7 +74,7 @@ def run(
     capture = Capture(loaded)
     with (
         stopped_by_signals(capture),
-        pages_shown(capture, keys.status_address, by_default="status" not in completed.given),
+        pages_shown(capture, keys.status_address, by_default="status" not in completed.given, config=config),
     ):
         capture.start()
         capture.wait()

@@ -69,7 +69,8 @@ def run(
         step_down_seconds=loaded.step_down_seconds,
     )
 
-    with stopped_by_signals(harvest), pages_shown(harvest, loaded.status, by_default=loaded.status_by_default):
+    by_default = loaded.status_by_default
+    with stopped_by_signals(harvest), pages_shown(harvest, loaded.status, by_default=by_default, config=config):
         harvest.start()
         harvest.wait()
     result(f"stopped; {harvest.relayed:,} rows relayed")

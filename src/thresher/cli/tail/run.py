@@ -63,7 +63,7 @@ def run(
         step_down_seconds=keys.step_down_seconds,
     )
     by_default = "status" not in loaded.completed.given
-    with stopped_by_signals(tail), pages_shown(tail, keys.status_address, by_default=by_default):
+    with stopped_by_signals(tail), pages_shown(tail, keys.status_address, by_default=by_default, config=config):
         tail.start()
         tail.wait()
     result(f"stopped; {tail.relayed:,} rows published")

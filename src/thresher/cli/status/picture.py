@@ -1,38 +1,20 @@
-"""`thresher status`: how a running relay, tracker or capture stands, asked over loopback HTTP."""
+"""Shows how a running relay, tail, tracker or capture stands, for people."""
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Collection
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from thresher.cli.output import AsJson, emit_json, note, sentence, table
-from thresher.core.errors import InvalidInput, ThresherError
+from thresher.cli.output import note, sentence, table
 from thresher.core.topic_name import is_topic
 
 
-class RelayUnreachable(ThresherError):  # noqa: N818
-    """Nobody answers there."""
-
-    retryable = True
-
-
-def status(
-    at: Annotated[
-        str, typer.Option("--at", envvar="THRESHER_STATUS", help="Where the process shows itself, HOST:PORT.")
-    ] = "127.0.0.1:8640",
-    as_json: AsJson = False,
-) -> None:
-    """Show how a running relay, tracker or capture stands: what it has done, and what waits, shard by shard."""
-    picture = ask(at)
-    if as_json:
-        emit_json(picture)
-    elif "marker_topic" in picture:
+def show(picture: dict[str, Any]) -> None:
+    """Show what a process says of itself."""
+    if "marker_topic" in picture:
         _show_tracker(picture)
     elif "captured" in picture:
         _show_capture(picture)
+    elif "slot" in picture:
+        _show_tail(picture)
     else:
         _show_relay(picture)
 
@@ -72,6 +54,38 @@ def _show_relay(picture: dict[str, Any]) -> None:
     if picture["database_trouble"]:
         note(f"alarm: {picture['database_trouble']}")
     _show_trouble(picture, aside={"database"})
+
+
+def _show_tail(picture: dict[str, Any]) -> None:
+    def known(value: Any, unit: str = "") -> str:
+        return "unknown" if value is None else f"{value:,.1f}{unit}" if isinstance(value, float) else f"{value:,}{unit}"
+
+    sentence(f"tail {picture['name']} of {picture['outbox']}, by the slot {picture['slot']}: {picture['state']}")
+    sentence(
+        f"published {picture['relayed']:,} at {picture['rows_per_s']:,.0f} rows/s, dead {known(picture['dead_rows'])}, "
+        f"behind {known(picture['lag_seconds'], ' s')}, log kept for it {known(picture['retained_bytes'], ' bytes')}"
+    )
+    table(
+        "Shards",
+        ["shard", "state", "attempt", "process", "published", "rows/s", "buffered"],
+        [
+            [
+                str(shard["shard"]),
+                shard["state"],
+                str(shard["attempt"]),
+                f"{shard['host']}:{shard['pid']}" if shard["pid"] else "",
+                f"{shard['relayed']:,}",
+                f"{shard['rows_per_s']:,.0f}",
+                f"{shard['buffered_rows'] or 0:,.0f}",
+            ]
+            for shard in picture["shards"]
+        ],
+        importance=("shard", "state", "published", "rows/s"),
+    )
+    _show_errors(picture)
+    for what, why in picture["alarms"].items():
+        note(f"alarm: {what}: {why}")
+    _show_trouble(picture)
 
 
 def _show_tracker(picture: dict[str, Any]) -> None:
@@ -150,18 +164,3 @@ def _show_trouble(picture: dict[str, Any], aside: Collection[str] = ()) -> None:
     for server, state in picture["servers"].items():
         if server not in aside and not state["up"]:
             note(f"alarm: its {server} does not answer: {state['trouble']}")
-
-
-def ask(at: str) -> dict[str, Any]:
-    """Return what the process at HOST:PORT says of itself."""
-    host, _, port = at.rpartition(":")
-    if not host or not port.isdigit():
-        raise InvalidInput(f"--at {at}: HOST:PORT is needed")
-    try:
-        # To the process itself, whatever proxy the environment names.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://{host}:{port}/status", timeout=15) as answer:
-            picture: dict[str, Any] = json.load(answer)
-    except (OSError, urllib.error.URLError, ValueError) as error:
-        raise RelayUnreachable(f"no relay or tracker answers at {at} ({error}): is one running?") from error
-    return picture
