@@ -94,7 +94,7 @@ def _require_name(picture: dict[str, Any], config: Path, at: str) -> None:
 
 
 def _list(found: Sequence[Running], as_json: bool) -> None:
-    states = [_state(each) for each in found]
+    roles = [_role(each) for each in found]
     if as_json:
         emit_json(
             {
@@ -105,29 +105,29 @@ def _list(found: Sequence[Running], as_json: bool) -> None:
                         "at": each.at,
                         "pid": each.pid,
                         "config": each.config,
-                        "state": state,
+                        "role": role,
                     }
-                    for each, state in zip(found, states, strict=True)
+                    for each, role in zip(found, roles, strict=True)
                 ]
             }
         )
         return
     table(
         "Running on this machine",
-        ["kind", "name", "state", "at", "process", "file"],
+        ["kind", "name", "role", "at", "process", "file"],
         [
-            [each.kind, each.name, state, each.at, str(each.pid), each.config or ""]
-            for each, state in zip(found, states, strict=True)
+            [each.kind, each.name, role, each.at, str(each.pid), each.config or ""]
+            for each, role in zip(found, roles, strict=True)
         ],
-        importance=("name", "at", "state", "kind", "process"),
+        importance=("name", "at", "role", "kind", "process"),
         shortened=("name",),
         rest="--json",
     )
     note("for one of them: thresher status --at HOST:PORT, or -c FILE")
 
 
-def _state(process: Running) -> str:
+def _role(process: Running) -> str:
     try:
-        return str(ask(process.at).get("state"))
+        return str(ask(process.at).get("role"))
     except RelayUnreachable:
         return "silent"
