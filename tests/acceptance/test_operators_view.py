@@ -76,7 +76,7 @@ def test_leader_and_standby_are_told_by_log_and_status(scene: Scene) -> None:
     assert "standing by" not in leader.read_text()
     listed = json.loads(scene.status("--json"))["running"]
     assert {(each["pid"], each["role"]) for each in listed} == {
-        (scene.processes[0].pid, "leader"),
+        (scene.processes[0].pid, "leading"),
         (scene.processes[1].pid, "standby"),
     }
     scene.processes[1].kill()

@@ -41,7 +41,7 @@ class Shown:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.server = Server("127.0.0.1", 0, {"/status": lambda: {"name": name, "role": "leader"}})
+        self.server = Server("127.0.0.1", 0, {"/status": lambda: {"name": name, "role": "leading"}})
 
     @property
     def at(self) -> str:
@@ -83,8 +83,8 @@ def test_several_without_a_file_are_listed(shown: list[Shown]) -> None:
     with shown[0].listed(None), shown[1].listed(None):
         found = asked()["running"]
         assert [(each["name"], each["at"], each["role"]) for each in found] == [
-            ("audit", shown[1].at, "leader"),
-            ("orders", shown[0].at, "leader"),
+            ("audit", shown[1].at, "leading"),
+            ("orders", shown[0].at, "leading"),
         ]
     with shown[0].listed(None):
         assert asked()["name"] == "orders", "the only one is asked"
