@@ -20,7 +20,7 @@ from thresher.cli.options import (
     resolve_dsn,
     table_name,
 )
-from thresher.cli.output import AsJson, emit_json, note, out, sentence, working
+from thresher.cli.output import AsJson, emit_json, emit_text, note, out, sentence, working
 from thresher.cli.stack.choosing import StackName
 from thresher.core.signals import stopped_by_signals
 from thresher.outbox import SchemaRefused, Shape, check_schema
@@ -91,7 +91,8 @@ def pump(
             f"{tally.transactions:,} transactions and {tally.seconds:.2f} s: {rate_of(tally):,.0f} rec/s"
         )
         for line in belonging(plan, given_ds=ds, stack=stack, environment=os.environ):
-            sentence(line)
+            # A command is copied as a whole: the terminal may break it, and we do not.
+            (emit_text if line.startswith("  ") else sentence)(line)
 
 
 def run(plan: Plan) -> Tally:
@@ -136,7 +137,8 @@ def belonging(plan: Plan, *, given_ds: str | None, stack: str | None, environmen
     ):
         if value not in {None, default}:
             command += [name, str(value)]
-    yield f"check it once it is relayed: {shlex.join([*command, '--wait', '30'])}"
+    yield "check it once it is relayed:"
+    yield f"  {shlex.join([*command, '--wait', '30'])}"
 
 
 def rate_of(tally: Tally) -> float:
