@@ -68,6 +68,10 @@ def test_long_names_stand_above_their_text() -> None:
     ]
 
 
+def test_a_word_that_is_too_wide_stays_whole() -> None:
+    assert entry_lines([("-a", "see THRESHER_AT")], 14) == ["-a  see", "    THRESHER_AT"]
+
+
 def test_every_command_that_takes_a_data_source_takes_a_stack(paths: list[tuple[str, ...]]) -> None:
     taking = [path for path in paths if re.search(r"│ .*--(ds|data-source)\b", help_of(path, WIDTH))]
     assert len(taking) > 15
