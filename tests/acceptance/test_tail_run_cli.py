@@ -59,6 +59,8 @@ def test_an_operators_day_with_a_tail(at: TailPlace, file: Path) -> None:
             status = json.loads(page("status"))
             assert status["slot"] == at.slot
             assert status["retained_bytes"] >= 0
+            told = thresher(("status", "--at", address))
+            assert (told.returncode, f"by the slot {at.slot}: running".encode() in told.stdout) == (0, True), told
             metrics = page("metrics")
             assert "thresher_tail_retained_bytes{" in metrics
             assert re.search(r'^thresher_tail_lag_seconds{[^}]*shard="0"[^}]*} [0-9.]+$', metrics, re.MULTILINE)

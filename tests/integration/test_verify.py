@@ -160,6 +160,15 @@ def test_a_load_that_arrived_is_verified_and_aborted_records_are_not_seen(scene:
     assert any("records read" in line and str(len(rows)) in line for line in lines)
 
 
+def test_a_second_pump_into_the_topic_is_told_apart(scene: Scene) -> None:
+    rows = scene.rows()
+    scene.send([*rows, *((key, name.replace(b"run.", b"second.")) for key, name in rows[:50])])
+    scene.clear()
+    answer = scene.run("--ds", scene.dsn, "--json")
+    assert (answer.exit_code, json.loads(answer.stdout)["other_runs"]) == (0, 50)
+    assert "phantom 50" in scene.run("--ds", scene.dsn, "--alone").output
+
+
 def test_the_verdict_for_scripts(scene: Scene) -> None:
     rows = scene.rows()
     scene.send(rows)

@@ -7,6 +7,7 @@ import typer
 
 from thresher.cli.options import DataSource, OutboxTable, SchemaName, connect, resolve_dsn, table_name
 from thresher.cli.output import out
+from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput
 from thresher.db.postgres.control import ControlTable
 from thresher.db.postgres.sessions import incarnation, located
@@ -16,6 +17,7 @@ from thresher.db.problem import DatabaseRefused
 def adopt(
     name: Annotated[str, typer.Argument(help="The relay's name.")],
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     instead_of: Annotated[
@@ -28,7 +30,7 @@ def adopt(
     is to be relayed under another name. Without the old topic, what was published last and not yet removed may be
     published again. Make sure that no other relay of that name, or of that outbox, runs.
     """
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         connection.autocommit = True
         table = table_name(outbox, schema)
         # Messages that only the log holds have no table.

@@ -14,11 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from thresher import __version__
-from thresher.cli import config, run, spark, stack, status
+from thresher.cli import config, run, spark, status
 from thresher.cli.form_command import add_form_command
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.lazy_command import add_lazy_command, only_command
 from thresher.cli.output import complain, emit_text, note
 from thresher.cli.queue.app import app as queue_app
+from thresher.cli.stack.app import app as stack_app
 from thresher.config.known_variables import misspelt
 from thresher.core.errors import ThresherError
 from thresher.core.interruptible import interruptible
@@ -31,12 +33,10 @@ class DemoKind(enum.StrEnum):
     QUEUE = "queue"
 
 
-app = typer.Typer(
+app = Commands(
     name="thresher",
     help="Moves messages between a service's database and Kafka without losing, inventing or reordering one.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 # The commands whose modules import the driver of the database, and their line in the list of commands.
 LAZY = {
@@ -66,7 +66,7 @@ add_form_command(app, "run", run.run, run.form)
 app.command()(status.status)
 for _name, _help in LAZY.items():
     add_lazy_command(app, _name, _help, partial(load, _name))
-app.add_typer(stack.app, name="stack")
+app.add_typer(stack_app, name="stack")
 app.add_typer(spark.app, name="spark")
 app.add_typer(config.app, name="config")
 app.add_typer(queue_app, name="queue")

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.form_command import add_form_command
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, hide, note, out, result, table, tell_by, working
+from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.secrets import mask_logs
 from thresher.observe.logs import LogFormat, configure_logging
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
     from thresher.capture.settings import CaptureSettings
     from thresher.capture.store.dead import DeadRecord
 
-app = typer.Typer(help="Write the entities that are published to Kafka topics to tables.", no_args_is_help=True)
-schema_app = typer.Typer(help="Print, create or check the tables of a capture.", no_args_is_help=True)
-dead_app = typer.Typer(help="Look at records that could not be applied; apply or drop them.", no_args_is_help=True)
+app = Commands(help="Write the entities that are published to Kafka topics to tables.", no_args_is_help=True)
+schema_app = Commands(help="Print, create or check the tables of a capture.", no_args_is_help=True)
+dead_app = Commands(help="Look at records that could not be applied; apply or drop them.", no_args_is_help=True)
 app.add_typer(schema_app, name="schema")
 app.add_typer(dead_app, name="dead")
 
@@ -44,6 +46,7 @@ def form() -> "type[CaptureForm]":
 
 def run(
     config: ConfigFile = None,
+    stack: StackName = None,
     *,
     flags: Mapping[str, Any],
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
@@ -61,7 +64,7 @@ def run(
     from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
 
     remarks: list[str] = []
-    loaded = _load(config, {**flags, "log_level": "debug"} if verbose else flags, remarks)
+    loaded = _load(config, with_stack({**flags, "log_level": "debug"} if verbose else flags, stack), remarks)
     keys, completed = loaded.form, loaded.completed
     configure_logging(keys.log_format, keys.log_level)
     mask_logs(completed.secrets)
@@ -71,7 +74,7 @@ def run(
     capture = Capture(loaded)
     with (
         stopped_by_signals(capture),
-        pages_shown(capture, keys.status_address, by_default="status" not in completed.given),
+        pages_shown(capture, keys.status_address, by_default="status" not in completed.given, config=config),
     ):
         capture.start()
         capture.wait()
@@ -210,6 +213,9 @@ def list_dead(
             ]
             for each in shown
         ],
+        importance=("number", "record", "kind", "since", "key", "reason"),
+        shortened=("record", "key"),
+        rest="'thresher capture dead show NUMBER'",
     )
 
 

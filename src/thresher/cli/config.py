@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, emit_text, note
 
 if TYPE_CHECKING:
     from thresher.config.report import Problem
     from thresher.harvest.configuration import Configuration
 
-app = typer.Typer(no_args_is_help=True, help="Check or print a configuration; nothing is started.")
+app = Commands(no_args_is_help=True, help="Check or print a configuration; nothing is started.")
 
 File = Annotated[
     Path | None,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from thresher.archive.manifests import archive_ddl
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import (
     DataSource,
     OutboxTable,
@@ -16,6 +17,7 @@ from thresher.cli.options import (
     table_name,
 )
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, out
+from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput
 from thresher.db.postgres.topic_locks import create_locks, locks_ddl
 from thresher.harvest.rights import relay_grants, writer_grants
@@ -27,7 +29,7 @@ TopicLock = Annotated[
     typer.Option("--topic-lock", help="The table of locks and the index that coordination 'topic-lock' needs, too."),
 ]
 
-app = typer.Typer(help="Print, create or check the outbox table.", no_args_is_help=True)
+app = Commands(help="Print, create or check the outbox table.", no_args_is_help=True)
 
 
 @app.command("print")
@@ -76,6 +78,7 @@ def _emit_grants(title: str, grants: Iterable[str], *, named: bool) -> None:
 @app.command()
 def create(
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -83,7 +86,7 @@ def create(
 ) -> None:
     """Create the outbox table; do nothing if a usable one is there already."""
     name = table_name(outbox, schema)
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         made = create_schema(connection, name, shape)
         if topic_lock:
             create_locks(connection, name, shape)
@@ -93,6 +96,7 @@ def create(
 @app.command()
 def check(
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -100,7 +104,7 @@ def check(
 ) -> None:
     """Say what differs between the table and its shape; exit code 1 if that breaks a guarantee."""
     name = table_name(outbox, schema)
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         outcome = check_schema(connection, name, shape)
     if as_json:
         findings = [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.output import hide, out, result, tell_by
+from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.secrets import mask_logs
 from thresher.db.lsn import lsn_text
 from thresher.db.outbox_store import Settling
@@ -32,6 +33,7 @@ def form() -> "type[TailForm]":
 
 def run(
     config: ConfigFile = None,
+    stack: StackName = None,
     *,
     flags: Mapping[str, Any],
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
@@ -50,7 +52,7 @@ def run(
 
     # A transform in the directory where it was started is found by the workers too.
     sys.path.insert(0, str(Path.cwd()))
-    loaded = _loaded(config, {**flags, "log_level": "debug"} if verbose else flags)
+    loaded = _loaded(config, stack, {**flags, "log_level": "debug"} if verbose else flags)
     keys = loaded.form
     tail = Tail(
         loaded.settings,
@@ -61,7 +63,7 @@ def run(
         step_down_seconds=keys.step_down_seconds,
     )
     by_default = "status" not in loaded.completed.given
-    with stopped_by_signals(tail), pages_shown(tail, keys.status_address, by_default=by_default):
+    with stopped_by_signals(tail), pages_shown(tail, keys.status_address, by_default=by_default, config=config):
         tail.start()
         tail.wait()
     result(f"stopped; {tail.relayed:,} rows published")
@@ -69,6 +71,7 @@ def run(
 
 def join(
     config: ConfigFile = None,
+    stack: StackName = None,
     *,
     flags: Mapping[str, Any],
     settled: Annotated[
@@ -84,7 +87,7 @@ def join(
     from thresher.relay.settings import Settings  # noqa: PLC0415
     from thresher.tail.leader import switching  # noqa: PLC0415
 
-    settings = _loaded(config, flags).settings
+    settings = _loaded(config, stack, flags).settings
     switching.require_table(settings)
     term = give_up(
         Settings(
@@ -101,7 +104,7 @@ def join(
     out.print(f"{settings.outbox} is read from the log from {lsn_text(begins)} on: start the tail", markup=False)
 
 
-def leave(config: ConfigFile = None, *, flags: Mapping[str, Any]) -> None:
+def leave(config: ConfigFile = None, stack: StackName = None, *, flags: Mapping[str, Any]) -> None:
     """Let a relay follow a tail on the same table: the slot is dropped, and the table is polled from now on.
 
     Stop the tail's processes first, when it has published everything and writers stand still: with a row that was not
@@ -109,7 +112,7 @@ def leave(config: ConfigFile = None, *, flags: Mapping[str, Any]) -> None:
     """
     from thresher.tail.leader import switching  # noqa: PLC0415
 
-    settings = _loaded(config, flags).settings
+    settings = _loaded(config, stack, flags).settings
     deleted = switching.leave(settings)
     out.print(
         f"{settings.outbox} is a relay's from now on; {deleted:,} rows that were published are deleted from it: start "
@@ -118,11 +121,11 @@ def leave(config: ConfigFile = None, *, flags: Mapping[str, Any]) -> None:
     )
 
 
-def _loaded(config: Path | None, flags: Mapping[str, Any]) -> "TailConfiguration":
+def _loaded(config: Path | None, stack: str | None, flags: Mapping[str, Any]) -> "TailConfiguration":
     from thresher.tail.configuration import load_tail_config  # noqa: PLC0415
 
     remarks: list[str] = []
-    loaded = load_tail_config(config, flags, os.environ, warn=remarks.append)
+    loaded = load_tail_config(config, with_stack(flags, stack), os.environ, warn=remarks.append)
     completed, keys = loaded.completed, loaded.form
     hide(completed.secrets.mask)
     configure_logging(keys.log_format, keys.log_level)

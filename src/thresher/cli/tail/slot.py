@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import DataSource, OutboxTable, SchemaName, TableShape, connect, resolve_dsn, table_name
 from thresher.cli.output import AsJson, complain, emit_json, note, out
+from thresher.cli.stack.choosing import StackName
 from thresher.db.log_names import slot_name
 from thresher.db.lsn import lsn_text
 from thresher.db.postgres.replication.slots import PostgresSlots
@@ -17,7 +19,7 @@ from thresher.outbox import Shape
 from thresher.tail.log_source import LogSource, Source, TableSource
 from thresher.tail.slot import LogUnreadable, SlotCheck, check_slot, create_slot
 
-app = typer.Typer(help="Make, check or drop the slot by which a tail reads the log.", no_args_is_help=True)
+app = Commands(help="Make, check or drop the slot by which a tail reads the log.", no_args_is_help=True)
 
 
 class Via(enum.StrEnum):
@@ -37,6 +39,7 @@ PublicationOption = Annotated[
 @app.command()
 def create(
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -48,7 +51,7 @@ def create(
 
     Waits for transactions that are open. Exit code 4 where the server, or what you may do there, has to change first.
     """
-    with _slots(ds, outbox, schema, shape, via) as (slots, source, default):
+    with _slots(ds, stack, outbox, schema, shape, via) as (slots, source, default):
         name = slot or default
         published, made = create_slot(slots, name, publication or name, source)
     if published:
@@ -60,6 +63,7 @@ def create(
 @app.command()
 def check(
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -69,7 +73,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Say whether the log can be read, and how much of it is kept; exit code 4, and what mends it, if it cannot."""
-    with _slots(ds, outbox, schema, shape, via) as (slots, source, default):
+    with _slots(ds, stack, outbox, schema, shape, via) as (slots, source, default):
         name = slot or default
         found = check_slot(slots, name, publication or name, source)
     if as_json:
@@ -91,6 +95,7 @@ def check(
 @app.command()
 def drop(
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     slot: SlotOption = None,
@@ -100,7 +105,7 @@ def drop(
 ) -> None:
     """Drop the slot, and with it what was committed and not published: nobody can read that from the log any more."""
     name = slot or slot_name(table_name(outbox, schema))
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         connection.autocommit = True
         slots = PostgresSlots(connection)
         slots.drop(name)
@@ -111,10 +116,10 @@ def drop(
 
 @contextmanager
 def _slots(
-    ds: str | None, outbox: str, schema: str | None, shape: Shape, via: Via
+    ds: str | None, stack: str | None, outbox: str, schema: str | None, shape: Shape, via: Via
 ) -> Iterator[tuple[PostgresSlots, Source, str]]:
     name = table_name(outbox, schema)
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         connection.autocommit = True
         source: Source = LogSource(outbox=name)
         if via is Via.TABLE:

@@ -14,10 +14,12 @@ _SAY_SECONDS = 60.0
 
 
 class HeldTopics:
-    """Takes events in one thread; may be looked at from any other."""
+    """Takes events in one thread; may be looked at from any other. `look` is the command that lists dead rows."""
 
-    def __init__(self, relay: str, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._relay, self._monotonic = relay, monotonic
+    def __init__(
+        self, relay: str, *, look: str = "thresher dead list", monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._relay, self._look, self._monotonic = relay, look, monotonic
         # By topic: when the log may next say that records were rejected, and how often they were since it last did.
         self._said: dict[str, tuple[float, int]] = {}
         # Topics and why their rows wait, by shard; replaced as a whole.
@@ -61,10 +63,11 @@ class HeldTopics:
                 self._say("", f"shard {shard} recovers: {fields['why']}", told)
             case "dead":
                 logger.warning(
-                    "rows set aside: %d, the first is %d: %s",
+                    "rows set aside: %d, the first is %d: %s; '%s' on its database shows them",
                     fields["rows"],
                     fields["first"],
                     fields["why"],
+                    self._look,
                     extra=told,
                 )
             case "gone":

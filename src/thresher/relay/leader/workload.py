@@ -11,6 +11,7 @@ from typing import Any
 
 from thresher.db.lock_holder import held_by
 from thresher.db.shape import BUCKETS
+from thresher.delivery.leader.dead_hint import dead_command
 from thresher.delivery.leader.held_topics import HeldTopics
 from thresher.delivery.leader.server_probes import server_probes
 from thresher.delivery.names import sessions, shard_sessions
@@ -100,7 +101,8 @@ class RelayTerm:
     ) -> None:
         self._mandate, self._policy, self._side_work = mandate, policy, side_work
         self._marks = marks or ShardMarks(mandate.settings.name)
-        self._held = HeldTopics(mandate.settings.name)
+        settings = mandate.settings
+        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: RelayWatch | None = None
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from thresher.core.errors import Superseded
+from thresher.delivery.leader.dead_hint import dead_command
 from thresher.delivery.leader.held_topics import HeldTopics
 from thresher.delivery.leader.server_probes import server_probes
 from thresher.delivery.names import sessions, visitor
@@ -73,7 +74,8 @@ class TopicLockTerm:
 
     def __init__(self, id_: str, mandate: Mandate, policy: Policy = POLICY) -> None:
         self._id, self._mandate, self._policy = id_, mandate, policy
-        self._held = HeldTopics(mandate.settings.name)
+        settings = mandate.settings
+        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: RelayWatch | None = None
 
     @property

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from thresher.db.lock_holder import held_by
+from thresher.delivery.leader.dead_hint import dead_command
 from thresher.delivery.leader.held_topics import HeldTopics
 from thresher.delivery.leader.server_probes import server_probes
 from thresher.delivery.names import sessions, shard_sessions
@@ -77,7 +78,8 @@ class TailTerm:
 
     def __init__(self, mandate: TailMandate, policy: Policy = POLICY, board: LogBoard | None = None) -> None:
         self._mandate, self._policy, self._board = mandate, policy, board or LogBoard()
-        self._held = HeldTopics(mandate.settings.name)
+        settings = mandate.settings
+        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: TailWatch | None = None
 
     @property

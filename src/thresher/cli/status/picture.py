@@ -1,38 +1,20 @@
-"""`thresher status`: how a running relay, tracker or capture stands, asked over loopback HTTP."""
+"""Shows how a running relay, tail, tracker or capture stands, for people."""
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Collection
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from thresher.cli.output import AsJson, emit_json, note, out, table
-from thresher.core.errors import InvalidInput, ThresherError
+from thresher.cli.output import note, sentence, table
 from thresher.core.topic_name import is_topic
 
 
-class RelayUnreachable(ThresherError):  # noqa: N818
-    """Nobody answers there."""
-
-    retryable = True
-
-
-def status(
-    at: Annotated[
-        str, typer.Option("--at", envvar="THRESHER_STATUS", help="Where the process shows itself, HOST:PORT.")
-    ] = "127.0.0.1:8640",
-    as_json: AsJson = False,
-) -> None:
-    """Show how a running relay, tracker or capture stands: what it has done, and what waits, shard by shard."""
-    picture = ask(at)
-    if as_json:
-        emit_json(picture)
-    elif "marker_topic" in picture:
+def show(picture: dict[str, Any]) -> None:
+    """Show what a process says of itself."""
+    if "marker_topic" in picture:
         _show_tracker(picture)
     elif "captured" in picture:
         _show_capture(picture)
+    elif "slot" in picture:
+        _show_tail(picture)
     else:
         _show_relay(picture)
 
@@ -44,14 +26,14 @@ def _show_relay(picture: dict[str, Any]) -> None:
     if picture["oldest_pending_seconds"] is not None:
         oldest = f"{picture['oldest_pending_seconds']:.1f} s"
     dead = "unknown" if picture["dead_rows"] is None else f"{picture['dead_rows']}, blocking {picture['blocking_rows']}"
-    out.print(f"relay {picture['name']} of {picture['outbox']}: {picture['state']}", markup=False)
-    out.print(
+    sentence(f"relay {picture['name']} of {picture['outbox']}: {picture['state']}")
+    sentence(
         f"pending {'unknown' if pending is None else f'{about}{pending:,}'}, oldest {oldest}, "
         f"relayed {picture['relayed']:,} at {picture['rows_per_s']:,.0f} rows/s, dead {dead}"
     )
     table(
         "Shards",
-        ["shard", "state", "attempt", "process", "relayed", "rows/s", "pending", "last error"],
+        ["shard", "state", "attempt", "process", "relayed", "rows/s", "pending"],
         [
             [
                 str(shard["shard"]),
@@ -61,11 +43,12 @@ def _show_relay(picture: dict[str, Any]) -> None:
                 f"{shard['relayed']:,}",
                 f"{shard['rows_per_s']:,.0f}",
                 "" if shard["pending"] is None else f"{about}{shard['pending']:,}",
-                shard["last_error"] or "",
             ]
             for shard in picture["shards"]
         ],
+        importance=("shard", "state", "relayed", "rows/s", "pending"),
     )
+    _show_errors(picture)
     for what, why in picture["alarms"].items():
         note(f"alarm: rows of topic {what} wait: {why}" if is_topic(what) else f"alarm: {what}: {why}")
     if picture["database_trouble"]:
@@ -73,9 +56,41 @@ def _show_relay(picture: dict[str, Any]) -> None:
     _show_trouble(picture, aside={"database"})
 
 
+def _show_tail(picture: dict[str, Any]) -> None:
+    def known(value: Any, unit: str = "") -> str:
+        return "unknown" if value is None else f"{value:,.1f}{unit}" if isinstance(value, float) else f"{value:,}{unit}"
+
+    sentence(f"tail {picture['name']} of {picture['outbox']}, by the slot {picture['slot']}: {picture['state']}")
+    sentence(
+        f"published {picture['relayed']:,} at {picture['rows_per_s']:,.0f} rows/s, dead {known(picture['dead_rows'])}, "
+        f"behind {known(picture['lag_seconds'], ' s')}, log kept for it {known(picture['retained_bytes'], ' bytes')}"
+    )
+    table(
+        "Shards",
+        ["shard", "state", "attempt", "process", "published", "rows/s", "buffered"],
+        [
+            [
+                str(shard["shard"]),
+                shard["state"],
+                str(shard["attempt"]),
+                f"{shard['host']}:{shard['pid']}" if shard["pid"] else "",
+                f"{shard['relayed']:,}",
+                f"{shard['rows_per_s']:,.0f}",
+                f"{shard['buffered_rows'] or 0:,.0f}",
+            ]
+            for shard in picture["shards"]
+        ],
+        importance=("shard", "state", "published", "rows/s"),
+    )
+    _show_errors(picture)
+    for what, why in picture["alarms"].items():
+        note(f"alarm: {what}: {why}")
+    _show_trouble(picture)
+
+
 def _show_tracker(picture: dict[str, Any]) -> None:
-    out.print(f"tracker {picture['name']} of {picture['marker_topic']}: {picture['state']}", markup=False)
-    out.print(
+    sentence(f"tracker {picture['name']} of {picture['marker_topic']}: {picture['state']}")
+    sentence(
         f"in progress {picture['in_progress']:,.0f}, of them delayed {picture['delayed']:,.0f}, due "
         f"{picture['due']:,.0f}, oldest {picture['oldest_in_progress_seconds']:.1f} s; "
         f"started {picture['started']:,}, ended {picture['ended']:,}, redelivered {picture['redelivered']:,}, "
@@ -83,7 +98,7 @@ def _show_tracker(picture: dict[str, Any]) -> None:
     )
     table(
         "Shards",
-        ["shard", "state", "attempt", "process", "in progress", "redelivered", "markers not read", "last error"],
+        ["shard", "state", "attempt", "process", "in progress", "redelivered", "markers not read"],
         [
             [
                 str(shard["shard"]),
@@ -93,17 +108,18 @@ def _show_tracker(picture: dict[str, Any]) -> None:
                 f"{shard['in_progress'] or 0:,.0f}",
                 f"{shard['redelivered']:,}",
                 f"{shard['marker_lag'] or 0:,.0f}",
-                shard["last_error"] or "",
             ]
             for shard in picture["shards"]
         ],
+        importance=("shard", "state", "in progress", "redelivered", "markers not read"),
     )
+    _show_errors(picture)
     _show_trouble(picture)
 
 
 def _show_capture(picture: dict[str, Any]) -> None:
-    out.print(f"capture {picture['name']}: {picture['state']}", markup=False)
-    out.print(
+    sentence(f"capture {picture['name']}: {picture['state']}")
+    sentence(
         f"captured {picture['captured']:,} at {picture['rows_per_s']:,.0f} records/s, dead {picture['dead']:,}, "
         f"not read {picture['lag']:,.0f}"
     )
@@ -117,7 +133,7 @@ def _show_capture(picture: dict[str, Any]) -> None:
     )
     table(
         "Shards",
-        ["shard", "state", "attempt", "process", "captured", "dead", "last error"],
+        ["shard", "state", "attempt", "process", "captured", "dead"],
         [
             [
                 str(shard["shard"]),
@@ -126,12 +142,19 @@ def _show_capture(picture: dict[str, Any]) -> None:
                 f"{shard['host']}:{shard['pid']}" if shard["pid"] else "",
                 f"{shard['captured']:,}",
                 f"{shard['dead']:,}",
-                shard["last_error"] or "",
             ]
             for shard in picture["shards"]
         ],
+        importance=("shard", "state", "captured", "dead"),
     )
+    _show_errors(picture)
     _show_trouble(picture)
+
+
+def _show_errors(picture: dict[str, Any]) -> None:
+    for shard in picture["shards"]:
+        if shard["last_error"]:
+            sentence(f"the last error of shard {shard['shard']}: {shard['last_error']}")
 
 
 def _show_trouble(picture: dict[str, Any], aside: Collection[str] = ()) -> None:
@@ -141,18 +164,3 @@ def _show_trouble(picture: dict[str, Any], aside: Collection[str] = ()) -> None:
     for server, state in picture["servers"].items():
         if server not in aside and not state["up"]:
             note(f"alarm: its {server} does not answer: {state['trouble']}")
-
-
-def ask(at: str) -> dict[str, Any]:
-    """Return what the process at HOST:PORT says of itself."""
-    host, _, port = at.rpartition(":")
-    if not host or not port.isdigit():
-        raise InvalidInput(f"--at {at}: HOST:PORT is needed")
-    try:
-        # To the process itself, whatever proxy the environment names.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://{host}:{port}/status", timeout=15) as answer:
-            picture: dict[str, Any] = json.load(answer)
-    except (OSError, urllib.error.URLError, ValueError) as error:
-        raise RelayUnreachable(f"no relay or tracker answers at {at} ({error}): is one running?") from error
-    return picture

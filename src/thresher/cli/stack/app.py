@@ -10,13 +10,17 @@ from typing import Annotated
 
 import typer
 
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, emit_text, err, fetching, note, out
+from thresher.cli.stack.choosing import export_lines, named_endpoints
 from thresher.devstack.kept import Endpoints, KeptStack, Spec
 from thresher.devstack.problem import StackProblem
 
-app = typer.Typer(help="Run a local Postgres and Kafka.", no_args_is_help=True)
+app = Commands(help="Run a local Postgres and Kafka.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Option("--name", help="Several stacks can run side by side.")]
+Name = Annotated[
+    str, typer.Option("--name", "--stack", metavar="NAME", help="Several stacks can run side by side, by name.")
+]
 _KEEP_UP_SECONDS = 0.2
 
 
@@ -34,14 +38,28 @@ def up(
     fresh: Annotated[bool, typer.Option(help="Discard what an earlier run of it left.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start the stack and leave it running. Its data is kept over 'down' unless discarded."""
+    """Start the stack and leave it running. Its data and its ports are kept over 'down', unless discarded.
+
+    The lines with 'export' name the servers to every command, and to programs of your own: 'thresher stack env'
+    prints them again.
+    """
     stack = KeptStack(name)
     if fresh:
         stack.down(discard=True)
     spec = Spec(kafka_version=kafka_version, nodes=nodes, postgres_port=postgres_port, kafka_port=kafka_port)
+    before = stack.last_ports()
     with fetching() as progress, err.status("starting Postgres and Kafka"):
         endpoints = stack.up(spec, progress)
+    if before not in {None, stack.last_ports()} and (postgres_port, kafka_port) == (None, None):
+        note("a port of the last run is taken: the stack has others now, so export the lines below again")
     _show(stack, endpoints, as_json=as_json)
+
+
+@app.command("env")
+def print_environment(name: Name = "default") -> None:
+    """Print the lines for a shell that name the servers: eval "$(thresher stack env)"."""
+    for line in export_lines(named_endpoints(name)):
+        emit_text(line)
 
 
 @app.command()
@@ -114,7 +132,9 @@ def _show(stack: KeptStack, endpoints: Endpoints, *, as_json: bool) -> None:
     for server, answers in answering.items():
         if not answers:
             note(f"{server} does not answer: see 'thresher stack logs'")
-    emit_text(f"Postgres  {endpoints.dsn}\nKafka     {endpoints.bootstrap}\nData      {stack.directory}")
+    emit_text(f"Postgres  {endpoints.dsn}\nKafka     {endpoints.bootstrap}\nData      {stack.directory}\n")
+    for line in export_lines(endpoints):
+        emit_text(line)
     raise typer.Exit(0 if all(answering.values()) else 1)
 
 
