@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -198,6 +199,7 @@ def day() -> Iterator[Day]:
     directory = open_directory()
     with Stack() as stack, contextlib.closing(Day(stack, directory)) as made:
         yield made
+    shutil.rmtree(directory)
 
 
 @pytest.mark.timeout(900)
