@@ -260,7 +260,7 @@ def stats(
         raise typer.Exit(4 if unread else 0)
     now = datetime.now(UTC)
     table(
-        "Queues",
+        "Queues; lag: in records of all queues",
         ["queue", "consumers", "lag", "in progress", "delayed", "oldest"],
         [
             [
