@@ -90,6 +90,8 @@ def test_the_tables_are_printed_made_and_checked(orders: CapturedOrders, file: s
     assert 'ALTER TABLE "orders"' in ddl
     with psycopg.connect(orders.dsn) as connection:
         connection.execute(ddl.encode())
+        connection.execute("DROP TABLE orders")
+    assert "there is no such table" in asked("schema", "create", "-c", file, code=1)
 
 
 @pytest.mark.parametrize(

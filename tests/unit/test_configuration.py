@@ -171,6 +171,8 @@ def test_a_file_that_is_none_or_not_yaml_is_named(tmp_path: Path) -> None:
         ("name: [orders\nshards: 3", "relay.yaml, line 2"),
         ("- a list", "keys with values"),
         ("shards: 2\nname: a\nshards: 3", "line 3: not YAML: the key 'shards' is there twice"),
+        ("a: [1", "not YAML: expected ',' or ']', but got '<stream end>'"),
+        ("a:\n\t- 1", r"not YAML: found character '\t' that cannot start any token"),
         ("kafka: {a: 1, a: 2}", "the key 'a' is there twice"),
         ("data_source: *hunter2", "line 1"),
         ("data_source: !hunter2 x", "line 1"),

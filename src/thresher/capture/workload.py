@@ -143,7 +143,7 @@ class CaptureTerm:
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
         """Take in an event of a shard."""
         if event == "dead":
-            message = "%d records of %s could not be applied (%s): see 'thresher capture dead list'"
+            message = "%d records of %s could not be applied (%s): see 'thresher capture dead list -c FILE'"
             extra = {"capture": self._settings.name, "shard": shard}
             logger.warning(message, fields["records"], fields["topic"], fields["kind"], extra=extra)
 

@@ -156,12 +156,17 @@ def print_ddl(config: ConfigFile = None) -> None:
 @schema_app.command()
 def create(config: ConfigFile = None) -> None:
     """Create capture's own tables, and add the guard columns to yours, where they are missing."""
-    from thresher.capture.store.schema import create_schema  # noqa: PLC0415
+    from thresher.capture.store.schema import create_schema, schema_problems  # noqa: PLC0415
     from thresher.cli.options import connect  # noqa: PLC0415
 
     settings = _settings(config)
     with connect(settings.dsn) as connection:
         create_schema(connection, settings.tables, settings.mappings)
+        problems = schema_problems(connection, settings.tables, settings.mappings)
+    if problems:
+        found = "\n".join(problems)
+        complain(f"capture's own tables are there, and the database is not ready for it:\n{found}")
+        raise typer.Exit(1)
     out.print("the tables are there")
 
 

@@ -82,12 +82,12 @@ def list_rows(
             ]
             for row in shown
         ],
-        importance=("id", "kind", "topic", "key", "since", "reason", "blocks"),
-        shortened=("topic", "key"),
+        importance=("id", "kind", "reason", "topic", "key", "since", "blocks"),
+        shortened=("topic", "key", "reason"),
         rest="'thresher dead show ID'",
     )
     if len(found) > rows:
-        out.print(f"and more: --rows {2 * rows} shows them")
+        out.print("and more: give more --rows, or choose by --topic or --kind")
 
 
 @app.command()

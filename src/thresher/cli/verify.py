@@ -66,8 +66,12 @@ class Sources:
 
 def verify(
     history: Annotated[
-        Path,
-        typer.Option(help="The history that 'thresher pump --history' wrote.", exists=True, dir_okay=False),
+        list[Path],
+        typer.Option(
+            help="The history that 'thresher pump --history' wrote; several are judged together.",
+            exists=True,
+            dir_okay=False,
+        ),
     ],
     bootstrap: Annotated[
         str | None, typer.Option(envvar="THRESHER_BOOTSTRAP", help="Kafka, as HOST:PORT[,HOST:PORT…].")
@@ -111,10 +115,10 @@ def verify(
     """
     if not 0 <= wait < math.inf:
         raise InvalidInput(f"--wait {wait}: a number of seconds, 0 or more")
-    transactions = read_history(history)
-    topics = topic or topics_of(history)
+    transactions = [each for path in history for each in read_history(path)]
+    topics = topic or sorted({name for path in history for name in topics_of(path)})
     if not topics:
-        raise InvalidInput(f"{history} names no topic: give --topic")
+        raise InvalidInput(f"{history[0]} names no topic: give --topic")
     reached, dsn = _servers(bootstrap, ds, stack)
     sources = Sources(
         bootstrap=reached, topics=topics, kafka=properties(kafka, "--kafka"), dsn=dsn, table=table_name(outbox, schema),

@@ -26,7 +26,7 @@ from psycopg import conninfo, errors
 from thresher.db import TableName, statement
 from thresher.db.postgres.bounded_connection import hang_up
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.refusal import is_access_refused, is_refused, remedy
+from thresher.db.postgres.refusal import is_access_refused, is_refused, no_such_table, remedy
 from thresher.election.candidacy import Competitor
 from thresher.election.lease_session import leader_of, mark_of, session_name
 from thresher.election.patience import Patience
@@ -299,9 +299,7 @@ class _Connection:
         with self._in_time(self._seconds):
             row = OwnCursor(self._connection).execute(statement("table_schema"), [table.quoted()]).fetchone()
         if row is None:
-            raise ElectionRefused(
-                f"there is no table {table}: 'thresher schema create' makes one, or name another with --outbox"
-            )
+            raise ElectionRefused(no_such_table(table))
         return str(row[0])
 
     def _make(self) -> None:

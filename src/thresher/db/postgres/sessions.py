@@ -17,7 +17,7 @@ from thresher.db.lock_holder import LockHolder
 from thresher.db.names import TableName
 from thresher.db.postgres.bounded_connection import BoundedConnection
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.refusal import is_refused, remedy
+from thresher.db.postgres.refusal import is_refused, no_such_table, remedy
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.statements import statement
 
@@ -120,9 +120,7 @@ def located(connection: psycopg.Connection[Any], table: TableName) -> TableName:
     with explained():
         row = OwnCursor(connection).execute(statement("table_schema"), [table.quoted()]).fetchone()
     if row is None:
-        raise DatabaseRefused(
-            f"there is no table {table}: 'thresher schema create' makes one, or name another with --outbox"
-        )
+        raise DatabaseRefused(no_such_table(table))
     return TableName(table=table.table, schema=row[0])
 
 
