@@ -6,20 +6,26 @@
 """
 
 import os
+import sys
 
-from thresher.harvest import Harvest, Settings, TableName, stopped_by_signals
+from thresher.harvest import Harvest, Settings, ThresherError, stopped_by_signals
 
 harvest = Harvest(
     Settings(
         # Its identity: the same in every process that competes, another for every other outbox.
         name="orders",
-        dsn=os.environ["THRESHER_DS"],
-        outbox=TableName(table="outbox"),
+        data_source=os.environ["THRESHER_DS"],
+        outbox="outbox",
         kafka={"bootstrap.servers": os.environ["THRESHER_BOOTSTRAP"]},
     )
 )
 
-# The first SIGINT or SIGTERM lets it finish what is open, the second does not wait.
-with stopped_by_signals(harvest), harvest:
-    # Returns when it was stopped, and raises what else has ended it.
-    harvest.wait()
+try:
+    # The first SIGINT or SIGTERM lets it finish what is open, the second does not wait.
+    with stopped_by_signals(harvest), harvest:
+        # Returns when it was stopped, and raises what else has ended it.
+        harvest.wait()
+except ThresherError as error:
+    # It says what to do; the exit code is that of `thresher run`.
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)

@@ -2,10 +2,12 @@
 
     THRESHER_DS=postgresql://… THRESHER_BOOTSTRAP=localhost:9092 .venv/bin/python examples/event_handler.py
 
-`./run stack up` starts a local Postgres and Kafka and says where they are; `./run schema create` makes the table.
+`./run stack up` starts a local Postgres and Kafka and says where they are; `./run schema create --outbox
+parcels_outbox` makes the table.
 """
 
 import os
+import sys
 
 from thresher.harvest import (
     Event,
@@ -16,15 +18,16 @@ from thresher.harvest import (
     LeaderRevoked,
     MeterRead,
     Settings,
-    TableName,
+    ThresherError,
     stopped_by_signals,
 )
 
 harvest = Harvest(
     Settings(
         name="parcels",
-        dsn=os.environ["THRESHER_DS"],
-        outbox=TableName(table="outbox"),
+        data_source=os.environ["THRESHER_DS"],
+        # A table of its own, beside those of the other examples: a table is relayed under one name.
+        outbox="parcels_outbox",
         kafka={"bootstrap.servers": os.environ["THRESHER_BOOTSTRAP"]},
     ),
     metrics_seconds=1.0,
@@ -47,5 +50,9 @@ def show(event: Event) -> None:
             print(f"relayed {relayed:,} records, {rate:,.0f} a second", flush=True)
 
 
-with stopped_by_signals(harvest), harvest:
-    harvest.wait()
+try:
+    with stopped_by_signals(harvest), harvest:
+        harvest.wait()
+except ThresherError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)

@@ -2,14 +2,16 @@
 
     THRESHER_DS=postgresql://… THRESHER_BOOTSTRAP=localhost:9092 .venv/bin/python examples/own_logging.py
 
-`./run stack up` starts a local Postgres and Kafka and says where they are; `./run schema create` makes the table.
+`./run stack up` starts a local Postgres and Kafka and says where they are; `./run schema create --outbox
+payments_outbox` makes the table.
 """
 
 import json
 import logging
 import os
+import sys
 
-from thresher.harvest import Harvest, Settings, TableName, stopped_by_signals
+from thresher.harvest import Harvest, Settings, ThresherError, stopped_by_signals
 
 
 class Lines(logging.Handler):
@@ -31,12 +33,17 @@ logger.addHandler(Lines())
 harvest = Harvest(
     Settings(
         name="payments",
-        dsn=os.environ["THRESHER_DS"],
-        outbox=TableName(table="outbox"),
+        data_source=os.environ["THRESHER_DS"],
+        # A table of its own, beside those of the other examples: a table is relayed under one name.
+        outbox="payments_outbox",
         kafka={"bootstrap.servers": os.environ["THRESHER_BOOTSTRAP"]},
     ),
     logger=logger,
 )
 
-with stopped_by_signals(harvest), harvest:
-    harvest.wait()
+try:
+    with stopped_by_signals(harvest), harvest:
+        harvest.wait()
+except ThresherError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)

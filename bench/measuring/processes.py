@@ -25,6 +25,11 @@ def cpu_seconds(processes: Iterable[int]) -> float:
     return sum((int(fields[11]) + int(fields[12])) / _TICKS for each in processes if (fields := _stat(each)))
 
 
+def cpu_seconds_ever(root: int) -> float:
+    """Return the time that a process and everything below it has run so far, with children that have ended."""
+    return sum(sum(map(int, fields[11:15])) / _TICKS for each in tree(root) if (fields := _stat(each)))
+
+
 def most_resident_mb(processes: Iterable[int]) -> float:
     """Return the most memory that one of them ever held, of those that run a shard."""
     peaks = [0.0]

@@ -35,8 +35,11 @@ class Way(NamedTuple):
     hindered: bool | None
 
 
-def latencies(place: Place, side: Side, seconds: float) -> list[Way]:
-    """Return the ways of rows that were committed after the warm-up."""
+def latencies(place: Place, side: Side, seconds: float, up: Callable[[str], None] | None = None) -> list[Way]:
+    """Return the ways of rows that were committed after the warm-up.
+
+    `up` waits until the side has published the first row, to this topic; by default, until the table is empty.
+    """
     (topic,) = place.new_topics()
     place.execute("TRUNCATE outbox RESTART IDENTITY")
     rows = arrivals(WARM_SECONDS + seconds)
@@ -50,7 +53,10 @@ def latencies(place: Place, side: Side, seconds: float) -> list[Way]:
     ):
         first.send("go")
         first.recv()
-        place.drained()  # it is up
+        if up is None:
+            place.drained()
+        else:
+            up(topic)
         writer.send("go")
         committed = received(writer, WARM_SECONDS + seconds)
         arrived = received(reader, 0)

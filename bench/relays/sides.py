@@ -30,20 +30,20 @@ def relay(place: Place, *more: str, shards: int = SHARDS, delivery: Delivery = D
     ]  # fmt: skip
     for name, value in place.producer.items():
         command += ["--producer", f"{name}={value}"]
-    with _running(command, signal.SIGTERM) as process:
+    with program(command, signal.SIGTERM) as process:
         yield process
 
 
 @contextmanager
-def reaper(place: Place, program: Path) -> Iterator[int]:
+def reaper(place: Place, binary: Path) -> Iterator[int]:
     """Run goharvest meanwhile, with its defaults."""
     # It handles no signal.
-    with reaper_command(place, program) as command, _running(command, signal.SIGKILL) as process:
+    with reaper_command(place, binary) as command, program(command, signal.SIGKILL) as process:
         yield process
 
 
 @contextmanager
-def reaper_command(place: Place, program: Path) -> Iterator[list[str]]:
+def reaper_command(place: Place, binary: Path) -> Iterator[list[str]]:
     """Yield the command that starts goharvest with its defaults; its competitors have the same."""
     source = psycopg.conninfo.conninfo_to_dict(place.dsn)
     name = f"bench-{secrets.token_hex(4)}"
@@ -58,11 +58,12 @@ def reaper_command(place: Place, program: Path) -> Iterator[list[str]]:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump({"harvest": harvest, "logging": {"level": "Warn"}}, file)
         file.flush()
-        yield [str(program), "-f", file.name]
+        yield [str(binary), "-f", file.name]
 
 
 @contextmanager
-def _running(command: list[str], ending: signal.Signals) -> Iterator[int]:
+def program(command: list[str], ending: signal.Signals) -> Iterator[int]:
+    """Run a program meanwhile, and end it by a signal; yield its process. Raises if it ended before."""
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, stdout=said, stderr=said)
         try:

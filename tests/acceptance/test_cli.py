@@ -262,6 +262,16 @@ def test_a_kept_stack_comes_up_is_used_stays_and_goes(state: Path) -> None:
         assert "--discard" in other.stderr
         assert "stopped, data kept" in stack("stack", "status").stdout
         again = json.loads(stack("stack", "up", "--json").stdout)
+        assert (again["dsn"], again["bootstrap"]) == (told["dsn"], told["bootstrap"]), "ports stay"
+        exported = stack("stack", "env", "--stack", "default").stdout
+        assert exported == f"export THRESHER_DS='{told['dsn']}'\nexport THRESHER_BOOTSTRAP={told['bootstrap']}\n"
+        assert stack("stack", "status").stdout.endswith(exported)
+        assert stack("schema", "check", "--stack", "default").returncode == 0
+        other = stack("schema", "check", "--stack", "other")
+        assert (other.returncode, "'other' does not run" in other.stderr) == (2, True)
+        assert "(running: default)" in other.stderr
+        both = stack("schema", "check", "--stack", "default", "--ds", "host=nowhere")
+        assert (both.returncode, "leave one of them out" in both.stderr) == (2, True)
         with psycopg.connect(again["dsn"]) as connection:
             assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (30,)
     finally:

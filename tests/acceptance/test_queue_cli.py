@@ -168,7 +168,7 @@ def test_what_is_not_acked_is_given_back(shell: Shell, topics: QueueTopics) -> N
     assert [(each.redeliver_after_ms, each.undelivered) for each in given_back] == [(0, False)] * 2
     # Of all queues on this topic, as a person sees them: no consumer, one record before it, two in progress.
     shown = shell("stats").stdout.decode()
-    assert "lag, in records of all queues" in shown
+    assert "lag: in records of all queues" in shown
     assert re.search(r"│ jobs +│ 0 +│ 1 +│ 2 +│ 0 +│ \d+ s +│", shown), shown
 
 

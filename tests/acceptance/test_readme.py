@@ -12,11 +12,9 @@ import psycopg
 import pytest
 
 from tests.processes import environment
-from thresher.db import TableName
 from thresher.delivery.stored_rows import batch_of
 from thresher.delivery.transforms import run
 from thresher.harvest.configuration import load
-from thresher.outbox import create_schema
 
 ROOT = Path(__file__).parents[2]
 AT = datetime(2026, 11, 15, tzinfo=UTC)
@@ -26,16 +24,6 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-
-
-def test_the_python_example_runs(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        create_schema(connection, TableName(table="outbox"))
-    example, _, _, _ = blocks("python")
-    subprocess.run([sys.executable, "-c", example], env=environment(THRESHER_DS=dsn), check=True, timeout=150)
-    with psycopg.connect(dsn) as connection:
-        assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (1001,)
-        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
 
 
 def test_the_pipeline_example_runs(tmp_path: Path) -> None:
@@ -77,15 +65,30 @@ def test_the_transform_example_filters() -> None:
     assert done.failed == {}
 
 
-def test_the_commands_run(state: Path) -> None:
+def test_the_commands_run_and_the_program_runs_twice(state: Path, tmp_path: Path) -> None:
     both, tour = blocks("console")
     assert both.split("\n")[:2] == ["./run demo", "./run test"]
-    for line in tour.strip().splitlines():
-        answer = subprocess.run(
-            shlex.split(line), cwd=ROOT, env=environment(THRESHER_STATE=str(state)), timeout=170,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert answer.returncode == 0, f"{line}: {answer.stderr}"
+    example, _, _, _ = blocks("python")
+    program = tmp_path / "orders.py"
+    program.write_text(example)
+    # In the shell that the commands have prepared.
+    twice = f"{shlex.quote(sys.executable)} {program}\n" * 2
+    clean = {name: value for name, value in environment(THRESHER_STATE=str(state)).items() if name != "THRESHER_DS"}
+
+    def shell(script: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            ["bash", "-euxc", script], cwd=ROOT, env=clean, timeout=170, capture_output=True, text=True, check=False
+        )
+
+    try:
+        answer = shell(f"{tour}{twice}echo $THRESHER_DS")
+        assert answer.returncode == 0, answer.stderr
+        with psycopg.connect(answer.stdout.splitlines()[-1]) as connection:
+            assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (10_000 + 2 * 1001,)
+            assert connection.execute("SELECT count(*) FROM orders").fetchone() == (2,)
+    finally:
+        ended = shell("./run stack down --discard")
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_ci_runs_the_gates_and_the_tests() -> None:

@@ -62,7 +62,7 @@ def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path,
     demo = run(copy, "demo", "--records", "1000", cwd=tmp_path, **NO_NETWORK)
     assert demo.returncode == 0, demo.stderr
     assert demo.stdout.splitlines()[-1] == "lost 0, phantom 0, duplicated 0, out of order 0, altered 0"
-    assert "kills of the" in demo.stdout
+    assert "kills" in demo.stdout
     for figure in ("written", "relayed", "pending", "oldest", "rec/s", "latency p50"):
         assert figure in demo.stderr
     queue = run(copy, "demo", "queue", "--records", "1000", cwd=tmp_path, **NO_NETWORK)

@@ -20,14 +20,14 @@ from tests.relay.relaying import Place, Relaying
 from thresher.cli.adopt import adopt
 from thresher.delivery.crash_points import CrashPoint
 from thresher.delivery.problem import ForeignProgress
+from thresher.delivery.progress_topic import topic
+from thresher.delivery.progress_topic.topic import KEPT
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
 from thresher.kafka.problem import BrokerRefused
 from thresher.kafka.producer_problem import ProducerRefused
 from thresher.outbox import Message
-from thresher.relay.leader import progress_topic as topic
 from thresher.relay.leader import watch
-from thresher.relay.leader.progress_topic import KEPT
 from thresher.spark.session.session import Session
 from thresher.testing.proxy import Api, Cut, Hold, KafkaProxy
 

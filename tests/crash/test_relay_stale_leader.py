@@ -29,13 +29,13 @@ from thresher.delivery.effects import (
     WriteClaim,
     WriteProgress,
 )
+from thresher.delivery.names import progress_topic, transactional_id
+from thresher.delivery.progress_topic.topic import KEPT
 from thresher.delivery.row import RowList
 from thresher.kafka import committed_tail, transactional
 from thresher.kafka.committed_tail import TailUnread
 from thresher.kafka.producer_problem import ProducerProblem
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
-from thresher.relay.leader.progress_topic import KEPT
-from thresher.relay.names import progress_topic, transactional_id
 from thresher.relay.protocol.progress import OutboxProgress, Progress
 from thresher.relay.settings import Mandate
 from thresher.relay.shard.attempt import Attempt

@@ -20,13 +20,13 @@ from tests.relay.relay_program import relay_of
 from tests.relay.relaying import Place, Relaying
 from thresher.core.errors import Superseded
 from thresher.delivery.crash_points import CrashPoint
+from thresher.delivery.names import progress_topic, sessions
 from thresher.delivery.problem import ForeignProgress
+from thresher.delivery.progress_topic.seal import Seal
 from thresher.delivery.row import RowList
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
-from thresher.relay.names import progress_topic, sessions
 from thresher.relay.protocol.progress import Origin, encode, progress_of
-from thresher.relay.protocol.seal import Seal
 from thresher.relay.settings import Delivery
 from thresher.spark.session.session import Session
 

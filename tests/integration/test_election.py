@@ -6,6 +6,7 @@ What takes seconds of waiting is a scenario: all of them run side by side, and e
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -110,29 +111,42 @@ def played(stage: Stage) -> Iterator[dict[str, Future[Any]]]:
 Played = dict[str, Future[Any]]
 
 
-def kill(stage: Stage, kind: str) -> None:
-    """Kill the leader's process, and see that another leads."""
+def kill(stage: Stage, kind: str) -> tuple[str | None, int, str | None]:
+    """Kill the leader's process, and see that another leads. Return whom the standby saw lead, before and after."""
     name = f"killed-{kind}"
     standby = stage.lease(name) if kind == "lease" else stage.neli(name)
     with stage.candidate(kind, name) as holder:
         one = holder.leading(SESSION_SECONDS)
         with Watched(standby) as other:
-            time.sleep(0.5)
+            eventually(lambda: standby.leader, SESSION_SECONDS)
+            known = standby.leader
             holder.send(signal.SIGKILL)
             # Seen: 1.4 s with a lease, 6.2 s with a session.
             two = other.leading(SESSION_SECONDS)
+            after = standby.leader
         assert str(two) != one
         assert not overlaps([holder.claims, other.claims])
+    return known, holder.process.pid, after
 
 
 @scenario
-def lease_kill(stage: Stage) -> None:
-    kill(stage, "lease")
+def lease_kill(stage: Stage) -> tuple[str | None, int, str | None]:
+    return kill(stage, "lease")
 
 
 @scenario
-def neli_kill(stage: Stage) -> None:
-    kill(stage, "neli")
+def neli_kill(stage: Stage) -> tuple[str | None, int, str | None]:
+    return kill(stage, "neli")
+
+
+def test_a_standby_of_a_lease_knows_who_leads(played: Played) -> None:
+    known, pid, after = played["lease_kill"].result()
+    assert (known, after) == (f"process {pid} on {socket.gethostname()[:22]}", None)
+
+
+def test_a_standby_of_a_group_knows_that_another_leads(played: Played) -> None:
+    known, _, after = played["neli_kill"].result()
+    assert (known, after) == ("another member of the group killed-neli", None)
 
 
 def test_the_lease_of_a_killed_holder_is_taken_when_it_has_ended(played: Played) -> None:
@@ -185,11 +199,11 @@ def test_a_stopped_leader_that_goes_on_knows_that_it_was_replaced(played: Played
 
 def hang(stage: Stage, name: str) -> int:
     """Stop the process that the database has for a lease while that does nothing: it must not keep the row locked."""
-    mine = "SELECT pid FROM pg_stat_activity WHERE application_name = %s ORDER BY backend_start DESC LIMIT 1"
+    mine = "SELECT pid FROM pg_stat_activity WHERE application_name ^@ %s ORDER BY backend_start DESC LIMIT 1"
     found: list[int] = []
 
     def hangs() -> bool:
-        for (pid,) in stage.sql(mine, f"thresher-lease/{name}"):
+        for (pid,) in stage.sql(mine, f"thresher-lease/{name}/"):
             os.kill(pid, signal.SIGSTOP)
             stopped(pid)
             if stage.sql("SELECT state FROM pg_stat_activity WHERE pid = %s", pid) == [("idle",)]:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from confluent_kafka import Consumer
 
@@ -16,13 +15,13 @@ from tests.relay.relaying import POLICY, RELAYED_SECONDS, Place, Relaying
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import Superseded
 from thresher.db.problem import DatabaseRefused
+from thresher.delivery.names import sessions
 from thresher.devstack.stack import Stack
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.event import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, MeterRead
 from thresher.harvest.harvest import Harvest, State
 from thresher.harvest.problem import HarvestMisused
 from thresher.outbox import Message
-from thresher.relay.names import companions, sessions
 from thresher.spark.session.session import Session
 from thresher.testing.leadership import Ballot, StagedLeadership
 
@@ -248,27 +247,6 @@ def test_clients_and_logger_can_be_the_callers_own(place: Place) -> None:
     assert {each["group.id"] for each in consumers} == {place.settings().name}
     assert any("taken over" in text for text in told)
     assert logging.getLogger("thresher").propagate
-
-
-def test_a_role_with_just_the_rights_it_needs_can_lead_and_relay(place: Place) -> None:
-    for ddl in companions(place.table, place.shape):
-        place.sql(ddl)
-    place.sql("DROP ROLE IF EXISTS relay_small")
-    place.sql("CREATE ROLE relay_small LOGIN PASSWORD 'right'")
-    place.sql("GRANT SELECT, DELETE ON outbox TO relay_small")
-    place.sql("GRANT SELECT, INSERT, UPDATE ON outbox_dead TO relay_small")
-    place.sql("GRANT SELECT, INSERT, UPDATE ON thresher_relay, thresher_lease TO relay_small")
-    try:
-        stash(place, 0, 7)
-        place.stash(Message(topic=place.topic, key="k", value=b"x" * 900_000))
-        dsn = psycopg.conninfo.make_conninfo(place.dsn, user="relay_small", password="right")
-        with made(place, settings={"dsn": dsn, "kafka": {**place.settings().kafka, "message.max.bytes": 500_000}}):
-            assert values(place, 7) == list(range(7))
-            eventually(lambda: place.pending() == 0, RELAYED_SECONDS)
-        assert place.sql("SELECT count(*) FROM outbox_dead") == [(1,)]
-    finally:
-        place.sql("DROP OWNED BY relay_small")
-        place.sql("DROP ROLE relay_small")
 
 
 def test_a_harvest_of_what_cannot_work_is_not_started(place: Place) -> None:

@@ -17,6 +17,7 @@ from tests.relay.relaying import Place, Relaying, taken_over
 from thresher.core.errors import InvalidInput, Superseded
 from thresher.db.problem import DatabaseRefused
 from thresher.delivery.problem import ForeignProgress, Halted, TransformUnusable
+from thresher.delivery.progress_topic.own_topic import own_topic
 from thresher.delivery.rules import Poison
 from thresher.devstack.stack import Stack
 from thresher.kafka.problem import BrokerRefused
@@ -601,15 +602,14 @@ def test_the_layout_is_the_one_found_with_the_term_not_one_read_before_it(
         real(*given)
 
     monkeypatch.setattr(takeover, "_settle_layout", settle)
-    check = takeover._progress_topic
 
-    def meanwhile(*given: Any) -> Any:
+    def meanwhile(*given: Any, **more: Any) -> Any:
         # Another leader, with another layout, between our look and our term.
-        monkeypatch.setattr(takeover, "_progress_topic", check)
+        monkeypatch.setattr(takeover, "own_topic", own_topic)
         at.sql("UPDATE thresher_relay SET shards = 4")
-        return check(*given)
+        return own_topic(*given, **more)
 
-    monkeypatch.setattr(takeover, "_progress_topic", meanwhile)
+    monkeypatch.setattr(takeover, "own_topic", meanwhile)
     taken_over(at.settings(shards=2))
     # Again, where it was tried again.
     assert set(fenced) == {4}

@@ -16,12 +16,12 @@ from tests.relay.relaying import Place, taken_over
 from thresher.db.postgres.arrow_session import ArrowSession
 from thresher.db.postgres.sessions import incarnation
 from thresher.db.problem import DatabaseLost
+from thresher.delivery.reading.prefetch import versions
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message, Shape
 from thresher.outbox.shape import bucket_of
 from thresher.relay.names import buckets_of
 from thresher.relay.reading.pending_rows import PendingRows
-from thresher.relay.reading.prefetch import versions
 from thresher.relay.settings import Settings
 
 # The largest row is one of this size where a client's limit is no higher; these are larger.

@@ -20,11 +20,11 @@ from tests.relay.reads import count_fetches, ids_of, read
 from tests.relay.relaying import Place, taken_over
 from thresher.cli.dead import replay
 from thresher.db.postgres.sessions import incarnation
+from thresher.delivery.reading.prefetch import versions
 from thresher.devstack.stack import Stack
 from thresher.outbox.shape import BUCKETS, bucket_of
 from thresher.relay.names import buckets_of
 from thresher.relay.reading.pending_rows import PendingRows
-from thresher.relay.reading.prefetch import versions
 from thresher.relay.reading.scan_plan import LOWEST
 
 ROWS, KEYS, STEPS, WRITERS = 300, 400, 300, 3

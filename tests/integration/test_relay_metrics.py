@@ -14,10 +14,10 @@ from tests.relay.relaying import POLICY, RELAYED_SECONDS, Place, Relaying
 from tests.relay.scraping import Process, Samples, Scraper, counters, shown
 from thresher.core.errors import Superseded
 from thresher.db import statement
+from thresher.delivery.names import progress_topic, transactional_id
 from thresher.devstack.stack import Stack
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.outbox import Message
-from thresher.relay.names import progress_topic, transactional_id
 from thresher.relay.report.metrics import ARCHIVE_FAMILIES, FAMILIES
 from thresher.service.health import Role
 from thresher.service.ledger import Ledger

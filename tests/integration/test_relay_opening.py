@@ -6,9 +6,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.processes import eventually
 from tests.relay.relaying import Place
+from thresher.delivery.names import progress_topic
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
-from thresher.relay.names import progress_topic
 from thresher.relay.settings import Delivery
 from thresher.spark.session.session import Session
 

@@ -11,11 +11,11 @@ from confluent_kafka import Producer
 from tests.relay.relaying import Place, taken_over
 from thresher.delivery.claims import Claim
 from thresher.delivery.fate import SENT
+from thresher.delivery.names import progress_topic
+from thresher.delivery.progress_topic.seal import Seal
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
-from thresher.relay.names import progress_topic
 from thresher.relay.protocol.progress import Origin, Progress, encode
-from thresher.relay.protocol.seal import Seal
 from thresher.spark.session.session import Session
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,13 +11,13 @@ from tests.processes import eventually
 from tests.relay.relaying import Place, taken_over
 from thresher.core.errors import PipelineProblem
 from thresher.db.problem import DatabaseRefused
+from thresher.delivery.names import progress_topic
 from thresher.delivery.problem import ForeignProgress
 from thresher.devstack.stack import Stack
 from thresher.kafka.problem import BrokerRefused
 from thresher.outbox import Message
 from thresher.relay.leader import watch as watch_module
 from thresher.relay.leader.watch import RelayWatch
-from thresher.relay.names import progress_topic
 from thresher.spark.session.session import Session
 
 

@@ -18,7 +18,7 @@ UP_SECONDS = 90.0
 
 
 def test_rows_go_by_sasl_ssl_with_scram_and_lz4(stack: Stack, dsn: str, topic_prefix: str, tmp_path: Path) -> None:
-    at = Place(stack, dsn, topic_prefix)
+    at = Place(stack, dsn, topic_prefix, table="billing_outbox")
     at.stash(*(Message(topic=at.topic, key=f"k{n % 7}", value=str(n)) for n in range(200)))
     (tmp_path / "data-source").write_text(f"{dsn}\n")
     (tmp_path / "password").write_text(f"{PASSWORD}\n")

@@ -23,15 +23,15 @@ from thresher.db.problem import DatabaseLost
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import AwaitSettled
 from thresher.delivery.fate import SENT, Dead, Kind
+from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.shard.meter import Meter
 from thresher.devstack.stack import Stack
 from thresher.outbox import Message
 from thresher.outbox.receipt import Receipt
 from thresher.publisher import Cleared, Dispatcher, DispatchRefused
 from thresher.publisher.dispatch_table import DispatchTable
 from thresher.relay.protocol.progress import Progress
-from thresher.relay.reading.read_ahead import Ahead, ReadAhead
 from thresher.relay.settings import Delivery, Dispatch, Mandate, Settling
-from thresher.relay.shard.meter import Meter
 from thresher.relay.shard.settling import SettleSteps
 from thresher.relay.store import store_of
 from thresher.spark.bell import Bell

@@ -19,12 +19,12 @@ from thresher.db.problem import DatabaseRefused
 from thresher.db.shape import bucket_of
 from thresher.db.topic_locks import LockLost, LockState, LockTerms
 from thresher.delivery.crash_points import CrashPoint
+from thresher.delivery.names import progress_topic, sessions, transactional_id
 from thresher.delivery.problem import ForeignProgress
 from thresher.devstack.stack import Stack
 from thresher.kafka.partitioners import crc32_partition
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.outbox import Message, Shape
-from thresher.relay.names import progress_topic, sessions, transactional_id
 from thresher.relay.problem import OtherCoordination, OtherSplit
 from thresher.relay.settings import Mandate, Settings, Settling
 from thresher.relay.store import store_of

@@ -160,6 +160,21 @@ def test_a_load_that_arrived_is_verified_and_aborted_records_are_not_seen(scene:
     assert any("records read" in line and str(len(rows)) in line for line in lines)
 
 
+def test_a_second_pump_into_the_topic_is_told_apart(scene: Scene) -> None:
+    rows = scene.rows()
+    scene.send([*rows, *((key, name.replace(b"run.", b"second.")) for key, name in rows[:50])])
+    scene.clear()
+    answer = scene.run("--ds", scene.dsn, "--json")
+    assert (answer.exit_code, json.loads(answer.stdout)["other_runs"]) == (0, 50)
+    assert "phantom 50" in scene.run("--ds", scene.dsn, "--alone").output
+    # The history of the second run, as far as it is in the topic.
+    kept = [line for line in scene.history.read_text().splitlines() if '"row"' not in line]
+    second = scene.history.with_name("second.jsonl")
+    second.write_text("\n".join(kept).replace('"run":"run"', '"run":"second"'))
+    together = scene.run("--ds", scene.dsn, "--history", str(second), "--json")
+    assert json.loads(together.stdout)["other_runs"] == 0
+
+
 def test_the_verdict_for_scripts(scene: Scene) -> None:
     rows = scene.rows()
     scene.send(rows)
@@ -445,7 +460,7 @@ def test_what_cannot_work_is_said_before_anything_is_looked_at(
         '{"event":"run","format":"thresher-history","version":1,"run":"r","topic":"t","clock":"monotonic-ns"}\n'
     )
     with pytest.raises(InvalidInput, match=message) as caught:
-        command.verify(history=history, **arguments)
+        command.verify(history=[history], **arguments)
     assert "hidden" not in str(caught.value)
 
 
@@ -453,7 +468,7 @@ def test_a_history_without_a_topic_needs_one_named(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     history.touch()
     with pytest.raises(InvalidInput, match="--topic"):
-        command.verify(history=history, bootstrap="b:1")
+        command.verify(history=[history], bootstrap="b:1")
 
 
 def test_the_command_is_there_without_the_brokers_client() -> None:

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from thresher.delivery.claims import UNCLAIMED, Claim
+from thresher.delivery.progress_topic.progress_log import ProgressLog
+from thresher.delivery.progress_topic.seal import Seal
 from thresher.kafka.committed_tail import TailRecord
-from thresher.relay.progress_log import ProgressLog
-from thresher.relay.protocol.progress import Origin, Progress, encode
-from thresher.relay.protocol.seal import Seal
+from thresher.relay.protocol.progress import Origin, Progress, decode, encode
 
 OURS, SECRET, TOPIC = "ours", "secret", "orders.progress"
 _WINDOW = 3
@@ -62,9 +62,9 @@ class Partition(RuleBasedStateMachine):
         # An earlier version runs until the first that seals.
         self.sealing = False
 
-    def opened(self) -> tuple[ProgressLog, Seal]:
+    def opened(self) -> tuple[ProgressLog[Progress], Seal]:
         seal = Seal(secret=SECRET, topic=TOPIC, partition=0)
-        return ProgressLog(self.log, seal, OURS), seal
+        return ProgressLog(self.log, seal, OURS, decode), seal
 
     @precondition(lambda self: not self.sealing)
     @rule()

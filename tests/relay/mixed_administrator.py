@@ -25,9 +25,10 @@ _PATIENCE_SECONDS, _TOLD_SECONDS = 5.0, 2.0
 
 
 class Administrator:
-    """One who may do everything."""
+    """One who may do everything. `producers` is what the transactional ids of the pipeline begin with."""
 
-    def __init__(self, kafka: Kafka, rows: Rows, crew: Crew, *, agenda: Agenda) -> None:
+    def __init__(self, kafka: Kafka, rows: Rows, crew: Crew, *, producers: str, agenda: Agenda) -> None:
+        self._producers = producers
         self._kafka, self._rows, self._crew, self._agenda = kafka, rows, crew, agenda
         self._guard = Guard(kafka.bootstrap, patience_seconds=_PATIENCE_SECONDS)
         self._admin = Admin(kafka.bootstrap)
@@ -63,8 +64,8 @@ class Administrator:
 
     def producer_denied(self, seconds: float) -> None:
         self._crew.excuse(REFUSED)
-        self._agenda.later(seconds, "allow", lambda: self._guard.allow_producers(f"{NAME}-"))
-        self._guard.deny_producers(f"{NAME}-")
+        self._agenda.later(seconds, "allow", lambda: self._guard.allow_producers(self._producers))
+        self._guard.deny_producers(self._producers)
 
     def limit_lowered(self, seconds: float) -> None:
         self._agenda.later(seconds, "limit", lambda: self._guard.limit(TOPIC, None))

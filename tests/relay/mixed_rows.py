@@ -6,7 +6,7 @@ All are in the same history. What is dead in the end must be what had to die.
 import itertools
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -151,6 +151,12 @@ class Rows:
         self._agenda.later(seconds, "rest of the burst", lambda: self._stash_many(rows))
         self._stash_many(rows)
 
+    def write(self, connection: psycopg.Connection[Any], rows: Iterable[Sequence[Any]]) -> None:
+        """Write rows, each with topic, key, value, partition, time, names and values of headers; do not commit."""
+        with connection.cursor().copy(_COPY) as copy:
+            for row in rows:
+                copy.write_row(row)
+
     def _stash_many(self, rows: int) -> None:
         # At once: a relay that keeps up with them reads no window.
         self.stash(Extra(key=self.key(number)) for number in range(rows))
@@ -177,9 +183,7 @@ class Rows:
                 note(Outcome.COMMITTED)
 
         try:
-            with connection.cursor().copy(_COPY) as copy:
-                for row, extra in named:
-                    copy.write_row(_values(row, extra))
+            self.write(connection, [_values(row, extra) for row, extra in named])
         except psycopg.Error:
             note(Outcome.ROLLED_BACK)
             raise

@@ -18,7 +18,7 @@ from tests.faults.program import Program
 from tests.faults.subject import MixedSubject
 from tests.relay.mixed_administrator import Administrator
 from tests.relay.mixed_rows import Rows
-from tests.relay.subject import TABLE, RelaySubject
+from tests.relay.subject import NAME, TABLE, RelaySubject
 from thresher.devstack.broker import KafkaOptions
 from thresher.relay.settings import Delivery
 from thresher.testing.checker import Verdict, check
@@ -76,6 +76,9 @@ class MixedRelay(RelaySubject, MixedSubject):
 
     # A relay that is stopped here is taken for dead, as everywhere.
     policy: Mapping[str, float] = {}
+    # What its transactional ids begin with, and what writes the rows beside the load.
+    producers = f"{NAME}-"
+    rows_type: type[Rows] = Rows
 
     def __init__(self, *, backlog: int = 0, **subject: Any) -> None:
         super().__init__(**subject)
@@ -107,10 +110,10 @@ class MixedRelay(RelaySubject, MixedSubject):
         self._database = Database(server, self.dsn, table=TABLE.table, writers=_writers, agenda=agenda)
         self._leaving = Leaving(self._database.counted)
         own_keys = self.delivery is Delivery.AT_LEAST_ONCE
-        self._rows = Rows(
+        self._rows = self.rows_type(
             self._database.connect, self.history, own_keys=own_keys, large=not self._backlog, agenda=agenda
         )
-        self._administrator = Administrator(kafka, self._rows, crew, agenda=agenda)
+        self._administrator = Administrator(kafka, self._rows, crew, producers=self.producers, agenda=agenda)
         self._administrator.prepare()
         return self._rows, self._database, self._administrator
 

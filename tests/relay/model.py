@@ -26,6 +26,7 @@ from tests.relay.table_model import TableModel, Version
 from thresher.core.errors import Superseded
 from thresher.db.control import NewControlRow
 from thresher.db.outbox_store import Wanted
+from thresher.delivery import exactly_once
 from thresher.delivery.batch import NOTHING_YET, Batch, FailingTransform
 from thresher.delivery.carrier import ShardIdentity
 from thresher.delivery.claims import LANES, Claim, holder
@@ -68,7 +69,7 @@ from thresher.delivery.rules import Poison, Rules
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.topic_status import Available, Surveyed, TopicStatus, Unavailable
-from thresher.relay.protocol import exactly_once, mark_purge_reset
+from thresher.relay.protocol import mark_purge_reset
 from thresher.relay.protocol.mark_purge_reset import Bounds
 from thresher.relay.protocol.progress import OutboxProgress, Progress
 from thresher.relay.settle import fates_of

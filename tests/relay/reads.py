@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from thresher.db.postgres.arrow_session import ArrowSession
+from thresher.delivery.reading.prefetch import versions
+from thresher.delivery.reading.row_source import ReadRequest, RowSource
 from thresher.delivery.stored_rows import FewRows
-from thresher.relay.reading.prefetch import versions
-from thresher.relay.reading.row_source import ReadRequest, RowSource
 
 Read = Any  # a record batch, or a few rows
 

@@ -19,6 +19,7 @@ from thresher.relay.leader.take_over import take_over
 from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Limits, Mandate, Settings
 from thresher.service.leading import Leading
+from thresher.service.workload import Workload
 from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.policy import Policy
 
@@ -35,9 +36,10 @@ class Relaying:
     """Runs a relay in a thread; leaving it stops the relay and raises what it ended with, unless that was looked at."""
 
     def __init__(
-        self, settings: Settings, *, policy: Policy | None = None, hook: str | None = None, **options: Any
+        self, settings: Settings | Workload, *, policy: Policy | None = None, hook: str | None = None, **options: Any
     ) -> None:
-        self.relay = Leading(RelayWorkload(settings, policy=policy, hook=hook), **options)
+        workload = RelayWorkload(settings, policy=policy, hook=hook) if isinstance(settings, Settings) else settings
+        self.relay = Leading(workload, **options)
         self.error: BaseException | None = None
         self.looked_at = False
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -205,7 +205,7 @@ class TableModel(Generic[M]):
         term: str,
         mode: str,
         shards: int,
-        progress_topic_id: str,
+        progress_topic_id: str | None,
         settled_on: str | None = None,
     ) -> bool:
         """Write the layout under the term."""

@@ -2,7 +2,10 @@
 
 import pytest
 
-from thresher.relay.leader.alarms import HeldTopics
+from thresher.db import TableName
+from thresher.db.shape import Shape
+from thresher.delivery.leader.dead_hint import dead_command
+from thresher.delivery.leader.held_topics import HeldTopics
 
 
 def hold(told: HeldTopics, shard: int, *topics: str) -> None:
@@ -40,3 +43,25 @@ def test_rejections_are_said_once_a_minute_for_each_topic(caplog: pytest.LogCapt
     now = 60.0
     told.observe(1, "rejected", {"topics": ["b"], "records": 4, "why": "too large"})
     assert caplog.records[-1].getMessage().endswith("topic b: too large (2 more since the last time)")
+
+
+@pytest.mark.parametrize(
+    ("outbox", "shape", "command"),
+    [
+        (TableName(table="outbox"), Shape.THRESHER, "thresher dead list"),
+        (
+            TableName(table="my box", schema="app"),
+            Shape.DEIMOS,
+            "thresher dead list --outbox 'my box' --schema app --shape deimos",
+        ),
+    ],
+)
+def test_rows_set_aside_are_logged_with_the_command_that_shows_them(
+    outbox: TableName, shape: Shape, command: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = HeldTopics("orders", look=dead_command(outbox, shape, "list"))
+    told.observe(0, "dead", {"rows": 2, "first": 7, "why": "too large"})
+    (record,) = caplog.records
+    assert (
+        record.getMessage() == f"rows set aside: 2, the first is 7: too large; '{command}' on its database shows them"
+    )

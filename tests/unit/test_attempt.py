@@ -17,8 +17,9 @@ from thresher.db.problem import DatabaseLost
 from thresher.delivery.batch import NOTHING_YET
 from thresher.delivery.effects import Begin, Init, Take
 from thresher.delivery.fate import SENT
+from thresher.delivery.shard import lane_producer
 from thresher.relay.settings import Delivery, Mandate, Settings
-from thresher.relay.shard import attempt, factory
+from thresher.relay.shard import attempt
 from thresher.relay.shard.attempt import Attempt
 from thresher.relay.shard.steps import read_ahead_of
 from thresher.relay.store import store_of
@@ -99,7 +100,7 @@ def test_the_record_that_opens_a_transaction_has_the_databases_time(
         def __getattr__(self, _name: str) -> Any:
             return lambda *_: None
 
-    monkeypatch.setattr(factory, "producer_of", lambda _: lambda _properties: Client())
+    monkeypatch.setattr(lane_producer, "producer_of", lambda _: lambda _properties: Client())
     transactions = attempts().transactions
     now = [5.0]
     transactions.clock = ServerClock(1_000.0, monotonic=lambda: now[0])

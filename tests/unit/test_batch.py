@@ -8,8 +8,8 @@ import pytest
 
 from thresher.delivery.batch import rows_of, transformed
 from thresher.delivery.fate import FILTERED, Dead, Kind, dead
-from thresher.delivery.row import Record, Row
-from thresher.delivery.stored_rows import SCHEMA, batch_of
+from thresher.delivery.row import ColumnRows, Record, Row
+from thresher.delivery.stored_rows import SCHEMA, FewRows, batch_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MICROS = int(NOON.timestamp()) * 1_000_000
@@ -148,3 +148,31 @@ def test_a_transform_can_make_a_row_malformed() -> None:
     (found,) = transformed(batch, batch_of([stored(1, topic=None)]), {})
     assert isinstance(found.plan, Dead)
     assert found.topic == "t"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {2: "a bad name"},
+        {5: ("a",), 6: ()},
+        {5: (None,), 6: (b"1",)},
+        {7: -4},
+        {7: 2},
+        {8: datetime(2026, 1, 1, tzinfo=UTC)},
+        {9: "headers"},
+    ],
+    ids=["plain", "topic", "unequal headers", "nameless header", "bad partition", "partition", "timestamp", "flaw"],
+)
+def test_rows_are_the_same_as_tuples_and_as_columns(odd: dict[int, Any]) -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    found: list[list[Any]] = [
+        [n, moment, "orders", b"k%d" % n, b"v", ("a", "b"), (b"1", None), None, None, None] for n in range(40)
+    ]
+    found[3][5:7] = [(), ()]
+    for place, value in odd.items():
+        found[7][place] = value
+    tuples = [tuple(row) for row in found]
+    few = rows_of(FewRows(tuples))
+    assert list(few) == list(rows_of(batch_of(tuples)))
+    assert isinstance(few, ColumnRows) == (odd in ({}, {7: 2}))

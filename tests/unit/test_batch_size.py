@@ -2,7 +2,7 @@
 
 import pytest
 
-from thresher.relay.reading.batch_size import BatchSize
+from thresher.delivery.reading.batch_size import BatchSize
 
 
 def sized(most_rows: int = 4_000) -> BatchSize:

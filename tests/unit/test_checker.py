@@ -127,6 +127,22 @@ def test_a_record_that_nobody_recorded_is_a_phantom(name: str) -> None:
     assert verdict.examples["phantom"] == (f"{name!r} key 'a' at t[0]@3: nobody recorded it",)
 
 
+def test_a_record_of_another_run_is_told_apart() -> None:
+    verdict = judged(GOOD + read(("other.0.0", "a"), ("other.0.1", "a"), start=3), other_runs=True)
+    assert (verdict.ok, faults(verdict), verdict.other_runs, verdict.read) == (True, (0, 0, 0, 0), 2, 7)
+
+
+@pytest.mark.parametrize("name", ["r.0.9", "no identity at all", ""])
+def test_beside_other_runs_a_phantom_is_still_one(name: str) -> None:
+    verdict = judged(GOOD + read((name, "a"), start=3), other_runs=True)
+    assert (faults(verdict), verdict.other_runs) == ((0, 1, 0, 0), 0)
+
+
+def test_a_repeat_behind_another_runs_record_is_no_direct_one() -> None:
+    reads = [*GOOD, *read(("other.0.0", "a"), ("r.0.3", "a"), start=3)]
+    assert faults(judged(reads, other_runs=True, repeats_allowed=True)) == (0, 0, 1, 0)
+
+
 def test_a_record_without_an_identity_is_a_phantom() -> None:
     verdict = judged(GOOD + read(("", None), start=3))
     assert faults(verdict) == (0, 1, 0, 0)

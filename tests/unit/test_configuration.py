@@ -171,6 +171,8 @@ def test_a_file_that_is_none_or_not_yaml_is_named(tmp_path: Path) -> None:
         ("name: [orders\nshards: 3", "relay.yaml, line 2"),
         ("- a list", "keys with values"),
         ("shards: 2\nname: a\nshards: 3", "line 3: not YAML: the key 'shards' is there twice"),
+        ("a: [1", "not YAML: expected ',' or ']', but got '<stream end>'"),
+        ("a:\n\t- 1", r"not YAML: found character '\t' that cannot start any token"),
         ("kafka: {a: 1, a: 2}", "the key 'a' is there twice"),
         ("data_source: *hunter2", "line 1"),
         ("data_source: !hunter2 x", "line 1"),
@@ -321,6 +323,29 @@ def test_a_variable_that_only_looks_like_ours_is_not_read() -> None:
     assert near.endswith("did you mean 'THRESHER_KAFKA_SASL_PASSWORD'?")
 
 
+def test_a_misspelt_variable_is_told_with_its_nearest_name() -> None:
+    remarks: list[str] = []
+    environment = {
+        "THRESHER_SHARD": "3", "THRESHER_OUTBOXX": "o", "THRESHER_DS_FIEL": "/no", "THRESHER_MARKER_TOPIC": "queues'",
+        # Of a service that is called thresher, as Kubernetes has it.
+        **{f"THRESHER_{name}": "x" for name in ("PORT", "SERVICE_PORT", "SERVICE_HOST", "PORT_8640_TCP")},
+        **{f"THRESHER_PORT_8640_TCP_{name}": "x" for name in ("ADDR", "PORT", "PROTO")},
+    }  # fmt: skip
+    assert load(None, LEAST, environment, warn=remarks.append).settings.shards == 2
+    assert remarks == [
+        "THRESHER_DS_FIEL is not read, did you mean 'THRESHER_DS_FILE'?",
+        "THRESHER_OUTBOXX is not read, did you mean 'THRESHER_OUTBOX'?",
+        "THRESHER_SHARD is not read, did you mean 'THRESHER_SHARDS'?",
+    ]
+
+
+def test_a_report_tells_of_a_misspelt_variable_too() -> None:
+    given = {key: value for key, value in LEAST.items() if key != "name"}
+    with pytest.raises(ConfigurationInvalid, match="name: it is missing") as caught:
+        load(None, given, {"THRESHER_NAM": "orders"})
+    assert "\n  THRESHER_NAM: it is not read, did you mean 'THRESHER_NAME'?" in str(caught.value)
+
+
 def test_secrets_are_read_from_files(tmp_path: Path) -> None:
     (tmp_path / "dsn").write_text("host=db password=hunter2\n")
     (tmp_path / "password").write_text("hunter3\r\n")
@@ -397,7 +422,7 @@ def test_what_is_shown_is_a_configuration_again(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(dict(loaded.shown)))
     again = load(path, {}, warn=lambda _: None)
     assert (again.settings, again.election, again.policy, again.shown) == (
-        replace(loaded.settings, dsn=again.settings.dsn), loaded.election, loaded.policy, loaded.shown,
+        replace(loaded.settings, data_source=again.settings.data_source), loaded.election, loaded.policy, loaded.shown,
     )  # fmt: skip
 
 

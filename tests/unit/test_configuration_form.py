@@ -149,7 +149,7 @@ def test_its_command_has_a_flag_for_every_key() -> None:
     assert given["steady"] is False
     assert runner.invoke(app, ["light", "--blink", "7"]).exit_code == 2
     help_ = runner.invoke(app, ["light", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
-    for part in ("--at,--address", "THRESHER_AT", "Blinks at most, 1 to 2000. (default: 1000)", "THRESHER_SERVERS"):
+    for part in ("--at, --address", "THRESHER_AT", "Blinks at most, 1 to 2000. (default: 1000)", "THRESHER_SERVERS"):
         assert part in help_
 
 

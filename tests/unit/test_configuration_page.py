@@ -5,18 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from maintenance.configuration_table import QUEUES, TRACKER, with_tables
+from maintenance.configuration_table import CAPTURE, QUEUES, TAIL, TRACKER, with_tables
+from maintenance.variables import PAGE as LIST
+from maintenance.variables import variables
+from thresher.capture.configuration import GUARDED as CAPTURE_GUARDED
+from thresher.capture.configuration import CaptureForm, load_capture_config
 from thresher.config.setting import keys_of
 from thresher.harvest.configuration import load
 from thresher.harvest.form import KEYS
 from thresher.harvest.reaper import KEYS_OF_HARVEST, LIMITS
 from thresher.kafka.transactional import GUARDED
 from thresher.queue.configuration import _GUARDED, QueueConfig, load_queue_config
+from thresher.tail.configuration import TailForm, load_tail_config
 from thresher.tracker.configuration import OWN_KEYS, load_tracker_config
 
 WHOLE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 PAGE, _, _REST = WHOLE.partition(QUEUES)
-OF_QUEUES, _, OF_TRACKER = _REST.partition(TRACKER)
+OF_QUEUES, _, _REST = _REST.partition(TRACKER)
+OF_TRACKER, _, _REST = _REST.partition(TAIL)
+OF_TAIL, _, OF_CAPTURE = _REST.partition(CAPTURE)
 HEAD = "| key | meaning | values | default |"
 
 
@@ -98,6 +105,22 @@ def test_every_key_of_the_tracker_has_its_row() -> None:
     assert told["use-now-if-no-marker-seen"][-1] == "0"
 
 
+def test_every_key_of_capture_has_its_row() -> None:
+    told = rows(HEAD, OF_CAPTURE)
+    assert tuple(name for name in told if name in keys_of(CaptureForm)) == keys_of(CaptureForm)
+    assert told["topics"][-1] == "required"
+    assert all(f"`{name}`" in OF_CAPTURE for name in CAPTURE_GUARDED)
+
+
+def test_the_example_of_capture_is_taken(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "capture.md").read_text()
+    (example,) = examples(page)
+    path = tmp_path / "capture.yaml"
+    path.write_text(example)
+    (mapping,) = load_capture_config(path, {}, {}).settings.mappings
+    assert (mapping.key, mapping.columns["customer"]) == (("id",), "customer.name")
+
+
 def test_the_example_of_queues_is_taken(tmp_path: Path) -> None:
     (example,) = examples(OF_QUEUES)
     (tmp_path / "kafka-password").write_text("hunter2\n")
@@ -114,3 +137,15 @@ def test_what_queues_refuse_is_listed() -> None:
     refused = re.findall(r"^(?:What a guarantee rests on|The broker is named by).*?\n\n?(?=\n|\Z)", WHOLE, re.M | re.S)
     assert len(refused) == 2
     assert {name for name in _GUARDED if f"`{name}`" not in "".join(refused)} == set()
+
+
+def test_the_tails_keys_are_told_and_its_example_is_taken(tmp_path: Path) -> None:
+    assert set(keys_of(TailForm)) <= set(rows(HEAD, OF_TAIL))
+    (example,) = examples(OF_TAIL)
+    path = tmp_path / "tail.yaml"
+    path.write_text(example)
+    assert load_tail_config(path, {}, {}).settings.name == "orders"
+
+
+def test_every_variable_is_in_the_list_of_variables() -> None:
+    assert LIST.read_text() == variables(), "python -m maintenance.variables writes it anew"

@@ -8,13 +8,13 @@ from confluent_kafka import KafkaError
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
+from thresher.delivery.reading.prefetch import every, pause
 from thresher.harvest.configuration import load
-from thresher.harvest.form import check_settings
+from thresher.harvest.judgement import judge
 from thresher.outbox import Limits, Message, Outbox, Shape
 from thresher.publisher import Cleared, Dispatcher
 from thresher.publisher.dispatch_table import LockedRow
 from thresher.publisher.dispatcher import judged
-from thresher.relay.reading.prefetch import every, pause
 from thresher.relay.settings import Delivery, Dispatch, Settings, Settling
 
 GIVEN = {
@@ -126,9 +126,9 @@ def test_a_program_is_refused_as_a_file_is() -> None:
         "name": "orders", "dsn": "host=db", "outbox": TableName(table="outbox"), "kafka": KAFKA,
         "dispatch": Dispatch.IMMEDIATE, "settling": Settling.STAMP,
     }  # fmt: skip
-    check_settings(Settings(**given, delivery=Delivery.AT_LEAST_ONCE))
+    judge(Settings(**given, delivery=Delivery.AT_LEAST_ONCE))
     with pytest.raises(ConfigurationInvalid, match="at-least-once"):
-        check_settings(Settings(**given))
+        judge(Settings(**given))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from thresher.delivery.effects import (
     WriteClaim,
     WriteProgress,
 )
+from thresher.delivery.exactly_once import protocol
 from thresher.delivery.fate import FILTERED, SENT, Dead, Filtered, Kind, Sent, dead
 from thresher.delivery.problem import ForeignProgress, Halted
 from thresher.delivery.row import Record, Row
@@ -47,7 +48,6 @@ from thresher.delivery.rules import Poison, Rules
 from thresher.delivery.waiting.withheld import MOST_ROWS
 from thresher.kafka.refusal import Refusal
 from thresher.kafka.topic_status import Available, Surveyed, Unavailable
-from thresher.relay.protocol.exactly_once import protocol
 from thresher.relay.protocol.progress import Origin, OutboxProgress, Progress
 
 ME = ShardIdentity(outbox_id="ours", term="now", shard=2)

@@ -1,8 +1,8 @@
 """Which records of a shard were sent and are not settled."""
 
 from thresher.delivery.row import Record, Row, RowList
-from thresher.relay.shard.in_flight import MOST_KEYS, InFlight
-from thresher.relay.shard.meter import Meter
+from thresher.delivery.shard.in_flight import MOST_KEYS, InFlight
+from thresher.delivery.shard.meter import Meter
 from thresher.spark.worker.shard import Figures
 
 

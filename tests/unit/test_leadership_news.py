@@ -56,3 +56,15 @@ def test_a_superseded_leader_is_fenced_and_the_next_leadership_is_another_matter
     news.followed(Acquired(leader_id=TWO))
     news.followed(Revoked())
     assert listening.events[-1] == LeaderRevoked()
+
+
+def test_a_standby_says_once_who_leads(news: LeadershipNews, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for leader in (None, "process 7 on a", "process 7 on a", "process 8 on b"):
+        news.standing_by(leader)
+    news.decided(Acquired(leader_id=ONE))
+    news.decided(Revoked())
+    news.standing_by("process 8 on b")
+    said = [record.getMessage() for record in caplog.records if "standing by" in record.getMessage()]
+    one, two = (f"standing by for orders: process {leader} leads" for leader in ("7 on a", "8 on b"))
+    assert said == [one, two, two]

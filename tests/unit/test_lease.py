@@ -104,6 +104,9 @@ class Breaking:
     def __init__(self) -> None:
         self.looks = 0
 
+    def leader(self, row: Row) -> str:
+        return row.holder
+
     def look(self) -> Row:
         self.looks += 1
         if self.looks > 1:

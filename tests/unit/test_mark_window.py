@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
 from thresher.delivery.row import Record, Row
 from thresher.delivery.stored_rows import FewRows, batch_of, row_sizes
 from thresher.relay.protocol.mark_purge_reset import Bounds
 from thresher.relay.protocol.scoreboard import Scoreboard
-from thresher.relay.reading.read_ahead import Ahead, ReadAhead
 from thresher.relay.settings import Limits
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -17,12 +17,12 @@ from thresher.delivery import columns
 from thresher.delivery.batch import column_rows, rows_of
 from thresher.delivery.fate import FILTERED, Kind, dead
 from thresher.delivery.row import Record, Row, RowList
+from thresher.delivery.shard.meter import BATCH, END_TO_END, PUBLISH, SETTLE, Meter, counting_errors, shares
 from thresher.delivery.stored_rows import batch_of
 from thresher.kafka.producer_problem import ProducerProblem
 from thresher.observe.histogram import Histogram
 from thresher.observe.tally import Number
 from thresher.relay.protocol.progress import Origin, progress_of
-from thresher.relay.shard.meter import BATCH, END_TO_END, PUBLISH, SETTLE, Meter, counting_errors, shares
 
 ORIGIN = Origin(outbox_id="o", system_id="s", incarnation="i", term="t", shard=0)
 SECOND = 1_000_000

@@ -6,13 +6,13 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from thresher import __version__
+from thresher.delivery.leader.server_probes import SERVERS
+from thresher.delivery.shard.meter import BATCH, SETTLE
 from thresher.observe.metric import MetricKind
 from thresher.observe.prometheus import scrape
 from thresher.observe.server import Answer
-from thresher.relay.leader.server_probes import SERVERS
 from thresher.relay.report.backlog import Backlog
 from thresher.relay.report.metrics import ERROR_KINDS, FAMILIES, WORDING, readings
-from thresher.relay.shard.meter import BATCH, SETTLE
 from thresher.service.health import Role, ServerHealth
 from thresher.service.metrics import ServiceMetrics, family, working
 from thresher.service.report import Moment

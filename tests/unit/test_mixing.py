@@ -11,6 +11,7 @@ import pytest
 import tests.queue.mixed_subject as queues
 import tests.relay.elected_subject as elected
 import tests.relay.mixed_subject as relay
+import tests.tail.mixed_subject as tail
 from tests.faults import mixed_run
 from tests.faults.fault_schedule import Kinds, schedule
 
@@ -27,6 +28,7 @@ MIXES = [
     pytest.param(Mix(relay.relay_kinds, relay.PARTS), id="relay"),
     pytest.param(Mix(functools.partial(relay.relay_kinds, backlog=True), relay.PARTS), id="relay with a backlog"),
     pytest.param(Mix(elected.elected_kinds, elected.PARTS), id="elected relays"),
+    pytest.param(Mix(tail.tail_kinds, relay.PARTS), id="tail"),
     pytest.param(Mix(queues.queue_kinds, queues.PARTS), id="queues"),
 ]
 pytestmark = pytest.mark.parametrize("mix", MIXES)

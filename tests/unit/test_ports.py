@@ -1,3 +1,4 @@
+import socket
 import subprocess
 import sys
 
@@ -31,3 +32,15 @@ def test_a_port_that_a_process_drew_is_free_when_that_has_ended(monkeypatch: pyt
     assert ports.free_port() == port
     with pytest.raises(StackProblem):
         ports.free_port(taken={port})
+
+
+def test_a_port_that_is_wanted_and_free_is_taken() -> None:
+    port = ports.free_port()
+    assert ports.free_port(wanted=port) == port
+
+
+def test_a_port_that_is_wanted_and_taken_gives_way() -> None:
+    with socket.create_server((ports.HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        assert ports.free_port(wanted=port) != port
+    assert ports.free_port([port], wanted=port) != port

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from thresher.delivery.batch import Batch, rows_of
+from thresher.delivery.reading.prefetch import Prefetch, pause
+from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.reading.row_source import ReadRequest
 from thresher.delivery.stored_rows import FewRows, StoredBatch, batch_of
-from thresher.relay.reading.prefetch import Prefetch, pause
-from thresher.relay.reading.read_ahead import Ahead, ReadAhead
-from thresher.relay.reading.row_source import ReadRequest
 
 # Only how long a failing test waits.
 PATIENCE = 60.0
@@ -265,7 +265,7 @@ def test_a_held_topic_is_left_out_for_a_while(ahead: ReadAhead, head: Played, mo
     now = [100.0]
     head.next_read()
     # Its own view of the time: other threads of the process go by the real one.
-    monkeypatch.setattr("thresher.relay.reading.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("thresher.delivery.reading.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
     ahead.hold(["t", "u"])
     for seconds, expected in ((0.0, {"t", "u"}), (1.9, {"t", "u"}), (0.2, set())):
         now[0] += seconds
@@ -280,7 +280,7 @@ def test_one_long_look_is_no_reason_to_look_less_often_and_two_are(
     now = [100.0]
     waits: queue.SimpleQueue[float] = queue.SimpleQueue()
     head.next_read()
-    monkeypatch.setattr("thresher.relay.reading.prefetch.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("thresher.delivery.reading.prefetch.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(ahead, "pause", waits.put)
     head.find()
     waits.get(timeout=PATIENCE)
@@ -319,9 +319,9 @@ def test_a_shard_in_use_looks_as_often_as_it_is_told() -> None:
     assert pause(0.0, 0.4, 0.001) == 0.001
 
 
-def test_the_longer_nothing_has_come_the_less_often_it_looks_down_to_a_tenth() -> None:
+def test_the_longer_nothing_has_come_the_less_often_it_looks_down_to_a_fiftieth() -> None:
     assert pause(0.0, 2.5, 0.001) == pytest.approx(0.005)
-    assert pause(0.0, 3600.0, 0.001) == pytest.approx(0.02)
+    assert pause(0.0, 3600.0, 0.001) == pytest.approx(0.05)
     assert pause(0.0, 3600.0, 2.0) == 7.2
 
 
@@ -367,7 +367,7 @@ def test_discarding_forgets_batches_that_are_being_converted(head: Played) -> No
 
 def test_what_is_held_is_left_out_of_reads_for_a_while_or_until_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("thresher.relay.reading.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("thresher.delivery.reading.read_ahead.time", SimpleNamespace(monotonic=lambda: now[0]))
     ahead = ReadAhead(Ahead(most_rows=10))
 
     def left_out() -> tuple[set[str], set[Any], dict[int, int]]:

@@ -3,7 +3,7 @@
 import pytest
 
 from thresher.delivery.effects import Begin, ReadControl
-from thresher.relay.shard.steps import step_name
+from thresher.delivery.shard.running import step_name
 from thresher.spark.worker.running_steps import RunningSteps
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thresher.relay.protocol.seal import HEADER, Seal
+from thresher.delivery.progress_topic.seal import HEADER, Seal
 
 OURS = Seal(secret="s", topic="orders.progress", partition=3, since=7)
 values = st.binary(min_size=1, max_size=100)

@@ -9,7 +9,7 @@ import pytest
 from tests.relay.scraping import Process, shown
 from thresher.db import TableName
 from thresher.db.problem import DatabaseRefused
-from thresher.relay.leader.server_probes import SERVERS
+from thresher.delivery.leader.server_probes import SERVERS
 from thresher.relay.report import status
 from thresher.relay.settings import Settings
 from thresher.service.health import Role

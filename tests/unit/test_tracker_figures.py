@@ -152,3 +152,13 @@ def test_a_record_that_is_no_marker_is_told_with_its_offset() -> None:
     assert scene.told.counts["malformed"] == 30
     scene.meter.tell({0: scene.log.tracking})
     assert len(scene.told.events) == 2, "it is told once; the other event is that it tracks"
+
+
+def test_new_dead_letters_are_told_once() -> None:
+    scene = Scene()
+    for _ in range(2):
+        scene.log.tracking.figures.counts["dead.expired"] += 3
+        for _ in range(2):
+            scene.log.run(2_000)
+            scene.meter.tell({0: scene.log.tracking})
+    assert [fields for name, fields in scene.told.events if name == "dead letters"] == [{"messages": 3}] * 2

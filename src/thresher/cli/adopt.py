@@ -1,19 +1,23 @@
 """`thresher adopt`: an operator's word that a database or a progress topic has replaced the one a relay knew."""
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from thresher.cli.options import DataSource, OutboxTable, SchemaName, connect, resolve_dsn, table_name
 from thresher.cli.output import out
+from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput
 from thresher.db.postgres.control import ControlTable
 from thresher.db.postgres.sessions import incarnation, located
+from thresher.db.problem import DatabaseRefused
 
 
 def adopt(
     name: Annotated[str, typer.Argument(help="The relay's name.")],
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     instead_of: Annotated[
@@ -26,9 +30,12 @@ def adopt(
     is to be relayed under another name. Without the old topic, what was published last and not yet removed may be
     published again. Make sure that no other relay of that name, or of that outbox, runs.
     """
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         connection.autocommit = True
-        table = located(connection, table_name(outbox, schema))
+        table = table_name(outbox, schema)
+        # Messages that only the log holds have no table.
+        with suppress(DatabaseRefused):
+            table = located(connection, table)
         control = ControlTable(connection, table.schema)
         if not control.exists():
             raise InvalidInput(f"no relay of {table} has run on this database yet: look at --ds, --outbox and --schema")

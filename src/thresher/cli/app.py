@@ -6,6 +6,7 @@ has to act before it can work, 130 interrupted.
 
 import enum
 import importlib
+import os
 import sys
 from functools import partial
 from typing import Annotated, Any
@@ -13,11 +14,14 @@ from typing import Annotated, Any
 import typer
 
 from thresher import __version__
-from thresher.cli import config, run, spark, stack, status
+from thresher.cli import config, run, spark, status
 from thresher.cli.form_command import add_form_command
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.lazy_command import add_lazy_command, only_command
-from thresher.cli.output import complain, emit_text
+from thresher.cli.output import complain, emit_text, note
 from thresher.cli.queue.app import app as queue_app
+from thresher.cli.stack.app import app as stack_app
+from thresher.config.known_variables import misspelt
 from thresher.core.errors import ThresherError
 from thresher.core.interruptible import interruptible
 
@@ -29,12 +33,10 @@ class DemoKind(enum.StrEnum):
     QUEUE = "queue"
 
 
-app = typer.Typer(
+app = Commands(
     name="thresher",
     help="Moves messages between a service's database and Kafka without losing, inventing or reordering one.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 # The commands whose modules import the driver of the database, and their line in the list of commands.
 LAZY = {
@@ -46,8 +48,12 @@ LAZY = {
     "dead": "Look at rows that could not be sent; put them back, or drop them.",
     "topics": "Look at topics that are shared by locks, or split one.",
     "inbox": "Print, create, check or trim the inbox table.",
+    "tail": "Publish what is committed to an outbox, read from the database's log.",
+    "capture": "Write the entities that are published to Kafka topics to tables.",
     "archive": "Move rows that were sent and stamped long ago to a table, or to Parquet files.",
 }
+# The commands that read the environment by a form, and say themselves what of it is not read.
+_TOLD_BY_THEIR_FORM = frozenset({"run", "config", "tail", "capture", "queue"})
 
 
 def load(name: str) -> typer.Typer:
@@ -60,7 +66,7 @@ add_form_command(app, "run", run.run, run.form)
 app.command()(status.status)
 for _name, _help in LAZY.items():
     add_lazy_command(app, _name, _help, partial(load, _name))
-app.add_typer(stack.app, name="stack")
+app.add_typer(stack_app, name="stack")
 app.add_typer(spark.app, name="spark")
 app.add_typer(config.app, name="config")
 app.add_typer(queue_app, name="queue")
@@ -99,9 +105,13 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand not in _TOLD_BY_THEIR_FORM:
+        for variable in sorted(os.environ):
+            if remark := misspelt(variable):
+                note(remark)
 
 
 def main() -> None:

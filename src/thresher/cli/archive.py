@@ -13,6 +13,7 @@ from thresher.archive.run import Archived, ArchiveJob
 from thresher.archive.target import MOST_SECONDS, TO_TABLE, Opening, Target, target_of
 from thresher.cli.options import DataSource, named_dsn, resolve_dsn, table_name
 from thresher.cli.output import AsJson, emit_json, hide, note, out, working
+from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput
 from thresher.core.signals import stopped_by_signals
 from thresher.db.outbox_store import Settling
@@ -27,6 +28,7 @@ def archive(
         typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="A relay's YAML file, which names the outbox."),
     ] = None,
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: Annotated[
         str | None,
         typer.Option("--outbox", envvar="THRESHER_OUTBOX", help="Name of the outbox table, taken literally."),
@@ -63,10 +65,10 @@ def archive(
     job = _from_file(config) if config is not None else None
     if job is None:
         name = table_name(outbox or _OUTBOX, schema)
-        job = ArchiveJob(dsn=resolve_dsn(ds), outbox=name, target=TO_TABLE, older_than_seconds=_WEEK_SECONDS)
+        job = ArchiveJob(dsn=resolve_dsn(ds, stack), outbox=name, target=TO_TABLE, older_than_seconds=_WEEK_SECONDS)
     else:
         name = table_name(outbox or job.outbox.table, schema or job.outbox.schema)
-        job = replace(job, dsn=named_dsn(ds) or job.dsn, outbox=name)
+        job = replace(job, dsn=resolve_dsn(ds, stack) if stack else named_dsn(ds) or job.dsn, outbox=name)
     job = replace(
         job,
         batch_rows=batch_rows,
@@ -132,10 +134,10 @@ def _from_file(path: Path) -> ArchiveJob:
     loaded = load(path, {}, os.environ, warn=ignored.append)
     hide(loaded.secrets.mask)
     settings = loaded.settings
-    if settings.settling is not Settling.STAMP:
+    if settings.settle is not Settling.STAMP:
         raise InvalidInput(f"{path}: settle: rows that are deleted cannot be archived; use 'settle: stamp'")
     return ArchiveJob(
-        dsn=settings.dsn,
+        dsn=settings.data_source,
         outbox=settings.outbox,
         target=target_of(settings.archive_to),
         older_than_seconds=settings.archive_after_seconds or _WEEK_SECONDS,

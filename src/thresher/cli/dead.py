@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import psycopg
 import typer
 
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import (
     DataSource,
     OutboxTable,
@@ -15,33 +16,50 @@ from thresher.cli.options import (
     resolve_dsn,
     table_name,
 )
-from thresher.cli.output import AsJson, emit_json, emit_text, note, out, table
-from thresher.core.errors import InvalidInput
+from thresher.cli.output import (
+    AsJson,
+    Yes,
+    emit_json,
+    emit_text,
+    note,
+    out,
+    require_consent,
+    require_terminal,
+    table,
+)
+from thresher.cli.stack.choosing import StackName
+from thresher.core.dead_kind import Kind
+from thresher.core.errors import InvalidInput, shorten
 from thresher.db.outbox_store import DeadRow, DeadRows
 from thresher.db.postgres.dead_rows import PostgresDeadRows
 from thresher.outbox import Shape
+from thresher.outbox.dead_to_log import replay_to_log
 
-app = typer.Typer(help="Look at rows that could not be sent; put them back, or drop them.", no_args_is_help=True)
+app = Commands(help="Look at rows that could not be sent; put them back, or drop them.", no_args_is_help=True)
 
 Ids = Annotated[list[int] | None, typer.Argument(help="Ids of rows.")]
 Topic = Annotated[str | None, typer.Option(help="Only rows of this topic.")]
-Kind = Annotated[str | None, typer.Option(help="Only rows of this kind, such as too-large.")]
+KindName = Annotated[
+    str | None, typer.Option("--kind", metavar="KIND", help=f"Only rows of this kind: {', '.join(Kind)}.")
+]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 
 
 @app.command("list")
 def list_rows(
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     topic: Topic = None,
-    kind: Kind = None,
+    kind: KindName = None,
     rows: Annotated[int, typer.Option(help="How many at most.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List what was set aside, oldest first."""
-    with connect(resolve_dsn(ds)) as connection:
+    _require_kind(kind)
+    with connect(resolve_dsn(ds, stack)) as connection:
         found = _dead(connection, outbox, schema, shape).find(topic=topic, kind=kind, rows=rows + 1)
     shown = found[:rows]
     if as_json:
@@ -64,22 +82,26 @@ def list_rows(
             ]
             for row in shown
         ],
+        importance=("id", "kind", "reason", "topic", "key", "since", "blocks"),
+        shortened=("topic", "key", "reason"),
+        rest="'thresher dead show ID'",
     )
     if len(found) > rows:
-        out.print(f"and more: --rows {2 * rows} shows them")
+        out.print("and more: give more --rows, or choose by --topic or --kind")
 
 
 @app.command()
 def show(
     id_: Annotated[int, typer.Argument(metavar="ID", help="Id of the row.")],
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     as_json: AsJson = False,
 ) -> None:
     """Show one row with all its content."""
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         found = _dead(connection, outbox, schema, shape).show(id_)
     if not found:
         raise InvalidInput(f"no row {id_} is set aside")
@@ -99,23 +121,34 @@ def show(
 def replay(
     ids: Ids = None,
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     topic: Topic = None,
-    kind: Kind = None,
+    kind: KindName = None,
     every: All = False,
+    to_log: Annotated[
+        bool, typer.Option("--to-log", help="The outbox has no table: its messages are in the log alone.")
+    ] = False,
+    slot: Annotated[
+        str | None, typer.Option("--slot", help="With --to-log, the tail's slot; thresher_OUTBOX without one.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put rows back into the outbox under their own ids: a running relay tries them again.
+    """Put rows back into the outbox under their own ids: a running relay, or a tail, tries them again.
 
     They are new rows then: their creation time is now, and attempts are counted from the start. Of rows that had the
     same id, after the table was emptied and counted from 1 again, the oldest is put back, and the others the next time.
     """
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         dead = _dead(connection, outbox, schema, shape)
         found = _chosen(dead, ids, topic, kind, every=every)
-        count = dead.replay(topic=topic, kind=kind, ids=ids or None)
+        if to_log:
+            name = table_name(outbox, schema)
+            count = replay_to_log(connection, name, slot=slot, topic=topic, kind=kind, ids=ids or None)
+        else:
+            count = dead.replay(topic=topic, kind=kind, ids=ids or None)
     _tell(count, "rows were put back into the outbox", as_json)
     if len(found) > count:
         note(f"{len(found) - count:,} more had the same ids: replay them once these are sent")
@@ -125,16 +158,23 @@ def replay(
 def drop(
     ids: Ids = None,
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     topic: Topic = None,
-    kind: Kind = None,
+    kind: KindName = None,
     every: All = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove rows for good: they were never sent, and never will be. What they block goes on."""
-    with connect(resolve_dsn(ds)) as connection:
+    """Remove rows for good: they were never sent, and never will be. What they block goes on.
+
+    With --all it asks first. Rows that are set aside while it asks stay.
+    """
+    if asks := every and not yes:
+        require_terminal("dead drop --all")
+    with connect(resolve_dsn(ds, stack)) as connection:
         dead = _dead(connection, outbox, schema, shape)
         found = [row.id for row in _chosen(dead, ids, topic, kind, every=every)]
         if ids and (several := sorted({id_ for id_ in found if found.count(id_) > 1})):
@@ -142,7 +182,11 @@ def drop(
                 f"several rows had the id {several[0]}: look at them with 'thresher dead show', and name --topic or "
                 "--kind instead; nothing was dropped"
             )
-        count = dead.drop(topic=topic, kind=kind, ids=ids or None)
+        if asks and found:
+            # No transaction is left open while a person thinks.
+            connection.commit()
+            require_consent(f"drop {len(found):,} rows of {table_name(outbox, schema)} that were never sent, for good?")
+        count = dead.drop(topic=topic, kind=kind, ids=found if asks else ids or None)
     _tell(count, "rows were dropped", as_json)
 
 
@@ -163,10 +207,17 @@ def _chosen(
     """Return the rows that the options name. Nothing named is a mistake, not everything."""
     if not ids and topic is None and kind is None and not every:
         raise InvalidInput("which rows? Give ids, --topic, --kind or --all")
+    _require_kind(kind)
     found = dead.find(topic=topic, kind=kind, ids=ids or None)
     if missing := sorted(set(ids or []) - {row.id for row in found}):
         raise InvalidInput(f"not set aside: {', '.join(map(str, missing[:10]))}; nothing was changed")
     return found
+
+
+def _require_kind(kind: str | None) -> None:
+    """Raise for a kind that no row can have: it would look like a success on nothing."""
+    if kind is not None and kind not in set(Kind):
+        raise InvalidInput(f"--kind {shorten(kind)}: there is no such kind of dead row; there are {', '.join(Kind)}")
 
 
 def _plain(row: DeadRow) -> dict[str, Any]:

@@ -5,16 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import DataSource, SchemaName, connect, resolve_dsn, table_name
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, out, table
+from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput, shorten
 from thresher.inbox.dead import DeadMessage, dead_messages
 from thresher.inbox.dead import drop as drop_dead
 from thresher.inbox.inbox import TABLE, Inbox
 from thresher.inbox.schema import check_inbox, create_inbox, inbox_ddl
 
-app = typer.Typer(help="Print, create, check or trim the inbox table.", no_args_is_help=True)
-dead_app = typer.Typer(help="Look at messages that no handler could process, or drop them.", no_args_is_help=True)
+app = Commands(help="Print, create, check or trim the inbox table.", no_args_is_help=True)
+dead_app = Commands(help="Look at messages that no handler could process, or drop them.", no_args_is_help=True)
 app.add_typer(dead_app, name="dead")
 
 InboxTable = Annotated[
@@ -31,19 +33,27 @@ def print_ddl(inbox: InboxTable = TABLE, schema: SchemaName = None) -> None:
 
 
 @app.command()
-def create(ds: DataSource = None, inbox: InboxTable = TABLE, schema: SchemaName = None) -> None:
+def create(
+    ds: DataSource = None, stack: StackName = None, inbox: InboxTable = TABLE, schema: SchemaName = None
+) -> None:
     """Create the inbox's tables; do nothing if usable ones are there already."""
     name = table_name(inbox, schema)
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         made = create_inbox(connection, name)
     out.print(f"{name} {'created' if made else 'is there already, and usable'}", markup=False)
 
 
 @app.command()
-def check(ds: DataSource = None, inbox: InboxTable = TABLE, schema: SchemaName = None, as_json: AsJson = False) -> None:
+def check(
+    ds: DataSource = None,
+    stack: StackName = None,
+    inbox: InboxTable = TABLE,
+    schema: SchemaName = None,
+    as_json: AsJson = False,
+) -> None:
     """Say what keeps the table from telling repeats; exit code 1 if anything does."""
     name = table_name(inbox, schema)
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         problems = check_inbox(connection, name)
     if as_json:
         emit_json({"table": str(name), "usable": not problems, "findings": list(problems)})
@@ -61,6 +71,7 @@ def check(ds: DataSource = None, inbox: InboxTable = TABLE, schema: SchemaName =
 def trim(
     older_than_days: Annotated[float, typer.Option(help="Remove rows that are older.", min=0.0)],
     ds: DataSource = None,
+    stack: StackName = None,
     inbox: InboxTable = TABLE,
     schema: SchemaName = None,
     batch_rows: Annotated[int, typer.Option(help="Rows that are removed in one transaction.", min=1)] = 10_000,
@@ -72,7 +83,7 @@ def trim(
     their records.
     """
     entered = Inbox(inbox, schema=schema)
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         connection.autocommit = True
         removed = entered.trim(connection, older_than_days * 86_400, batch_rows=batch_rows)
     if as_json:
@@ -84,6 +95,7 @@ def trim(
 @dead_app.command("list")
 def list_dead(
     ds: DataSource = None,
+    stack: StackName = None,
     inbox: InboxTable = TABLE,
     schema: SchemaName = None,
     context: Context = None,
@@ -91,7 +103,7 @@ def list_dead(
     as_json: AsJson = False,
 ) -> None:
     """List messages that were set aside, the oldest first."""
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         found = dead_messages(connection, table_name(inbox, schema), context=context, most=rows + 1)
     shown = found[:rows]
     if as_json:
@@ -112,17 +124,26 @@ def list_dead(
             ]
             for message in shown
         ],
+        importance=("number", "context", "id", "attempts", "reason", "since"),
+        shortened=("id", "record"),
+        rest="--json",
     )
 
 
 @dead_app.command()
-def drop(ids: Ids = None, ds: DataSource = None, inbox: InboxTable = TABLE, schema: SchemaName = None) -> None:
+def drop(
+    ids: Ids = None,
+    ds: DataSource = None,
+    stack: StackName = None,
+    inbox: InboxTable = TABLE,
+    schema: SchemaName = None,
+) -> None:
     """Remove messages that were set aside: they were not processed, and never will be."""
     if not ids:
         raise InvalidInput("which messages? Give their numbers")
     name = table_name(inbox, schema)
     ids = sorted(set(ids))
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         missing = [each for each in ids if not drop_dead(connection, name, each)]
         if missing:
             connection.rollback()

@@ -7,6 +7,7 @@ import psycopg
 import typer
 
 from thresher.cli.output import hide, note
+from thresher.cli.stack.choosing import named_endpoints, stack_hint
 from thresher.core.errors import InvalidInput, ThresherError
 from thresher.core.secrets import Secrets, Unreadable, read_secret
 from thresher.db import TableName
@@ -14,11 +15,13 @@ from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn
 from thresher.devstack.kept import KeptStack
 from thresher.outbox import Shape
 
+_DS_VARIABLES = ["THRESHER_DS", "THRESHER_DATA_SOURCE"]
 DataSource = Annotated[
     str | None,
     typer.Option(
         "--ds",
-        envvar=["THRESHER_DS", "THRESHER_DATA_SOURCE"],
+        "--data-source",
+        envvar=_DS_VARIABLES,
         show_envvar=True,
         help="Data source: a Postgres connection string or URL. Without one, the running local stack is used.",
     ),
@@ -59,15 +62,27 @@ def named_dsn(given: str | None) -> str | None:
     return given
 
 
-def resolve_dsn(given: str | None) -> str:
-    """Return the connection string that was named, or that of the local stack; never guess further."""
+def resolve_dsn(given: str | None, stack: str | None = None) -> str:
+    """Return the connection string that was named, or that of the local stack; never guess further.
+
+    A stack that is named goes before the environment; together with a flag for the database it is refused.
+    """
+    if stack is not None:
+        require_no_flag(given)
+        return named_endpoints(stack).dsn
     if (dsn := named_dsn(given)) is not None:
         return dsn
     endpoints = KeptStack().endpoints()
     if endpoints is None:
-        raise InvalidInput("no database: give --ds or THRESHER_DS, or start a local one with 'thresher stack up'")
+        raise InvalidInput(f"no database: give --ds or THRESHER_DS, {stack_hint()}")
     note("using the database of the local stack")
     return endpoints.dsn
+
+
+def require_no_flag(ds: str | None) -> None:
+    """Raise where a flag names a database besides the stack. What the environment says gives way to the stack."""
+    if ds is not None and ds not in {os.environ.get(name) for name in _DS_VARIABLES}:
+        raise InvalidInput("--ds and --stack both name the database: leave one of them out")
 
 
 def connect(dsn: str) -> psycopg.Connection[Any]:

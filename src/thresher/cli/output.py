@@ -3,10 +3,12 @@
 import contextlib
 import json
 import logging
+import os
 import sys
+import textwrap
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
 from typing import Annotated
 
@@ -16,13 +18,18 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from thresher.cli.layout.fitting import fitted
+from thresher.core.errors import InvalidInput
 from thresher.devstack.jars import Progress as FetchProgress
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", help="With --all: do not ask.")]
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
+
+_UNLIMITED = 100_000
 
 _mask: Callable[[str], str] = str
 _log: logging.Logger | None = None
@@ -76,7 +83,7 @@ def note(text: str) -> None:
     if _log is not None:
         _log.info(text)
     else:
-        err.print(escape(_mask(text)))
+        err.print(escape(_mask(text)), soft_wrap=not err.is_terminal)
 
 
 def complain(text: str) -> None:
@@ -84,15 +91,60 @@ def complain(text: str) -> None:
     if _log is not None:
         _log.error("it ends: %s", text)
     else:
-        err.print(f"[bold red]error:[/] {escape(_mask(text))}")
+        err.print(f"[bold red]error:[/] {escape(_mask(text))}", soft_wrap=not err.is_terminal)
 
 
-def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table as a result."""
-    shown = Table(*columns, title=escape(title), title_justify="left", title_style="bold")
-    for row in rows:
+def require_terminal(what: str) -> None:
+    """Raise where nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise InvalidInput(f"{what} asks first, and there is no terminal to ask on: add --yes; nothing was changed")
+
+
+def require_consent(question: str) -> None:
+    """Ask on the terminal, and leave the command with exit code 1 unless the answer is yes."""
+    # On standard error: the library's own prompt leaves a blank on standard output.
+    err.print(escape(f"{question} [y/N] "), end="")
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        note("nothing was changed")
+        raise typer.Exit(1)
+
+
+def sentence(text: str) -> None:
+    """Print a result for people, in lines that are broken between words where there is a width."""
+    width = _width()
+    for line in [text] if width is None else textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
+        typer.echo(line)
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    importance: Sequence[str] = (),
+    shortened: Collection[str] = (),
+    rest: str = "a wider terminal",
+) -> None:
+    """Print a table as a result, each row on one line; see `fitting` for what is left out where it is too wide.
+
+    `rest` is what shows the columns that are left out. Into a file or a pipe everything is printed.
+    """
+    found = fitted(columns, rows, width=_width(), importance=importance, shortened=shortened)
+    shown = Table(*found.columns)
+    for row in found.rows:
         shown.add_row(*map(escape, row))
-    out.print(shown)
+    out.print(f"[bold]{escape(title)}[/]")
+    # A console of its own, because a table gives way to the width of its console.
+    wide = Console(highlight=False, emoji=False)
+    wide.width = max(wide.width, wide.measure(shown, options=wide.options.update(width=_UNLIMITED)).maximum)
+    wide.print(shown, crop=False)
+    if found.left_out:
+        note(f"without {', '.join(found.left_out)}, for which there is no room: {rest} shows them")
+
+
+def _width() -> int | None:
+    """Return the width that lines have to fit; None where nobody looks at them as they are."""
+    return out.width if out.is_terminal or os.environ.get("COLUMNS") else None
 
 
 @contextlib.contextmanager

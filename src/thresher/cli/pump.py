@@ -1,7 +1,10 @@
 """`thresher pump`: fills an outbox with records, as fast or as slow as asked."""
 
 import dataclasses
+import os
 import secrets
+import shlex
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +20,8 @@ from thresher.cli.options import (
     resolve_dsn,
     table_name,
 )
-from thresher.cli.output import AsJson, emit_json, note, out, working
+from thresher.cli.output import AsJson, emit_json, emit_text, note, out, sentence, working
+from thresher.cli.stack.choosing import StackName
 from thresher.core.signals import stopped_by_signals
 from thresher.outbox import SchemaRefused, Shape, check_schema
 from thresher.testing.history import HistoryWriter
@@ -29,6 +33,7 @@ def pump(
     records: Annotated[int, typer.Option(help="Number of records to generate.")],
     interval: Annotated[float, typer.Option(help="Milliseconds between records of a writer.")] = 0.0,
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -69,7 +74,7 @@ def pump(
         interval_milliseconds=interval, rate=rate, skew=skew, own_keys=own_keys, varied=varied,
         started=datetime.now(UTC), seed=seed, run=secrets.token_hex(4), history=history, patience_seconds=patience,
     )  # fmt: skip
-    plan = dataclasses.replace(plan, dsn=resolve_dsn(ds))
+    plan = dataclasses.replace(plan, dsn=resolve_dsn(ds, stack))
     if history is not None:
         HistoryWriter(history, plan.run).close()  # a file that cannot be written is better known now
     with connect(plan.dsn) as connection:
@@ -85,6 +90,9 @@ def pump(
             f"{tally.committed:,} records committed, {tally.rolled_back:,} rolled back, {tally.unknown:,} unknown, in "
             f"{tally.transactions:,} transactions and {tally.seconds:.2f} s: {rate_of(tally):,.0f} rec/s"
         )
+        for line in belonging(plan, given_ds=ds, stack=stack, environment=os.environ):
+            # A command is copied as a whole: the terminal may break it, and we do not.
+            (emit_text if line.startswith("  ") else sentence)(line)
 
 
 def run(plan: Plan) -> Tally:
@@ -102,6 +110,35 @@ def run(plan: Plan) -> Tally:
     if tally.rows < plan.records:
         note(f"stopped after {tally.rows:,} of {plan.records:,} records")
     return tally
+
+
+def belonging(plan: Plan, *, given_ds: str | None, stack: str | None, environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield which topic and which history belong together, and how to check them when the relay has done its part."""
+    yield f"run {plan.run} wrote to the topic {plan.topic}" + (
+        f"; its history is in {plan.history}"
+        if plan.history is not None
+        else " and kept no history: with --history FILE, 'thresher verify' can tell what arrived"
+    )
+    if plan.history is None:
+        return
+    command = ["thresher", "verify", "--history", str(plan.history)]
+    if stack is not None:
+        command += ["--stack", stack]
+    elif given_ds is not None:
+        # What the environment says, verify finds there too. A flag is not repeated: it may hold a password.
+        if given_ds not in {environment.get("THRESHER_DS"), environment.get("THRESHER_DATA_SOURCE")}:
+            command += ["--ds", "DATA_SOURCE"]
+        if not environment.get("THRESHER_BOOTSTRAP"):
+            command += ["--bootstrap", "HOST:PORT"]
+    for name, value, default in (
+        ("--outbox", plan.table, "outbox"),
+        ("--schema", plan.schema, None),
+        ("--shape", plan.shape, Shape.THRESHER),
+    ):
+        if value not in {None, default}:
+            command += [name, str(value)]
+    yield "check it once it is relayed:"
+    yield f"  {shlex.join([*command, '--wait', '30'])}"
 
 
 def rate_of(tally: Tally) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.output import hide, note, result, tell_by
+from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.secrets import mask_logs
 from thresher.devstack.kept import KeptStack
 from thresher.observe.logs import LogFormat, configure_logging
@@ -29,6 +30,7 @@ def run(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file with any of these keys.")
     ] = None,
+    stack: StackName = None,
     *,
     flags: Mapping[str, Any],
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
@@ -48,7 +50,8 @@ def run(
 
     # A transform in the directory where it was started is found by the workers too.
     sys.path.insert(0, str(Path.cwd()))
-    overrides = {**flags, "log_level": "debug"} if verbose else flags
+    given = with_stack(flags, stack)
+    overrides = {**given, "log_level": "debug"} if verbose else given
     remarks: list[str] = []
     loaded = load(config, overrides, os.environ, warn=remarks.append, otherwise=_local_stack)
     hide(loaded.secrets.mask)
@@ -66,7 +69,8 @@ def run(
         step_down_seconds=loaded.step_down_seconds,
     )
 
-    with stopped_by_signals(harvest), pages_shown(harvest, loaded.status, by_default=loaded.status_by_default):
+    by_default = loaded.status_by_default
+    with stopped_by_signals(harvest), pages_shown(harvest, loaded.status, by_default=by_default, config=config):
         harvest.start()
         harvest.wait()
     result(f"stopped; {harvest.relayed:,} rows relayed")

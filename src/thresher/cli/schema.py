@@ -1,10 +1,12 @@
 """`thresher schema`: the outbox table's DDL, printed, applied or compared with what is there."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from thresher.archive.manifests import archive_ddl
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import (
     DataSource,
     OutboxTable,
@@ -15,7 +17,10 @@ from thresher.cli.options import (
     table_name,
 )
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, out
+from thresher.cli.stack.choosing import StackName
+from thresher.core.errors import InvalidInput
 from thresher.db.postgres.topic_locks import create_locks, locks_ddl
+from thresher.harvest.rights import relay_grants, writer_grants
 from thresher.outbox import Shape, check_schema, create_schema, ddl
 from thresher.relay.names import companions
 
@@ -24,7 +29,7 @@ TopicLock = Annotated[
     typer.Option("--topic-lock", help="The table of locks and the index that coordination 'topic-lock' needs, too."),
 ]
 
-app = typer.Typer(help="Print, create or check the outbox table.", no_args_is_help=True)
+app = Commands(help="Print, create or check the outbox table.", no_args_is_help=True)
 
 
 @app.command("print")
@@ -37,19 +42,43 @@ def print_ddl(
         typer.Option("--relay", help="The relay's and the archive's tables too, for where they may not make them."),
     ] = False,
     topic_lock: TopicLock = False,
+    relay_role: Annotated[
+        str | None,
+        typer.Option("--relay-role", metavar="ROLE", help="Grant this role what a relay needs. With --relay."),
+    ] = None,
+    writer_role: Annotated[
+        str | None, typer.Option("--writer-role", metavar="ROLE", help="Grant this role what a writer needs.")
+    ] = None,
 ) -> None:
-    """Print the DDL of the outbox table, for your migrations."""
+    """Print the DDL of the outbox table, for your migrations; with --relay, all tables and the grants.
+
+    Without the names of roles, the grants are comments.
+    """
+    if relay_role is not None and not relay:
+        raise InvalidInput("--relay-role: the tables that it is granted come with --relay, so give both")
     name = table_name(outbox, schema)
     emit_text(ddl(name, shape))
     if relay:
         emit_text("\n".join([*companions(name, shape), *(archive_ddl(name) if shape is Shape.THRESHER else [])]))
     if topic_lock:
         emit_text("\n".join(locks_ddl(name, shape)))
+    if relay:
+        grants = relay_grants(name, shape, relay_role or "relay", topic_lock=topic_lock)
+        _emit_grants("A role that may only relay:", grants, named=relay_role is not None)
+    if relay or writer_role is not None:
+        grants = writer_grants(name, shape, writer_role or "writer")
+        _emit_grants("A role that may only write:", grants, named=writer_role is not None)
+
+
+def _emit_grants(title: str, grants: Iterable[str], *, named: bool) -> None:
+    """Print statements; as comments, where no role was named."""
+    emit_text("\n".join([f"-- {title}", *(grant if named else f"-- {grant}" for grant in grants)]))
 
 
 @app.command()
 def create(
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -57,7 +86,7 @@ def create(
 ) -> None:
     """Create the outbox table; do nothing if a usable one is there already."""
     name = table_name(outbox, schema)
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         made = create_schema(connection, name, shape)
         if topic_lock:
             create_locks(connection, name, shape)
@@ -67,6 +96,7 @@ def create(
 @app.command()
 def check(
     ds: DataSource = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -74,7 +104,7 @@ def check(
 ) -> None:
     """Say what differs between the table and its shape; exit code 1 if that breaks a guarantee."""
     name = table_name(outbox, schema)
-    with connect(resolve_dsn(ds)) as connection:
+    with connect(resolve_dsn(ds, stack)) as connection:
         outcome = check_schema(connection, name, shape)
     if as_json:
         findings = [

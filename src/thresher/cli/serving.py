@@ -3,7 +3,9 @@
 import contextlib
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
+from thresher.cli.status.running import listed
 from thresher.core.errors import InvalidInput
 from thresher.observe.server import Server
 from thresher.service.pages import StatusPages
@@ -13,14 +15,23 @@ logger = logging.getLogger("thresher")
 
 
 @contextlib.contextmanager
-def pages_shown(service: Service, at: tuple[str, int] | None, *, by_default: bool) -> Iterator[None]:
-    """Show the pages there; None for nowhere. `by_default`: nobody chose the port, and another one will do."""
+def pages_shown(
+    service: Service, at: tuple[str, int] | None, *, by_default: bool, config: Path | None = None
+) -> Iterator[None]:
+    """Show the pages there; None for nowhere. `by_default`: nobody chose the port, and another one will do.
+
+    Meanwhile 'thresher status' finds the process, also by the file `config` that it was started with.
+    """
     if at is None:
         yield
         return
     board = StatusPages(service)
     try:
-        with _server(*at, board, by_default=by_default):
+        workload = service.workload
+        with (
+            _server(*at, board, by_default=by_default) as server,
+            listed(kind=workload.wording.label, name=workload.name, host=at[0], port=server.port, config=config),
+        ):
             yield
     finally:
         board.close()

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, err, note
 
-app = typer.Typer(help="Run pipelines on a Spark cluster.", no_args_is_help=True)
+app = Commands(help="Run pipelines on a Spark cluster.", no_args_is_help=True)
 
 
 @app.command()

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, hide, note, out, table
 
 if TYPE_CHECKING:
     from thresher.relay.settings import Settings
 
-app = typer.Typer(help="Look at topics that are shared by locks, or split one.", no_args_is_help=True)
+app = Commands(help="Look at topics that are shared by locks, or split one.", no_args_is_help=True)
 
 File = Annotated[Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="The relay's YAML file.")]
 _MOST_TOPICS = 1_000
@@ -22,7 +23,7 @@ _MOST_TOPICS = 1_000
 @app.command("list")
 def list_topics(config: File = None, as_json: AsJson = False) -> None:
     """List topics that have pending rows, are locked, or rest after an error; the longest wait first."""
-    from thresher.relay.names import visitor  # noqa: PLC0415
+    from thresher.delivery.names import visitor  # noqa: PLC0415
     from thresher.relay.store import driver_store_of  # noqa: PLC0415
 
     settings = _settings(config)
@@ -49,6 +50,9 @@ def list_topics(config: File = None, as_json: AsJson = False) -> None:
             ]
             for each in found
         ],
+        importance=("topic", "pending", "waits", "locked", "errored"),
+        shortened=("topic",),
+        rest="--json",
     )
 
 

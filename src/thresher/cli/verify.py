@@ -1,6 +1,7 @@
 """`thresher verify`: holds a history against what readers get from Kafka, and says what is lost, invented, repeated."""
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,9 +16,11 @@ from thresher.cli.options import (
     TableShape,
     connect,
     named_dsn,
+    require_no_flag,
     table_name,
 )
 from thresher.cli.output import AsJson, emit_json, emit_text, note, table
+from thresher.cli.stack.choosing import StackName, named_endpoints, stack_hint
 from thresher.config.property_pairs import properties
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
@@ -37,6 +40,7 @@ _FIGURES = {
     "keys": "keys",
     "read": "records read",
     "repeated": "of them repeats, as allowed",
+    "other_runs": "of them of other runs, not judged",
     "dead": "rows set aside as dead",
     "pending": "rows still in the outbox",
     "longest_silence_seconds": "longest time without a delivery, in seconds",
@@ -62,8 +66,12 @@ class Sources:
 
 def verify(
     history: Annotated[
-        Path,
-        typer.Option(help="The history that 'thresher pump --history' wrote.", exists=True, dir_okay=False),
+        list[Path],
+        typer.Option(
+            help="The history that 'thresher pump --history' wrote; several are judged together.",
+            exists=True,
+            dir_okay=False,
+        ),
     ],
     bootstrap: Annotated[
         str | None, typer.Option(envvar="THRESHER_BOOTSTRAP", help="Kafka, as HOST:PORT[,HOST:PORT…].")
@@ -73,12 +81,14 @@ def verify(
         str | None,
         typer.Option(
             "--ds",
+            "--data-source",
             envvar=["THRESHER_DS", "THRESHER_DATA_SOURCE"],
             show_envvar=True,
             help="Data source of the outbox, to look for pending and dead rows too. Without it and --bootstrap, the "
             "running local stack is used for both.",
         ),
     ] = None,
+    stack: StackName = None,
     outbox: OutboxTable = "outbox",
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
@@ -91,28 +101,32 @@ def verify(
     transformed: Annotated[
         bool, typer.Option("--transformed", help="A transform changes records: compare only their identities.")
     ] = False,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Nothing else wrote to the topics: a record of another run is a phantom.")
+    ] = False,
     examples: Annotated[int, typer.Option(help="Examples to show of each fault.", min=0)] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Check that a load arrived: nothing lost, invented, repeated, out of order or altered. Run it after the load.
 
-    The exit code is 1 if there is a fault, if more rows are dead than may be, if rows are still pending, or if no row
-    was committed.
+    Records that a pump of another run has written to the same topics are counted, and not judged: give the history of
+    that run for them. The exit code is 1 if there is a fault, if more rows are dead than may be, if rows are still
+    pending, or if no row was committed.
     """
     if not 0 <= wait < math.inf:
         raise InvalidInput(f"--wait {wait}: a number of seconds, 0 or more")
-    transactions = read_history(history)
-    topics = topic or topics_of(history)
+    transactions = [each for path in history for each in read_history(path)]
+    topics = topic or sorted({name for path in history for name in topics_of(path)})
     if not topics:
-        raise InvalidInput(f"{history} names no topic: give --topic")
-    reached, dsn = _servers(bootstrap, ds)
+        raise InvalidInput(f"{history[0]} names no topic: give --topic")
+    reached, dsn = _servers(bootstrap, ds, stack)
     sources = Sources(
         bootstrap=reached, topics=topics, kafka=properties(kafka, "--kafka"), dsn=dsn, table=table_name(outbox, schema),
         shape=shape,
     )  # fmt: skip
     verdict = judge(
         transactions, sources, wait_seconds=wait, repeats_allowed=at_least_once, allowed_dead=allow_dead,
-        transformed=transformed, examples=examples,
+        transformed=transformed, other_runs=not alone, examples=examples,
     )  # fmt: skip
     if as_json:
         emit_json(summary(verdict))
@@ -129,6 +143,7 @@ def judge(
     repeats_allowed: bool = False,
     allowed_dead: int = 0,
     transformed: bool = False,
+    other_runs: bool = False,
     examples: int = 5,
 ) -> Verdict:
     """Look until nothing is pending or lost, or the time is up; return what was seen last.
@@ -153,6 +168,7 @@ def judge(
                 repeats_allowed=repeats_allowed,
                 allowed_dead=allowed_dead,
                 transformed=transformed,
+                other_runs=other_runs,
                 examples=examples,
             )
             if last or not (verdict.pending or verdict.lost):
@@ -174,8 +190,14 @@ def _held(sources: Sources) -> "Held":
         return rows_held(connection, sources.table, sources.shape)
 
 
-def _servers(bootstrap: str | None, ds: str | None) -> tuple[str, str | None]:
+def _servers(bootstrap: str | None, ds: str | None, stack: str | None) -> tuple[str, str | None]:
     """Return the brokers and the database to look at, as given, or the local stack's where nothing was."""
+    if stack is not None:
+        require_no_flag(ds)
+        if bootstrap not in {None, os.environ.get("THRESHER_BOOTSTRAP")}:
+            raise InvalidInput("--bootstrap and --stack both name the broker: leave one of them out")
+        named = named_endpoints(stack)
+        return named.bootstrap, named.dsn
     dsn = named_dsn(ds)
     if bootstrap:
         return bootstrap, dsn
@@ -183,7 +205,7 @@ def _servers(bootstrap: str | None, ds: str | None) -> tuple[str, str | None]:
         raise InvalidInput("no Kafka: give --bootstrap along with --ds (or THRESHER_DS)")
     endpoints = KeptStack().endpoints()
     if endpoints is None:
-        raise InvalidInput("no Kafka: give --bootstrap, or start a local stack with 'thresher stack up'")
+        raise InvalidInput(f"no Kafka: give --bootstrap, {stack_hint()}")
     note("using Kafka and the database of the local stack")
     return endpoints.bootstrap, endpoints.dsn
 

@@ -51,9 +51,14 @@ def read(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()}
 
 
+# A text in quotes, as the parser writes one; and a character, a sign of the language, or what it calls an end.
+_QUOTED = re.compile(r"""(['"])((?:\\.|(?!\1).)*)\1""")
+_SINGLE = re.compile(r"\\?.|\\x..|<[a-z ]+>")
+
+
 def _reason(error: yaml.YAMLError) -> str:
     reason = str(getattr(error, "problem", None) or "malformed")
     if isinstance(error, _Twice):
         return reason
     # A text in quotes may be a secret that should have been in quotes itself.
-    return re.sub(r"""(['"])(?!<)[^'"]{2,}\1""", "it", reason)
+    return _QUOTED.sub(lambda found: found[0] if _SINGLE.fullmatch(found[2]) else "it", reason)

@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from thresher.config.known_variables import PREFIX, misspelt
 from thresher.config.report import Problem, nearest
 from thresher.config.setting import Kind, Setting, Shorthand, settings_of
 from thresher.kafka.property import PROPERTIES, in_environment
 
-PREFIX = "THRESHER_"
 _FILE = "_FILE"
 
 
@@ -59,6 +59,8 @@ def from_environment(form: type[BaseModel], environment: Mapping[str, str]) -> V
             found.put(variable, {"file": value}, of_file.key)
         elif client is not None and client.section is not None and client.section.of_kafka_client:
             _property(variable, value, client.key, found)
+        elif remark := misspelt(variable):
+            found.remarks.append(remark)
     return found
 
 

@@ -49,7 +49,7 @@ def load(
     given = {key: value for key, value in (read(path) if path is not None else {}).items() if value is not None}
     lay_over(form, given, variables.keys)
     lay_over(form, given, flags)
-    completed = complete(form, given, problems=variables.problems)
+    completed = complete(form, given, problems=variables.problems, remarks=variables.remarks)
     for remark in variables.remarks:
         warn(completed.secrets.mask(remark))
     return completed
@@ -70,13 +70,15 @@ def complete(
     given: Mapping[str, Any],
     *,
     problems: Iterable[Problem] = (),
+    remarks: Iterable[str] = (),
     troubled: Collection[str] = (),
     name_of: Callable[[str], str] = str,
 ) -> Completed[FormT]:
     """Read the files that are named, check every key and rule, and return the form.
 
-    `problems` were found before; keys in `troubled` are among them, and are not missed besides. `name_of` returns the
-    name under which a key was given. Raises `ConfigurationInvalid` with every problem.
+    `problems` were found before; keys in `troubled` are among them, and are not missed besides. `remarks` on variables
+    are in the report too: one may be misspelt. `name_of` returns the name under which a key was given. Raises
+    `ConfigurationInvalid` with every problem.
     """
     values = dict(given)
     files = read_files(form, values)
@@ -85,7 +87,9 @@ def complete(
     filled, wrong = fill_in(form, values, troubled={*troubled, *unread})
     report = [*problems, *((name_of(key), why) for key, why in [*files.problems, *wrong])]
     if report:
-        raise ConfigurationInvalid(secrets.mask(as_text(report)))
+        report += [(variable, f"it {rest}") for variable, _, rest in (remark.partition(" ") for remark in remarks)]
+        masked = [(secrets.mask(key), secrets.mask(why)) for key, why in report]
+        raise ConfigurationInvalid(as_text(masked), masked)
     dumped = filled.model_dump(mode="json", by_alias=True, exclude_none=True)
     shown = without_secrets(form, {key: dumped[key] for key in keys_of(form) if key in dumped}, files)
     return Completed(form=filled, given=frozenset(values), secrets=secrets, shown=shown)

@@ -24,6 +24,8 @@ class Index:
     columns: tuple[str | None, ...]
     unique: bool = False
     predicate: str | None = None
+    # Whether it is checked with each row; a deferrable one is not, and arbitrates no conflict.
+    immediate: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

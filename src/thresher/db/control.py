@@ -11,6 +11,9 @@ from typing import Protocol
 
 from thresher.db.problem import DatabaseLost
 
+# The mode of an outbox that is read from the log: no relay may poll its table.
+TAIL = "tail"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRow:
@@ -96,7 +99,7 @@ class ControlRows(Protocol):
         term: str,
         mode: str,
         shards: int,
-        progress_topic_id: str,
+        progress_topic_id: str | None,
         settled_on: str | None = None,
     ) -> bool:
         """Write the layout; False, and nothing is written, if the term is not the row's any more."""

@@ -5,8 +5,10 @@ that they were read in, and how many rows transforms failed on.
 """
 
 import enum
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +23,7 @@ from thresher.delivery.stored_rows import FEW, FewRows, micros
 _FLAWS = {
     "too-large": (Kind.TOO_LARGE, "its key, value or headers are larger than any record can be"),
     "headers": (Kind.MALFORMED, "its headers are arrays of arrays"),
+    "message": (Kind.MALFORMED, "it is in the log, and in no encoding that we know; its value is all of it"),
     "timestamp": (Kind.MALFORMED, "its timestamp is before 1970 or after 9999, which Kafka cannot hold"),
 }
 # A year that Kafka's clients can still show, in microseconds: a later moment is a mistake.
@@ -80,7 +83,8 @@ def rows_of(batch: pa.RecordBatch | FewRows, reserved: Reserved = nothing_reserv
     A row to a topic that is reserved is dead.
     """
     if isinstance(batch, FewRows):
-        return _few(batch, reserved)
+        plain = _plain_columns(batch, reserved) if len(batch.found) > FEW else None
+        return _few(batch, reserved) if plain is None else plain
     found = column_rows(batch, reserved) if batch.num_rows > FEW else None
     return _each(batch, reserved) if found is None else found
 
@@ -125,6 +129,42 @@ def _headers(names: pa.Array, values: pa.Array) -> Sequence[Headers | None] | No
     pairs = list(zip(columns.texts(flat), values.flatten().to_pylist(), strict=True))
     found = columns.lists(names, pairs)
     return found if all(found) else [each or None for each in found]
+
+
+def _plain_columns(few: FewRows, reserved: Reserved) -> ColumnRows | None:
+    """Return rows as columns if all of them can be sent, and nothing about them is out of the ordinary."""
+    ids, _, topics, keys, contents, names, values, partitions, moments, *rest = zip(*few.found, strict=True)
+    count = len(ids)
+    if any(column.count(None) < count for column in (moments, *rest)):
+        return None
+    distinct = frozenset(topics)
+    if None in distinct or not all(map(is_topic, distinct)) or any(map(reserved, distinct)):
+        return None
+    placed = partitions.count(None) < count
+    if placed and min(partition for partition in partitions if partition is not None) < 0:
+        return None
+    headers: list[Headers | None] = [None] * count
+    if any(names) or any(values):
+        # By functions of C: these rows are many.
+        if None in names or None in values or None in chain.from_iterable(names):
+            return None
+        if list(map(len, names)) != list(map(len, values)):
+            return None
+        headers = list(map(list, map(zip, names, values)))
+        if not all(headers):
+            headers = [each or None for each in headers]
+    return ColumnRows(
+        ids=array("q", ids),
+        create_times=array("q", few.create_times),
+        named=topics,
+        values=contents,
+        keys=keys,
+        partitions=[-1 if partition is None else partition for partition in partitions] if placed else [-1] * count,
+        headers=headers,
+        topics=distinct,
+        asks_for_partitions=placed,
+        size=few.nbytes,
+    )
 
 
 def _few(few: FewRows, reserved: Reserved) -> RowList:

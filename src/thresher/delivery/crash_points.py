@@ -16,6 +16,8 @@ class CrashPoint(enum.StrEnum):
     BEFORE_COMMIT = "before-commit"
     COMMITTED = "committed"
     SETTLING = "settling"
+    # A tail's dead changes are set aside, and its slot is not confirmed.
+    DEAD_WRITTEN = "dead-written"
     SETTLED = "settled"
     RECOVERY_FENCED = "recovery-fenced"
     RECOVERY_CHECKED = "recovery-checked"

@@ -1,26 +1,16 @@
 """What becomes of a row: the three fates that a progress record can hold."""
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from thresher.core.dead_kind import Kind
 from thresher.kafka.refusal import Refusal
+
+__all__ = ["DEAD_KINDS", "FILTERED", "SENT", "Dead", "Fate", "Filtered", "Kind", "Sent", "dead"]
 
 # A reason is for a person to read; the row itself is kept whole.
 _LONGEST_REASON = 500
-
-
-class Kind(enum.StrEnum):
-    """Why a row can never be sent."""
-
-    MALFORMED = "malformed"
-    TOO_LARGE = "too-large"
-    REJECTED = "rejected"
-    NO_TOPIC = "no-topic"
-    NO_PARTITION = "no-partition"
-    NOT_AUTHORISED = "not-authorised"
-    TRANSFORM = "transform"
 
 
 # The dead-letter kind for each refusal of the broker. For any other refusal, time may mend it.

@@ -8,6 +8,7 @@ settle.
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from thresher.delivery.fate import Fate
 from thresher.delivery.row import Rows
 
 
@@ -21,6 +22,42 @@ class ProgressRecord(Protocol):
     @property
     def failures(self) -> int:
         """How many rows in a row transforms failed on, up to and including this transaction."""
+
+
+class ProgressOrigin(Protocol):
+    """Whose progress a record is."""
+
+    @property
+    def outbox_id(self) -> str:
+        """The id of the outbox that its pipeline serves."""
+
+
+class StoredProgress(ProgressRecord, Protocol):
+    """One transaction's progress as it lies in its topic."""
+
+    @property
+    def origin(self) -> ProgressOrigin:
+        """Whose it is."""
+
+
+class RowProgress(ProgressRecord, Protocol):
+    """One transaction's progress with the rows that it carried, in the order in which they were taken."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The rows' ids."""
+
+    @property
+    def create_times(self) -> Sequence[int]:
+        """The rows' create times, in microseconds since 1970."""
+
+    @property
+    def fates(self) -> Sequence[Fate]:
+        """What became of each row."""
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether every row was sent."""
 
 
 class ProgressBook(Protocol):

@@ -19,6 +19,7 @@ __all__ = [
     "READ_SCHEMA",
     "SCHEMA",
     "FewRows",
+    "OrderedRows",
     "StoredBatch",
     "batch_of",
     "flawless",
@@ -62,6 +63,24 @@ class FewRows:
     def batch(self) -> pa.RecordBatch:
         """Return the rows as a batch."""
         return batch_of(self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedRows(FewRows):
+    """Rows by id, however many, of which size and create times are known: as they come from a log."""
+
+    size: int
+    times: Sequence[int]
+
+    @property
+    def create_times(self) -> Sequence[int]:
+        """The rows' create times, in microseconds since 1970."""
+        return self.times
+
+    @property
+    def nbytes(self) -> int:
+        """About what the rows take."""
+        return self.size
 
 
 def micros(moment: datetime) -> int:
@@ -122,6 +141,8 @@ def _lengths(column: pa.Array) -> pa.Array:
 
 def split(read: pa.RecordBatch | FewRows, rows: int) -> Sequence[pa.RecordBatch | FewRows]:
     """Return parts of so many rows: the oldest first, whatever their keys, since rows of one age lie together."""
+    if isinstance(read, OrderedRows) and len(read.found) <= rows:
+        return [read]
     if isinstance(read, FewRows):
         found = sorted(read.found, key=itemgetter(0))
         return [FewRows(found[start : start + rows]) for start in range(0, len(found), rows)]

@@ -48,12 +48,14 @@ class KafkaOptions:
     `users` (name to password) switches the authorizer on: they come in by SASL/PLAIN on a listener of their own and may
     do what ACLs allow, while the main listener stays the administrator's. `scram` (name to password) are users of
     SASL_SSL with SCRAM-SHA-512 on another listener, for which a certificate is made; without `users` they may do
-    everything. `properties` override anything.
+    everything. `properties` override anything. `port` is asked for, the nodes' ports follow it; `last_ports` are taken
+    if they are free.
     """
 
     version: str = "4.2.1"
     nodes: int = 1
     port: int | None = None
+    last_ports: tuple[int, ...] = ()
     heap_megabytes: int | None = None
     listeners: tuple[Listener, ...] = ()
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -193,6 +195,9 @@ class Kafka:
         if self.options.scram:
             names.append(SECURE)
         avoid = {port for listener in self.options.listeners for port in listener.advertised_ports}
+        for node, port in zip(self.nodes, self.options.last_ports, strict=False):
+            if (MAIN, node) not in self._ports:
+                self._ports[MAIN, node] = ports.free_port(avoid | set(self._ports.values()), wanted=port)
         for node in self.nodes:
             for name in names:
                 if (name, node) not in self._ports:

@@ -15,7 +15,7 @@ from thresher.core.errors import ThresherError
 from thresher.core.interruptible import interruptible
 from thresher.devstack.broker import KafkaOptions
 from thresher.devstack.cache import write_whole
-from thresher.devstack.kept import Endpoints, KeptStack, Spec, read_json
+from thresher.devstack.kept import Endpoints, KeptStack, Ports, Spec, read_json
 from thresher.devstack.postgres import PostgresOptions
 from thresher.devstack.stack import Stack
 
@@ -30,10 +30,16 @@ def main() -> int:
     write_whole(kept.host_file, json.dumps(os.getpid()))
     spec = Spec(**read_json(kept.spec_file))
     try:
+        last = kept.last_ports()
         stack = Stack(
             kept.directory,
-            postgres=PostgresOptions(port=spec.postgres_port),
-            kafka=KafkaOptions(version=spec.kafka_version, nodes=spec.nodes, port=spec.kafka_port),
+            postgres=PostgresOptions(port=spec.postgres_port, last_port=None if last is None else last.postgres),
+            kafka=KafkaOptions(
+                version=spec.kafka_version,
+                nodes=spec.nodes,
+                port=spec.kafka_port,
+                last_ports=() if last is None else last.kafka,
+            ),
         )
         with interruptible(), stack:
             _publish(kept, stack)
@@ -51,6 +57,9 @@ def _publish(kept: KeptStack, stack: Stack) -> None:
         bootstrap=stack.kafka.bootstrap,
         processes={"host": os.getpid(), **{server.name: server.pid for server in stack.servers}},
     )
+    ports = Ports(postgres=stack.postgres.port, kafka=tuple(stack.kafka.port(node=node) for node in stack.kafka.nodes))
+    # First: whoever finds the endpoints finds the ports too.
+    write_whole(kept.ports_file, json.dumps(asdict(ports)))
     write_whole(kept.endpoints_file, json.dumps(asdict(endpoints)))
 
 

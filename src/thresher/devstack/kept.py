@@ -44,6 +44,14 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The ports that a stack had when it ran last. They are taken again, as far as they are free."""
+
+    postgres: int
+    kafka: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
     """Where a running stack is reached, and the processes behind it."""
 
@@ -66,6 +74,7 @@ class KeptStack:
         self.endpoints_file = self.directory / "endpoints.json"
         self.host_file = self.directory / "host.pid"
         self.host_log = self.directory / "host.log"
+        self.ports_file = self.directory / "ports.json"
 
     @property
     def running(self) -> bool:
@@ -94,6 +103,11 @@ class KeptStack:
             return None
         content = read_json(self.endpoints_file)
         return None if content is None else Endpoints(**content)
+
+    def last_ports(self) -> Ports | None:
+        """Return the ports of its last run; None before the first."""
+        content = read_json(self.ports_file)
+        return None if content is None else Ports(postgres=content["postgres"], kafka=tuple(content["kafka"]))
 
     def logs(self) -> dict[str, Path]:
         """Return the log files by server."""
@@ -197,6 +211,12 @@ class KeptStack:
         # It goes on without us; nobody will ask for its status, and that is meant.
         host.returncode = 0
         return endpoints
+
+
+def running_stacks() -> list[str]:
+    """Return the names of the stacks that run and are ready."""
+    names = sorted(path.stem for path in (state_home() / "stacks").glob("*.lock") if _NAME.fullmatch(path.stem))
+    return [name for name in names if KeptStack(name).endpoints() is not None]
 
 
 def read_json(path: Path) -> Any:

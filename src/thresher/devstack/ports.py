@@ -22,10 +22,13 @@ _DRAWS = 200
 _random = random.SystemRandom()
 
 
-def free_port(taken: Collection[int] = ()) -> int:
-    """Return a port that nobody listens on now, that no other process has drawn, and that is not among those taken."""
-    for _ in range(_DRAWS):
-        port = _random.randint(_LOWEST, _HIGHEST)
+def free_port(taken: Collection[int] = (), *, wanted: int | None = None) -> int:
+    """Return a port that nobody listens on now, that no other process has drawn, and that is not among those taken.
+
+    It is the one that is wanted, if that is such a port.
+    """
+    for draw in range(_DRAWS):
+        port = wanted if wanted is not None and draw == 0 else _random.randint(_LOWEST, _HIGHEST)
         if port not in taken and is_free(port) and _claim(port):
             return port
     raise StackProblem(f"no free port found between {_LOWEST} and {_HIGHEST} in {_DRAWS} draws")

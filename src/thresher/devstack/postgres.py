@@ -29,9 +29,13 @@ _DRAWS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresOptions:
-    """How the server is set up. `durable=False` skips fsync: safe against killed processes, not against power cuts."""
+    """How the server is set up. `durable=False` skips fsync: safe against killed processes, not against power cuts.
+
+    `port` is asked for; `last_port` is taken if it is free.
+    """
 
     port: int | None = None
+    last_port: int | None = None
     durable: bool = True
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -66,7 +70,7 @@ class Postgres:
         if self._options.port is not None:
             self.port = ports.require_free(self._options.port, "Postgres")
         else:
-            self.port = ports.free_port()
+            self.port = ports.free_port(wanted=self._options.last_port)
 
     def start(self) -> None:
         """Start, and return once it answers. A port lost to another stack is drawn anew, unless it was asked for."""

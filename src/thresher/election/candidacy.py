@@ -30,6 +30,8 @@ class Candidacy:
         self._closed = False
         # What the election waits for, while it does. Replaced as a whole.
         self.trouble: str | None = None
+        # Who leads, as far as a standby knows it, for people. Replaced as a whole.
+        self.leader: str | None = None
         self._changed = threading.Condition()
 
     @property

@@ -26,8 +26,9 @@ from psycopg import conninfo, errors
 from thresher.db import TableName, statement
 from thresher.db.postgres.bounded_connection import hang_up
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.refusal import is_access_refused, is_refused
+from thresher.db.postgres.refusal import is_access_refused, is_refused, no_such_table, remedy
 from thresher.election.candidacy import Competitor
+from thresher.election.lease_session import leader_of, mark_of, session_name
 from thresher.election.patience import Patience
 from thresher.election.problem import AccessRefused, ElectionProblem, ElectionRefused
 from thresher.election.tenure import Confirmed, Granted, Withdrawn
@@ -105,6 +106,8 @@ class Lease(Competitor):
         self.token: int | None = None
         self._woken = threading.Event()
         self._resigning = False
+        # The holder whom `leader` describes.
+        self._leaders_id: str | None = None
         # The connection that was made last has done what it was asked for.
         self._answered = False
         self._patience = Patience(grace_seconds=grace_seconds)
@@ -128,7 +131,7 @@ class Lease(Competitor):
                 with contextlib.closing(self._connect()) as connection:
                     self._compete(connection)
             except psycopg.Error as error:
-                text = " ".join(str(error.diag.message_primary or error).split())
+                text = " ".join(str(error.diag.message_primary or error).split()) + remedy(error.sqlstate)
                 before = self._patience
                 if problem := self._refused(error, text):
                     self.fail(problem)
@@ -167,7 +170,8 @@ class Lease(Competitor):
             self._note(None)
 
     def _connect(self) -> "_Connection":
-        return _Connection(self._dsn, self._schema, self._beside, self._name, self._seconds)
+        session = session_name(self._name, self._me)
+        return _Connection(self._dsn, self._schema, self._beside, self._name, self._seconds, session)
 
     def _compete(self, connection: "_Connection") -> None:
         seen: Seen | None = None
@@ -193,6 +197,8 @@ class Lease(Competitor):
         asked = self.now()
         row, stale = seen.row, seen.stale(asked)
         if row.left_seconds > 0 and not stale:
+            if row.holder != self._leaders_id:
+                self.leader, self._leaders_id = connection.leader(row), row.holder
             self._went_on(began)
             self._rest(next_look(row))
             return
@@ -202,6 +208,7 @@ class Lease(Competitor):
             self._rest(_SHORTEST_LOOK_SECONDS)
             return
         self.token = token
+        self.leader = self._leaders_id = None
         self.tell(Granted())
         self.tell(Confirmed(until=asked + self._seconds))
         self._rest(self._seconds / 3)
@@ -229,9 +236,11 @@ class Lease(Competitor):
 class _Connection:
     """The row, over a connection whose every statement is answered in time or ends it."""
 
-    def __init__(self, dsn: str, schema: str | None, beside: str | None, name: str, seconds: float) -> None:
+    def __init__(
+        self, dsn: str, schema: str | None, beside: str | None, name: str, seconds: float, session: str
+    ) -> None:
         self._name, self._seconds = name, seconds
-        self._connection = psycopg.connect(_session(dsn, name, seconds), autocommit=True, prepare_threshold=0)
+        self._connection = psycopg.connect(_session(dsn, session, seconds), autocommit=True, prepare_threshold=0)
         try:
             self._table = TableName(table=LEASES, schema=self._located(schema, beside))
             self._make()
@@ -254,6 +263,11 @@ class _Connection:
             raise ElectionRefused(f"the lease {self._name!r} vanishes from {self._table} as soon as it is made")
         holder, token, until, span, left = found
         return Row(holder=holder, token=token, until=until, span_seconds=span, left_seconds=left)
+
+    def leader(self, row: Row) -> str:
+        """Return who holds the lease, for people."""
+        found = self._run("holder", mark=mark_of(row.holder)).fetchone()
+        return leader_of(row.holder, None if found is None else found[0])
 
     def take(self, holder: UUID, row: Row, *, stale: bool) -> int | None:
         """Take the lease that was seen; return its token, None if somebody else was quicker."""
@@ -285,9 +299,7 @@ class _Connection:
         with self._in_time(self._seconds):
             row = OwnCursor(self._connection).execute(statement("table_schema"), [table.quoted()]).fetchone()
         if row is None:
-            raise ElectionRefused(
-                f"there is no table {table}: 'thresher schema create' makes one, or name another with --outbox"
-            )
+            raise ElectionRefused(no_such_table(table))
         return str(row[0])
 
     def _make(self) -> None:
@@ -313,7 +325,7 @@ class _Connection:
             timer.cancel()
 
 
-def _session(dsn: str, name: str, seconds: float) -> str:
+def _session(dsn: str, session: str, seconds: float) -> str:
     milliseconds = max(100, int(seconds * 1000))
     given = conninfo.conninfo_to_dict(dsn)
     options = (
@@ -324,5 +336,4 @@ def _session(dsn: str, name: str, seconds: float) -> str:
     ).strip()
     network = {"connect_timeout": "2", "keepalives_idle": "2", "tcp_user_timeout": str(milliseconds)}
     network = {key: value for key, value in network.items() if key not in given}
-    # Not as the relay's own sessions are named, which a successor ends.
-    return conninfo.make_conninfo(dsn, application_name=f"thresher-lease/{name}"[:63], options=options, **network)
+    return conninfo.make_conninfo(dsn, application_name=session, options=options, **network)

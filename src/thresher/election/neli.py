@@ -342,11 +342,14 @@ class _Member:
         if others := [each for each in starts if each.partition]:
             consumer.pause(others)
         if any(each.partition == 0 for each in places):
+            self._candidacy.leader = None
             now = self._candidacy.now()
             self._pulse = Pulse(self._membership.group, recorded=self.writable, began=now)
             self._beat_at, self._fenced_since = now, None
             self._candidacy.tell(Granted())
             self._send()
+        elif self._pulse is None:
+            self._candidacy.leader = f"another member of the group {self._membership.group}"
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._on_gone(consumer, places, None)

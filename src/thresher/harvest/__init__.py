@@ -6,6 +6,7 @@ Names are looked up when they are asked for: a module of this package costs what
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from thresher.core.errors import ThresherError
     from thresher.db import TableName
     from thresher.election.settings import ElectionKind, ElectionSettings
     from thresher.harvest.configuration import Configuration, load
@@ -29,6 +30,7 @@ else:
     import importlib
 
     _HOMES = {
+        "thresher.core.errors": ("ThresherError",),
         "thresher.db": ("TableName",),
         "thresher.election.settings": ("ElectionKind", "ElectionSettings"),
         "thresher.harvest.configuration": ("Configuration", "load"),
@@ -79,6 +81,7 @@ __all__ = [
     "State",
     "StepHangs",
     "TableName",
+    "ThresherError",
     "TopicLocking",
     "load",
     "start_db_backend",

@@ -16,9 +16,10 @@ from thresher.config.kafka_properties import SERVERS
 from thresher.config.loading import Completed, complete, lay_over
 from thresher.config.log_level import LogLevel
 from thresher.core.secrets import Secrets
-from thresher.election.settings import ElectionKind, ElectionSettings
+from thresher.election.settings import ElectionSettings
 from thresher.harvest.form import KEYS, RelayForm
 from thresher.harvest.form_rules import OF_ELECTION, OF_LOCKING
+from thresher.harvest.judgement import election_of, settings_of
 from thresher.harvest.reaper import Translation, as_ours, forget_unelected, is_reapers, keep_partitions, translate
 from thresher.observe.logs import LogFormat
 from thresher.relay.settings import POLICY, Coordination, Delivery, Dispatch, Settings
@@ -79,6 +80,7 @@ def load(
         RelayForm,
         given,
         problems=[*translated.problems, *variables.problems],
+        remarks=variables.remarks,
         # A key that could not be read is not missed besides.
         troubled=set(translated.origin) - set(translated.keys),
         name_of=lambda key: _name_in_file(key, translated),
@@ -114,36 +116,8 @@ def _without_effect(completed: Completed[RelayForm], translated: Translation) ->
 def _configuration(completed: Completed[RelayForm]) -> Configuration:
     form = completed.form
     return Configuration(
-        settings=Settings(
-            name=form.identity,
-            dsn=form.data_source or "",
-            outbox=form.table,
-            shape=form.shape,
-            delivery=form.delivery,
-            kafka=form.kafka,
-            producer=form.producer,
-            shards=form.shards,
-            settling=form.settle,
-            dispatch=form.dispatch,
-            poison=form.poison,
-            transforms=form.transform,
-            archive_after_seconds=form.archive_after_seconds,
-            archive_to=form.archive_to,
-            limits=form.limits,
-            coordination=form.coordination,
-            topic_locking=form.locking,
-        ),
-        election=ElectionSettings(
-            # Whoever runs works: locks decide on what.
-            kind=ElectionKind.NONE if form.coordination is Coordination.TOPIC_LOCK else form.election,
-            leader_topic=form.leader_topic,
-            leader_group=form.leader_group,
-            heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,
-            min_poll_seconds=form.min_poll_seconds,
-            max_poll_seconds=form.longest_poll_seconds,
-            lease_seconds=form.lease_seconds,
-            grace_seconds=form.grace_seconds,
-        ),
+        settings=settings_of(form),
+        election=election_of(form),
         policy=replace(
             POLICY,
             back_off_seconds=form.back_off_seconds,

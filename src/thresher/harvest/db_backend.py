@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from thresher.core.errors import shorten
-from thresher.harvest.form import LOCKED_ROWS, check_settings
+from thresher.harvest.form import LOCKED_ROWS
+from thresher.harvest.judgement import judge
 from thresher.harvest.problem import HarvestMisused
 from thresher.relay.settings import Coordination, Limits, Settings
 from thresher.relay.topic_lock.backend import DbBackend
@@ -19,12 +20,15 @@ def start_db_backend(settings: Settings, *, threads: int = 2) -> DbBackend:
     handler of its own calls `request_stop`, or `stopped_by_signals(backend)` does. Raises `ConfigurationInvalid` for
     settings that cannot work, and starts nothing.
     """
-    if isinstance(threads, bool) or not 1 <= threads <= _MOST_THREADS:
+    if not _is_number(threads) or not 1 <= threads <= _MOST_THREADS:
         raise HarvestMisused(f"threads={shorten(threads)}: a number from 1 to {_MOST_THREADS} is needed")
     told = replace(settings, coordination=Coordination.TOPIC_LOCK)
     if told.limits == Limits():
         told = replace(told, limits=replace(told.limits, batch_rows=LOCKED_ROWS))
-    check_settings(told)
-    backend = DbBackend(told, threads=threads)
+    backend = DbBackend(judge(told).settings, threads=threads)
     backend.start()
     return backend
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

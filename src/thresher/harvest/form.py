@@ -10,23 +10,14 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from thresher.archive.target import MOST_SECONDS, TABLE, target_of
-from thresher.config.form import (
-    SINGLE_VALUE,
-    Form,
-    KafkaProperties,
-    Properties,
-    Rule,
-    Texts,
-    fill_in,
-)
+from thresher.config.form import Form, KafkaProperties, Properties, Rule, Texts
 from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
-from thresher.config.problem import ConfigurationInvalid
-from thresher.config.report import as_text
 from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand, keys_of
 from thresher.core.errors import shorten
 from thresher.core.topic_name import is_topic
 from thresher.db import TableName
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
+from thresher.delivery.names import valid_name
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.form_rules import (
@@ -41,8 +32,7 @@ from thresher.harvest.form_rules import (
 )
 from thresher.kafka.transactional import GUARDED, properties
 from thresher.outbox.shape import BUCKETS, Shape
-from thresher.relay.names import valid_name
-from thresher.relay.settings import POLICY, Coordination, Delivery, Dispatch, Limits, Settings, Settling, TopicLocking
+from thresher.relay.settings import POLICY, Coordination, Delivery, Dispatch, Limits, Settling, TopicLocking
 from thresher.service import form as service_form
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.form import POLLS_IN_TIME, ServiceForm
@@ -273,6 +263,16 @@ class _OwnKeys(Form):
     def _topics(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(_topic, topics))
 
+    @field_validator("transform", mode="before")
+    @classmethod
+    def _names(cls, given: object) -> object:
+        for each in given if isinstance(given, list | tuple) else [given]:
+            if callable(each):
+                path = f"{getattr(each, '__module__', 'module')}:{getattr(each, '__qualname__', 'function')}"
+                why = f"a function is given by its name, from which workers import it, such as '{path}'"
+                raise ValueError(why)  # noqa: TRY004 - pydantic takes this one
+        return given
+
     @field_validator("transform")
     @classmethod
     def _paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -330,39 +330,6 @@ class RelayForm(ServiceForm, _OwnKeys):
 
 
 KEYS = keys_of(RelayForm)
-
-
-def check_settings(settings: Settings) -> None:
-    """Raise `ConfigurationInvalid` for what a program says that a file could not say either. No server is asked."""
-    given: dict[str, Any] = {
-        "name": settings.name,
-        "data_source": settings.dsn,
-        "outbox": settings.outbox.table,
-        "schema": settings.outbox.schema,
-        "shape": settings.shape,
-        "delivery": settings.delivery,
-        # A value that a file cannot hold, such as a function that fetches a token, only the client can judge.
-        "kafka": {name: value for name, value in settings.kafka.items() if isinstance(value, SINGLE_VALUE)},
-        "producer": {name: value for name, value in settings.producer.items() if isinstance(value, SINGLE_VALUE)},
-        "shards": settings.shards,
-        "settle": settings.settling,
-        "archive_after_seconds": settings.archive_after_seconds,
-        "archive_to": settings.archive_to,
-        "dispatch": settings.dispatch,
-        "poison": settings.poison,
-        "transform": settings.transforms,
-        **{name: getattr(settings.limits, name) for name in Limits.__slots__},
-        "coordination": settings.coordination,
-    }
-    if settings.topic_locking != TopicLocking():
-        given |= {key: getattr(settings.topic_locking, key) for key in OF_LOCKING}
-    if settings.producer_factory is not None:
-        # The properties may be the factory's own.
-        given["producer"] = {}
-    # libpq has an environment too.
-    _, problems = fill_in(RelayForm, given, troubled=() if settings.dsn else ("data_source",))
-    if problems:
-        raise ConfigurationInvalid(as_text(problems))
 
 
 _KAFKA = KafkaSections(

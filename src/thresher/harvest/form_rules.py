@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 from thresher.config.report import Problem
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
+from thresher.delivery.names import valid_name
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind
 from thresher.outbox.shape import Shape
-from thresher.relay.names import valid_name
 from thresher.relay.settings import Coordination, Delivery, Dispatch, Settling
 from thresher.service import form as service_form
 

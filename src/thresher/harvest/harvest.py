@@ -14,15 +14,16 @@ from typing import ClassVar
 from thresher.archive.background import LeaderArchive
 from thresher.archive.run import ArchiveJob
 from thresher.archive.target import target_of
+from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import shorten
+from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS, MOST_KEYS
 from thresher.election.election import competitor
 from thresher.election.leadership import Leadership
 from thresher.election.settings import ElectionKind, ElectionSettings
-from thresher.harvest.form import check_settings
+from thresher.harvest.judgement import judge
 from thresher.harvest.problem import HarvestMisused
 from thresher.relay.leader.workload import RelayWorkload
 from thresher.relay.settings import Coordination, Settings
-from thresher.relay.shard.in_flight import IN_FLIGHT_KEYS, MOST_KEYS
 from thresher.relay.topic_lock.workload import TopicLockWorkload
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.problem import ServiceMisused
@@ -33,11 +34,15 @@ from thresher.spark.session.settings import SparkOptions
 
 __all__ = ["Harvest", "State"]
 
+# In the place of settings that cannot work.
+_UNUSED = Settings(name="unused", data_source="", kafka={"bootstrap.servers": "unused"})
+
 
 class Harvest(Service):
     """One competitor for one relay. A context manager: entering starts, leaving stops. Safe from any thread.
 
-    `election` says how to compete, or is a `Leadership` of the caller's own. A `logger` gets all that Thresher logs.
+    `election` says how to compete, as settings or as the name of a kind, or is a `Leadership` of the caller's own. A
+    `logger` gets all that Thresher logs. What cannot work is told by `start`, in one report, and nothing is started.
     """
 
     _noun: ClassVar[str] = "harvest"
@@ -47,7 +52,7 @@ class Harvest(Service):
         self,
         settings: Settings,
         *,
-        election: ElectionSettings | Leadership | None = None,
+        election: ElectionSettings | Leadership | str | None = None,
         spark: SparkOptions | None = None,
         logger: logging.Logger | None = None,
         metrics_seconds: float = 5.0,
@@ -60,23 +65,32 @@ class Harvest(Service):
             raise HarvestMisused(
                 f"spark= takes SparkOptions, not {shorten(spark)}: the program's own SparkContext is used by itself"
             )
-        self.settings = settings
-        by_locks = settings.coordination is Coordination.TOPIC_LOCK
-        if by_locks and election is not None and not _is_none(election):
+        if not isinstance(settings, Settings):
+            raise HarvestMisused(f"Settings(…) are needed, not {type(settings).__name__}")
+        self._refusal: ConfigurationInvalid | None = None
+        try:
+            judged = judge(
+                settings, election, metrics_seconds=metrics_seconds, step_down_seconds=step_down_seconds
+            )  # fmt: skip
+        except ConfigurationInvalid as refusal:
+            self._refusal = refusal
+            # Never started: `start` raises the refusal.
+            judged = judge(_UNUSED)
+        by_locks = judged.settings.coordination is Coordination.TOPIC_LOCK
+        if by_locks and election is not None and not _is_none(judged.election):
             raise HarvestMisused("election= means nothing with coordination 'topic-lock': all processes work at once")
-        chosen = election if election is not None else ElectionSettings()
-        if by_locks:
-            chosen = ElectionSettings(kind=ElectionKind.NONE)
+        chosen = ElectionSettings(kind=ElectionKind.NONE) if by_locks else judged.election
+        self.settings = settings if self._refusal else judged.settings
         super().__init__(
-            TopicLockWorkload(settings, policy=policy, hook=hook)
+            TopicLockWorkload(judged.settings, policy=policy, hook=hook)
             if by_locks
-            else RelayWorkload(settings, policy=policy, hook=hook, side_work=_archive(settings)),
-            election=partial(_competitor, settings, chosen),
+            else RelayWorkload(judged.settings, policy=policy, hook=hook, side_work=_archive(judged.settings)),
+            election=partial(_competitor, judged.settings, chosen),
             alone=_is_none(chosen),
             spark=spark,
             logger=logger,
-            metrics_seconds=metrics_seconds,
-            step_down_seconds=step_down_seconds,
+            metrics_seconds=judged.metrics_seconds,
+            step_down_seconds=judged.step_down_seconds,
             draw=draw,
         )
 
@@ -107,7 +121,8 @@ class Harvest(Service):
         return () if snapshot is None else snapshot.shards
 
     def _check(self) -> None:
-        check_settings(self.settings)
+        if self._refusal is not None:
+            raise self._refusal
         super()._check()
 
 
@@ -120,7 +135,7 @@ def _archive(settings: Settings) -> LeaderArchive | None:
         return None
     return LeaderArchive(
         ArchiveJob(
-            dsn=settings.dsn,
+            dsn=settings.data_source,
             outbox=settings.outbox,
             target=target_of(settings.archive_to),
             older_than_seconds=settings.archive_after_seconds,
@@ -134,7 +149,7 @@ def _competitor(settings: Settings, election: ElectionSettings | Leadership) -> 
     return competitor(
         election,
         name=settings.name,
-        dsn=settings.dsn,
+        dsn=settings.data_source,
         schema=settings.outbox.schema,
         beside=settings.outbox.table,
         kafka=settings.kafka,

@@ -1,6 +1,7 @@
 """The outbox writer: messages stored in the application's own transaction, for a relay to carry to Kafka."""
 
 from thresher.outbox.admission import InvalidMessage, Limits
+from thresher.outbox.log_slot import NoSlot
 from thresher.outbox.message import Header, Message
 from thresher.outbox.outstanding import OutboxFull
 from thresher.outbox.receipt import NoReceiptsInPipeline, Receipt
@@ -17,6 +18,7 @@ __all__ = [
     "Message",
     "MessageNotStored",
     "NoReceiptsInPipeline",
+    "NoSlot",
     "NotInTransaction",
     "Outbox",
     "OutboxFull",

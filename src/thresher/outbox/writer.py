@@ -6,7 +6,8 @@ the transaction usable. A crash at any point is the transaction's crash: stored 
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC
 from functools import lru_cache
 from typing import Any, Literal, LiteralString, overload
@@ -14,16 +15,20 @@ from typing import Any, Literal, LiteralString, overload
 from psycopg import Connection, errors
 from psycopg.pq import Format, PipelineStatus
 
-from thresher.core.errors import ThresherError, shorten
+from thresher.core.errors import InvalidInput, ThresherError, shorten
 from thresher.db import TableName, statement
+from thresher.db.log_names import slot_name
 from thresher.db.postgres.arrays import bytea_array, text_array
 from thresher.db.postgres.caller_connection import NotInTransaction, UnsupportedConnection, is_tied, require_connection
 from thresher.db.postgres.cursor import ByteaArray, OwnCursor, TextArray
+from thresher.db.postgres.refusal import RIGHTS
 from thresher.outbox.admission import Admission, InvalidMessage, Limits, Row
+from thresher.outbox.log_slot import SlotWatch
 from thresher.outbox.message import Message, with_event_id
 from thresher.outbox.outstanding import Outstanding
 from thresher.outbox.receipt import NoReceiptsInPipeline, Receipt
 from thresher.outbox.shape import Shape
+from thresher.outbox.unpolled import LogWriter, PassingRows, Via, require_sensible
 
 # The header arrays are encoded here and pass through the driver as bytes.
 _COPY_TYPES: dict[Shape, tuple[str, ...]] = {
@@ -44,6 +49,10 @@ class Outbox:
 
     `require_transaction=False` says that a message in autocommit, tied to no other change, is meant. With `event_ids`
     each message has a header `event-id`, by which an inbox tells repeats; one that has it keeps it.
+
+    For a tail: `via="log"` writes messages into the database's log and into no table; `keep=False` deletes each row in
+    the transaction that inserts it. Both give no receipts, and raise `NoSlot` unless a slot keeps the log: `slot`, or
+    thresher_<table>.
     """
 
     def __init__(
@@ -55,11 +64,20 @@ class Outbox:
         limits: Limits | None = None,
         require_transaction: bool = True,
         event_ids: bool = False,
+        via: Via = "table",
+        keep: bool = True,
+        slot: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = TableName(table=table, schema=schema)
         self.shape = Shape(shape)
         limits = limits or Limits()
+        require_sensible(via, self.shape, limits, keep=keep, slot=slot, tied=require_transaction)
+        self._log = LogWriter(self.name) if via == "log" else None
+        self._passing = None if keep else PassingRows(self.name)
+        # Whether rows stay in the table until they are sent.
+        self.keeps_rows = via == "table" and keep
+        self._slot = None if self.keeps_rows else SlotWatch(slot or slot_name(self.name), clock)
         self._admission = Admission(self.shape, limits)
         most = limits.outstanding
         self._outstanding = None if most is None else Outstanding(self.name, self.shape, most, clock)
@@ -74,15 +92,20 @@ class Outbox:
     def stash(self, connection: Connection[Any], message: Message) -> Receipt | None:
         """Store one message in the caller's transaction, and return its receipt. The order of calls is that per key.
 
-        In a pipeline the database has not answered yet: there is no receipt, and None is returned.
+        In a pipeline the database has not answered yet: there is no receipt, and None is returned. So it is where no
+        row stays in the table.
         """
         row = self._admission.row(self._identified(message))
         self._admit_connection(connection)
+        if not self.keeps_rows:
+            self._write_for_tail(connection, [row])
+            return None
         codec = _admit_encoding(connection, [row])
         self._require_room(connection)
         cursor = OwnCursor(connection)
         try:
-            cursor.execute(self._insert, _parameters(row, codec), binary=True)
+            with _remedied():
+                cursor.execute(self._insert, _parameters(row, codec), binary=True)
         except errors.FeatureNotSupported as error:
             raise self._not_stored(1, 0) from error
         if connection.pgconn.pipeline_status != PipelineStatus.OFF:
@@ -117,18 +140,35 @@ class Outbox:
             return self._stash_each(connection, rows)
         if not rows:
             return 0
+        if not self.keeps_rows:
+            self._write_for_tail(connection, rows)
+            return len(rows)
         codec = _admit_encoding(connection, rows)
         self._require_room(connection)
         cursor = OwnCursor(connection)
         if connection.pgconn.pipeline_status == PipelineStatus.OFF:
-            self._stream(cursor, rows, codec)
+            with _remedied():
+                self._stream(cursor, rows, codec)
         else:
             # COPY does not exist inside the caller's pipeline; its inserts travel together anyway.
             cursor.executemany(self._insert, [_parameters(row, codec) for row in rows])
         self._require_stored(connection, cursor, len(rows))
         return len(rows)
 
+    def _write_for_tail(self, connection: Connection[Any], rows: Sequence[Row]) -> None:
+        if self._slot is not None:
+            self._slot.require(connection)
+        if self._log is not None:
+            self._log.write(connection, rows)
+        elif self._passing is not None:
+            codec = _admit_encoding(connection, rows)
+            stored = self._passing.write(connection, self._insert, [_parameters(row, codec) for row in rows])
+            if stored != len(rows):
+                raise self._not_stored(len(rows), stored)
+
     def _stash_each(self, connection: Connection[Any], rows: Sequence[Row]) -> list[Receipt]:
+        if not self.keeps_rows:
+            raise InvalidInput("no row stays in the table, so there is none that a receipt could stand for")
         if connection.pgconn.pipeline_status != PipelineStatus.OFF:
             raise NoReceiptsInPipeline(
                 "in a pipeline the database answers later, and receipts are its answers: leave the pipeline first, or "
@@ -141,7 +181,8 @@ class Outbox:
         cursor = OwnCursor(connection)
         cursor.format = Format.BINARY
         try:
-            cursor.executemany(self._insert, [_parameters(row, codec) for row in rows], returning=True)
+            with _remedied():
+                cursor.executemany(self._insert, [_parameters(row, codec) for row in rows], returning=True)
         except errors.FeatureNotSupported as error:
             raise self._not_stored(len(rows), 0) from error
         found = cursor.fetchall()
@@ -197,6 +238,16 @@ class Outbox:
     def _receipt(self, found: tuple[Any, ...]) -> Receipt:
         id_, create_time = found
         return Receipt(table=self.name, id=id_, create_time=create_time.astimezone(UTC))
+
+
+@contextmanager
+def _remedied() -> Iterator[None]:
+    """Note at the database's own error of a missing right, which the caller gets, where the grants are."""
+    try:
+        yield
+    except errors.InsufficientPrivilege as error:
+        error.add_note(f"thresher: {RIGHTS}")
+        raise
 
 
 def _parameters(row: Row, codec: str) -> list[Any]:

@@ -165,6 +165,8 @@ class Dispatcher:
         `connections`. Raises `InvalidInput` for properties that no producer can be made with.
         """
         outbox = outbox or Outbox()
+        if not outbox.keeps_rows:
+            raise InvalidInput(f"{outbox.name} keeps no rows that a dispatcher could lock and stamp: a tail sends them")
         if outbox.shape is not Shape.THRESHER:
             raise InvalidInput(f"a dispatcher stamps rows, and shape {outbox.shape.value} has no column for a stamp")
         if timeout_seconds < 0.1 or rest_seconds < 0 or connections < 1:

@@ -1,12 +1,15 @@
 """What a relay is told, once, at the edge: frozen values that travel to its shards."""
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from thresher.config.problem import ConfigurationInvalid
+from thresher.config.report import as_text, no_such_key
 from thresher.db import TableName
+from thresher.db.names import InvalidName
 from thresher.db.outbox_store import Settling
 from thresher.db.shape import Shape
 from thresher.delivery.rules import Poison
@@ -88,31 +91,93 @@ class Limits:
     sweep_seconds: float = 1.0
 
 
+_LIMITS, _LOCKING = Limits(), TopicLocking()
+# Settings that a program may give together.
+GROUPS: dict[str, type[Limits | TopicLocking]] = {"limits": Limits, "topic_locking": TopicLocking}
+_OLD_NAMES = {"dsn": "data_source", "settling": "settle", "transforms": "transform"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that a relay's driver and shards need to know. Secrets are in `dsn` and `kafka`, never shown."""
+    """Everything that a relay's driver and shards need to know. Secrets are in `data_source` and `kafka`, never shown.
+
+    A setting has the name that it has in a file. Bounds and locking may also be given one by one, as `batch_rows=500`;
+    what is given so overrides its group, and an old name its new one, so that `dataclasses.replace` takes both.
+    Values are kept as they are given: a `Harvest` judges them as those of a file, and takes `shards="2"` for 2.
+    """
 
     name: str
-    dsn: str = field(repr=False)
+    data_source: str = field(repr=False)
     outbox: TableName
-    shape: Shape = Shape.THRESHER
-    delivery: Delivery = Delivery.EXACTLY_ONCE
+    shape: Shape
+    delivery: Delivery
     # librdkafka's properties: for every client, and for the producers besides.
     kafka: Mapping[str, Any] = field(repr=False)
-    producer: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    shards: int = 2
-    settling: Settling = Settling.DELETE
-    dispatch: Dispatch = Dispatch.RELAY
-    poison: Poison = Poison.DEAD_LETTER
-    transforms: tuple[str, ...] = ()
-    limits: Limits = Limits()
-    coordination: Coordination = Coordination.LEADER
-    topic_locking: TopicLocking = TopicLocking()
+    producer: Mapping[str, Any] = field(repr=False)
+    shards: int
+    settle: Settling
+    dispatch: Dispatch
+    poison: Poison
+    transform: tuple[str, ...]
+    limits: Limits
+    coordination: Coordination
+    topic_locking: TopicLocking
     # What the shards make their producers with, by import path: a function of the client's properties.
-    producer_factory: str | None = None
+    producer_factory: str | None
     # Rows that were stamped longer ago than that are archived, to the outbox's archive table or to a directory.
-    archive_after_seconds: float | None = None
-    archive_to: str = "table"
+    archive_after_seconds: float | None
+    archive_to: str
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        kafka: Mapping[str, Any],
+        data_source: str | None = None,
+        outbox: TableName | str = "outbox",
+        schema: str | None = None,
+        shape: Shape | str = Shape.THRESHER,
+        delivery: Delivery | str = Delivery.EXACTLY_ONCE,
+        producer: Mapping[str, Any] | None = None,
+        shards: int = 2,
+        settle: Settling | str = Settling.DELETE,
+        dispatch: Dispatch | str = Dispatch.RELAY,
+        poison: Poison | str = Poison.DEAD_LETTER,
+        transform: Sequence[str] = (),
+        limits: Limits | Mapping[str, Any] = _LIMITS,
+        coordination: Coordination | str = Coordination.LEADER,
+        topic_locking: TopicLocking | Mapping[str, Any] = _LOCKING,
+        producer_factory: str | None = None,
+        archive_after_seconds: float | None = None,
+        archive_to: str = "table",
+        **others: Any,
+    ) -> None:
+        given: dict[str, Any] = {
+            "name": name, "data_source": data_source, "outbox": _table(outbox, schema), "shape": shape,
+            "delivery": delivery, "kafka": kafka, "producer": {} if producer is None else producer, "shards": shards,
+            "settle": settle, "dispatch": dispatch, "poison": poison, "transform": transform, "limits": limits,
+            "coordination": coordination, "topic_locking": topic_locking, "producer_factory": producer_factory,
+            "archive_after_seconds": archive_after_seconds, "archive_to": archive_to,
+        }  # fmt: skip
+        _put(given, others)
+        for setting, value in given.items():
+            # The way of a frozen dataclass that has a constructor of its own.
+            object.__setattr__(self, setting, value)
+
+    @property
+    def dsn(self) -> str:
+        """The old name of `data_source`."""
+        return self.data_source
+
+    @property
+    def settling(self) -> Settling:
+        """The old name of `settle`."""
+        return self.settle
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        """The old name of `transform`."""
+        return self.transform
 
     @property
     def mode(self) -> str:
@@ -125,6 +190,43 @@ class Settings:
     def sweeps(self) -> bool:
         """Whether an application's dispatcher sends rows first, and the relay what is left."""
         return self.dispatch is Dispatch.IMMEDIATE
+
+
+def _table(outbox: Any, schema: Any) -> Any:
+    """Return the table; a name that can be none, or two, stays as it is given, to be judged."""
+    if isinstance(outbox, TableName):
+        return outbox if schema is None else replace(outbox, schema=schema)
+    if not isinstance(outbox, str) or (schema is None and "." in outbox):
+        return outbox
+    try:
+        return TableName(table=outbox, schema=schema)
+    except InvalidName:
+        return outbox
+
+
+def _put(given: dict[str, Any], others: Mapping[str, Any]) -> None:
+    """Put what was given by an old name, or without its group, into its place. Raises `ConfigurationInvalid`."""
+    grouped = {key: group for group, kind in GROUPS.items() for key in kind.__slots__}
+    unknown = [key for key in others if key not in grouped and key not in _OLD_NAMES]
+    if unknown:
+        known = [*given, "schema", *grouped]
+        problems = [(key, no_such_key(key, known)) for key in unknown]
+        raise ConfigurationInvalid(as_text(problems), problems)
+    for key, value in others.items():
+        if key in _OLD_NAMES:
+            given[_OLD_NAMES[key]] = value
+        elif isinstance(given[grouped[key]], Mapping | Limits | TopicLocking):
+            given[grouped[key]] = {**as_mapping(given[grouped[key]]), key: value}
+    for group, kind in GROUPS.items():
+        if isinstance(given[group], Mapping) and set(given[group]) <= set(kind.__slots__):
+            given[group] = kind(**given[group])
+
+
+def as_mapping(group: Limits | TopicLocking | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a group by their names."""
+    if isinstance(group, Mapping):
+        return {str(key): value for key, value in group.items()}
+    return {key: getattr(group, key) for key in group.__slots__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

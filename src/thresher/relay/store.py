@@ -7,7 +7,7 @@ from thresher.relay.settings import Settings
 
 def store_of(settings: Settings, make: Connect = connect) -> PostgresStore:
     """Return the store that the settings name; `make` opens its connections."""
-    return PostgresStore(settings.dsn, settings.outbox, settings.shape, settings.settling, make=make)
+    return PostgresStore(settings.data_source, settings.outbox, settings.shape, settings.settle, make=make)
 
 
 def driver_store_of(settings: Settings, seconds: float = 30.0) -> PostgresStore:

@@ -98,6 +98,9 @@ class Competing:
         current = self._slot.current
         self._server_log.tell(now, standby=current is None)
         if current is None:
+            if self._elected is None:
+                # An election of the application's own need not know.
+                self._news.standing_by(getattr(self._leadership, "leader", None))
             # A standby without a Spark would be of no use as a leader.
             self._warm.check()
             if self._elected is not None and not self._turns.may_lead(now):

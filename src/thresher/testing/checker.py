@@ -9,6 +9,9 @@
    outcome may be read or not, and precedes nothing.
 5. Altered: a record whose key, topic, value, headers, partition or timestamp is not what was written.
 
+A record whose identity names a run that is not in the history is a phantom, unless `other_runs` is allowed for: then it
+is counted, and judged by the history of its own run.
+
 A history without a committed row proves nothing. Rows that are dead are no success, unless so many are allowed.
 
 Pure, and one pass over the reads: a running maximum per key suffices. The times of all transactions are of one clock,
@@ -20,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from thresher.core.errors import shorten
-from thresher.testing.history import Content, Outcome, Transaction, identity
+from thresher.testing.history import Content, Outcome, Transaction, identity, run_of
 from thresher.testing.record import Read, difference, key_bytes, shown
 from thresher.testing.silence import longest_silence
 
@@ -32,8 +35,9 @@ class Verdict:
     """What a check found, in rows except for `read` (records) and `keys`; `examples` has lines by the name of a field.
 
     `dead`, `filtered` and `pending` count rows of this history alone. `pending` counts all that wait in the outbox,
-    those that were read already, but not settled, too. `altered` counts records. `longest_silence_seconds` is how long
-    nothing was delivered although rows waited, by the times of records; None where the history does not tell.
+    those that were read already, but not settled, too. `altered` and `other_runs` count records.
+    `longest_silence_seconds` is how long nothing was delivered although rows waited, by the times of records; None
+    where the history does not tell.
     """
 
     committed: int
@@ -50,6 +54,7 @@ class Verdict:
     duplicated: int
     reordered: int
     altered: int
+    other_runs: int = 0
     longest_silence_seconds: float | None = None
     allow_pending: bool = False
     allowed_dead: int = 0
@@ -89,20 +94,28 @@ def check(
     allow_pending: bool = False,
     allowed_dead: int = 0,
     transformed: bool = False,
+    other_runs: bool = False,
     examples: int = 5,
 ) -> Verdict:
     """Judge a history by the reads, which are in the order of their offsets within each partition.
 
     Every surplus read is a duplicate of its own. A record that is a phantom is nothing else besides. Order is asked of
     the first occurrence of a row that is not altered, and each such row is out of order at most once. `transformed`:
-    records may say something else than their rows, and only identities are compared.
+    records may say something else than their rows, and only identities are compared. `other_runs`: records of runs that
+    the history does not name are allowed.
     """
+    transactions = list(transactions)
     rows = _rows(transactions)
+    runs = {each.run for each in transactions}
     tally = _Tally(rows, repeats_allowed=repeats_allowed, transformed=transformed, examples=examples)
-    count = 0
+    count = others = 0
     for read in reads:
         count += 1
-        tally.read(read)
+        if other_runs and (run := run_of(read.identity)) is not None and run not in runs:
+            others += 1
+            tally.pass_by(read)
+        else:
+            tally.read(read)
     dead, pending, filtered = set(dead), set(pending), set(filtered)
     outcomes = dict.fromkeys(Outcome, 0)
     for name, row in rows.items():
@@ -115,6 +128,7 @@ def check(
         keys=len({row.key for row in rows.values()} - {None}),
         read=count,
         repeated=tally.repeated,
+        other_runs=others,
         filtered=len(filtered & rows.keys()),
         longest_silence_seconds=longest_silence(tally.deliveries()),
         allow_pending=allow_pending,
@@ -177,12 +191,16 @@ class _Tally:
         self._last: dict[tuple[str, int, bytes | None], str] = {}
         self._order = _Order()
 
-    def read(self, read: Read) -> None:
-        """Judge one record by itself and by those before it."""
-        key = key_bytes(read.key)
-        place = (read.topic, read.partition, key)
+    def pass_by(self, read: Read) -> str | None:
+        """Take note of a record within its key and partition, and return the identity of the one before it."""
+        place = (read.topic, read.partition, key_bytes(read.key))
         before = self._last.get(place)
         self._last[place] = read.identity
+        return before
+
+    def read(self, read: Read) -> None:
+        """Judge one record by itself and by those before it."""
+        key, before = key_bytes(read.key), self.pass_by(read)
         row = self._rows.get(read.identity)
         if row is None or row.transaction.outcome is Outcome.ROLLED_BACK:
             self._note("phantom", lambda: f"{_at(read, row)}: {_why_phantom(read, row)}")

@@ -21,6 +21,7 @@ Version 1 has no `epoch` and no contents: its rows are numbers and keys. It is s
 import enum
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ FORMAT = "thresher-history"
 VERSION = 2
 IDENTITY_HEADER = "pump-id"
 _READABLE = (1, VERSION)
+_IDENTITY = re.compile(r"([^.\s]+)\.[0-9]+\.[0-9]+")
 _EVENTS = ("run", "begin", "end", "torn")
 
 
@@ -83,6 +85,12 @@ class Transaction:
 def identity(run: str, writer: int, number: int) -> str:
     """Return what the header of a row says."""
     return f"{run}.{writer}.{number}"
+
+
+def run_of(name: str) -> str | None:
+    """Return the run that an identity names; None for what is no identity."""
+    found = _IDENTITY.fullmatch(name)
+    return None if found is None else found[1]
 
 
 class HistoryWriter:

@@ -137,8 +137,10 @@ def _consumer(bootstrap: str, config: Mapping[str, str], *, uncommitted: bool = 
     fixed = {**_FIXED, "isolation.level": "read_uncommitted"} if uncommitted else _FIXED
     if taken := sorted({"bootstrap.servers", *_FIXED} & config.keys()):
         raise InvalidInput(f"Kafka properties {', '.join(taken)}: they are the verification's own")
+    # What the client meets is told once, by the error that ends the verification.
+    quiet = {} if "debug" in config else {"log_level": "0"}
     try:
-        return Consumer({**_DEFAULTS, **config, **fixed, "bootstrap.servers": bootstrap}, logger=_log)
+        return Consumer({**_DEFAULTS, **quiet, **config, **fixed, "bootstrap.servers": bootstrap}, logger=_log)
     except KafkaException as error:
         raise InvalidInput(f"Kafka properties: {error.args[0].str()}") from error
 

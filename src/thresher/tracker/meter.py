@@ -85,8 +85,11 @@ class Meter:
 
     def _tell_counts(self, number: int, tracking: Tracking) -> None:
         before = self._counted.get(number, Counter())
-        for name, amount in (tracking.figures.counts - before).items():
+        counted = tracking.figures.counts - before
+        for name, amount in counted.items():
             self._told.count(name, amount)
+        if dead := sum(amount for name, amount in counted.items() if name.startswith("dead.")):
+            self._told.event("dead letters", messages=dead)
         self._counted[number] = tracking.figures.counts.copy()
         for (kind, queue), amount in tracking.figures.by_queue.items():
             shown = _shown(queue)

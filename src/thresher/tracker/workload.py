@@ -126,6 +126,9 @@ class TrackerTerm:
         elif event == "undone":
             message = "a transaction for partition %d of the markers took no effect, and is tried again: %s"
             logger.warning(message, fields["partition"], fields["why"])
+        elif event == "dead letters":
+            message = "messages that became dead letters: %d; 'thresher queue dead list' shows them"
+            logger.warning(message, fields["messages"])
         elif event == "malformed marker":
             message = "offset %d of partition %d of %s is no marker, and was passed over: %s"
             logger.warning(message, fields["offset"], fields["partition"], self._settings.marker_topic, fields["why"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.faults.mix.crew import Crew, Stage, Started, chosen
 from tests.faults.mix.signals import end, pause
-from tests.processes import command_line, eventually, parent
+from tests.processes import command_line, eventually, hears, parent
 
 TOO_MANY = 3
 SPARK_LOST, SUPERSEDED, REFUSED = 1, 3, 4
@@ -90,8 +90,13 @@ class Programs(Crew):
 
     def restart(self, how: str, **layout: Any) -> None:
         self._layout = layout
-        self.current.excuse(0 if how == "term" else -signal.SIGKILL)
-        self.current.process.send_signal(signal.SIGTERM if how == "term" else signal.SIGKILL)
+        if how == "term":
+            # One that has not come to listen for it ends of it.
+            self.current.excuse(0 if hears(self.current.pid, signal.SIGTERM) else -signal.SIGTERM)
+            self.current.process.send_signal(signal.SIGTERM)
+        else:
+            self.current.excuse(-signal.SIGKILL)
+            self.current.process.send_signal(signal.SIGKILL)
 
 
 def _jvms(started: Started) -> list[int]:

@@ -228,7 +228,7 @@ def _judge(scene: Scene) -> bool:
     repeated = sum(count - 1 for count in scene.processed.values())
     table(
         "What happened",
-        ["sent", "processed", "redelivered", "processed again", "kills of a consumer", "kills of the tracker"],
+        ["sent", "processed", "redelivered", "again", "consumer kills", "tracker kills"],
         [
             [
                 f"{scene.sent:,}",

@@ -213,7 +213,7 @@ def _judge(scene: Scene, verdict: Verdict, latencies: tuple[float, float] | None
     p50, p99 = latencies or (math.nan, math.nan)
     table(
         "What happened",
-        ["written", "rolled back", "read", "kills of the relay", "latency p50", "p99 (the kill included)"],
+        ["written", "rolled back", "read", "kills", "latency p50", "p99 with the kill"],
         [
             [
                 f"{verdict.committed:,}",

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.form_command import add_form_command
-from thresher.cli.output import AsJson, emit_json, note, out, table
+from thresher.cli.layout.help_page import Commands
+from thresher.cli.output import AsJson, emit_json, note, out, sentence, table
 from thresher.cli.queue import dead, tracking
 from thresher.cli.queue.loading import (
     ConfigFile,
@@ -34,9 +35,7 @@ from thresher.core.signals import stopped_by_signals
 if TYPE_CHECKING:
     from thresher.queue import Message, MessageId
 
-app = typer.Typer(
-    help="Make the topics of message queues on Kafka; send, receive, track and look.", no_args_is_help=True
-)
+app = Commands(help="Make the topics of message queues on Kafka; send, receive, track and look.", no_args_is_help=True)
 
 
 def init(
@@ -65,12 +64,12 @@ def init(
     else:
         table(
             "Topics of the queues",
-            ["topic", "partitions", "", "problems"],
-            [
-                [each.name, str(each.partitions), "made" if each.made else "was there", "\n".join(each.problems)]
-                for each in judged
-            ],
+            ["topic", "partitions", ""],
+            [[each.name, str(each.partitions), "made" if each.made else "was there"] for each in judged],
         )
+        for each in judged:
+            for problem in each.problems:
+                sentence(f"{each.name}: {problem}")
     raise typer.Exit(0 if suitable else 4)
 
 
@@ -211,6 +210,9 @@ def peek(
             ]
             for each in found
         ],
+        importance=("id", "sent", "waiting", "payload", "bytes", "headers"),
+        shortened=("headers", "payload"),
+        rest="--json",
     )
 
 
@@ -258,8 +260,8 @@ def stats(
         raise typer.Exit(4 if unread else 0)
     now = datetime.now(UTC)
     table(
-        "Queues",
-        ["queue", "consumers", "lag, in records of all queues", "in progress", "delayed", "oldest in progress"],
+        "Queues; lag: in records of all queues",
+        ["queue", "consumers", "lag", "in progress", "delayed", "oldest"],
         [
             [
                 text_of(each.queue),
@@ -273,6 +275,8 @@ def stats(
             ]
             for each in found.queues
         ],
+        shortened=("queue",),
+        rest="--json",
     )
     table(
         "Topics",

@@ -6,14 +6,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thresher.cli.form_command import add_form_command
-from thresher.cli.output import AsJson, emit_json, emit_text, out, table
+from thresher.cli.layout.help_page import Commands
+from thresher.cli.output import (
+    AsJson,
+    Yes,
+    emit_json,
+    emit_text,
+    out,
+    require_consent,
+    require_terminal,
+    table,
+)
 from thresher.cli.queue.loading import ConfigFile, form, given_queue_id, load_config, text_of
 from thresher.core.errors import InvalidInput, shorten
 
 if TYPE_CHECKING:
     from thresher.queue.wire.dead_letter import DeadLetter
 
-app = typer.Typer(help="Look at messages that became dead letters; put them back, or drop them.", no_args_is_help=True)
+app = Commands(help="Look at messages that became dead letters; put them back, or drop them.", no_args_is_help=True)
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Origin ids of messages.")]
 OfQueue = Annotated[str | None, typer.Option("--queue", help="Only those of this queue.")]
@@ -48,6 +58,9 @@ def list_letters(
             ]
             for letter in found[:most]
         ],
+        importance=("id", "queue", "deliveries", "sent", "reason", "bytes"),
+        shortened=("queue", "payload"),
+        rest="'thresher queue dead show ID'",
     )
     if len(found) > most:
         out.print(f"and {len(found) - most:,} more: --max {len(found)} shows them")
@@ -98,14 +111,21 @@ def drop(
     config: ConfigFile = None,
     queue: OfQueue = None,
     every: All = False,
+    yes: Yes = False,
     *,
     flags: Mapping[str, Any],
     as_json: AsJson = False,
 ) -> None:
-    """Remove dead letters for good: their messages were not processed, and never will be."""
+    """Remove dead letters for good: their messages were not processed, and never will be.
+
+    With --all it asks first. Messages that become dead letters while it asks stay.
+    """
+    if asks := every and not yes:
+        require_terminal("queue dead drop --all")
     from thresher.tracker.dead import drop as change  # noqa: PLC0415
 
-    _change(change, "dead letters were dropped", config, flags, ids, queue, every=every, as_json=as_json)
+    what = "dead letters were dropped"
+    _change(change, what, config, flags, ids, queue, every=every, as_json=as_json, asks=asks)
 
 
 for _name, _command in (("list", list_letters), ("show", show), ("replay", replay), ("drop", drop)):
@@ -122,6 +142,7 @@ def _change(
     *,
     every: bool,
     as_json: bool,
+    asks: bool = False,
 ) -> None:
     """Change the letters that the options name. Nothing named is a mistake, not everything."""
     if not ids and queue is None and not every:
@@ -136,6 +157,9 @@ def _change(
         there = {str(letter.record.origin_id) for letter in dead_letters(loaded) if only in {None, letter.queue}}
         if missing := sorted(wanted - there):
             raise InvalidInput(f"no dead letters: {', '.join(missing[:10])}; nothing was changed")
+    elif asks and (found := [letter for letter in dead_letters(loaded) if only in {None, letter.queue}]):
+        require_consent(f"drop {len(found):,} dead letters, whose messages were not processed, for good?")
+        wanted = {str(letter.record.origin_id) for letter in found}
     count = change(
         loaded,
         lambda letter: only in {None, letter.queue} and (not wanted or str(letter.record.origin_id) in wanted),

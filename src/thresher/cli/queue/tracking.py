@@ -55,7 +55,10 @@ def track(
         logging.getLogger("thresher").warning(remark)
     tracker = Tracker(loaded)
     by_default = "status" not in completed.given
-    with stopped_by_signals(tracker), pages_shown(tracker, keys.status_address, by_default=by_default):
+    with (
+        stopped_by_signals(tracker),
+        pages_shown(tracker, keys.status_address, by_default=by_default, config=config),
+    ):
         tracker.start()
         tracker.wait()
     result(f"stopped; {tracker.redelivered:,} messages redelivered")

@@ -1,6 +1,6 @@
 -- The manifests of archive files: the rows of a batch by id, create time and version (xmin), written before its file and
 -- emptied when its rows have left the outbox. What is left of it says which files are finished, and what is in them.
-CREATE TABLE {table} (
+CREATE TABLE IF NOT EXISTS {table} (
   batch        UUID PRIMARY KEY DEFAULT pg_catalog.gen_random_uuid(),
   outbox       TEXT NOT NULL,
   directory    TEXT NOT NULL,

@@ -29,6 +29,11 @@ def text_array(items: Sequence[str], codec: str) -> bytes:
     return _array(_TEXT, [item.encode(codec) for item in items])
 
 
+def encoded_text_array(items: Sequence[bytes | None]) -> bytes:
+    """Return a `text[]` of texts that are encoded already; None is NULL."""
+    return _array(_TEXT, items)
+
+
 def bigint_array(items: Sequence[int], *, timestamps: bool = False) -> bytes:
     """Return a `bigint[]`, or a `timestamptz[]` of microseconds since 2000."""
     oid = _TIMESTAMPTZ if timestamps else _BIGINT

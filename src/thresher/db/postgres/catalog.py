@@ -28,8 +28,8 @@ def read_relation(connection: Connection[Any], name: TableName) -> Relation | No
             )
         }
         indexes = tuple(
-            Index(columns=tuple(names), unique=unique, predicate=predicate)
-            for names, unique, predicate in cursor.execute(statement("catalog_indexes"), [oid])
+            Index(columns=tuple(names), unique=unique, predicate=predicate, immediate=immediate)
+            for names, unique, predicate, immediate in cursor.execute(statement("catalog_indexes"), [oid])
         )
         cursor.execute(statement("catalog_sequences"), [oid, oid])
         sequences = tuple(

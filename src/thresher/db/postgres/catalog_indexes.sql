@@ -1,10 +1,11 @@
--- The usable B-tree indexes of a relation: columns in order, unique or not, and a partial index's predicate.
--- Parameter: its oid. An index on an expression has no column name there.
-SELECT array_agg(a.attname::text ORDER BY k.position), i.indisunique, pg_get_expr(i.indpred, i.indrelid)
+-- The usable B-tree indexes of a relation: columns in order, unique or not, a partial index's predicate, and whether it is checked at
+-- once. -- Parameter: its oid. An index on an expression has no column name there.
+SELECT array_agg(a.attname::text ORDER BY k.position), i.indisunique, pg_get_expr(i.indpred, i.indrelid),
+       i.indimmediate
   FROM pg_catalog.pg_index i
  CROSS JOIN LATERAL unnest(i.indkey::smallint[]) WITH ORDINALITY AS k(attnum, position)
   JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
   JOIN pg_catalog.pg_am m ON m.oid = c.relam AND m.amname = 'btree'
   LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum AND k.attnum <> 0
  WHERE i.indrelid = %s AND i.indisvalid AND i.indisready AND k.position <= i.indnkeyatts
- GROUP BY i.indexrelid, i.indisunique, i.indpred, i.indrelid
+ GROUP BY i.indexrelid, i.indisunique, i.indpred, i.indrelid, i.indimmediate

@@ -66,7 +66,7 @@ class ControlTable:
         term: str,
         mode: str,
         shards: int,
-        progress_topic_id: str,
+        progress_topic_id: str | None,
         settled_on: str | None = None,
     ) -> bool:
         """Write the layout; False if the term is not the row's any more."""

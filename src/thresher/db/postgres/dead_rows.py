@@ -14,6 +14,7 @@ from thresher.db.names import TableName
 from thresher.db.outbox_store import DeadContent, DeadRow
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.shape import Shape
+from thresher.db.shape_columns import created
 from thresher.db.statements import statement
 
 
@@ -39,6 +40,11 @@ class PostgresDeadRows:
         names = DeadRow.__slots__
         return [DeadRow(**dict(zip(names, row, strict=True))) for row in found]
 
+    def count(self) -> int:
+        """Return how many rows are set aside."""
+        row = self._execute(statement("dead_count", self._outbox), None).fetchone()
+        return 0 if row is None else int(row[0])
+
     def show(self, id_: int) -> list[DeadContent]:
         """Return a row, whole; several where an id came back."""
         contents = []
@@ -56,20 +62,28 @@ class PostgresDeadRows:
 
     def replay(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Put rows back into the outbox, under their own ids; return how many. Of several with one id, the oldest."""
+        wanted = _wanted(topic, kind, ids)
+        self._execute(self._chosen("dead_leftover", created=created(self._shape, "o")), wanted)
         try:
-            return self._execute(self._chosen(f"{self._shape.prefix}_dead_replay"), _wanted(topic, kind, ids)).rowcount
+            return self._execute(self._chosen(f"{self._shape.prefix}_dead_replay"), wanted).rowcount
         except errors.UniqueViolation as error:
             raise InvalidInput(
                 f"a row with the same id is in the outbox: {error.diag.message_detail}; nothing was put back"
             ) from error
 
+    def take(
+        self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Remove rows, and return them by id: topic, key, value, names and values of headers, partition, timestamp."""
+        return self._execute(self._chosen("outbox_dead_take"), _wanted(topic, kind, ids)).fetchall()
+
     def drop(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Remove rows for good; return how many."""
         return self._execute(self._chosen("dead_drop"), _wanted(topic, kind, ids)).rowcount
 
-    def _chosen(self, name: str) -> LiteralString:
+    def _chosen(self, name: str, **parts: str) -> LiteralString:
         """Return a statement on the rows that topic, kind and ids choose."""
-        return statement(name, self._outbox, chosen=statement("dead_chosen").strip())
+        return statement(name, self._outbox, chosen=statement("dead_chosen").strip(), **parts)
 
     def _execute(self, query: LiteralString, values: Any) -> OwnCursor:
         try:

@@ -1,9 +1,14 @@
-"""Whether a database's error is one that a person has to act on, or one that time may mend."""
+"""Whether a database's error is one that a person has to act on, or one that time may mend; and what they should do."""
+
+from shlex import quote
 
 from psycopg import errors
 
+from thresher.db.names import TableName
+
 # Credentials and permissions.
 _ACCESS = (errors.InvalidAuthorizationSpecification, errors.InvalidPassword, errors.InsufficientPrivilege)
+RIGHTS = "'thresher schema print --relay' has the tables and the grants of a role that relays and of one that writes"
 # Classes of SQLSTATE that a person has to act on.
 _REFUSED = (
     *_ACCESS,
@@ -29,3 +34,17 @@ def is_refused(state: str | None, text: str) -> bool:
 def is_access_refused(state: str | None, text: str) -> bool:
     """Whether credentials or permissions were refused: that may pass, where one who rotates them is not done yet."""
     return state in _ACCESS_STATES or (state is None and any(part in text for part in _ACCESS_TEXTS))
+
+
+def remedy(state: str | None) -> str:
+    """Return what to do about an error, to be put behind its text; nothing, where the text says it."""
+    return f"; {RIGHTS}" if state == errors.InsufficientPrivilege.sqlstate else ""
+
+
+def no_such_table(table: TableName) -> str:
+    """Return what to tell somebody whose outbox is not there."""
+    schema = "" if table.schema is None else f" --schema {quote(table.schema)}"
+    dotted = ", and a table in a schema is named by both --outbox and --schema" if "." in table.table else ""
+    return (
+        f"there is no table {table}: 'thresher schema create --outbox {quote(table.table)}{schema}' makes one{dotted}"
+    )

@@ -17,7 +17,7 @@ from thresher.db.lock_holder import LockHolder
 from thresher.db.names import TableName
 from thresher.db.postgres.bounded_connection import BoundedConnection
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.refusal import is_refused
+from thresher.db.postgres.refusal import is_refused, no_such_table, remedy
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.statements import statement
 
@@ -57,10 +57,13 @@ def session(dsn: str, application: str, more: str = "", *, statement_seconds: fl
     return conninfo.make_conninfo(dsn, application_name=application, options=options, **network)
 
 
-def connect(dsn: str, application: str, more: str = "") -> psycopg.Connection[Any]:
-    """Connect, in autocommit; `more` are further options of the server. Raises `DatabaseRefused` or `DatabaseLost`."""
+def connect(dsn: str, application: str, more: str = "", **parameters: str) -> psycopg.Connection[Any]:
+    """Connect, in autocommit; `more` are further options of the server, `parameters` those of libpq.
+
+    Raises `DatabaseRefused` or `DatabaseLost`.
+    """
     with explained():
-        return psycopg.connect(session(dsn, application, more), autocommit=True)
+        return psycopg.connect(conninfo.make_conninfo(session(dsn, application, more), **parameters), autocommit=True)
 
 
 def connect_within(seconds: float) -> Callable[[str, str], psycopg.Connection[Any]]:
@@ -100,7 +103,7 @@ def explain(state: str | None, text: str) -> PipelineProblem:
             "to Postgres itself"
         )
     if is_refused(state, text):
-        return DatabaseRefused(f"the database refused: {text}")
+        return DatabaseRefused(f"the database refused: {text}{remedy(state)}")
     return DatabaseLost(f"the database failed: {text}")
 
 
@@ -117,9 +120,7 @@ def located(connection: psycopg.Connection[Any], table: TableName) -> TableName:
     with explained():
         row = OwnCursor(connection).execute(statement("table_schema"), [table.quoted()]).fetchone()
     if row is None:
-        raise DatabaseRefused(
-            f"there is no table {table}: 'thresher schema create' makes one, or name another with --outbox"
-        )
+        raise DatabaseRefused(no_such_table(table))
     return TableName(table=table.table, schema=row[0])
 
 

@@ -4,11 +4,9 @@ What breaks a guarantee raises. What merely differs from the table that we would
 of what is new.
 """
 
-from thresher.db.control import ControlRow
 from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseRefused
 from thresher.db.shape_columns import mark_parts
-from thresher.delivery.problem import ForeignProgress
 from thresher.outbox.schema import check_relation
 from thresher.relay.settings import Coordination, Delivery, Settings
 
@@ -28,13 +26,3 @@ def require_usable(session: StoreSession, settings: Settings) -> dict[str, str]:
             f"schema check' says, or choose '{Delivery.EXACTLY_ONCE}' with a leader"
         )
     return {f"outbox, {finding.subject}": finding.detail for finding in check.findings}
-
-
-def require_known_system(name: str, row: ControlRow, system_id: str) -> None:
-    """Raise `ForeignProgress` if this database is not the one that the control row was made in."""
-    # Rows of earlier versions have the system alone.
-    if row.system_id not in {system_id, system_id.partition("/")[0]}:
-        raise ForeignProgress(
-            f"the relay {name!r} belongs to another database ({row.system_id}, this is {system_id}): a copy must not "
-            f"publish under its name. If this database has replaced it: 'thresher adopt {name}'"
-        )

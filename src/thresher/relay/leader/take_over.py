@@ -15,28 +15,23 @@ import uuid
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 
 from thresher.core.clock import ServerClock
 from thresher.core.errors import Superseded
-from thresher.db.control import ControlRow, NewControlRow
+from thresher.db.control import TAIL, ControlRow
 from thresher.db.outbox_store import StoreSession
-from thresher.db.problem import DatabaseRefused
 from thresher.db.topic_locks import LockingSession
-from thresher.delivery.claims import LANES, Claim
-from thresher.delivery.problem import ForeignProgress
-from thresher.kafka.admin import Admin, TopicFacts
-from thresher.kafka.committed_tail import Opener
-from thresher.kafka.problem import BrokerLost
-from thresher.kafka.producer_problem import InitBlocked
-from thresher.kafka.transactional import TransactionalProducer
-from thresher.relay.leader.assumptions import require_known_system, require_usable
-from thresher.relay.leader.progress_topic import KEPT, broker_explained, known_topic, progress_limit, require_kept
-from thresher.relay.names import progress_topic, sessions, transactional_id, visitor
+from thresher.delivery.leader.control_row import end_older_sessions, own_row
+from thresher.delivery.names import sessions, visitor
+from thresher.delivery.progress_topic.fencing import fenced_log
+from thresher.delivery.progress_topic.own_topic import own_topic
+from thresher.delivery.progress_topic.progress_log import ProgressLog
+from thresher.delivery.progress_topic.topic import broker_explained, known_topic, progress_limit
+from thresher.kafka.admin import Admin
+from thresher.relay.leader.assumptions import require_usable
 from thresher.relay.problem import OtherCoordination
-from thresher.relay.progress_log import ProgressLog
-from thresher.relay.protocol.progress import merged
-from thresher.relay.protocol.seal import Seal
+from thresher.relay.progress_source import progress_source
+from thresher.relay.protocol.progress import Progress, merged
 from thresher.relay.settings import Coordination, Mandate, Settings
 from thresher.relay.settle import Settlement
 from thresher.relay.store import driver_store_of
@@ -47,8 +42,6 @@ logger = logging.getLogger(__name__)
 _ANSWER_SECONDS = 60.0
 # How long the sessions of a process that has just ended may stay, and how often they are looked for.
 _ENDING_SECONDS, _ASK_AGAIN_SECONDS = 3.0, 0.1
-# Its age is the broker's word: the clock of a relay may be wrong.
-_TOPIC_CONFIG = {**KEPT, "message.timestamp.type": "LogAppendTime"}
 
 
 def take_over(
@@ -69,16 +62,18 @@ def take_over(
         settings = replace(settings, outbox=session.outbox)
         differences = require_usable(session, settings)
         session.create_tables()
-        row = _own_row(session, settings, term)
+        row = own_row(session, settings.name, term=term, mode=settings.mode, shards=settings.shards)
+        require_polled(settings, row)
+        source = progress_source(settings)
         admin = Admin.of(settings.kafka)
         with broker_explained():
             admin.greet()
-        _progress_topic(admin, settings, row)
+        own_topic(admin, source, row, partitions=max(settings.shards, row.shards))
         if not wanted():
             return None
         _require_stopped(session, settings, row, term)
         # A stopped one may hold the control row too, in the middle of a mark.
-        _end_sessions(session, settings, term)
+        end_older_sessions(session, settings.name, term)
         if not wanted():
             # The database took its time, and another process may lead by now.
             return None
@@ -87,12 +82,13 @@ def take_over(
             raise Superseded("the control row was removed while this relay was starting")
         # What was read before the term may have changed since: only from here on it stays.
         row = taken
-        topic = _progress_topic(admin, settings, row)
-        _end_sessions(session, settings, term)
+        require_polled(settings, row)
+        topic = own_topic(admin, source, row, partitions=max(settings.shards, row.shards))
+        end_older_sessions(session, settings.name, term)
         needed = max(settings.shards, row.shards)
         if topic.partitions < needed:
             with broker_explained():
-                admin.widen_topic(progress_topic(settings.name), needed)
+                admin.widen_topic(source.topic, needed)
         since = session.incarnation().since
         if by_locks or (row.mode, row.shards) != (settings.mode, settings.shards):
             _settle_layout(session, settings, row, max(needed, topic.partitions))
@@ -115,7 +111,7 @@ def take_over(
             # Dispatchers that begin from here on are refused; one that was sending holds rows that we would send too.
             session.await_dispatchers()
         since = since if by_locks else session.incarnation().since
-        progress_limit(admin, settings)
+        progress_limit(admin, source.topic, {**settings.kafka, **settings.producer})
     return Mandate(
         settings=settings,
         outbox_id=row.outbox_id,
@@ -126,6 +122,56 @@ def take_over(
         secret=row.secret,
         differences=frozenset(differences),
     )
+
+
+def require_polled(settings: Settings, row: ControlRow) -> None:
+    """Raise `OtherCoordination` if the outbox is a tail's: both would publish its rows."""
+    if row.mode == TAIL:
+        raise OtherCoordination(
+            f"{settings.outbox} is read from the database's log by the tail {settings.name!r}: both would publish its "
+            "rows. To poll the table from now on: stop the tail's processes, let writers stand still, and 'thresher "
+            "tail leave -c FILE'"
+        )
+
+
+def give_up(settings: Settings) -> str:
+    """Fence and settle whatever a relay of this name has published, and return the term under which that was done.
+
+    No process of the relay may run. Nothing of it goes on afterwards: whoever takes the outbox over does so under this
+    term. A crash here leaves a relay's control row, and a relay that is started goes on.
+    """
+    term = str(uuid.uuid4())
+    store = driver_store_of(settings, _ANSWER_SECONDS)
+    with closing(store.session(f"{sessions(settings.name, term)}/d", locate=True)) as session:
+        settings = replace(settings, outbox=session.outbox)
+        session.create_tables()
+        row = own_row(session, settings.name, term=term, mode=settings.mode, shards=settings.shards)
+        if row.mode == TAIL:
+            raise OtherCoordination(f"{settings.outbox} is read from the log already: there is no relay to follow")
+        _require_none(session, settings, term)
+        taken = session.control.take(settings.name, term)
+        if taken is None:
+            raise Superseded("the control row was removed meanwhile: nothing was changed")
+        end_older_sessions(session, settings.name, term)
+        if taken.progress_topic_id is None:
+            return term
+        admin, source = Admin.of(settings.kafka), progress_source(settings)
+        topic = known_topic(admin, source.topic, taken.progress_topic_id, pipeline=settings.name)
+        _settle_layout(session, settings, taken, topic.partitions)
+        session.await_dispatchers()
+        return term
+
+
+def _require_none(session: LockingSession, settings: Settings, term: str) -> None:
+    """Raise `OtherCoordination` while a process of the relay runs."""
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while running := session.other_sessions(starting=sessions(settings.name), but=sessions(settings.name, term)):
+        if time.monotonic() > deadline:
+            raise OtherCoordination(
+                f"the relay {settings.name!r} still runs: {running} sessions of it are open in the database. Stop all "
+                "of its processes first"
+            )
+        time.sleep(_ASK_AGAIN_SECONDS)
 
 
 def _require_stopped(session: LockingSession, settings: Settings, row: ControlRow, term: str) -> None:
@@ -147,74 +193,6 @@ def _require_stopped(session: LockingSession, settings: Settings, row: ControlRo
         time.sleep(_ASK_AGAIN_SECONDS)
 
 
-def _own_row(session: StoreSession, settings: Settings, term: str) -> ControlRow:
-    system = session.incarnation().system_id
-    new = NewControlRow(
-        name=settings.name,
-        outbox=settings.outbox.quoted(),
-        outbox_id=str(uuid.uuid4()),
-        system_id=system,
-        term=term,
-        mode=settings.mode,
-        shards=settings.shards,
-    )
-    if others := session.control.insert(new):
-        raise ForeignProgress(
-            f"{settings.outbox} is relayed under the name {others[0]!r}: two relays would send its rows twice. "
-            f"Give this one that name; or, once that one has stopped for good, 'thresher adopt {settings.name} "
-            f"--instead-of {others[0]}'"
-        )
-    row = session.control.read(settings.name)
-    if row is None:
-        raise Superseded("the control row was removed while this relay was starting")
-    if row.outbox != settings.outbox.quoted():
-        raise ForeignProgress(
-            f"the name {settings.name!r} is that of a relay of {row.outbox}: {settings.outbox} needs another name"
-        )
-    require_known_system(settings.name, row, system)
-    return row
-
-
-def _progress_topic(admin: Admin, settings: Settings, row: ControlRow) -> TopicFacts:
-    """Return the progress topic, made if this relay never had one; another one under its name is refused."""
-    name = progress_topic(settings.name)
-    if row.progress_topic_id is None:
-        with broker_explained():
-            if admin.topic(name) is None:
-                admin.create_topic(name, partitions=max(settings.shards, row.shards), config=_TOPIC_CONFIG)
-    found = known_topic(admin, settings.name, row.progress_topic_id)
-    require_kept(admin, settings.name)
-    ours, theirs = False, ""
-    for partition in range(found.partitions):
-        # Before anything is fenced: the rightful owner must not notice.
-        with ProgressLog.of(seal_of(settings, row, partition), row.outbox_id, settings.kafka) as log:
-            ours |= log.last() is not None
-        if log.other_outbox is not None:
-            theirs = f"belongs to another outbox ({log.other_outbox}, this is {row.outbox_id})"
-        elif log.strangers:
-            theirs = theirs or "holds records that no relay wrote"
-    # A topic that this relay has had is its own, whatever others have written to it.
-    if theirs and not ours and row.progress_topic_id is None:
-        raise ForeignProgress(
-            f"the progress topic {name} {theirs}: it must be the relay's alone, and two outboxes on one broker need "
-            "different names"
-        )
-    return found
-
-
-def seal_of(settings: Settings, row: ControlRow, partition: int) -> Seal:
-    """Return the seal of a partition of the progress topic."""
-    return Seal(secret=row.secret, topic=progress_topic(settings.name), partition=partition)
-
-
-def _end_sessions(session: StoreSession, settings: Settings, term: str) -> None:
-    try:
-        session.end_sessions(starting=sessions(settings.name), but=sessions(settings.name, term))
-    except DatabaseRefused as error:
-        # They belong to another role: what they hold is freed when they have been idle for long enough.
-        logger.warning("sessions of an older term were not ended: %s", error, extra={"relay": settings.name})
-
-
 def _settle_layout(session: StoreSession, settings: Settings, row: ControlRow, shards: int) -> None:
     """Fence every shard that any layout so far had, and settle what it published last."""
     logger.info(
@@ -228,7 +206,7 @@ def _settle_layout(session: StoreSession, settings: Settings, row: ControlRow, s
     settlement = Settlement(session.settlement)
     now = session.incarnation()
     for shard in range(shards):
-        with fenced_log(settings, seal_of(settings, row, shard), row.outbox_id, ServerClock(now.now)) as log:
+        with fenced_progress(settings, row, shard, ServerClock(now.now)) as log:
             last = log.last()
             if last is None:
                 continue
@@ -238,46 +216,9 @@ def _settle_layout(session: StoreSession, settings: Settings, row: ControlRow, s
                     settlement.require_gone(each, recovering=True)
 
 
-def fenced_log(settings: Settings, seal: Seal, outbox_id: str, clock: ServerClock) -> ProgressLog:
-    """Fence whoever may write for a shard, with the lane whose claim counts, and return the log of what was written."""
-    claim = Claim(lane=0, claimant=str(uuid.uuid4()))
-    for _ in range(LANES + 1):
-        name = transactional_id(settings.name, seal.partition, claim.lane)
-        producer = TransactionalProducer(name, {**settings.kafka, **settings.producer})
-        blocked: InitBlocked | None = None
-        try:
-            try:
-                producer.init(seal.topic)
-            except InitBlocked as problem:
-                # Its owner may have left it for another lane.
-                blocked = problem
-            producer.now_ms = clock.now_ms()
-            # A broker that was cut off may show an old end of the progress, and does not show the claim.
-            written = None if blocked is not None else partial(_claimed, producer, claim, seal)
-            log = ProgressLog.of(seal, outbox_id, settings.kafka, commit_opener=written)
-            try:
-                log.last()
-            except BaseException:
-                log.close()
-                raise
-        finally:
-            producer.discard()
-        if blocked is None and log.holder == claim:
-            return log
-        log.close()
-        if blocked is not None and log.holder.lane == claim.lane:
-            raise blocked
-        claim = replace(claim, lane=log.holder.lane, number=claim.number + 1)
-    raise BrokerLost(f"another relay writes progress for shard {seal.partition} of {settings.name}")
-
-
-def _claimed(producer: TransactionalProducer, claim: Claim, seal: Seal) -> Opener:
-    """Commit a claim to the progress partition."""
-    key = claim.encoded()
-    record = (seal.topic, b"", key, seal.partition, 0, seal.headers(key, b""))
-    producer.begin()
-    producer.produce([(0, record)])
-    if undelivered := producer.flush():
-        raise BrokerLost(f"a record for {undelivered[0].topic} was not delivered: {undelivered[0].why}")
-    producer.commit()
-    return Opener.of(record)
+def fenced_progress(settings: Settings, row: ControlRow, shard: int, clock: ServerClock) -> ProgressLog[Progress]:
+    """Fence whoever may write for a shard, and return the log of what was written."""
+    source = progress_source(settings)
+    seal = source.seal(row.secret, shard)
+    properties = {**settings.kafka, **settings.producer}
+    return fenced_log(source, seal, row.outbox_id, clock, name=settings.name, properties=properties)

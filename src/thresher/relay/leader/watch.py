@@ -17,12 +17,12 @@ from confluent_kafka import KafkaException
 
 from thresher.core.errors import PipelineProblem, Superseded, ThresherError
 from thresher.db.outbox_store import StoreSession
+from thresher.delivery.leader.control_row import require_known_system
+from thresher.delivery.names import progress_topic, sessions
+from thresher.delivery.progress_topic.topic import known_topic, require_kept
 from thresher.kafka.admin import Admin
-from thresher.relay.leader.assumptions import require_known_system, require_usable
-from thresher.relay.leader.progress_topic import known_topic, require_kept
-from thresher.relay.names import progress_topic, sessions
-from thresher.relay.progress_log import ProgressLog
-from thresher.relay.protocol.seal import Seal
+from thresher.relay.leader.assumptions import require_usable
+from thresher.relay.progress_source import progress_source
 from thresher.relay.settings import Mandate
 from thresher.relay.store import driver_store_of
 from thresher.service.workload import Look
@@ -74,11 +74,12 @@ class RelayWatch:
 
     def look_at_topic(self) -> None:
         """Raise `ForeignProgress` if the progress topic is gone, or is another one."""
-        known_topic(self._admin, self._mandate.settings.name, self._mandate.progress_topic_id)
+        name = self._mandate.settings.name
+        known_topic(self._admin, progress_topic(name), self._mandate.progress_topic_id, pipeline=name)
 
     def look_at_policy(self) -> None:
         """Raise `BrokerRefused` if the broker would remove progress by itself."""
-        require_kept(self._admin, self._mandate.settings.name)
+        require_kept(self._admin, progress_topic(self._mandate.settings.name))
 
     def look_at_outbox(self) -> None:
         """Raise `DatabaseRefused` or `ForeignProgress` if table or database are not what guarantees rest on."""
@@ -97,15 +98,15 @@ class RelayWatch:
     def trim(self) -> None:
         """Remove progress that is older than the newest of its partition by the horizon."""
         settings = self._mandate.settings
-        topic = progress_topic(settings.name)
+        source = progress_source(settings)
+        topic = source.topic
         horizon = int(settings.limits.horizon_seconds * 1000)
         try:
             admin = Admin.of(settings.kafka)
             facts = admin.topic(topic)
             for partition in range(facts.partitions if facts is not None else 0):
                 # The last one that is committed stays, however old: it may not be settled yet.
-                seal = Seal(secret=self._mandate.secret, topic=topic, partition=partition)
-                with ProgressLog.of(seal, self._mandate.outbox_id, settings.kafka) as log:
+                with source.log(source.seal(self._mandate.secret, partition), self._mandate.outbox_id) as log:
                     log.last()
                 self._note_strangers(topic, partition, log.met)
                 if log.place is None:

@@ -11,18 +11,19 @@ from typing import Any
 
 from thresher.db.lock_holder import held_by
 from thresher.db.shape import BUCKETS
+from thresher.delivery.leader.dead_hint import dead_command
+from thresher.delivery.leader.held_topics import HeldTopics
+from thresher.delivery.leader.server_probes import server_probes
+from thresher.delivery.names import sessions, shard_sessions
 from thresher.delivery.transforms import STEP as TRANSFORM
 from thresher.delivery.transforms import load
-from thresher.relay.leader.alarms import HeldTopics
-from thresher.relay.leader.server_probes import server_probes
 from thresher.relay.leader.shard_marks import ShardMarks
 from thresher.relay.leader.side_work import SideWork
 from thresher.relay.leader.take_over import take_over
 from thresher.relay.leader.watch import RelayWatch
-from thresher.relay.names import progress_topic, sessions, shard_sessions
+from thresher.relay.progress_source import reserved_topics
 from thresher.relay.report.metrics import WORDING
 from thresher.relay.report.status import RelayReport
-from thresher.relay.reserved_topics import ReservedTopics
 from thresher.relay.settings import POLICY, Mandate, Settings
 from thresher.relay.store import driver_store_of
 from thresher.service.report import Observed
@@ -67,12 +68,13 @@ class RelayWorkload:
     @property
     def probes(self) -> Mapping[str, Callable[[], None]]:
         """How to reach its database and its broker."""
-        return server_probes(self.settings)
+        settings = self.settings
+        return server_probes(settings.name, settings.data_source, settings.kafka)
 
     def check(self, *, local: bool) -> None:
         """Load the transforms where they are on this machine: a mistake in a name must not displace a relay."""
         if local:
-            load(self.settings.transforms)
+            load(self.settings.transform)
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "RelayTerm | None":
         """Become the leader of the outbox."""
@@ -99,7 +101,8 @@ class RelayTerm:
     ) -> None:
         self._mandate, self._policy, self._side_work = mandate, policy, side_work
         self._marks = marks or ShardMarks(mandate.settings.name)
-        self._held = HeldTopics(mandate.settings.name)
+        settings = mandate.settings
+        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: RelayWatch | None = None
 
     @property
@@ -111,10 +114,10 @@ class RelayTerm:
     def pipeline(self) -> Pipeline:
         """Read, transform, publish."""
         settings, config = self._mandate.settings, {"mandate": self._mandate}
-        reserved = ReservedTopics(progress_topic(settings.name), settings.kafka)
+        reserved = reserved_topics(settings)
         steps = [Step(function="thresher.relay.shard.steps:read", config=config)]
-        if settings.transforms:
-            transforming = {"transforms": settings.transforms, "reserved": reserved}
+        if settings.transform:
+            transforming = {"transforms": settings.transform, "reserved": reserved}
             steps.append(Step(function="thresher.delivery.transforms:apply", config=transforming))
         steps.append(Step(function="thresher.relay.shard.steps:publish", config=config))
         return Pipeline(name=settings.name, shards=settings.shards, steps=tuple(steps), policy=self._policy)
@@ -146,7 +149,7 @@ class RelayTerm:
     def explain(self, shard: int, step: str) -> str | None:
         """Say who holds the lock that a session of the shard waits for, if one does, or which transforms run."""
         if step == TRANSFORM:
-            return f"of {', '.join(self._mandate.settings.transforms)}, one has not returned"
+            return f"of {', '.join(self._mandate.settings.transform)}, one has not returned"
         return explain_lock(self._mandate, shard)
 
     def taken_back(self) -> bool:

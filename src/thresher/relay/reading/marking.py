@@ -15,9 +15,9 @@ import pyarrow as pa
 from thresher.db.control import require_same
 from thresher.db.outbox_store import Wanted
 from thresher.db.problem import DatabaseLost
+from thresher.delivery.reading.row_source import ReadRequest
 from thresher.delivery.stored_rows import FewRows, read_of
 from thresher.relay.reading.pending_rows import largest_row
-from thresher.relay.reading.row_source import ReadRequest
 from thresher.relay.reading.scan_plan import ScanPlan
 from thresher.relay.settings import Mandate
 from thresher.relay.store import store_of
@@ -42,7 +42,7 @@ class Marking:
         self._buckets = list(buckets)
         self._leader, self._hot = leader, hot
         self._largest = largest_row(settings)
-        self._by_id = bool(settings.transforms)
+        self._by_id = bool(settings.transform)
         self._min_age = settings.limits.min_age_seconds if settings.sweeps else None
         store = store_of(settings)
         self._session = store.session(application, durable=False)

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from thresher.db.outbox_store import PendingReader, Settling, Wanted
 from thresher.db.shape import BUCKETS, Shape, bucket_of
+from thresher.delivery.reading.batch_size import RowSize
+from thresher.delivery.reading.row_source import ReadRequest
 from thresher.delivery.stored_rows import FewRows, read_of
-from thresher.relay.reading.batch_size import RowSize
-from thresher.relay.reading.row_source import ReadRequest
 from thresher.relay.reading.scan_plan import (
     HIGHEST,
     LOWEST,
@@ -49,10 +49,10 @@ class PendingRows:
 
     def __init__(self, settings: Settings, application: str, buckets: Collection[int], since: str) -> None:
         # Rows that were sent and stay would be visited by windows for ever.
-        windows = settings.shape is Shape.THRESHER and settings.settling is Settling.DELETE
+        windows = settings.shape is Shape.THRESHER and settings.settle is Settling.DELETE
         self._buckets = list(buckets)
         # Transforms may give rows of several buckets one key.
-        self._by_id = bool(settings.transforms)
+        self._by_id = bool(settings.transform)
         shards = max(1, BUCKETS // len(self._buckets))
         self._plan = ScanPlan(len(self._buckets), windows=windows, shards=shards, by_id=self._by_id)
         self._reader: PendingReader = store_of(settings).pending_reader(application, since=since)

@@ -5,14 +5,14 @@ from functools import partial
 
 from thresher.core.topic_name import is_topic
 from thresher.delivery.fate import Kind as DeadKind
+from thresher.delivery.leader.server_probes import SERVERS
+from thresher.delivery.shard.meter import BATCH, END_TO_END, PUBLISH, SETTLE
 from thresher.delivery.transforms import STEP as TRANSFORM
 from thresher.observe.histogram import Histogram, Scale
 from thresher.observe.metric import Family, MetricKind, Reading
 from thresher.observe.tally import summed
-from thresher.relay.leader.server_probes import SERVERS
 from thresher.relay.leader.side_work import SideWork
 from thresher.relay.report.backlog import Backlog
-from thresher.relay.shard.meter import BATCH, END_TO_END, PUBLISH, SETTLE
 from thresher.service.metrics import ServiceMetrics, family
 from thresher.service.report import Moment
 from thresher.service.wording import Wording

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from thresher.core.errors import PipelineProblem
 from thresher.db.problem import DatabaseLost
 from thresher.db.topic_locks import LockingSession
+from thresher.delivery.names import sessions
 from thresher.observe.metric import Reading
 from thresher.relay.leader.shard_marks import ShardMarks
 from thresher.relay.leader.side_work import SideWork
-from thresher.relay.names import sessions
 from thresher.relay.report.backlog import Backlog, read_backlog
 from thresher.relay.report.metrics import ERROR_KINDS, OWN_FAMILIES, readings
 from thresher.relay.settings import Settings

@@ -12,24 +12,26 @@ from thresher.delivery.batch import Batch, NothingYet
 from thresher.delivery.crash_points import CrashPoints
 from thresher.delivery.effects import DiscardReadAhead, Effect, Handlers, Recovered
 from thresher.delivery.lanes import Lanes, ProgressTopic
+from thresher.delivery.names import progress_topic, shard_sessions
+from thresher.delivery.progress_topic.seal import Seal
+from thresher.delivery.progress_topic.topic import progress_limit
+from thresher.delivery.reading.read_ahead import ReadAhead
+from thresher.delivery.reading.row_source import RowSource
+from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
+from thresher.delivery.shard.meter import Meter
+from thresher.delivery.shard.recovery import Recovery
+from thresher.delivery.shard.taking import Taking
 from thresher.delivery.transaction import Transactions
 from thresher.kafka.admin import Admin
 from thresher.kafka.transactional import TransactionalProducer
-from thresher.relay.leader.progress_topic import progress_limit
-from thresher.relay.names import buckets_of, progress_topic, shard_sessions
+from thresher.relay.names import buckets_of
+from thresher.relay.progress_source import known_progress
 from thresher.relay.protocol.progress import encode
-from thresher.relay.protocol.seal import Seal
 from thresher.relay.reading.marking import Marking
 from thresher.relay.reading.pending_rows import PendingRows
-from thresher.relay.reading.read_ahead import ReadAhead
-from thresher.relay.reading.row_source import RowSource
 from thresher.relay.settings import Delivery, Mandate
 from thresher.relay.shard.factory import lane_producer
-from thresher.relay.shard.in_flight import IN_FLIGHT_KEYS
-from thresher.relay.shard.meter import Meter
-from thresher.relay.shard.recovery import Recovery
 from thresher.relay.shard.settling import SettleSteps
-from thresher.relay.shard.taking import Taking
 from thresher.relay.store import store_of
 from thresher.service.events.event import REFRESHED
 from thresher.spark.worker.shard import Shard
@@ -67,18 +69,27 @@ class Attempt:
             crash=crash,
             lenient=self._marking,
             # A transform may take longer over a batch than a broker waits for a transaction.
-            ahead=not settings.transforms,
+            ahead=not settings.transform,
             wanted=lambda: ahead.ready,
         )
         self.settling = SettleSteps(
             mandate, session, ahead, self.leader if self._marking else None, crash, shard, meter
         )
-        self._recovery = Recovery(shard, mandate, session, self._admin, self.transactions, seal, crash, meter)
+        self._recovery = Recovery(
+            shard, known_progress(mandate), session, self._admin, self.transactions, seal, crash, meter
+        )
         self._crash = crash
 
     def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
         """Return what is done for each effect of a protocol."""
-        taking = Taking(self._shard, self._mandate, self._ahead, batches, self.settling, self._crash)
+        taking = Taking(
+            self._shard,
+            self._ahead,
+            batches,
+            self._crash,
+            batch_seconds=self._mandate.settings.limits.batch_seconds,
+            check=self.settling.settler.check,
+        )
         handlers = {
             **self._recovery.handlers,
             **self.transactions.handlers,
@@ -101,7 +112,8 @@ class Attempt:
 
     def progress_bytes(self) -> int:
         """Return how large a progress record may be now."""
-        return progress_limit(self._admin, self._mandate.settings)
+        settings = self._mandate.settings
+        return progress_limit(self._admin, progress_topic(settings.name), {**settings.kafka, **settings.producer})
 
     def leader(self, generation: int) -> uuid.UUID:
         """Return what rows are marked with: another id after each start over.

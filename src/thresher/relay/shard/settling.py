@@ -13,12 +13,12 @@ from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseLost
 from thresher.delivery.crash_points import CrashPoint, CrashPoints
 from thresher.delivery.effects import AwaitSettled, Handlers, Reset, Settle
-from thresher.delivery.settler import Settler
+from thresher.delivery.reading.read_ahead import ReadAhead
+from thresher.delivery.shard.meter import Meter
+from thresher.delivery.shard.settler import Settler
 from thresher.relay.protocol.progress import Progress
-from thresher.relay.reading.read_ahead import ReadAhead
 from thresher.relay.settings import Mandate
 from thresher.relay.settle import Settlement
-from thresher.relay.shard.meter import Meter
 from thresher.spark.worker.shard import Shard
 
 

@@ -5,31 +5,28 @@ other about rows in flight through `ReadAhead`; rows travel in batches through t
 """
 
 import gc
-import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from typing import Any
 
+from thresher.delivery import exactly_once
 from thresher.delivery.batch import NOTHING_YET, Batch, NothingYet, rows_of
 from thresher.delivery.carrier import ShardIdentity
-from thresher.delivery.effects import AwaitSettled, Effect, Settle, Take
+from thresher.delivery.reading.prefetch import Prefetch, every, pause
+from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
 from thresher.delivery.rules import Rules
+from thresher.delivery.shard.meter import counting_errors
+from thresher.delivery.shard.running import run
 from thresher.delivery.stored_rows import StoredBatch
-from thresher.relay.names import progress_topic
-from thresher.relay.protocol import exactly_once, mark_purge_reset
+from thresher.relay.progress_source import reserved_topics
+from thresher.relay.protocol import mark_purge_reset
 from thresher.relay.protocol.mark_purge_reset import Bounds
 from thresher.relay.protocol.progress import OutboxProgress
-from thresher.relay.reading.prefetch import Prefetch, every, pause
-from thresher.relay.reading.read_ahead import Ahead, ReadAhead
-from thresher.relay.reserved_topics import ReservedTopics
 from thresher.relay.settings import Delivery, Mandate
 from thresher.relay.shard.attempt import Attempt
-from thresher.relay.shard.meter import counting_errors
 from thresher.spark.worker.shard import Shard
 
 _LOOK_SECONDS = 0.05
-# Effects that wait for rows, or for the settler, whose step is its own.
-_WAITS: tuple[type[Effect], ...] = (Take, Settle, AwaitSettled)
 
 
 def read_ahead_of(shard: Shard, mandate: Mandate) -> ReadAhead:
@@ -53,7 +50,7 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
     mandate: Mandate = config["mandate"]
     ahead = read_ahead_of(shard, mandate)
     attempt = shard.share(Attempt, lambda: Attempt(shard, mandate, ahead))
-    reserved = ReservedTopics(progress_topic(mandate.settings.name), mandate.settings.kafka)
+    reserved = reserved_topics(mandate.settings)
 
     def convert(stored: StoredBatch) -> Batch:
         # A row in the progress topic would be taken for progress, and nobody could recover from it.
@@ -63,7 +60,7 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
         ahead,
         attempt.open_source,
         poll_seconds=mandate.settings.limits.poll_seconds,
-        convert=None if mandate.settings.transforms else convert,
+        convert=None if mandate.settings.transform else convert,
         step=shard.step("read"),
         waits=every(mandate.settings.limits.sweep_seconds) if mandate.settings.sweeps else pause,
     )
@@ -85,9 +82,7 @@ def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[Batch | N
         attempt = shard.share(Attempt, lambda: Attempt(shard, mandate, ahead))
         progress_bytes = attempt.progress_bytes()
     me = ShardIdentity(outbox_id=mandate.outbox_id, term=mandate.term, shard=shard.index)
-    rules = Rules(
-        poison=settings.poison, grace_seconds=settings.limits.grace_seconds, merging=bool(settings.transforms)
-    )
+    rules = Rules(poison=settings.poison, grace_seconds=settings.limits.grace_seconds, merging=bool(settings.transform))
     progress = OutboxProgress(
         outbox_id=mandate.outbox_id,
         term=mandate.term,
@@ -99,21 +94,4 @@ def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[Batch | N
         steps = mark_purge_reset.protocol(me, rules, progress, Bounds.of(settings.limits))
     else:
         steps = exactly_once.protocol(me, rules, progress)
-    handlers = attempt.handlers(batches)
-    running: dict[type[Effect], AbstractContextManager[None]] = {
-        effect: nullcontext() if effect in _WAITS else shard.step(step_name(effect)) for effect in handlers
-    }
-    answer: Any = None
-    while True:
-        try:
-            effect = steps.send(answer)
-        except StopIteration:
-            return
-        kind = type(effect)
-        with running[kind]:
-            answer = handlers[kind](effect)
-
-
-def step_name(effect: type[Effect]) -> str:
-    """Return an effect's name as a step of its shard: `ReadControl` is `read control`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", " ", effect.__name__).lower()
+    run(shard, steps, attempt.handlers(batches))

@@ -22,13 +22,14 @@ from thresher.db.postgres.head_queries import TOPIC
 from thresher.db.postgres.topic_locks import locks_ddl
 from thresher.db.problem import DatabaseRefused
 from thresher.db.topic_locks import LockingSession
+from thresher.delivery.leader.control_row import require_known_system
+from thresher.delivery.names import progress_topic, visitor
+from thresher.delivery.progress_topic.topic import broker_explained, known_topic
 from thresher.kafka.admin import Admin
 from thresher.kafka.producer_problem import ProducerFenced
 from thresher.outbox.schema import PENDING
-from thresher.relay.leader.assumptions import require_known_system, require_usable
-from thresher.relay.leader.progress_topic import broker_explained, known_topic
+from thresher.relay.leader.assumptions import require_usable
 from thresher.relay.leader.take_over import take_over
-from thresher.relay.names import visitor
 from thresher.relay.settings import Coordination, Mandate, Settings
 from thresher.relay.store import driver_store_of
 from thresher.relay.topic_lock.split import require_splits
@@ -79,7 +80,7 @@ def _look(settings: Settings) -> Mandate | bool:
         admin = Admin.of(settings.kafka)
         with broker_explained():
             admin.greet()
-        topic = known_topic(admin, settings.name, row.progress_topic_id)
+        topic = known_topic(admin, progress_topic(settings.name), row.progress_topic_id, pipeline=settings.name)
         return Mandate(
             settings=settings,
             outbox_id=row.outbox_id,
@@ -105,7 +106,7 @@ def _require_index(session: LockingSession, settings: Settings) -> None:
     relation, column = session.relation(), TOPIC[settings.shape]
     fitting = [index for index in (relation.indexes if relation else ()) if index.columns[:2] == (column, "id")]
     # Among rows that were stamped, an index of all of them would be stepped through.
-    plain = settings.settling is Settling.DELETE
+    plain = settings.settle is Settling.DELETE
     if any(index.predicate == PENDING or (plain and index.predicate is None) for index in fitting):
         return
     ddl = locks_ddl(settings.outbox, settings.shape)[-1]

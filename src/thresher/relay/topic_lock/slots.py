@@ -8,9 +8,9 @@ import time
 
 from confluent_kafka import KafkaError, KafkaException
 
+from thresher.delivery.progress_topic.topic import broker_explained
 from thresher.kafka.admin import Admin
 from thresher.kafka.problem import BrokerLost
-from thresher.relay.leader.progress_topic import broker_explained
 
 # Partitions come by so many: adding one for each topic would have clients look again and again.
 _STEP = 8

@@ -14,8 +14,8 @@ from thresher.db.control import ControlRow
 from thresher.db.outbox_store import StoreSession
 from thresher.db.problem import DatabaseRefused
 from thresher.db.topic_locks import LockState, LockTerms, TopicLock, TopicLocks
-from thresher.relay.leader.take_over import fenced_log, seal_of
-from thresher.relay.names import visitor
+from thresher.delivery.names import visitor
+from thresher.relay.leader.take_over import fenced_progress
 from thresher.relay.problem import OtherSplit, TopicBusy
 from thresher.relay.settings import Coordination, Settings
 from thresher.relay.settle import fates_of
@@ -102,7 +102,7 @@ def _take_all(locks: TopicLocks, topic: str, parts: int, terms: LockTerms, wait_
 def _settle(session: StoreSession, locks: TopicLocks, settings: Settings, row: ControlRow, lock: TopicLock) -> None:
     """Fence whoever may write with a lock's producer, and settle what was published last."""
     clock = ServerClock(session.incarnation().now)
-    with fenced_log(settings, seal_of(settings, row, lock.slot), row.outbox_id, clock) as log:
+    with fenced_progress(settings, row, lock.slot, clock) as log:
         last = log.last()
     if last is not None:
         locks.settle(lock, fates_of(last))

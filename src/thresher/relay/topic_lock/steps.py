@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import Any
 
 from thresher.delivery.batch import NOTHING_YET, NothingYet
+from thresher.delivery.shard.meter import counting_errors
 from thresher.relay.settings import Mandate
-from thresher.relay.shard.meter import counting_errors
 from thresher.relay.topic_lock.worker import Worker
 from thresher.spark.worker.shard import Shard
 

@@ -31,22 +31,24 @@ from thresher.delivery.effects import (
     Take,
 )
 from thresher.delivery.lanes import Lanes, ProgressTopic
+from thresher.delivery.names import progress_topic
+from thresher.delivery.progress_topic.seal import Seal
+from thresher.delivery.progress_topic.topic import progress_limit
 from thresher.delivery.rules import Rules
+from thresher.delivery.shard.meter import Meter
+from thresher.delivery.shard.recovery import Recovery
+from thresher.delivery.shard.running import step_name
 from thresher.delivery.stored_rows import read_of, row_sizes
 from thresher.delivery.transaction import Transactions
 from thresher.kafka.admin import Admin
 from thresher.kafka.transactional import TransactionalProducer
-from thresher.relay.leader.progress_topic import progress_limit
-from thresher.relay.names import buckets_of, progress_topic
+from thresher.relay.names import buckets_of
+from thresher.relay.progress_source import known_progress
 from thresher.relay.protocol.progress import encode
-from thresher.relay.protocol.seal import Seal
 from thresher.relay.protocol.topic_lock import TopicCarrier, TopicProgress, protocol
 from thresher.relay.settings import Mandate
 from thresher.relay.settle import Settlement, fates_of
 from thresher.relay.shard.factory import lane_producer
-from thresher.relay.shard.meter import Meter
-from thresher.relay.shard.recovery import Recovery
-from thresher.relay.shard.steps import step_name
 from thresher.spark.worker.shard import Shard
 
 # No record can be larger than what any client sends.
@@ -129,7 +131,14 @@ class Turns:
             ahead=False,
         )
         self._recovery = Recovery(
-            bench.shard, mandate, bench.session, bench.admin, self._transactions, seal, bench.crash, bench.meter
+            bench.shard,
+            known_progress(mandate),
+            bench.session,
+            bench.admin,
+            self._transactions,
+            seal,
+            bench.crash,
+            bench.meter,
         )
         self._settlement = Settlement(bench.session.settlement)
         # Whoever had the topic before has waited, too. A producer that is kept begins with what it found itself.
@@ -147,7 +156,7 @@ class Turns:
                 outbox_id=mandate.outbox_id,
                 term=mandate.term,
                 shard=lock.slot,
-                most_bytes=progress_limit(bench.admin, settings),
+                most_bytes=progress_limit(bench.admin, seal.topic, {**settings.kafka, **settings.producer}),
             ),
             compacting=lock.topic in settings.topic_locking.compact_topics,
         )

@@ -23,13 +23,13 @@ from thresher.db.control import require_same
 from thresher.db.problem import DatabaseLost
 from thresher.db.topic_locks import LockLost, LockState, LockTerms, TopicLock
 from thresher.delivery.crash_points import CrashPoints
+from thresher.delivery.names import progress_topic, shard_sessions
+from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
+from thresher.delivery.shard.meter import Meter, count_error
 from thresher.kafka.admin import Admin
 from thresher.kafka.refusal import fenced
-from thresher.relay.names import progress_topic, shard_sessions
-from thresher.relay.reserved_topics import ReservedTopics
+from thresher.relay.progress_source import reserved_topics
 from thresher.relay.settings import Mandate
-from thresher.relay.shard.in_flight import IN_FLIGHT_KEYS
-from thresher.relay.shard.meter import Meter, count_error
 from thresher.relay.store import store_of
 from thresher.relay.topic_lock.slots import Slots
 from thresher.relay.topic_lock.split import require_split
@@ -70,7 +70,7 @@ class Worker:
             admin=admin,
             meter=meter,
             crash=CrashPoints(mandate.hook, shard.index),
-            reserved=ReservedTopics(progress_topic(settings.name), settings.kafka),
+            reserved=reserved_topics(settings),
         )
         self._slots = Slots(admin, progress_topic(settings.name))
         locking = settings.topic_locking

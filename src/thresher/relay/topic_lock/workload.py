@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from thresher.core.errors import Superseded
-from thresher.relay.leader.alarms import HeldTopics
-from thresher.relay.leader.server_probes import server_probes
+from thresher.delivery.leader.dead_hint import dead_command
+from thresher.delivery.leader.held_topics import HeldTopics
+from thresher.delivery.leader.server_probes import server_probes
+from thresher.delivery.names import sessions, visitor
 from thresher.relay.leader.shard_marks import ShardMarks
 from thresher.relay.leader.watch import RelayWatch
 from thresher.relay.leader.workload import explain_lock, rows_wait
-from thresher.relay.names import sessions, visitor
 from thresher.relay.report.metrics import WORDING
 from thresher.relay.report.status import RelayReport
 from thresher.relay.settings import POLICY, Coordination, Mandate, Settings
@@ -52,7 +53,8 @@ class TopicLockWorkload:
     @property
     def probes(self) -> Mapping[str, Callable[[], None]]:
         """How to reach its database and its broker."""
-        return server_probes(self.settings)
+        settings = self.settings
+        return server_probes(settings.name, settings.data_source, settings.kafka)
 
     def check(self, *, local: bool) -> None:
         """Nothing can be known to be wrong before the servers were asked."""
@@ -72,7 +74,8 @@ class TopicLockTerm:
 
     def __init__(self, id_: str, mandate: Mandate, policy: Policy = POLICY) -> None:
         self._id, self._mandate, self._policy = id_, mandate, policy
-        self._held = HeldTopics(mandate.settings.name)
+        settings = mandate.settings
+        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
         self._watch: RelayWatch | None = None
 
     @property

@@ -18,6 +18,8 @@ class LeadershipNews:
 
     def __init__(self, name: str, announcer: Announcer) -> None:
         self._name, self._announcer = name, announcer
+        # The leader that the log has named since this process led last.
+        self._named: str | None = None
         # Why the last leadership was superseded, if it was.
         self.superseded: str | None = None
 
@@ -25,6 +27,7 @@ class LeadershipNews:
         """The election has decided."""
         match change:
             case Acquired(leader_id=leader_id):
+                self._named = None
                 logger.info("leadership of %s acquired, as %s", self._name, leader_id)
             case Refreshed(leader_id=leader_id):
                 logger.info("leadership of %s goes on, as %s", self._name, leader_id)
@@ -32,6 +35,12 @@ class LeadershipNews:
                 logger.info("leadership of %s given up", self._name)
             case Fenced(reason=reason):
                 logger.warning("leadership of %s lost: %s", self._name, reason)
+
+    def standing_by(self, leader: str | None) -> None:
+        """It does not lead; `leader` says who does, None where that is not known. Told once for each leader."""
+        if leader not in {None, self._named}:
+            self._named = leader
+            logger.info("standing by for %s: %s leads", self._name, leader, extra={"leader": leader})
 
     def followed(self, change: Change) -> None:
         """The change has taken effect: nothing of a leadership that is over is left."""

@@ -9,8 +9,10 @@
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -104,7 +106,8 @@ def resolve(path: str, *, arguments: int) -> Function:
     try:
         found = importlib.import_module(module)
     except BaseException as error:
-        raise StepUnusable(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        looked = _looked(error, module)
+        raise StepUnusable(f"{path} cannot be imported: {type(error).__name__}: {error}{looked}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise StepUnusable(f"{path} cannot be imported: {module} has no {name}")
@@ -119,10 +122,19 @@ def resolve(path: str, *, arguments: int) -> Function:
         if signature is not None:
             signature.bind(*range(arguments))
     except TypeError as error:
-        wanted = "(shard, config)" if arguments == 2 else "(shard, config, batches)"
+        wanted = {1: "(batch)", 2: "(shard, config)"}.get(arguments, "(shard, config, batches)")
         raise StepUnusable(f"{path}{signature} cannot be called as {wanted}: {error}") from error
     function: Function = found
     return function
+
+
+def _looked(error: BaseException, module: str) -> str:
+    """Return where a module was looked for, if it was not found; of one that it imports, that is no news."""
+    found_none = isinstance(error, ModuleNotFoundError) and error.name is not None
+    if not found_none or not f"{module}.".startswith(f"{error.name}."):  # type: ignore[attr-defined]
+        return ""
+    places = dict.fromkeys(place or str(Path.cwd()) for place in sys.path)
+    return f"; looked in {', '.join(place for place in places if Path(place).exists())}"
 
 
 def _kind(value: object) -> str:

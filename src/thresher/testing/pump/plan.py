@@ -13,6 +13,7 @@ from thresher.core.errors import InvalidInput
 from thresher.db import TableName
 from thresher.outbox import Limits, Message, Shape
 from thresher.outbox.admission import Admission
+from thresher.outbox.unpolled import Via
 from thresher.testing.history import IDENTITY_HEADER, Content, identity
 from thresher.testing.record import content_of
 
@@ -46,7 +47,7 @@ class Plan:
     With several `topics`, each key has one of them: `<topic>-0`, `<topic>-1`, ….
     `varied` is the share of rows without a key, and also that of rows with more headers, with a partition (the first),
     and with a timestamp; a row may have several of these. Timestamps lie in the minute before `started`; without it, no
-    row has one.
+    row has one. With `via="log"` messages go into the database's log alone, which `slot` keeps.
     """
 
     dsn: str = field(repr=False)
@@ -55,6 +56,8 @@ class Plan:
     table: str = "outbox"
     schema: str | None = None
     shape: Shape = Shape.THRESHER
+    via: Via = "table"
+    slot: str | None = None
     topic: str = "pump"
     topics: int = 1
     blank: bool = False

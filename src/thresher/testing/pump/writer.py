@@ -73,7 +73,7 @@ class Writer:
         self._plan = plan
         self._index = index
         self._stop = stop
-        self._outbox = Outbox(plan.table, schema=plan.schema, shape=plan.shape)
+        self._outbox = Outbox(plan.table, schema=plan.schema, shape=plan.shape, via=plan.via, slot=plan.slot)
         self._history = HistoryWriter(plan.history, plan.run) if plan.history else None
         self._connection = self._connect()
 

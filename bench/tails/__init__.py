@@ -1,0 +1,1 @@
+"""What `bench/tail.py` measures, one part a module."""

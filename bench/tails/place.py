@@ -1,0 +1,106 @@
+"""Where a tail is measured: a slot that keeps what the pump writes, and the tail that reads it, as a user starts it."""
+
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+from confluent_kafka.admin import AdminClient
+
+from bench.relays.place import KEYS, OUTBOX, PATIENCE_SECONDS, VALUE_BYTES, Place, readable
+from bench.relays.sides import program
+from thresher.db import TableName
+from thresher.db.postgres.replication.slots import PostgresSlots
+from thresher.db.postgres.sessions import connect
+from thresher.outbox.unpolled import Via
+from thresher.tail.log_source import LogSource, TableSource
+from thresher.tail.slot import create_slot
+from thresher.testing.pump import Fleet, Plan
+
+TRANSACTION_ROWS = 1_000
+_WRITERS = 2
+_FREE_SECONDS = 20.0
+
+
+@contextmanager
+def slot(place: Place, via: Via) -> Iterator[str]:
+    """Have a slot meanwhile: the log is kept from here on. There is no other on the server to be decoded for."""
+    name = f"bench_{secrets.token_hex(4)}"
+    table = TableName(table=OUTBOX.table, schema="public")
+    source = TableSource(table=table) if via == "table" else LogSource(outbox=OUTBOX)
+    with closing(connect(place.dsn, "bench")) as connection:
+        create_slot(PostgresSlots(connection), name, name, source)
+    try:
+        yield name
+    finally:
+        _drop(place, name)
+
+
+def write(place: Place, topic: str, rows: int, *, via: Via, slot: str) -> None:
+    """Have the pump write rows for a topic, in transactions of a thousand; the table holds these alone."""
+    place.execute("TRUNCATE outbox RESTART IDENTITY")
+    plan = Plan(
+        dsn=place.dsn, records=rows, keys=KEYS, topic=topic, value_bytes=VALUE_BYTES, writers=_WRITERS,
+        transaction_rows=TRANSACTION_ROWS, run=secrets.token_hex(4), shape=place.shape, via=via,
+        slot=slot if via == "log" else None,
+    )  # fmt: skip
+    Fleet(plan).run()
+    # As before a relay: what writers left to do is not the tail's.
+    place.execute("VACUUM ANALYZE outbox")
+    place.execute("CHECKPOINT")
+
+
+@contextmanager
+def tail(place: Place, slot: str, *more: str, via: Via = "table") -> Iterator[int]:
+    """Run a tail meanwhile, under a new name and with these flags besides; yield its process."""
+    command = [
+        sys.executable, "-m", "thresher", "tail", "run", "--name", place.new_name(), "--ds", place.dsn, "--slot", slot,
+        "--bootstrap", place.bootstrap, "--via", via, "--shape", place.shape.value, *more,
+    ]  # fmt: skip
+    for name, value in place.producer.items():
+        command += ["--producer", f"{name}={value}"]
+    with program(command, signal.SIGTERM) as process:
+        yield process
+
+
+def drained(place: Place) -> None:
+    """Wait until the table is empty, without using the database much: its time may be measured meanwhile."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with psycopg.connect(place.dsn, autocommit=True) as connection:
+        while connection.execute("SELECT 1 FROM outbox ORDER BY id LIMIT 1").fetchone():
+            if time.monotonic() > deadline:
+                raise TimeoutError("rows were left in the table")
+            time.sleep(0.2)
+
+
+def arrived(place: Place, topic: str) -> None:
+    """Wait until a topic has a record."""
+    client = AdminClient({"bootstrap.servers": place.bootstrap})
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not sum(readable(client, [topic])):
+        if time.monotonic() > deadline:
+            raise TimeoutError("no row arrived")
+        time.sleep(0.1)
+
+
+def table_bytes(place: Place) -> int:
+    """Return what the outbox table takes, with its indexes."""
+    ((size,),) = place.execute("SELECT pg_total_relation_size('outbox')")
+    return int(size)
+
+
+def _drop(place: Place, name: str) -> None:
+    """Drop the slot and its publication. The server lets go of the slot a moment after its reader has ended."""
+    deadline = time.monotonic() + _FREE_SECONDS
+    while True:
+        try:
+            place.execute("SELECT pg_drop_replication_slot(%s)", [name])
+            break
+        except psycopg.errors.ObjectInUse:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    place.execute(f'DROP PUBLICATION IF EXISTS "{name}"')

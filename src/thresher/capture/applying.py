@@ -1,0 +1,214 @@
+"""Applies what was read, in one database transaction a batch. The stored offsets are the only fence.
+
+1. Lock the stored offsets of the batch's partitions. A stopped one that resumes, or a second capture, finds them moved.
+2. Of each part, skip what is lower; a part that was read from beyond the stored offset is not applied at all.
+3. Apply the rest, set flawed records aside, and move the offsets forward. Commit.
+4. Where the database or a handler refuses the batch, it is rolled back and done again with care: by halves, each in a
+   savepoint, down to the records that fail alone. These are set aside; the others are applied in their order.
+   Constraints that wait for the commit are checked once, at the end: rows of a batch may wait for each other. Only if
+   that fails is it done once more, and each half checked by itself.
+
+Records are mapped before the transaction begins, and topics applied in the order of the configuration.
+
+A crash before the commit leaves nothing. A crash after it leaves all of it, offsets included.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg import Connection
+
+from thresher.capture.positions import Due, Part, Verdict, judge
+from thresher.capture.problem import OffsetsMissing, RecordsKeepFailing, topic_changed
+from thresher.capture.record import CapturedRecord, FlawedRecord, Place
+from thresher.capture.settings import CaptureSettings
+from thresher.capture.store.data_errors import flaw_of, may_pass
+from thresher.capture.store.dead import DeadRecords
+from thresher.capture.store.offsets import Stored, StoredOffsets
+from thresher.capture.targets import HandlerFailed, Target
+from thresher.delivery.crash_points import CrashPoint, CrashPoints
+from thresher.kafka.partition_watch import PositionLost
+
+_ATTEMPTS = 5
+_CHECK = "SET CONSTRAINTS ALL IMMEDIATE"
+_NO_HOOK = CrashPoints(None, 0)
+
+
+class Care(enum.Enum):
+    """How a batch is applied: each way is slower than the one before, and blames fewer records together."""
+
+    NONE = enum.auto()
+    HALVES = enum.auto()
+    CHECKED_HALVES = enum.auto()
+
+
+@dataclass(slots=True)
+class Applied:
+    """What became of a batch: of each part, and counted by topic."""
+
+    verdicts: dict[Place, Verdict] = field(default_factory=dict)
+    records: Counter[str] = field(default_factory=Counter)
+    # By topic and kind.
+    dead: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # Dead records at the end of each topic's, one behind the other.
+    failing: dict[str, int] = field(default_factory=dict)
+
+
+class Applier:
+    """Applies the batches of one attempt at one shard, over one connection in autocommit."""
+
+    def __init__(
+        self,
+        connection: Connection[Any],
+        settings: CaptureSettings,
+        targets: Mapping[str, Target],
+        crash: CrashPoints = _NO_HOOK,
+    ) -> None:
+        self._connection, self._settings, self._targets, self._crash = connection, settings, targets, crash
+        self._offsets = StoredOffsets(connection, settings.tables, settings.name)
+        self._dead = DeadRecords(connection, settings.tables, settings.name)
+        self._failing: dict[str, int] = {}
+
+    def apply(self, parts: Sequence[Part], topic_ids: Mapping[str, str]) -> Applied:
+        """Apply a batch. `topic_ids` says of which topics it was read.
+
+        Raises `PositionLost` where a stored offset is another topic's, `RecordsKeepFailing`, `OffsetsMissing`, or the
+        driver's error where the database failed or somebody has to act.
+        """
+        records = self._in_order(_by_topic({part.place: Due(part.records, part.end) for part in parts}))
+        targets = {topic: self._targets[topic].prepared(some) for topic, some in records.items()}
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._with_care_if_needed(parts, topic_ids, targets)
+            except psycopg.Error as error:
+                if attempt == _ATTEMPTS or not may_pass(error):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _with_care_if_needed(
+        self, parts: Sequence[Part], topic_ids: Mapping[str, str], targets: Mapping[str, Target]
+    ) -> Applied:
+        for care in (Care.NONE, Care.HALVES):
+            try:
+                return self._transact(parts, topic_ids, targets, care)
+            except HandlerFailed:
+                pass
+            except psycopg.Error as error:
+                if flaw_of(error) is None:
+                    raise
+        return self._transact(parts, topic_ids, targets, Care.CHECKED_HALVES)
+
+    def _transact(
+        self, parts: Sequence[Part], topic_ids: Mapping[str, str], targets: Mapping[str, Target], care: Care
+    ) -> Applied:
+        done = Applied(failing=dict(self._failing))
+        with self._connection.transaction():
+            stored = self._offsets.lock(part.place for part in parts)
+            require_same_topics(parts, stored, topic_ids)
+            done.verdicts = {part.place: judge(part, stored[part.place].next_offset) for part in parts}
+            for topic, records in self._in_order(_by_topic(done.verdicts)).items():
+                flawed = self._apply(targets[topic], records, care)
+                self._account(topic, records, flawed, done)
+                self._dead.add(flawed, topic_ids[topic])
+            if care is Care.HALVES:
+                self._connection.execute(_CHECK)
+            ends = {place: verdict.end for place, verdict in done.verdicts.items() if isinstance(verdict, Due)}
+            if ends:
+                self._offsets.move(ends)
+            self._crash.reach(CrashPoint.BEFORE_COMMIT, [done.records.total()])
+        self._failing = done.failing
+        self._crash.reach(CrashPoint.COMMITTED, [done.records.total()])
+        return done
+
+    def _apply(self, target: Target, records: Sequence[CapturedRecord], care: Care) -> list[FlawedRecord]:
+        if care is Care.NONE:
+            return target.apply(self._connection, records)
+        return apply_by_halves(self._connection, target, records, checked=care is Care.CHECKED_HALVES)
+
+    def _account(
+        self, topic: str, records: Sequence[CapturedRecord], flawed: Sequence[FlawedRecord], done: Applied
+    ) -> None:
+        done.records[topic] += len(records)
+        most = self._settings.most_dead_in_a_row
+        done.failing[topic] = require_some_success(records, flawed, done.failing.get(topic, 0), most)
+        for each in flawed:
+            done.dead[topic, each.flaw.kind] += 1
+
+    def _in_order(self, records: dict[str, list[CapturedRecord]]) -> dict[str, list[CapturedRecord]]:
+        return {topic: records[topic] for topic in self._settings.topics if topic in records}
+
+
+def require_some_success(
+    records: Sequence[CapturedRecord], flawed: Sequence[FlawedRecord], before: int, most: int
+) -> int:
+    """Return how many of the last records of a topic are flawed in a row, `before` being those before these.
+
+    Raises `RecordsKeepFailing` for more than the most. 0 allows any number.
+    """
+    if not flawed:
+        return 0
+    longest, now = before, before
+    places = {(each.record.partition, each.record.offset) for each in flawed}
+    for record in records:
+        now = now + 1 if (record.partition, record.offset) in places else 0
+        longest = max(longest, now)
+    if most and longest > most:
+        last = flawed[-1]
+        raise RecordsKeepFailing(
+            f"{longest} records of {last.record.topic} in a row cannot be applied, the last at offset "
+            f"{last.record.offset} of partition {last.record.partition}: {last.flaw.reason}; mend the mapping or the "
+            "table, or raise most_dead_in_a_row to go on without them"
+        )
+    return now
+
+
+def apply_by_halves(
+    connection: Connection[Any], target: Target, records: Sequence[CapturedRecord], *, checked: bool = True
+) -> list[FlawedRecord]:
+    """Apply records in savepoints of the caller's transaction, and return those that cannot be. Others are applied.
+
+    Where they are `checked`, constraints do not wait: one that fails at the commit would fail the whole batch there.
+    """
+    try:
+        with connection.transaction():
+            flawed = target.apply(connection, records)
+            if checked:
+                connection.execute(_CHECK)
+    except HandlerFailed as error:
+        flaw = error.flaw
+    except psycopg.Error as error:
+        found = flaw_of(error)
+        if found is None:
+            raise
+        flaw = found
+    else:
+        return flawed
+    if len(records) == 1:
+        return [FlawedRecord(record=records[0], flaw=flaw)]
+    middle = len(records) // 2
+    return [
+        *apply_by_halves(connection, target, records[:middle], checked=checked),
+        *apply_by_halves(connection, target, records[middle:], checked=checked),
+    ]
+
+
+def require_same_topics(parts: Sequence[Part], stored: Stored, topic_ids: Mapping[str, str]) -> None:
+    """Raise where the stored offset of a part is missing, or is that of a topic which had the same name."""
+    for part in parts:
+        found = stored.get(part.place)
+        if found is None:
+            raise OffsetsMissing(f"the stored offset of {part.topic}/{part.partition} is gone")
+        if found.topic_id != topic_ids[part.topic]:
+            raise PositionLost(topic_changed(part.topic))
+
+
+def _by_topic(verdicts: Mapping[Place, Verdict]) -> dict[str, list[CapturedRecord]]:
+    found: dict[str, list[CapturedRecord]] = {}
+    for (topic, _), verdict in verdicts.items():
+        if isinstance(verdict, Due) and verdict.records:
+            found.setdefault(topic, []).extend(verdict.records)
+    return found

@@ -1,0 +1,235 @@
+"""The configuration of a capture: its form, and how it is read.
+
+Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are made from
+that; after a change, `maintenance/configuration_table.py` writes the table anew.
+"""
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from thresher.capture.settings import CaptureSettings
+from thresher.capture.topic_form import topic_mapping, topic_problems
+from thresher.config.form import Form, KafkaProperties, Rule
+from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
+from thresher.config.loading import Completed, complete, load
+from thresher.config.report import Problem
+from thresher.config.setting import DefaultText, Names, Required, Secret, Section, Shorthand
+from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
+from thresher.election.settings import ElectionKind, ElectionSettings
+from thresher.service.cool_down import STEP_DOWN_SECONDS
+from thresher.service.form import OF_ELECTION, POLLS_IN_TIME, ServiceForm, elects_as_told
+
+logger = logging.getLogger(__name__)
+
+_ELECTION = ElectionSettings()
+# What the promise of a capture rests on.
+GUARDED = frozenset(
+    {
+        "group.id", "isolation.level", "enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof",
+        "auto.offset.reset", "allow.auto.create.topics", "error_cb",
+    }
+)  # fmt: skip
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+
+
+def _mapping(given: object) -> object:
+    if not isinstance(given, Mapping):
+        raise ValueError("topics with their keys are needed")  # noqa: TRY004 - pydantic takes this one
+    return {str(name): value for name, value in given.items()}
+
+
+class _OwnKeys(Form):
+    """The keys that only a capture has."""
+
+    name: Annotated[str, Required("the same in every process that competes, another for every other capture")] = Field(
+        default="",
+        description="The capture's identity, shared by all processes that compete. Offsets are stored under it: with "
+        "another name, a table that has rows is refused until 'thresher capture adopt' begins anew.",
+    )
+    data_source: Annotated[
+        str | None,
+        Names(flags=("--ds", "--data-source"), variable="DS"),
+        Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
+        Required("where is the database?"),
+    ] = Field(default=None, description="Postgres connection string or URL. It leads to the primary.")
+    # `schema` is the model's own; the key is without the underscore.
+    schema_: Annotated[str | None, DefaultText("`search_path`")] = Field(
+        default=None, alias="schema", description="The schema of capture's own tables. The name is taken literally."
+    )
+    topics: Annotated[
+        dict[str, Any], BeforeValidator(_mapping), Section(), Required("which topics are captured, and to where?")
+    ] = Field(
+        default={},
+        description="The captured topics, each with its keys: see [a topic's keys](capture.md#a-topics-keys).",
+    )
+    kafka: Annotated[
+        KafkaProperties,
+        Shorthand(
+            name="bootstrap",
+            property_name="bootstrap.servers",
+            description="Kafka's brokers, as HOST:PORT[,HOST:PORT…].",
+        ),
+        Required("where is the broker ('bootstrap.servers')?"),
+    ] = Field(
+        default={},
+        description="Properties of every Kafka client. The names are librdkafka's: see "
+        "[Kafka's properties](#kafkas-properties).",
+    )
+    consumer: KafkaProperties = Field(
+        default={}, description="Properties of the consumers alone. They override `kafka`."
+    )  # fmt: skip
+    shards: int = Field(
+        default=1,
+        ge=1,
+        le=1_024,
+        description="Spark tasks that share the partitions. More than a topic has partitions do nothing.",
+    )
+    batch_records: int = Field(
+        default=5_000, ge=1, le=100_000, description="The most records in a database transaction."
+    )  # fmt: skip
+    most_dead_in_a_row: int = Field(
+        default=100,
+        ge=0,
+        le=1_000_000_000,
+        description="Records of a topic in a row that may be set aside. After more, the capture ends with exit code 4 "
+        "and sets none of them aside: the mapping is wrong. 0 for any number.",
+    )
+    election: ElectionKind = Field(
+        default=_ELECTION.kind,
+        description="The election among captures of one name. `lease` is a row in the database, `neli` a consumer "
+        "group; with `none`, the capture that started last leads.",
+    )
+    lease_seconds: float = Field(
+        default=_ELECTION.lease_seconds,
+        ge=0.2,
+        le=3_600,
+        description="lease: seconds for which a lease is good without being renewed.",
+    )
+    step_down_seconds: float = Field(
+        default=STEP_DOWN_SECONDS,
+        ge=1,
+        le=86_400,
+        description="Seconds without progress after which a leader that does not reach its servers lets another "
+        "process lead. With `none`, it leads on.",
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        if name and _NAME.fullmatch(name) is None:
+            raise ValueError("1 to 200 of the characters a-z A-Z 0-9 . _ - are needed")
+        return name
+
+    @field_validator("data_source")
+    @classmethod
+    def _data_source(cls, dsn: str | None) -> str | None:
+        if dsn is not None:
+            check_dsn(dsn)
+        return dsn
+
+    @field_validator("kafka")
+    @classmethod
+    def _servers(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return with_one_name_for_servers(given)
+
+
+class CaptureForm(ServiceForm, _OwnKeys):
+    """Every key of a capture: its own, and those of every process."""
+
+    @classmethod
+    def rules(cls) -> tuple[Rule, ...]:
+        """What keys must agree on."""
+        return _RULES
+
+    @property
+    def settings(self) -> CaptureSettings:
+        """What its shards need to know."""
+        return CaptureSettings(
+            name=self.name,
+            dsn=self.data_source or "",
+            kafka=self.kafka,
+            consumer=self.consumer,
+            mappings=tuple(topic_mapping(topic, given) for topic, given in self.topics.items()),
+            schema=self.schema_,
+            shards=self.shards,
+            batch_records=self.batch_records,
+            most_dead_in_a_row=self.most_dead_in_a_row,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureConfiguration:
+    """All that a capture needs to know."""
+
+    form: CaptureForm
+    completed: Completed[CaptureForm]
+
+    @property
+    def settings(self) -> CaptureSettings:
+        """What its shards need to know."""
+        return self.form.settings
+
+    @property
+    def election(self) -> ElectionSettings:
+        """How it competes."""
+        form = self.form
+        return ElectionSettings(
+            kind=form.election,
+            leader_topic=form.leader_topic,
+            leader_group=form.leader_group,
+            heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,
+            min_poll_seconds=form.min_poll_seconds,
+            max_poll_seconds=form.longest_poll_seconds,
+            lease_seconds=form.lease_seconds,
+        )
+
+
+def load_capture_config(
+    path: Path | None,
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str],
+    *,
+    warn: Callable[[str], object] = logger.warning,
+) -> CaptureConfiguration:
+    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`."""
+    completed = load(CaptureForm, path, flags, environment, warn=warn)
+    return CaptureConfiguration(form=completed.form, completed=completed)
+
+
+def capture_configured(given: Mapping[str, Any]) -> CaptureConfiguration:
+    """Return a configuration that can work, from a program's keys. Raises `ConfigurationInvalid`."""
+    completed = complete(CaptureForm, {str(name): value for name, value in given.items()})
+    return CaptureConfiguration(form=completed.form, completed=completed)
+
+
+def _topics(form: CaptureForm, _: Mapping[str, Any]) -> Iterator[Problem]:
+    problems = [problem for topic, given in form.topics.items() for problem in topic_problems(topic, given)]
+    yield from problems
+    if problems:
+        return
+    tables = Counter(str(mapping.table) for mapping in form.settings.mappings if mapping.table is not None)
+    for mapping in form.settings.mappings:
+        if mapping.table is not None and tables[str(mapping.table)] > 1:
+            why = "another topic has it too: a row's guard holds the offset of one topic"
+            yield f"topics.{mapping.topic}.table", f"{mapping.table}: {why}"
+
+
+_KAFKA = KafkaSections(
+    sections=("kafka", "consumer"),
+    guarded=GUARDED,
+    guarded_because=lambda _: "what is captured once rests on capture's own setting, leave it out",
+    producer=dict,
+)
+_RULES = (
+    Rule(frozenset({"topics"}), _topics),
+    elects_as_told({**OF_ELECTION, "leader_group": ElectionKind.NELI, "lease_seconds": ElectionKind.LEASE}),
+    POLLS_IN_TIME,
+    *_KAFKA.rules,
+)

@@ -1,0 +1,229 @@
+"""Publish a record, and wait until its entity can be read: for applications that publish first. No Spark, no Java.
+
+1. The stored offsets of the topic are looked at. In one log no record gets a lower offset than is stored by then: one
+   that does shows that the stored offset is that of a topic which had the same name.
+2. The record is produced with all acks, by an idempotent producer.
+3. The stored offset of its partition is looked at until it has passed the record: then capture's transaction has
+   committed, and whoever reads from the same database sees the entity, or a later state of it.
+4. A record that capture cannot apply is dead: that is seen in the same look, with the reason.
+
+A time-out says that the record is published, and not yet applied; it must not be sent again.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, LiteralString
+
+import psycopg
+from confluent_kafka import KafkaError, KafkaException, Producer
+from psycopg import Connection
+
+from thresher.capture.problem import CaptureTimeout, NotPublished, PublishUnknown, RecordDead, topic_changed
+from thresher.capture.store.tables import CaptureTables, visitor
+from thresher.core.errors import InvalidInput
+from thresher.db.postgres.bounded_connection import hang_up
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.kafka.refusal import Refusal, refusal_of
+from thresher.outbox.message import Message
+
+_DEFAULTS: dict[str, Any] = {
+    "linger.ms": 0,
+    "log_level": 2,
+    # As the relay has it: a key has one partition, whoever sends.
+    "partitioner": "murmur2_random",
+}
+_OURS: dict[str, Any] = {"enable.idempotence": True, "acks": "all"}
+# The first look comes when a quick capture is done; each further one waits half as long again.
+_FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _MORE = 0.001, 0.05, 1.5
+_POLL_SECONDS = 0.05
+_CONNECT_SECONDS, _CLOSE_SECONDS = 10.0, 10.0
+# After any other error the broker may have the record all the same.
+_REFUSALS = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME, Refusal.TOPIC, Refusal.TOPIC_DENIED, Refusal.CLIENT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Where a record is in its topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    # The id of a topic of the same name, made anew since, whose offsets were stored when this record was published.
+    older_topic: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+class EntityPublisher:
+    """Publishes to captured topics, and waits for capture. A context manager. Safe from any thread.
+
+    `capture` is the name of the capture, `schema` that of its tables. `connect` returns a connection to the database in
+    which it stores its offsets; one is made when it is needed, and made again when it is lost.
+    """
+
+    def __init__(
+        self,
+        kafka: Mapping[str, Any],
+        connect: Callable[[], Connection[Any]] | str,
+        *,
+        capture: str,
+        schema: str | None = None,
+    ) -> None:
+        try:
+            self._producer = Producer({**_DEFAULTS, **kafka, **_OURS})
+        except KafkaException as error:
+            raise InvalidInput(f"the producer's properties: {error.args[0].str()}") from error
+        self._connect = connect
+        self._capture = capture
+        tables = CaptureTables(schema=schema)
+        self._await, self._before = tables.bound("capture_await"), tables.bound("capture_offsets_topic")
+        self._lock = threading.Lock()
+        self._connection: Connection[Any] | None = None
+
+    def __enter__(self) -> "EntityPublisher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection. Records that are on their way are waited for, for 10 s."""
+        self._producer.flush(_CLOSE_SECONDS)
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def publish_and_wait(self, record: Message, timeout: float = 10.0) -> Published:
+        """Publish a record, and return once its entity can be read. `timeout` is in seconds, for both together.
+
+        Raises `NotPublished`, `PublishUnknown`, `RecordDead` or `CaptureTimeout`: each says whether the record is in
+        the topic.
+        """
+        deadline = time.monotonic() + timeout
+        before = self._stored(record.topic, deadline)
+        published = self.publish(record, deadline - time.monotonic())
+        older_topic, stored = before.get(published.partition, (None, 0))
+        if stored > published.offset:
+            published = replace(published, older_topic=older_topic)
+        self.wait(published, deadline - time.monotonic())
+        return published
+
+    def publish(self, record: Message, timeout: float = 10.0) -> Published:
+        """Publish a record, and return where it is. Raises `NotPublished` or `PublishUnknown`."""
+        answers: list[tuple[KafkaError | None, Any]] = []
+        headers = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
+        try:
+            self._producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                -1 if record.partition is None else record.partition,
+                on_delivery=lambda error, message: answers.append((error, message)),
+                timestamp=0 if record.timestamp is None else max(1, int(record.timestamp.timestamp() * 1000)),
+                headers=list(headers),
+            )
+        except (KafkaException, BufferError) as error:
+            why = error.args[0].str() if isinstance(error, KafkaException) else "the client's queue is full"
+            raise NotPublished(f"the record for {record.topic} was not published: {why}") from error
+        deadline = time.monotonic() + timeout
+        while not answers:
+            if self._producer.poll(_POLL_SECONDS) == 0 and not answers and time.monotonic() > deadline:
+                raise PublishUnknown(f"the broker did not answer in {timeout:g} s: the record may be in {record.topic}")
+        error_of, message = answers[0]
+        if error_of is None:
+            return Published(topic=record.topic, partition=message.partition(), offset=message.offset())
+        if refusal_of(error_of) in _REFUSALS or error_of.code() == KafkaError._PURGE_QUEUE:
+            raise NotPublished(f"the record for {record.topic} was not published: {error_of.str()}")
+        raise PublishUnknown(f"the broker did not answer: {error_of.str()}; the record may be in {record.topic}")
+
+    def wait(self, published: Published, timeout: float = 10.0) -> None:
+        """Wait until capture has applied a record. Raises `RecordDead` or `CaptureTimeout`.
+
+        A database that is away is waited for too. Only `publish_and_wait` can tell a topic that was made anew.
+        """
+        deadline = time.monotonic() + timeout
+        pause = _FIRST_LOOK_SECONDS
+        while True:
+            try:
+                waits_for = self._look(published, deadline)
+                if not waits_for:
+                    return
+            except psycopg.Error as error:
+                waits_for = f"the database did not answer: {_told(error)}; the record will be applied"
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise CaptureTimeout(
+                    f"the record at {published} is published, and the capture {self._capture} has not applied it in "
+                    f"time: {waits_for}; do not publish it again"
+                )
+            time.sleep(min(pause, left))
+            pause = min(pause * _MORE, _LONGEST_LOOK_SECONDS)
+
+    def _look(self, published: Published, deadline: float) -> str:
+        """Return what keeps a record from being applied; nothing where it is. Raises `RecordDead`."""
+        place = {"topic": published.topic, "partition": published.partition, "offset": published.offset}
+        rows = self._ask(self._await, place, deadline)
+        if not rows:
+            return "it stores no offset of this partition: see that a capture of this name captures the topic"
+        topic_id, stored, kind, reason = rows[0]
+        if topic_id == published.older_topic:
+            return topic_changed(published.topic)
+        if stored <= published.offset:
+            return "it will; see that it runs and is not behind"
+        if kind is not None:
+            raise RecordDead(str(published), kind, reason)
+        return ""
+
+    def _stored(self, topic: str, deadline: float) -> dict[int, tuple[str, int]]:
+        """Return the stored offsets of a topic, with its id, by partition. Raises `NotPublished`."""
+        while True:
+            try:
+                rows = self._ask(self._before, {"topic": topic}, deadline)
+                return {partition: (topic_id, stored) for partition, topic_id, stored in rows}
+            except psycopg.Error as error:
+                passes = isinstance(error, psycopg.OperationalError)
+                if not passes or time.monotonic() + _LONGEST_LOOK_SECONDS > deadline:
+                    why = "the database did not answer" if passes else "the stored offsets cannot be read"
+                    raise NotPublished(f"nothing was published to {topic}: {why}: {_told(error)}") from error
+            time.sleep(_LONGEST_LOOK_SECONDS)
+
+    def _ask(self, query: LiteralString, values: Mapping[str, Any], deadline: float) -> list[tuple[Any, ...]]:
+        """Ask the database, until the deadline. Raises `psycopg.Error`."""
+        left = max(0.0, deadline - time.monotonic())
+        if not self._lock.acquire(timeout=left + _LONGEST_LOOK_SECONDS):
+            raise psycopg.OperationalError("another thread waits for its answer")
+        try:
+            connection = self._connected(deadline)
+            left = max(0.0, deadline - time.monotonic())
+            # The driver itself would wait for as long as somebody's lock lasts, or for a host that has vanished.
+            timer = threading.Timer(left + _LONGEST_LOOK_SECONDS, hang_up, [connection])
+            timer.daemon = True
+            timer.start()
+            try:
+                return OwnCursor(connection).execute(query, {"capture": self._capture, **values}).fetchall()
+            finally:
+                timer.cancel()
+        finally:
+            self._lock.release()
+
+    def _connected(self, deadline: float) -> Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            seconds = math.ceil(min(_CONNECT_SECONDS, max(1.0, deadline - time.monotonic())))
+            made = (
+                psycopg.connect(self._connect, application_name=visitor(self._capture, "wait"), connect_timeout=seconds)
+                if isinstance(self._connect, str)
+                else self._connect()
+            )
+            # Each look sees what is committed by then, and holds nothing open.
+            made.autocommit = True
+            self._connection = made
+        return self._connection
+
+
+def _told(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,1 @@
+"""What a capture adds to the pages of its process."""

@@ -1,0 +1,66 @@
+"""The metrics of a capture beside those of every service, and how they are read from what the driver knows.
+
+Captured topics are named in the configuration, so that a label of a metric has as many values as that says.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+from thresher.capture.record import KINDS
+from thresher.observe.metric import Family, MetricKind, Reading
+from thresher.observe.tally import Number
+from thresher.service.metrics import family
+from thresher.service.report import Moment
+from thresher.service.wording import Wording
+
+# Between the name of a figure and the topic or the kind that it is of.
+BETWEEN = "/"
+# The step in which a handler of the user's runs.
+HANDLING = "handle"
+# The words for a capture in its metrics, on its pages and in its log.
+WORDING = Wording(
+    label="capture", verb="capture", doing="capturing", done="captured", own_steps=frozenset({HANDLING})
+)  # fmt: skip
+# The errors that shards and take-overs meet most, beside those of every service.
+ERROR_KINDS = ("broker_lost", "database_lost", "position_lost", "capture_refused", "records_keep_failing")
+
+_counter = partial(family, WORDING.label, MetricKind.COUNTER)
+_gauge = partial(family, WORDING.label, MetricKind.GAUGE)
+
+_CAPTURED = _counter("captured_records", "Records that were applied, or set aside.", "topic")
+_DEAD = _counter("dead_records", "Records that could not be applied.", "topic")
+_DEAD_KINDS = _counter("dead_records_by_kind", "Records that could not be applied, by reason.", "kind")
+_STARTED_OVER = _counter(
+    "started_over", "Times that reading started over at the stored offset: another one captures too.", "shard"
+)
+_LAG = _gauge("capture_lag", "Offsets of the topic that were not applied yet.", "topic")
+
+OWN_FAMILIES: tuple[Family, ...] = (_CAPTURED, _DEAD, _DEAD_KINDS, _STARTED_OVER, _LAG)
+
+
+def readings(moment: Moment, topics: tuple[str, ...]) -> Iterator[Reading]:
+    """Yield what a capture adds to its service's metrics. An unknown figure is left out, rather than shown as 0."""
+
+    def reading(of: Family, value: float, *labels: str) -> Reading:
+        return Reading(family=of, labels=(moment.name, *labels), value=value)
+
+    for topic in topics:
+        yield reading(_CAPTURED, counted(moment, "captured", topic), topic)
+        yield reading(_DEAD, counted(moment, "dead", topic), topic)
+        if (lag := lag_of(moment, topic)) is not None:
+            yield reading(_LAG, lag, topic)
+    for kind in KINDS:
+        yield reading(_DEAD_KINDS, counted(moment, "dead_kind", kind), kind)
+    for shard, counts in sorted(moment.counts.items()):
+        yield reading(_STARTED_OVER, counts.get("started_over", 0), str(shard))
+
+
+def counted(moment: Moment, name: str, of: str) -> Number:
+    """Return a count of one topic or kind, of all shards."""
+    return sum(counts.get(f"{name}{BETWEEN}{of}", 0) for counts in moment.counts.values())
+
+
+def lag_of(moment: Moment, topic: str) -> Number | None:
+    """Return the lag of a topic, of all shards; None where no shard tells any."""
+    found = [each.gauges[name] for each in moment.shards if (name := f"lag{BETWEEN}{topic}") in each.gauges]
+    return sum(found) if found else None

@@ -1,0 +1,49 @@
+"""A capture's part of the pages of its process: what was captured, what is dead, and what waits. It asks no server."""
+
+from collections.abc import Iterator
+
+from thresher.capture.report.metrics import ERROR_KINDS, OWN_FAMILIES, counted, lag_of, readings
+from thresher.capture.settings import CaptureSettings
+from thresher.observe.metric import Reading
+from thresher.service.report import Moment, Observed, StatusPart
+
+
+class CaptureReport:
+    """The part of one capture. Safe from any thread."""
+
+    families = OWN_FAMILIES
+    error_kinds = ERROR_KINDS
+
+    def __init__(self, settings: CaptureSettings, observed: Observed) -> None:
+        self._settings, self._observed = settings, observed
+
+    def ask(self) -> None:
+        """Ask nobody."""
+
+    def status(self, moment: Moment, answer: None) -> StatusPart:  # noqa: ARG002 - nobody was asked
+        """Return the topics, and how far each is captured."""
+        topics = {
+            topic: {
+                "captured": counted(moment, "captured", topic),
+                "dead": counted(moment, "dead", topic),
+                "lag": lag_of(moment, topic),
+            }
+            for topic in self._settings.topics
+        }
+        shards = {
+            each.shard: {
+                **{name: moment.counts.get(each.shard, {}).get(name, 0) for name in ("captured", "dead")},
+                "lag": each.gauges.get("lag"),
+            }
+            for each in moment.shards
+        }
+        totals = {name: sum(counts.get(name, 0) for counts in moment.counts.values()) for name in ("captured", "dead")}
+        lag = sum(each.gauges.get("lag", 0) for each in moment.shards)
+        return StatusPart(page={**totals, "lag": lag, "topics": topics}, shards=shards)
+
+    def readings(self, moment: Moment, answer: None) -> Iterator[Reading]:  # noqa: ARG002 - nobody was asked
+        """Yield a capture's own metrics."""
+        return readings(moment, self._settings.topics)
+
+    def close(self) -> None:
+        """There is nothing to end."""

@@ -1,0 +1,136 @@
+"""Applies dead records after all, once what kept them from that is mended.
+
+1. The partition is read from the record up to the stored offset. Where it has a later record of the same key that is
+   not dead, that one is the row's state, or the reason why there is no row: the dead record is too late, and is taken
+   out.
+2. The stored offset of the record's partition is locked, capture waits, and what came meanwhile is read too.
+3. Else it is applied under its guard, and taken out, in one transaction. A record that fails again stays, with the new
+   reason.
+"""
+
+import enum
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from psycopg import Connection
+
+from thresher.capture.applying import apply_by_halves
+from thresher.capture.problem import CaptureRefused
+from thresher.capture.reader import TopicsReader
+from thresher.capture.record import CapturedRecord, Flaw
+from thresher.capture.rows.guard import Change
+from thresher.capture.rows.mapping import Mapper
+from thresher.capture.settings import CaptureSettings
+from thresher.capture.store.dead import DeadRecord, DeadRecords
+from thresher.capture.store.entity_table import entity_table
+from thresher.capture.store.offsets import StoredOffset, StoredOffsets
+from thresher.capture.store.tables import HOLDING_SESSION, visitor
+from thresher.capture.targets import Target, mapper_of, targets_of
+from thresher.db.postgres.sessions import connect, explained
+from thresher.kafka.partition_watch import PositionLost
+from thresher.kafka.problem import BrokerLost
+
+_POLL_SECONDS, _SILENT_SECONDS = 0.2, 30.0
+
+
+class Outcome(enum.StrEnum):
+    """What became of a dead record."""
+
+    APPLIED = "applied"
+    TOO_LATE = "too late"
+    FAILED = "failed again"
+
+
+def retry(settings: CaptureSettings, ids: Sequence[int]) -> dict[int, Outcome]:
+    """Apply dead records by their numbers, each in a transaction of its own; one that is gone is absent."""
+    with closing(connect(settings.dsn, visitor(settings.name, "retry"), HOLDING_SESSION)) as connection, explained():
+        found = DeadRecords(connection, settings.tables, settings.name).list(ids=ids)
+        names = {each.record.topic for each in found}
+        if strange := names - set(settings.topics):
+            raise CaptureRefused(f"{', '.join(sorted(strange))}: the configuration has no such topic")
+        mappings = [each for each in settings.mappings if each.topic in names]
+        targets = targets_of(connection, mappings)
+        mappers = {
+            each.topic: mapper_of(each, entity_table(connection, each)) for each in mappings if each.table is not None
+        }
+        return {each.id: _retry(connection, settings, each, targets, mappers) for each in found}
+
+
+def _retry(
+    connection: Connection[Any],
+    settings: CaptureSettings,
+    dead: DeadRecord,
+    targets: Mapping[str, Target],
+    mappers: Mapping[str, Mapper],
+) -> Outcome:
+    record, records = dead.record, DeadRecords(connection, settings.tables, settings.name)
+    place = (record.topic, record.partition)
+    offsets = StoredOffsets(connection, settings.tables, settings.name)
+    later = _Later(settings, dead, mappers.get(record.topic), records.places(record.topic, dead.topic_id))
+    later.look(_of_same_topic(dead, offsets.read().get(place)))
+    with connection.transaction():
+        later.look(_of_same_topic(dead, offsets.lock([place]).get(place)))
+        if later.found:
+            records.take(dead.id)
+            return Outcome.TOO_LATE
+        flawed = apply_by_halves(connection, targets[record.topic], [record])
+        if flawed:
+            records.add(flawed, dead.topic_id)
+            return Outcome.FAILED
+        records.take(dead.id)
+        return Outcome.APPLIED
+
+
+def _of_same_topic(dead: DeadRecord, stored: StoredOffset | None) -> int:
+    if stored is None or stored.topic_id != dead.topic_id:
+        raise CaptureRefused(f"{dead.record.topic} was made anew since: drop record {dead.id}, its order is lost")
+    return stored.next_offset
+
+
+class _Later:
+    """Whether the partition of a dead record has a later record of the same key that is not dead itself."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        dead: DeadRecord,
+        mapper: Mapper | None,
+        passed_over: Collection[tuple[int, int]],
+    ) -> None:
+        """Without a mapper nothing is looked for: a handler's records have no key that we know."""
+        self._settings, self._dead, self._mapper, self._passed_over = settings, dead, mapper, passed_over
+        self._wanted = None if mapper is None else mapper.map(dead.record)
+        self._position = dead.record.offset + 1
+        self.found = False
+
+    def look(self, end: int) -> None:
+        """Go on up to this offset, unless one is found. Raises `CaptureRefused` where the log has lost the rest."""
+        if self._mapper is None or self._wanted is None or isinstance(self._wanted, Flaw):
+            return
+        record = self._dead.record
+        place = (record.topic, record.partition)
+        try:
+            with TopicsReader([record.topic], self._settings.reader) as reader:
+                reader.assign(place, self._position)
+                deadline = time.monotonic() + _SILENT_SECONDS
+                while not self.found and reader.positions[place] < end:
+                    for part in reader.poll(_POLL_SECONDS, self._settings.batch_records):
+                        deadline = time.monotonic() + _SILENT_SECONDS
+                        self.found = self.found or any(map(self._is_later, part.records))
+                    if time.monotonic() > deadline:
+                        raise BrokerLost(f"{record.topic}/{record.partition} was not read up to {end}")
+                self._position = reader.positions[place]
+        except PositionLost as error:
+            raise CaptureRefused(
+                f"{record.topic}/{record.partition} has lost what came behind offset {record.offset}: whether a later "
+                f"record has taken its place cannot be told; 'thresher capture dead drop {self._dead.id}', and publish "
+                "it again if it still counts"
+            ) from error
+
+    def _is_later(self, record: CapturedRecord) -> bool:
+        if self._mapper is None or (record.partition, record.offset) in self._passed_over:
+            return False
+        change = self._mapper.map(record)
+        return isinstance(change, Change) and isinstance(self._wanted, Change) and change.key == self._wanted.key

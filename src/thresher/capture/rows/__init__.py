@@ -1,0 +1,1 @@
+"""From records to rows: mapping, types and guards. Pure."""

@@ -1,0 +1,49 @@
+"""What a capture needs to know: servers, topics, tables and bounds. It travels to the shards."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thresher.capture.rows.mapping import TopicMapping
+from thresher.capture.store.tables import CaptureTables
+from thresher.spark.policy import Policy
+
+POLICY = Policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureSettings:
+    """One capture: some topics, and where their records go in one database."""
+
+    name: str
+    # Connection string and properties may hold secrets.
+    dsn: str = field(repr=False)
+    kafka: Mapping[str, Any] = field(repr=False)
+    consumer: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    mappings: tuple[TopicMapping, ...]
+    # The schema of capture's own tables.
+    schema: str | None = None
+    shards: int = 1
+    batch_records: int = 5_000
+    # 0: as many as there are.
+    most_dead_in_a_row: int = 100
+
+    @property
+    def tables(self) -> CaptureTables:
+        """Capture's own tables."""
+        return CaptureTables(schema=self.schema)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The captured topics."""
+        return tuple(each.topic for each in self.mappings)
+
+    @property
+    def reader(self) -> Mapping[str, Any]:
+        """The properties of its consumers."""
+        return {**self.kafka, **self.consumer}
+
+
+def owned(partition: int, shard: int, shards: int) -> bool:
+    """Whether a shard has a partition, of whichever topic."""
+    return partition % shards == shard

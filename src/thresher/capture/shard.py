@@ -1,0 +1,183 @@
+"""The two ends of a capture's pipeline, which the engine runs in a Python worker of a Spark task: `read` and `apply`.
+
+Whoever applies opens the reader, at the offsets that the database has stored, and sends it back there when it turns out
+to be elsewhere. Nothing rests on there being one attempt at a shard: the stored offsets decide.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from thresher.capture.applying import Applied, Applier
+from thresher.capture.log_starts import facts_of, starts_of
+from thresher.capture.positions import Due, Part
+from thresher.capture.reader import TopicsReader
+from thresher.capture.record import Place
+from thresher.capture.report.metrics import BETWEEN, HANDLING
+from thresher.capture.settings import CaptureSettings, owned
+from thresher.capture.store.offsets import StoredOffsets
+from thresher.capture.store.schema import require_schema
+from thresher.capture.store.tables import shard_sessions
+from thresher.capture.targets import targets_of
+from thresher.db.postgres.sessions import connect, explained
+from thresher.db.problem import DatabaseRefused
+from thresher.delivery.crash_points import CrashPoints
+from thresher.kafka.admin import Admin
+from thresher.kafka.problem import BrokerLost
+from thresher.spark.worker.shard import Shard
+
+_POLL_SECONDS = 0.05
+# How often offsets are stored that passed no record, and how often figures are told.
+_PASS_SECONDS, _TELL_SECONDS = 1.0, 0.5
+# The queries of a handler are planned as usual, whatever suits an outbox.
+SESSION = "-c enable_seqscan=on -c enable_bitmapscan=on -c plan_cache_mode=auto"
+# A handler may compute between two statements; whoever takes over ends its session before.
+_WITH_HANDLER = f"{SESSION} -c idle_in_transaction_session_timeout=5min"
+
+
+def session_of(settings: CaptureSettings) -> str:
+    """Return the options of a shard's session."""
+    return SESSION if all(each.handler is None for each in settings.mappings) else _WITH_HANDLER
+
+
+class Source:
+    """The reader of an attempt, opened by whoever applies, for whoever reads."""
+
+    reader: TopicsReader | None = None
+
+
+def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[list[Part]]:
+    """Give what is read of the shard's partitions, as it comes. The reader is open by then."""
+    settings: CaptureSettings = config["settings"]
+    source = shard.share(Source)
+    while not shard.stopping:
+        yield [] if source.reader is None else source.reader.poll(_POLL_SECONDS, settings.batch_records)
+
+
+def apply(shard: Shard, config: Mapping[str, Any], batches: Iterator[list[Part]]) -> None:
+    """Apply the shard's partitions until the chain runs dry, or something fails."""
+    crash = CrashPoints(config.get("hook"), shard.index)
+    attempt = Attempt(shard, config["settings"], config["term"], crash)
+    with shard.step("open"):
+        attempt.open()
+    for parts in batches:
+        attempt.take(parts)
+
+
+class Attempt:
+    """One attempt at one shard: a reader, a connection, and what was read and not stored yet."""
+
+    def __init__(self, shard: Shard, settings: CaptureSettings, term: str, crash: CrashPoints) -> None:
+        self._shard, self._settings = shard, settings
+        connection = connect(settings.dsn, shard_sessions(settings.name, term, shard.index), session_of(settings))
+        self._connection = shard.enter(closing(connection))
+        self._admin = Admin.of(settings.kafka)
+        self._offsets = StoredOffsets(self._connection, settings.tables, settings.name)
+        with explained():
+            require_schema(self._connection, settings.tables, settings.mappings)
+            targets = targets_of(self._connection, settings.mappings, running=shard.step(HANDLING))
+        self._applier = Applier(self._connection, settings, targets, crash)
+        self._reader = TopicsReader(settings.topics, settings.reader)
+        self._topic_ids: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        # Offsets that passed no record, since when reading went on from them.
+        self._passed: dict[Place, Part] = {}
+        # Up to where each partition is applied, as far as this attempt knows.
+        self._stored: dict[Place, int] = {}
+        self._pass_due = self._tell_due = 0.0
+        self._applying = shard.step("apply")
+
+    def open(self) -> None:
+        """Begin to read at the stored offsets."""
+        shard, facts = self._shard, facts_of(self._admin, self._settings.topics)
+        shard.share(Source).reader = shard.enter(self._reader)
+        for topic, fact in facts.items():
+            self._topic_ids[topic] = fact.topic_id
+            self._add(topic, fact.partitions)
+        shard.gauge("capturing", 1)
+        shard.event("capturing", partitions=len(self._reader.positions))
+
+    def take(self, parts: list[Part]) -> None:
+        """Apply what was read; look after partitions and figures."""
+        due = self._due(parts)
+        if due:
+            with self._applying:
+                self._apply(due)
+        for topic, count in self._reader.partitions().items():
+            self._add(topic, count)
+        self._tell()
+
+    def _due(self, parts: list[Part]) -> list[Part]:
+        """Return what to apply now. Offsets that passed no record wait: the next record's transaction stores them."""
+        due = []
+        for part in parts:
+            passed = self._passed.pop(part.place, None)
+            whole = part if passed is None else passed.joined(part)
+            if whole.records:
+                due.append(whole)
+            elif whole.end > whole.start:
+                self._passed[part.place] = whole
+        if self._passed and time.monotonic() >= self._pass_due:
+            due += self._passed.values()
+            self._passed.clear()
+            self._pass_due = time.monotonic() + _PASS_SECONDS
+        return due
+
+    def _apply(self, parts: list[Part]) -> None:
+        try:
+            with explained():
+                done = self._applier.apply(parts, self._topic_ids)
+        except DatabaseRefused:
+            with explained():
+                # With the statement that mends it, where that is known.
+                require_schema(self._connection, self._settings.tables, self._settings.mappings)
+            raise
+        for place, verdict in done.verdicts.items():
+            self._stored[place] = verdict.end if isinstance(verdict, Due) else verdict.stored
+            if not isinstance(verdict, Due) and verdict.stored != self._reader.positions[place]:
+                self._passed.pop(place, None)
+                self._reader.assign(place, verdict.stored)
+                self._shard.count("started_over")
+        self._count(done)
+
+    def _add(self, topic: str, count: int) -> None:
+        """Read the partitions of a topic that are not read yet."""
+        if count <= self._counts.get(topic, 0):
+            return
+        added = [each for each in range(self._counts.get(topic, 0), count) if self._owns(each)]
+        self._counts[topic] = count
+        with explained():
+            starts = starts_of(self._admin, self._offsets, topic, self._topic_id(topic), added)
+        self._stored |= starts
+        for place, offset in starts.items():
+            self._reader.assign(place, offset)
+
+    def _topic_id(self, topic: str) -> str:
+        found = self._topic_ids.get(topic)
+        if found is None:
+            raise BrokerLost(f"the topic {topic} is not known yet")
+        return found
+
+    def _owns(self, partition: int) -> bool:
+        return owned(partition, self._shard.index, self._shard.shards)
+
+    def _count(self, done: Applied) -> None:
+        for topic, records in done.records.items():
+            self._shard.count("captured", records)
+            self._shard.count(f"captured{BETWEEN}{topic}", records)
+        for (topic, kind), records in done.dead.items():
+            self._shard.count("dead", records)
+            self._shard.count(f"dead{BETWEEN}{topic}", records)
+            self._shard.count(f"dead_kind{BETWEEN}{kind}", records)
+            self._shard.event("dead", topic=topic, kind=kind, records=records)
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now < self._tell_due:
+            return
+        self._tell_due = now + _TELL_SECONDS
+        lag = self._reader.lag(self._stored)
+        self._shard.gauge("lag", sum(lag.values()))
+        for topic, offsets in lag.items():
+            self._shard.gauge(f"lag{BETWEEN}{topic}", offsets)

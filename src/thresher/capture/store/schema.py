@@ -1,0 +1,94 @@
+"""The DDL of a capture: its own tables, and the guard columns of the tables that it writes to."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from psycopg import Connection
+
+from thresher.capture.problem import CaptureRefused
+from thresher.capture.rows.mapping import TopicMapping
+from thresher.capture.store.entity_table import RIGHTS, guard_ddl, lacking_rights, table_problems
+from thresher.capture.store.tables import CaptureTables
+from thresher.db import statement
+from thresher.db.names import quoted_name
+from thresher.db.postgres.catalog import read_relation
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.sessions import explained
+
+CREATE = "thresher capture schema create -c FILE"
+
+
+def capture_ddl(tables: CaptureTables, mappings: Sequence[TopicMapping]) -> str:
+    """Return the statements that a database needs for a capture, each as often as one likes."""
+    own: str = tables.bound("capture_create", parameters=False)
+    return "\n".join([own, *(guard_ddl(each) for each in mappings if each.table is not None)])
+
+
+def create_schema(connection: Connection[Any], tables: CaptureTables, mappings: Sequence[TopicMapping]) -> None:
+    """Create what is missing, in the caller's transaction. The entities' tables must be there."""
+    with explained():
+        OwnCursor(connection).execute(tables.bound("capture_create", parameters=False))
+        for mapping in mappings:
+            if mapping.table is not None and read_relation(connection, mapping.table) is not None:
+                OwnCursor(connection).execute(guard_ddl(mapping))
+
+
+def schema_problems(
+    connection: Connection[Any], tables: CaptureTables, mappings: Sequence[TopicMapping]
+) -> tuple[str, ...]:
+    """Return all that keeps a capture from working with this database, with the statements that mend it."""
+    with explained():
+        return (
+            *_own_problems(connection, tables),
+            *_shared_tables(connection, mappings),
+            *(
+                f"{mapping.table}: {problem}"
+                for mapping in mappings
+                if mapping.table is not None
+                for problem in table_problems(connection, mapping)
+            ),
+        )
+
+
+def require_schema(connection: Connection[Any], tables: CaptureTables, mappings: Sequence[TopicMapping]) -> None:
+    """Raise `CaptureRefused` where anything is missing."""
+    if problems := schema_problems(connection, tables, mappings):
+        raise CaptureRefused("the database is not ready for this capture:\n" + "\n".join(problems))
+
+
+def require_no_guards(connection: Connection[Any], capture: str, mappings: Sequence[TopicMapping]) -> None:
+    """Raise `CaptureRefused` where topics that were never captured would meet rows with guards of another log.
+
+    Such a guard refuses records in silence, as long as its offset is higher.
+    """
+    for mapping in mappings:
+        if mapping.table is None:
+            continue
+        asked = statement("capture_guard_any", mapping.table, offset=quoted_name(mapping.guard.offset))
+        if OwnCursor(connection).execute(asked).fetchone() is not None:
+            raise CaptureRefused(
+                f"{mapping.topic} was never captured as {capture}, and {mapping.table} has rows that another topic or "
+                "another capture wrote: their guards would refuse its records; 'thresher capture adopt' forgets these "
+                "guards and begins at the topic's first record: rows show older states until it has caught up"
+            )
+
+
+def _shared_tables(connection: Connection[Any], mappings: Sequence[TopicMapping]) -> Iterator[str]:
+    topics: dict[int, list[str]] = {}
+    for mapping in mappings:
+        if mapping.table is not None:
+            asked = OwnCursor(connection).execute("SELECT pg_catalog.to_regclass(%s)::oid", [mapping.table.quoted()])
+            if (row := asked.fetchone()) is not None and row[0] is not None:
+                topics.setdefault(row[0], []).append(mapping.topic)
+    for some in topics.values():
+        if len(some) > 1:
+            yield f"{', '.join(some)}: one table, and a row's guard holds the offset of one topic: give each its own"
+
+
+def _own_problems(connection: Connection[Any], tables: CaptureTables) -> Iterator[str]:
+    missing = [str(table) for table in tables.all if read_relation(connection, table) is None]
+    if missing:
+        yield f"{', '.join(missing)}: no such table; '{CREATE}' makes it, and '… schema print' gives the statements"
+    for table in tables.all:
+        if str(table) not in missing and (grant := lacking_rights(connection, table, RIGHTS)) is not None:
+            yield f"{table}: rights are missing: {grant}"

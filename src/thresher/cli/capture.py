@@ -1,0 +1,336 @@
+"""`thresher capture`: the pipeline from topics to tables as a program, and what an operator does beside it."""
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thresher.cli.form_command import add_form_command
+from thresher.cli.layout.help_page import Commands
+from thresher.cli.output import AsJson, complain, emit_json, emit_text, hide, note, out, result, table, tell_by, working
+from thresher.cli.stack.choosing import StackName, with_stack
+from thresher.core.errors import InvalidInput, shorten
+from thresher.core.secrets import mask_logs
+from thresher.observe.logs import LogFormat, configure_logging
+
+if TYPE_CHECKING:
+    from thresher.capture.configuration import CaptureConfiguration, CaptureForm
+    from thresher.capture.settings import CaptureSettings
+    from thresher.capture.store.dead import DeadRecord
+
+app = Commands(help="Write the entities that are published to Kafka topics to tables.", no_args_is_help=True)
+schema_app = Commands(help="Print, create or check the tables of a capture.", no_args_is_help=True)
+dead_app = Commands(help="Look at records that could not be applied; apply or drop them.", no_args_is_help=True)
+app.add_typer(schema_app, name="schema")
+app.add_typer(dead_app, name="dead")
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", envvar="THRESHER_CONFIG", help="YAML file with any of these keys.")
+]
+Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of records.")]
+_EARLIEST = "earliest"
+
+
+def form() -> "type[CaptureForm]":
+    """Return the form whose flags the command has."""
+    from thresher.capture.configuration import CaptureForm  # noqa: PLC0415
+
+    return CaptureForm
+
+
+def run(
+    config: ConfigFile = None,
+    stack: StackName = None,
+    *,
+    flags: Mapping[str, Any],
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
+) -> None:
+    """Write the entities of captured topics to their tables, until SIGINT or SIGTERM.
+
+    Of several that are started under one name, one leads and the others wait for their turn. The first signal finishes
+    the open batch, the second does not wait. Exit codes: 0 stopped as asked, 1 it failed and may be started again, 2
+    the configuration cannot work, 3 superseded by a newer capture (without an election: do not restart), 4 somebody has
+    to act: a table, a right, a topic that was made anew, records that are gone, or too many dead ones in a row.
+    """
+    # Only here: the other commands work without the capture's packages.
+    from thresher.capture.capture import Capture  # noqa: PLC0415
+    from thresher.cli.serving import pages_shown  # noqa: PLC0415
+    from thresher.spark.driver.signals import stopped_by_signals  # noqa: PLC0415
+
+    remarks: list[str] = []
+    loaded = _load(config, with_stack({**flags, "log_level": "debug"} if verbose else flags, stack), remarks)
+    keys, completed = loaded.form, loaded.completed
+    configure_logging(keys.log_format, keys.log_level)
+    mask_logs(completed.secrets)
+    tell_by(logging.getLogger("thresher") if keys.log_format is LogFormat.JSON else None)
+    for remark in remarks:
+        logging.getLogger("thresher").warning(remark)
+    capture = Capture(loaded)
+    with (
+        stopped_by_signals(capture),
+        pages_shown(capture, keys.status_address, by_default="status" not in completed.given, config=config),
+    ):
+        capture.start()
+        capture.wait()
+    result(f"stopped; {capture.captured:,} records captured")
+
+
+add_form_command(app, "run", run, form)
+
+
+@app.command()
+def rewind(
+    to: Annotated[str, typer.Option(help="'earliest', or a time with its zone: 2026-11-18T02:00:00Z.")],
+    config: ConfigFile = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Write rows again that are right by their guard: the mapping has changed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Apply of each key the newest record again, while the capture waits. No reader sees an older state.
+
+    Rows that are right already are not touched. The capture may run: it goes on when this ends. Exit code 1 if any
+    record could not be applied.
+    """
+    from thresher.capture.rewinding import Rewound  # noqa: PLC0415
+    from thresher.capture.rewinding import rewind as apply_again  # noqa: PLC0415
+
+    since_ms = _milliseconds(to)
+    settings = _settings(config)
+    began = time.monotonic()
+    with working("reading", None) as progress:
+
+        def told(done: Rewound) -> None:
+            rate = f"{done.records / max(0.001, time.monotonic() - began):,.0f}"
+            progress.update(progress.task_ids[0], completed=done.records, rate=rate)
+
+        done = apply_again(settings, since_ms, again=again, told=told)
+    for topic in done.left_out:
+        note(f"{topic} was left out: a handler's rows have no guard")
+    if as_json:
+        emit_json(asdict(done))
+    else:
+        out.print(f"{done.records:,} records were read, the newest of {done.keys:,} keys applied", markup=False)
+        for failure in done.failures:
+            complain(failure)
+    if done.failed:
+        complain(f"{done.failed:,} could not be applied: their rows were left as they are")
+        raise typer.Exit(1)
+
+
+@app.command()
+def adopt(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Go on with topics as they are, where stored offsets are not in the log any more.
+
+    A topic that was made anew begins at its first record. Records that were removed before they were captured are not
+    captured: this says how many offsets are skipped.
+    """
+    from thresher.capture.adopting import adopt as adopt_topics  # noqa: PLC0415
+
+    changed = adopt_topics(_settings(config))
+    if as_json:
+        emit_json({"changed": [asdict(each) for each in changed]})
+        return
+    for each in changed:
+        topic, partition = each.place
+        out.print(f"{topic}/{partition}: {each.before} is now {each.now}: {each.why}", markup=False)
+    if not changed:
+        out.print("every stored offset is in its log: nothing was changed")
+
+
+@schema_app.command("print")
+def print_ddl(config: ConfigFile = None) -> None:
+    """Print the DDL of capture's own tables, and of the guard columns of yours, for your migrations."""
+    from thresher.capture.store.schema import capture_ddl  # noqa: PLC0415
+
+    settings = _settings(config)
+    emit_text(capture_ddl(settings.tables, settings.mappings))
+
+
+@schema_app.command()
+def create(config: ConfigFile = None) -> None:
+    """Create capture's own tables, and add the guard columns to yours, where they are missing."""
+    from thresher.capture.store.schema import create_schema, schema_problems  # noqa: PLC0415
+    from thresher.cli.options import connect  # noqa: PLC0415
+
+    settings = _settings(config)
+    with connect(settings.dsn) as connection:
+        create_schema(connection, settings.tables, settings.mappings)
+        problems = schema_problems(connection, settings.tables, settings.mappings)
+    if problems:
+        found = "\n".join(problems)
+        complain(f"capture's own tables are there, and the database is not ready for it:\n{found}")
+        raise typer.Exit(1)
+    out.print("the tables are there")
+
+
+@schema_app.command()
+def check(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Say what keeps the capture from working with its database, and what mends it; exit code 1 if anything does."""
+    from thresher.capture.store.schema import schema_problems  # noqa: PLC0415
+    from thresher.cli.options import connect  # noqa: PLC0415
+
+    settings = _settings(config)
+    with connect(settings.dsn) as connection:
+        problems = schema_problems(connection, settings.tables, settings.mappings)
+    if as_json:
+        emit_json({"usable": not problems, "findings": list(problems)})
+    else:
+        for problem in problems:
+            out.print(problem, markup=False)
+        if problems:
+            complain("the database is not ready for this capture")
+        else:
+            out.print("the database is ready for this capture")
+    raise typer.Exit(1 if problems else 0)
+
+
+@dead_app.command("list")
+def list_dead(
+    config: ConfigFile = None,
+    topic: Annotated[str | None, typer.Option(help="Only those of this topic.")] = None,
+    rows: Annotated[int, typer.Option(help="How many at most.", min=1)] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List records that could not be applied, the oldest first."""
+    found = _dead(_settings(config), topic=topic, most=rows + 1)
+    shown = found[:rows]
+    if as_json:
+        emit_json({"records": [_plain(each) for each in shown], "more": len(found) > rows})
+        return
+    table(
+        "Records that could not be applied",
+        ["number", "record", "key", "since", "kind", "reason"],
+        [
+            [
+                str(each.id),
+                f"{each.record.topic}/{each.record.partition}/{each.record.offset}",
+                shorten(each.record.key),
+                f"{each.dead_time:%Y-%m-%d %H:%M:%S}",
+                each.flaw.kind,
+                shorten(each.flaw.reason),
+            ]
+            for each in shown
+        ],
+        importance=("number", "record", "kind", "since", "key", "reason"),
+        shortened=("record", "key"),
+        rest="'thresher capture dead show NUMBER'",
+    )
+
+
+@dead_app.command()
+def show(number: Annotated[int, typer.Argument(help="Number of the record.")], config: ConfigFile = None) -> None:
+    """Print one record that could not be applied, with its value, as JSON."""
+    found = _dead(_settings(config), ids=[number])
+    if not found:
+        raise InvalidInput(f"no such record: {number}")
+    emit_json(_plain(found[0]) | {"value": _shown(found[0].record.value)})
+
+
+@dead_app.command()
+def retry(ids: Ids = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Apply records after all, once what kept them from that is mended.
+
+    A record whose key has a later one in its partition is too late, and is taken out. Exit code 1 if any failed again.
+    """
+    from thresher.capture.retrying import Outcome  # noqa: PLC0415
+    from thresher.capture.retrying import retry as retry_dead  # noqa: PLC0415
+
+    settings = _settings(config)
+    wanted = _wanted(settings, ids)
+    outcomes = retry_dead(settings, wanted)
+    if as_json:
+        emit_json({"outcomes": {str(number): outcome for number, outcome in outcomes.items()}})
+    else:
+        for number, outcome in outcomes.items():
+            out.print(f"{number}: {outcome}", markup=False)
+    raise typer.Exit(1 if Outcome.FAILED in outcomes.values() else 0)
+
+
+@dead_app.command()
+def drop(ids: Ids = None, config: ConfigFile = None) -> None:
+    """Remove records that could not be applied: they never will be."""
+    from thresher.capture.store.dead import DeadRecords  # noqa: PLC0415
+    from thresher.cli.options import connect  # noqa: PLC0415
+
+    settings = _settings(config)
+    wanted = _wanted(settings, ids)
+    with connect(settings.dsn) as connection:
+        dead = DeadRecords(connection, settings.tables, settings.name)
+        dropped = sum(dead.take(number) for number in wanted)
+    out.print(f"{dropped:,} records were dropped")
+
+
+def _load(config: Path | None, flags: Mapping[str, Any], remarks: list[str]) -> "CaptureConfiguration":
+    from thresher.capture.configuration import load_capture_config  # noqa: PLC0415
+
+    loaded = load_capture_config(config, flags, os.environ, warn=remarks.append)
+    hide(loaded.completed.secrets.mask)
+    return loaded
+
+
+def _settings(config: Path | None) -> "CaptureSettings":
+    loaded = _load(config, {}, [])
+    configure_logging(level="warning")
+    mask_logs(loaded.completed.secrets)
+    return loaded.settings
+
+
+def _milliseconds(to: str) -> int | None:
+    if to == _EARLIEST:
+        return None
+    try:
+        found = datetime.fromisoformat(to)
+    except ValueError:
+        raise InvalidInput(f"--to: {shorten(to)} is neither 'earliest' nor a time, as 2026-11-18T02:00:00Z") from None
+    if found.tzinfo is None:
+        raise InvalidInput(f"--to: {to} has no time zone: write {to}Z for UTC")
+    since_ms = (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    # Kafka takes -1 for the end of the topic.
+    return max(0, since_ms)
+
+
+def _dead(settings: "CaptureSettings", **wanted: Any) -> "list[DeadRecord]":
+    from thresher.capture.store.dead import DeadRecords  # noqa: PLC0415
+    from thresher.cli.options import connect  # noqa: PLC0415
+
+    with connect(settings.dsn) as connection:
+        return DeadRecords(connection, settings.tables, settings.name).list(**wanted)
+
+
+def _wanted(settings: "CaptureSettings", ids: list[int] | None) -> list[int]:
+    """Return the numbers, all of which are there. Raises `InvalidInput`."""
+    if not ids:
+        raise InvalidInput("which records? Give their numbers")
+    wanted = sorted(set(ids))
+    there = {each.id for each in _dead(settings, ids=wanted)}
+    if missing := [each for each in wanted if each not in there]:
+        raise InvalidInput(f"no such records: {', '.join(map(str, missing[:10]))}; nothing was changed")
+    return wanted
+
+
+def _plain(dead: "DeadRecord") -> dict[str, Any]:
+    record = dead.record
+    return {
+        "id": dead.id,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": _shown(record.key),
+        "value_bytes": None if record.value is None else len(record.value),
+        "headers": {name: _shown(value) for name, value in record.headers},
+        "dead_time": dead.dead_time.isoformat(),
+        "kind": dead.flaw.kind,
+        "reason": dead.flaw.reason,
+    }
+
+
+def _shown(content: bytes | None) -> str | None:
+    return None if content is None else content.decode(errors="backslashreplace")

@@ -1,0 +1,1 @@
+"""How help and tables fit the width of a terminal."""

@@ -1,0 +1,83 @@
+"""Fits a table to a width: a row is one line, and a column that has no room is left out as a whole.
+
+1. Columns are taken in the order of their importance, each where it still fits.
+2. Columns that may be shortened are, where not all fit otherwise: a value ends with "…" then.
+3. The first column is always there.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+
+# The width to which a value may be shortened.
+SHORTEST = 24
+# A column's border and the blanks on both sides; the table has one border more.
+_BORDER = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """The table as it is shown; `left_out` are the columns for which there is no room."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left_out: tuple[str, ...] = ()
+
+
+def fitted(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int | None,
+    importance: Sequence[str] = (),
+    shortened: Collection[str] = (),
+) -> Fitted:
+    """Return what fits; `importance` has the columns that matter most first, the others follow in their own order.
+
+    Without a width, everything fits. A letter that cannot be printed is shown as its escape: whoever writes a value
+    must not write to an operator's terminal.
+    """
+    lines = [tuple(map(_one_line, row)) for row in rows]
+    if width is None or _width(columns, lines) <= width:
+        return Fitted(columns=tuple(columns), rows=tuple(lines))
+    lines = [
+        tuple(_cut(value) if name in shortened else value for name, value in zip(columns, row, strict=True))
+        for row in lines
+    ]
+    order = sorted(range(len(columns)), key=lambda place: _rank(columns[place], importance))
+    kept = order[:1]
+    for place in order[1:]:
+        if _width(*_only(columns, lines, [*kept, place])) <= width:
+            kept.append(place)
+    kept.sort()
+    names, values = _only(columns, lines, kept)
+    return Fitted(
+        columns=tuple(names),
+        rows=tuple(map(tuple, values)),
+        left_out=tuple(name for place, name in enumerate(columns) if place not in kept),
+    )
+
+
+def _rank(column: str, importance: Sequence[str]) -> int:
+    return importance.index(column) if column in importance else len(importance)
+
+
+def _only(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], places: Sequence[int]
+) -> tuple[list[str], list[list[str]]]:
+    return [columns[place] for place in places], [[row[place] for place in places] for row in rows]
+
+
+def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    widest = [max(map(cell_len, values)) for values in zip(columns, *rows, strict=True)]
+    return sum(widest) + _BORDER * len(widest) + 1
+
+
+def _one_line(value: str) -> str:
+    letters = " ".join(value.split("\n"))
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in letters)
+
+
+def _cut(value: str) -> str:
+    return value if cell_len(value) <= SHORTEST else f"{set_cell_size(value, SHORTEST - 1)}…"

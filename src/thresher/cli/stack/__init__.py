@@ -1,0 +1,1 @@
+"""`thresher stack`, and the option that names a stack."""

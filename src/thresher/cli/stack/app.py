@@ -1,0 +1,151 @@
+"""`thresher stack`: a local Postgres and Kafka that stay until they are told to go."""
+
+import collections
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from thresher.cli.layout.help_page import Commands
+from thresher.cli.output import AsJson, emit_json, emit_text, err, fetching, note, out
+from thresher.cli.stack.choosing import export_lines, named_endpoints
+from thresher.devstack.kept import Endpoints, KeptStack, Spec
+from thresher.devstack.problem import StackProblem
+
+app = Commands(help="Run a local Postgres and Kafka.", no_args_is_help=True)
+
+Name = Annotated[
+    str, typer.Option("--name", "--stack", metavar="NAME", help="Several stacks can run side by side, by name.")
+]
+_KEEP_UP_SECONDS = 0.2
+
+
+@app.command()
+def up(
+    name: Name = "default",
+    postgres_port: Annotated[
+        int | None, typer.Option(help="Port of Postgres; a free one by default.", min=1, max=65535)
+    ] = None,
+    kafka_port: Annotated[
+        int | None, typer.Option(help="Port of Kafka; a free one by default.", min=1, max=65535)
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="Kafka nodes: 1, 2 or 3.", min=1, max=3)] = 1,
+    kafka_version: Annotated[str, typer.Option(help="4.2.1, or 3.9.1 for old clients.")] = "4.2.1",
+    fresh: Annotated[bool, typer.Option(help="Discard what an earlier run of it left.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start the stack and leave it running. Its data and its ports are kept over 'down', unless discarded.
+
+    The lines with 'export' name the servers to every command, and to programs of your own: 'thresher stack env'
+    prints them again.
+    """
+    stack = KeptStack(name)
+    if fresh:
+        stack.down(discard=True)
+    spec = Spec(kafka_version=kafka_version, nodes=nodes, postgres_port=postgres_port, kafka_port=kafka_port)
+    before = stack.last_ports()
+    with fetching() as progress, err.status("starting Postgres and Kafka"):
+        endpoints = stack.up(spec, progress)
+    if before not in {None, stack.last_ports()} and (postgres_port, kafka_port) == (None, None):
+        note("a port of the last run is taken: the stack has others now, so export the lines below again")
+    _show(stack, endpoints, as_json=as_json)
+
+
+@app.command("env")
+def print_environment(name: Name = "default") -> None:
+    """Print the lines for a shell that name the servers: eval "$(thresher stack env)"."""
+    for line in export_lines(named_endpoints(name)):
+        emit_text(line)
+
+
+@app.command()
+def down(name: Name = "default", discard: Annotated[bool, typer.Option(help="Throw the data away.")] = False) -> None:
+    """Stop the stack in good order; its data stays unless discarded."""
+    stack = KeptStack(name)
+    stopped = stack.down(discard=discard)
+    out.print(f"stack {name!r} {'stopped' if stopped else 'was not running'}{', data discarded' if discard else ''}")
+
+
+@app.command()
+def status(name: Name = "default", as_json: AsJson = False) -> None:
+    """Say whether the stack runs and where; exit code 1 if it does not."""
+    stack = KeptStack(name)
+    endpoints = stack.endpoints()
+    if endpoints is None:
+        state = "starting" if stack.running else ("stopped, data kept" if stack.exists else "not there")
+        if as_json:
+            emit_json({"name": name, "running": False, "state": state})
+        else:
+            out.print(f"stack {name!r}: {state}")
+        raise typer.Exit(1)
+    _show(stack, endpoints, as_json=as_json)
+
+
+@app.command()
+def logs(
+    server: Annotated[str | None, typer.Argument(help="postgres, kafka-1, …; all by default.")] = None,
+    name: Name = "default",
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.", min=0)] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as more is written.")] = False,
+) -> None:
+    """Show what the servers logged."""
+    found = KeptStack(name).logs()
+    if server is not None and server not in found:
+        raise StackProblem(f"stack {name!r} has no log of {server!r}; there are: {', '.join(found) or 'none'}")
+    wanted = {server: found[server]} if server is not None else found
+    places = {}
+    for each, path in wanted.items():
+        text, places[each] = _last_lines(path, lines)
+        for line in text:
+            emit_text(line if server else f"{each}: {line}")
+    while follow:
+        time.sleep(_KEEP_UP_SECONDS)
+        for each, path in wanted.items():
+            with path.open(encoding="utf-8", errors="replace") as log:
+                log.seek(places[each])
+                for line in log:
+                    emit_text(line.rstrip("\n") if server else f"{each}: {line.rstrip()}")
+                places[each] = log.tell()
+
+
+def _last_lines(path: Path, lines: int) -> tuple[list[str], int]:
+    with path.open(encoding="utf-8", errors="replace") as log:
+        kept = collections.deque((line.rstrip("\n") for line in iter(log.readline, "")), maxlen=lines)
+        return list(kept), log.tell()
+
+
+def _show(stack: KeptStack, endpoints: Endpoints, *, as_json: bool) -> None:
+    # Only here: the other commands work without the driver.
+    import psycopg  # noqa: PLC0415
+
+    answering = {
+        "postgres": _answers(psycopg.conninfo.conninfo_to_dict(endpoints.dsn)),
+        "kafka": all(_answers(_address(each)) for each in endpoints.bootstrap.split(",")),
+    }
+    if as_json:
+        emit_json({"name": stack.name, "running": True, "answering": answering, **asdict(endpoints)})
+        raise typer.Exit(0 if all(answering.values()) else 1)
+    for server, answers in answering.items():
+        if not answers:
+            note(f"{server} does not answer: see 'thresher stack logs'")
+    emit_text(f"Postgres  {endpoints.dsn}\nKafka     {endpoints.bootstrap}\nData      {stack.directory}\n")
+    for line in export_lines(endpoints):
+        emit_text(line)
+    raise typer.Exit(0 if all(answering.values()) else 1)
+
+
+def _address(text: str) -> dict[str, str]:
+    host, _, port = text.rpartition(":")
+    return {"host": host, "port": port}
+
+
+def _answers(address: Mapping[str, object]) -> bool:
+    try:
+        socket.create_connection((str(address["host"]), int(str(address["port"]))), timeout=2).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,6 @@
+"""`thresher status`: how a running relay, tail, tracker or capture stands."""
+
+from thresher.cli.status.asking import RelayUnreachable, ask
+from thresher.cli.status.command import status
+
+__all__ = ["RelayUnreachable", "ask", "status"]

@@ -1,0 +1,20 @@
+"""Positions in Postgres' log (LSN): numbers that are compared, and the text that Postgres shows."""
+
+from thresher.core.errors import InvalidInput, shorten
+
+
+def lsn_text(lsn: int) -> str:
+    """Return a position as Postgres writes it: two hexadecimal numbers."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def lsn_number(text: str) -> int:
+    """Return the number of a position that Postgres wrote. Raises `InvalidInput`."""
+    high, slash, low = text.partition("/")
+    try:
+        parts = int(high, 16), int(low, 16)
+    except ValueError:
+        parts = (-1, -1)
+    if not slash or not all(0 <= part < 2**32 for part in parts):
+        raise InvalidInput(f"{shorten(text)} is no position in the log: such as 0/16B3748 is needed")
+    return parts[0] << 32 | parts[1]

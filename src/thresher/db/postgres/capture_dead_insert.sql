@@ -1,0 +1,6 @@
+-- Sets a record aside that cannot be applied; one that is there already keeps its number. Index: the unique one.
+INSERT INTO {table} (capture, kafka_topic, topic_id, kafka_partition, kafka_offset, kafka_timestamp, kafka_key, kafka_value,
+                     kafka_header_keys, kafka_header_values, kind, reason)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (capture, kafka_topic, kafka_partition, kafka_offset, topic_id)
+DO UPDATE SET kind = EXCLUDED.kind, reason = EXCLUDED.reason, dead_time = pg_catalog.clock_timestamp()

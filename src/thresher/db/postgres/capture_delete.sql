@@ -1,0 +1,9 @@
+-- Deletes the rows of tombstones. Index: the unique one of the key. Fence: the guard, as where rows are written; a tombstone of
+-- another partition deletes a later row no more than an older record writes it.
+DELETE FROM {table} t
+ USING unnest({arrays}, %s::bigint[], %s::bigint[], %s::bigint[])
+       AS n({names}, kafka_partition, kafka_offset, kafka_timestamp)
+ WHERE {match}
+   AND (t.{offset} IS NULL
+        OR CASE WHEN t.{partition} = n.kafka_partition THEN t.{offset} {before} n.kafka_offset
+                ELSE (t.{timestamp}, t.{partition}) < (n.kafka_timestamp, n.kafka_partition) END)

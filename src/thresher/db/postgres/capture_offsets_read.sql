@@ -1,0 +1,2 @@
+-- The stored offsets of a capture. Index: the primary key.
+SELECT kafka_topic, kafka_partition, topic_id, next_offset FROM {table} WHERE capture = %s ORDER BY 1, 2

@@ -1,0 +1,6 @@
+-- Locks the stored offsets of a whole capture, to change them by hand. Index: the primary key.
+SELECT kafka_topic, kafka_partition, topic_id, next_offset
+  FROM {table}
+ WHERE capture = %s
+ ORDER BY 1, 2
+   FOR UPDATE

@@ -1,0 +1,2 @@
+-- Nothing is published by it from here on.
+DROP PUBLICATION IF EXISTS {publication}

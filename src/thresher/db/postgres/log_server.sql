@@ -1,0 +1,7 @@
+-- What decides whether this session's user can read the log. Catalogs only; nothing is locked. Amazon's role stands for
+-- the attribute that nobody has there.
+SELECT pg_catalog.current_setting('server_version_num')::integer, pg_catalog.current_setting('wal_level'),
+       pg_catalog.current_database(), session_user,
+       EXISTS (SELECT FROM pg_catalog.pg_roles r
+                WHERE (r.rolname = session_user AND (r.rolsuper OR r.rolreplication))
+                   OR (r.rolname = 'rds_replication' AND pg_catalog.pg_has_role(session_user, r.oid, 'member')))

@@ -1,0 +1,1 @@
+"""Replication: the connection over which a slot's changes are read, and the slots and publications themselves."""

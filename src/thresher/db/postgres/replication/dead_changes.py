@@ -1,0 +1,70 @@
+"""Sets changes of the log aside: a dead row is made from what the log says, whether the row is in a table or not."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import psycopg
+
+from thresher.db.names import TableName
+from thresher.db.outbox_store import PendingRow
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.sessions import explained
+from thresher.db.shape import Shape
+from thresher.db.shape_columns import created
+from thresher.db.statements import statement
+
+# A dead row's kind, reason, attempts, and whether it blocks its key.
+Why = tuple[str, str, int, bool]
+
+
+class DeadChanges:
+    """Sets aside over one connection in autocommit."""
+
+    def __init__(self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, *, in_table: bool) -> None:
+        """`in_table`: the rows may be in the table, and are removed there."""
+        self._connection = connection
+        self._insert = statement(f"{shape.prefix}_tail_dead", outbox)
+        self._gone = statement("tail_dead_gone", outbox, created=created(shape, "o")) if in_table else None
+
+    def set_aside(self, changes: Iterable[tuple[PendingRow, Why]], middle: Callable[[], None] = lambda: None) -> None:
+        """Write dead rows in one transaction, durably. Repeating it changes nothing.
+
+        `middle` is called when some of it is done and none of it is durable.
+        """
+        with explained(), self._connection.transaction():
+            cursor = OwnCursor(self._connection)
+            for row, why in changes:
+                values = _values(row, why)
+                cursor.execute(self._insert, values)
+                if self._gone is not None:
+                    cursor.execute(self._gone, {name: values[name] for name in ("id", "create_time")})
+            middle()
+
+
+def _values(row: PendingRow, why: Why) -> dict[str, Any]:
+    id_, create_time, topic, key, value, names, values, partition, timestamp, *more = row
+    kind, reason, attempts, blocking = why
+    if len(more) > 2:
+        # It has a flaw: these are as they were.
+        names, values, timestamp = more[2]
+    return {
+        "id": id_,
+        "create_time": create_time,
+        # The log holds what Postgres' texts cannot.
+        "topic": topic.replace("\0", "�"),
+        "key": key,
+        "value": value,
+        "names": _storable(names),
+        "values": list(values),
+        "partition": partition,
+        "timestamp": timestamp,
+        "partition_key": more[1] if len(more) > 1 else None,
+        "kind": str(kind),
+        "reason": reason,
+        "attempts": attempts,
+        "blocking": blocking,
+    }
+
+
+def _storable(names: Iterable[Any]) -> list[Any]:
+    return [_storable(each) if isinstance(each, list) else each and each.replace("\0", "�") for each in names]

@@ -1,0 +1,137 @@
+"""Replication slots and publications in Postgres: what they are, and how they are made and dropped."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, LiteralString
+
+import psycopg
+
+from thresher.db.log_slots import LogServer, LogSlot, Publication
+from thresher.db.lsn import lsn_number
+from thresher.db.names import TableName, quoted_name
+from thresher.db.postgres.cursor import OwnCursor
+from thresher.db.postgres.sessions import explained
+from thresher.db.problem import DatabaseLost, DatabaseRefused
+from thresher.db.statements import statement
+
+# What time does not mend: a name that is taken or no slot's, no such slot, one that is read, all of them in use.
+_REFUSED = (
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.InvalidName,
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.ObjectInUse,
+    psycopg.errors.ObjectNotInPrerequisiteState,
+    psycopg.errors.ConfigurationLimitExceeded,
+)
+
+
+class PostgresSlots:
+    """Over one connection in autocommit: a slot cannot be made in a transaction that has written."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def server(self) -> LogServer:
+        """Return what the server is, and what this user may do."""
+        row = self._one("log_server")
+        assert row is not None  # noqa: S101 - it selects from nothing
+        version, wal_level, database, user, may_replicate = row
+        return LogServer(
+            version=version, wal_level=wal_level, database=database, user=user, may_replicate=may_replicate
+        )
+
+    def slot(self, name: str) -> LogSlot | None:
+        """Return a slot as it is now; None if there is none of that name."""
+        row = self._one("log_slot", [name])
+        if row is None:
+            return None
+        plugin, database, pid, wal_status, invalidation, confirmed, restart, retained, safe, failover = row
+        return LogSlot(
+            name=name,
+            plugin=plugin,
+            database=database,
+            active_pid=pid,
+            wal_status=wal_status,
+            invalidation=invalidation,
+            confirmed=None if confirmed is None else lsn_number(confirmed),
+            restart=None if restart is None else lsn_number(restart),
+            retained_bytes=retained,
+            safe_bytes=safe,
+            failover=failover,
+        )
+
+    def create(self, name: str, *, failover: bool) -> None:
+        """Make a slot. Waits for the transactions that are open. Raises `DatabaseRefused` if it is there already."""
+        with _refused():
+            self._one("log_slot_create_failover" if failover else "log_slot_create", [name])
+
+    def mark(self, published: str) -> None:
+        """Mark the log: transactions that begin later are in the log of every slot that there is, as published here."""
+        self._one("log_mark", [published])
+
+    def drop(self, name: str) -> None:
+        """Drop a slot, and the log that was kept for it. Raises `DatabaseRefused` while somebody reads it."""
+        with _refused():
+            self._one("log_slot_drop", [name])
+
+    def free(self, name: str, *, but: str = "") -> None:
+        """End the session that reads a slot, unless it has this application name: a stopped one keeps it for ever."""
+        with explained():
+            OwnCursor(self._connection).execute(statement("log_slot_free"), {"slot": name, "but": but})
+
+    def publication(self, name: str, table: TableName | None) -> Publication | None:
+        """Return a publication as it is; None if there is none of that name. The table is named with its schema."""
+        asked = {
+            "name": name,
+            "schema": None if table is None else table.schema,
+            "table": None if table is None else table.table,
+        }
+        row = self._one("log_publication", asked)
+        if row is None:
+            return None
+        inserts, includes, row_filter = row
+        return Publication(name=name, inserts=inserts, includes_table=includes, row_filter=row_filter)
+
+    def published(self, name: str, table: TableName | None) -> str:
+        """Return what changes when inserts into a table may have gone by a publication; nothing without a table."""
+        if table is None:
+            return ""
+        row = self._one("log_identity", {"name": name, "table": table.quoted()})
+        return "gone" if row is None else str(row[0])
+
+    def next_transaction(self) -> int:
+        """Return the first transaction that has not begun: its commit is in the log of every slot that there is."""
+        row = self._one("log_next_transaction")
+        assert row is not None  # noqa: S101 - it selects from nothing
+        return int(row[0])
+
+    def create_publication(self, name: str, table: TableName | None) -> None:
+        """Publish the inserts into a table; without one, nothing."""
+        with _refused(), explained():
+            OwnCursor(self._connection).execute(publication_ddl(name, table))
+
+    def drop_publication(self, name: str) -> None:
+        """Drop a publication, if there is one."""
+        with explained():
+            OwnCursor(self._connection).execute(statement("log_publication_drop", publication=quoted_name(name)))
+
+    def _one(self, name: str, values: Any = None) -> tuple[Any, ...] | None:
+        with explained():
+            return OwnCursor(self._connection).execute(statement(name), values).fetchone()
+
+
+def publication_ddl(name: str, table: TableName | None) -> LiteralString:
+    """Return the statement that makes a publication."""
+    if table is None:
+        return statement("log_publication_create_empty", publication=quoted_name(name))
+    return statement("log_publication_create", table, publication=quoted_name(name))
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except DatabaseLost as error:
+        if isinstance(error.__cause__, _REFUSED):
+            raise DatabaseRefused(str(error).replace("failed", "refused", 1)) from error
+        raise

@@ -1,0 +1,1 @@
+"""What the drivers of all pipelines that publish rows have in common."""

@@ -1,0 +1,1 @@
+"""Rows read ahead of the publisher, wherever they come from."""

@@ -1,0 +1,201 @@
+"""What the reader and the publisher of one attempt tell each other: batches that are ready, rows in flight, holds.
+
+A read leaves out the rows that are in flight and the topics that are held. Once rows have gone back to the table,
+everything that was read before is forgotten, whole: a batch carries the generation that it was read in.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from thresher.delivery.batch import Batch
+from thresher.delivery.reading.batch_size import BatchSize
+from thresher.delivery.reading.row_source import Key, ReadRequest
+from thresher.delivery.stored_rows import StoredBatch
+
+_HELD_SECONDS = 2.0
+# Rows behind one that is looked at again meanwhile. They are read again when that one can be sent, or is gone.
+_BEHIND_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """How far ahead to read: rows and bytes of a batch at most, and how many rows may be in flight for another read.
+
+    Without `window_rows`, about as many rows as a batch has may be in flight. With it, no more than `window_bytes` are,
+    but for one row that is larger by itself; another read begins when half of them are gone.
+    """
+
+    most_rows: int
+    most_bytes: int = 16_000_000
+    window_rows: int | None = None
+    window_bytes: int = 32_000_000
+
+
+class ReadAhead:
+    """Shared by the reader's thread and the task's own. Safe from both."""
+
+    def __init__(self, ahead: Ahead) -> None:
+        self._window, self._window_bytes = ahead.window_rows, ahead.window_bytes
+        self.size = BatchSize(most_rows=ahead.most_rows, most_bytes=ahead.most_bytes)
+        self._changed = threading.Condition()
+        self.generation = 0
+        # Create times in microseconds, by id.
+        self._in_flight: dict[int, int] = {}
+        # With a window: the bytes of each row in flight, by id, and of all together.
+        self._sizes: dict[int, int] = {}
+        self._bytes = 0
+        # Until when: topics, keys of a topic, and rows with their create times.
+        self._held: dict[str, float] = {}
+        self._held_keys: dict[Key, float] = {}
+        self._held_rows: dict[tuple[int, int], float] = {}
+        # Keys of which enough rows are marked; replaced as a whole by the publisher.
+        self.hot: tuple[Key, ...] = ()
+        self._ready: deque[Batch | StoredBatch] = deque()
+        self._error: BaseException | None = None
+        self._closed = False
+
+    # For the publisher
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next batch, or the error that ended the reading, is there."""
+        return bool(self._ready) or self._error is not None
+
+    def is_current(self, batch: Batch) -> bool:
+        """Whether nothing has gone back since it was read."""
+        return batch.generation == self.generation
+
+    def settled(self, ids: Iterable[int], create_times: Iterable[int]) -> None:
+        """These rows are durably gone: a read that begins from now on does not find them. For any thread."""
+        with self._changed:
+            in_flight = self._in_flight
+            for id_, create_time in zip(ids, create_times, strict=True):
+                # Under an id that came back, another row may be in flight by now.
+                if in_flight.get(id_) == create_time:
+                    del in_flight[id_]
+                    self._bytes -= self._sizes.pop(id_, 0)
+            self._changed.notify_all()
+
+    def hold(
+        self,
+        topics: Iterable[str],
+        keys: Iterable[Key] = (),
+        rows: Mapping[int, int] = MappingProxyType({}),
+        behind: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """Leave these topics, keys and rows out for a while; rows that are `behind` others for longer."""
+        with self._changed:
+            now = time.monotonic()
+            until = now + _HELD_SECONDS
+            self._held.update(dict.fromkeys(topics, until))
+            self._held_keys.update(dict.fromkeys(keys, until))
+            self._held_rows.update(dict.fromkeys(behind.items(), now + _BEHIND_SECONDS))
+            self._held_rows.update(dict.fromkeys(rows.items(), until))
+
+    def release(self) -> None:
+        """Leave nothing out any more."""
+        with self._changed:
+            self._held.clear()
+            self._held_keys.clear()
+            self._held_rows.clear()
+
+    def discard(self) -> None:
+        """Forget the rows in flight and the batches that were read: rows have gone back to the table."""
+        with self._changed:
+            self.generation += 1
+            self._in_flight.clear()
+            self._sizes.clear()
+            self._bytes = 0
+            self._ready.clear()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the reading."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # For the reader
+
+    def take(self, seconds: float) -> Batch | StoredBatch | None:
+        """Return the next batch; None if there is none within the time. Raises what ended the reading."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.ready, seconds)
+            if self._error is not None:
+                raise self._error
+            batch = self._ready.popleft() if self._ready else None
+            self._changed.notify_all()
+        return batch
+
+    def await_due(self) -> ReadRequest | None:
+        """Wait until another read is worth while, and return what to ask for; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._is_due())
+            if self._closed:
+                return None
+            now = time.monotonic()
+            self._held = {topic: until for topic, until in self._held.items() if until > now}
+            self._held_keys = {key: until for key, until in self._held_keys.items() if until > now}
+            self._held_rows = {row: until for row, until in self._held_rows.items() if until > now}
+            return ReadRequest(
+                rows=self.size.rows,
+                bytes=self._most_bytes(),
+                in_flight=dict(self._in_flight),
+                held=list(self._held),
+                held_keys=list(self._held_keys),
+                held_rows=dict(self._held_rows.keys()),
+                generation=self.generation,
+            )
+
+    @property
+    def by_bytes(self) -> bool:
+        """Whether the bytes of each row that is read have to be known."""
+        return self._window is not None
+
+    def claim(self, rows: Mapping[int, int], generation: int, sizes: Sequence[int] = ()) -> None:
+        """Note rows that were read, by id with their create times, unless rows have gone back since."""
+        with self._changed:
+            if generation == self.generation:
+                self._in_flight.update(rows)
+                for id_, size in zip(rows, sizes, strict=False):
+                    self._bytes += size - self._sizes.get(id_, 0)
+                    self._sizes[id_] = size
+
+    def offer(self, batch: Batch | StoredBatch) -> None:
+        """Hand a batch over, unless rows have gone back since it was read."""
+        with self._changed:
+            if batch.generation == self.generation:
+                self._ready.append(batch)
+                self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Have the next `take` raise what ended the reading."""
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long, or until the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, seconds)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the reading has to end."""
+        return self._closed
+
+    def _is_due(self) -> bool:
+        """Whether to read: no batch is left, and at most one is sent and not settled: a read visits rows in flight."""
+        if self._ready:
+            return False
+        if self._window is None:
+            return len(self._in_flight) <= max(self.size.first_rows, self.size.rows)
+        return len(self._in_flight) < self._window and 2 * self._bytes <= self._window_bytes
+
+    def _most_bytes(self) -> int:
+        """Return how many bytes the next read may have."""
+        return self.size.bytes if self._window is None else min(self.size.bytes, self._window_bytes - self._bytes)

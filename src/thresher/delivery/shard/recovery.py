@@ -1,0 +1,166 @@
+"""Does the steps of recovery: reads the control row and the committed progress, and reports that reading may begin."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, Protocol
+
+from thresher.core.clock import ServerClock
+from thresher.db.control import ControlRows, Incarnation
+from thresher.delivery.crash_points import CrashPoint, CrashPoints
+from thresher.delivery.effects import (
+    Control,
+    Handlers,
+    Holder,
+    ReadControl,
+    ReadHolder,
+    ReadProgress,
+    Recovered,
+    WriteClaim,
+)
+from thresher.delivery.leader.control_row import require_known_system
+from thresher.delivery.progress_topic.progress_log import P, ProgressLog, ProgressSource
+from thresher.delivery.progress_topic.seal import Seal
+from thresher.delivery.progress_topic.topic import known_topic
+from thresher.delivery.shard.meter import Meter
+from thresher.delivery.transaction import Transactions
+from thresher.delivery.transforms import FailureCount
+from thresher.kafka.admin import Admin
+from thresher.kafka.committed_tail import Opener
+from thresher.kafka.problem import BrokerLost
+from thresher.spark.worker.shard import Shard
+
+
+class ControlSession(Protocol):
+    """A session in the database of the control row."""
+
+    @property
+    def control(self) -> ControlRows:
+        """The control rows."""
+
+    def incarnation(self) -> Incarnation:
+        """Return which database this is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownProgress(Generic[P]):
+    """The progress that the leader handed to its shards: where it lies, whose it is, and the id of its topic.
+
+    `merged` gives the same progress in fewer records.
+    """
+
+    source: ProgressSource[P]
+    outbox_id: str
+    topic_id: str
+    merged: Callable[[Iterable[P]], Iterator[P]] = iter
+
+
+class Recovery(Generic[P]):
+    """Reads what the last owner left. For the task's own thread."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        known: KnownProgress[P],
+        session: ControlSession,
+        admin: Admin,
+        transactions: Transactions,
+        seal: Seal,
+        crash: CrashPoints,
+        meter: Meter,
+    ) -> None:
+        self._shard, self._known, self._admin = shard, known, admin
+        self._session = session
+        self._transactions, self._crash, self._meter = transactions, crash, meter
+        self._seal = seal
+        # The last committed record, read after the last `init_transactions`; and how many strangers were met.
+        self._last: P | None = None
+        self._strangers = 0
+        # Where our claim is to be found: its end was sampled before the claim.
+        self._claimed: ProgressLog[P] | None = None
+        # The database's incarnation that was recovered on.
+        self.since = ""
+
+    @property
+    def handlers(self) -> Handlers:
+        """What is done for each effect."""
+        return {
+            ReadControl: self._read_control,
+            WriteClaim: self._write_claim,
+            ReadHolder: self._read_holder,
+            ReadProgress: self._read_progress,
+            Recovered: self._recovered,
+        }
+
+    def _read_control(self, _: ReadControl) -> Control | None:
+        row = self._session.control.read(self._known.source.pipeline)
+        now = self._session.incarnation()
+        self.since = now.since
+        self._transactions.clock = ServerClock(now.now)
+        if row is None:
+            return None
+        require_known_system(self._known.source.pipeline, row, now.system_id)
+        if self._transactions.lanes.initialised:
+            self._crash.reach(CrashPoint.RECOVERY_CHECKED)
+        return Control(outbox_id=row.outbox_id, term=row.term, system_id=row.system_id, incarnation=now.since)
+
+    def _write_claim(self, _: WriteClaim) -> bool:
+        if self._claimed is not None:
+            self._claimed.close()
+        self._claimed = log = self._log(self._seal, self._claim)
+        try:
+            # However many records follow the claim, it lies behind this end.
+            log.sample()
+            return self._transactions.write_claim()
+        except BaseException:
+            log.close()
+            raise
+
+    def _claim(self) -> Opener:
+        record = self._transactions.lanes.claimed
+        if record is None:
+            raise AssertionError("claim first")
+        return Opener.of(record)
+
+    def _read_holder(self, _: ReadHolder) -> Holder:
+        lanes = self._transactions.lanes
+        # Our claim is the opener: a broker that was cut off may show an old end, and does not show the claim.
+        log = self._claimed if lanes.claimed is not None else None
+        with log or self._log(self._seal, None) as log:
+            self._last = log.last()
+        self._claimed = None
+        self._strangers = log.strangers
+        return Holder(lane=log.holder.lane, ours=log.holder.claimant == lanes.claim.claimant)
+
+    def _read_progress(self, effect: ReadProgress) -> Iterable[P]:
+        if effect.whole:
+            return self._known.merged(self._read_horizon())
+        last = self._last
+        # After the read: another topic under the name may be empty, and rows that were sent would be sent again.
+        source = self._known.source
+        known_topic(self._admin, source.topic, self._known.topic_id, pipeline=source.pipeline)
+        self._meter.strangers(self._strangers)
+        records = [] if last is None else [last]
+        if records:
+            self._shard.share(FailureCount).rows = records[-1].failures
+        self._crash.reach(CrashPoint.RECOVERY_READ)
+        return records
+
+    def _read_horizon(self) -> Iterator[P]:
+        """Yield all progress of all partitions: a bucket may have been another shard's within the horizon."""
+        partitions = self._transactions.producer.partitions(self._seal.topic)
+        if not isinstance(partitions, int):
+            raise BrokerLost(f"the cluster did not say how {self._seal.topic} stands: {partitions.str()}")
+        for partition in range(partitions):
+            # What a log learns about the seals of another partition is not this shard's.
+            opener = partial(self._transactions.commit_opener, partition)
+            with self._log(replace(self._seal, partition=partition), opener) as log:
+                yield from log.whole()
+
+    def _log(self, seal: Seal, commit_opener: Callable[[], Opener] | None) -> ProgressLog[P]:
+        return self._known.source.log(seal, self._known.outbox_id, commit_opener=commit_opener)
+
+    def _recovered(self, _: Recovered) -> None:
+        self._crash.reach(CrashPoint.RECOVERED)
+        self._meter.recovered()
+        self._shard.event("relaying")

@@ -1,0 +1,127 @@
+"""Takes batches from the chain for a protocol, and tells the reader what the protocol decided about them."""
+
+import time
+from collections.abc import Callable, Iterator
+
+from thresher.delivery.batch import NOTHING_YET, Batch, FailingTransform, NothingYet
+from thresher.delivery.crash_points import CrashPoints
+from thresher.delivery.effects import (
+    DiscardReadAhead,
+    Handlers,
+    Hold,
+    Lift,
+    Release,
+    ReportRejected,
+    Take,
+    WaitForTransform,
+)
+from thresher.delivery.reading.read_ahead import ReadAhead
+from thresher.delivery.transforms import FailureCount
+from thresher.spark.worker.shard import Shard
+
+# An event has to fit into a frame.
+_TOPICS_IN_AN_EVENT = 50
+# Between two looks at rows of which no more can be left out.
+_REST_SECONDS = 1.0
+# The longest pause between two tries of a transform.
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+class Taking:
+    """The reading side of a protocol's effects. For the task's own thread."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        ahead: ReadAhead,
+        batches: Iterator[Batch | NothingYet],
+        crash: CrashPoints,
+        *,
+        batch_seconds: float,
+        check: Callable[[], None],
+    ) -> None:
+        """`batch_seconds`: what a batch may take. `check` raises what settling failed with, if it did."""
+        self._shard, self._ahead, self._batches = shard, ahead, batches
+        self._crash, self._check = crash, check
+        self._batch_seconds = batch_seconds
+        self._failures = shard.share(FailureCount)
+        # What rows wait for, and how often it was tried in vain.
+        self._failing: FailingTransform | None = None
+        self._tries = 0
+        # The size of the batch that was taken last, and when.
+        self._taken: tuple[int, float] | None = None
+
+    @property
+    def handlers(self) -> Handlers:
+        """What is done for each effect."""
+        return {
+            Take: self._take,
+            Hold: self._hold,
+            ReportRejected: self._report_rejected,
+            WaitForTransform: self._wait_for_transform,
+            Release: lambda _: self._ahead.release(),
+            Lift: lambda effect: self._shard.event("lifted", topic=effect.topic),
+            DiscardReadAhead: lambda _: self._ahead.discard(),
+        }
+
+    def _take(self, effect: Take) -> Batch | NothingYet | None:
+        self._ahead.hot = effect.hot
+        if not effect.wait and not self._ahead.ready:
+            if self._shard.stopping:
+                return None
+            self._crash.hold(())
+            return NOTHING_YET
+        self._learn()
+        for batch in self._batches:
+            if isinstance(batch, NothingYet):
+                # A settling that failed is noticed also by a shard that has no other row.
+                self._check()
+                return NOTHING_YET
+            if not self._ahead.is_current(batch):
+                # A batch that a transform was at when rows went back.
+                continue
+            if batch.failing is None:
+                self._transformed()
+            self._failures.rows = batch.failures
+            # Waiting for a transform says nothing about the size of a batch.
+            began = time.monotonic() - batch.transform_seconds
+            self._taken = (len(batch.rows), began) if batch.failing is None else None
+            self._crash.hold(batch.rows.ids if self._crash.watched else ())
+            return batch
+        return None
+
+    def _learn(self) -> None:
+        if self._taken is not None:
+            rows, began = self._taken
+            self._ahead.size.learn(rows, time.monotonic() - began, self._batch_seconds)
+            self._taken = None
+
+    def _wait_for_transform(self, effect: WaitForTransform) -> None:
+        if self._failing is None:
+            self._shard.gauge("relaying", 0)
+        self._failing = effect.failing
+        topics = sorted(effect.failing.topics)
+        self._shard.event(
+            "held", topics=topics[:_TOPICS_IN_AN_EVENT], of=len(topics), why=effect.failing.why
+        )  # fmt: skip
+        self._shard.wait(min(_LONGEST_PAUSE_SECONDS, 2.0**self._tries))
+        self._tries += 1
+
+    def _transformed(self) -> None:
+        """Clear the alarm: no transform is at fault any more."""
+        failing, self._failing, self._tries = self._failing, None, 0
+        if failing is not None:
+            self._shard.gauge("relaying", 1)
+            for topic in sorted(failing.topics):
+                self._shard.event("lifted", topic=topic)
+
+    def _hold(self, effect: Hold) -> None:
+        self._ahead.hold(effect.topics, effect.streams, effect.rows, effect.behind)
+        topics = sorted(effect.missing)[:_TOPICS_IN_AN_EVENT]
+        self._shard.event("held", topics=topics, of=len(effect.missing), why=effect.why)
+        if effect.resting:
+            self._shard.wait(_REST_SECONDS)
+
+    def _report_rejected(self, effect: ReportRejected) -> None:
+        topics = sorted(effect.topics)[:_TOPICS_IN_AN_EVENT]
+        self._shard.event("rejected", topics=topics, records=effect.records, why=effect.why)

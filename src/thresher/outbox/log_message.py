@@ -1,0 +1,192 @@
+"""The encoding of a message in Postgres' log: one byte for the version, then a protocol buffer.
+
+    message LogMessage {
+      string topic = 1;
+      optional bytes key = 2;
+      optional bytes value = 3;                 // absent: a tombstone
+      repeated Header headers = 4;              // in order; a name may repeat
+      optional uint32 partition = 5;
+      optional uint64 timestamp = 6;            // microseconds since 1970
+    }
+    message Header { string name = 1; optional bytes value = 2; }
+
+Read and written by hand: an application needs no library for it, and a reader of the log has little time. Any encoder
+of protocol buffers makes the same. Unknown fields are skipped; another first byte is another version, which is refused.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from thresher.outbox.admission import Row
+
+VERSION = 1
+
+# Tags: the field's number, and whether a number follows (0) or a length and so many bytes (2).
+_TOPIC, _KEY, _VALUE, _HEADER, _PARTITION, _TIMESTAMP = 0x0A, 0x12, 0x1A, 0x22, 0x28, 0x30
+_NAME, _CONTENT = 0x0A, 0x12
+_KNOWN = frozenset({_TOPIC, _KEY, _VALUE, _HEADER, _PARTITION, _TIMESTAMP})
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_FIRST = bytes([VERSION, _TOPIC])
+# Most lengths have one byte.
+_LENGTHS = [bytes([size]) for size in range(128)]
+_NUMBER_BYTES = 10
+_LARGEST_PARTITION = 2**31 - 1
+
+
+class Unreadable(ValueError):  # noqa: N818
+    """Content that is no message in this encoding; says why."""
+
+
+class LoggedMessage(NamedTuple):
+    """A message as it was read. The timestamp is in microseconds since 1970."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    header_names: tuple[str, ...]
+    header_values: tuple[bytes | None, ...]
+    partition: int | None
+    timestamp: int | None
+
+
+def encode(row: Row) -> bytes:
+    """Return the content for an admitted message of our own shape."""
+    topic, key, value, names, values, partition, timestamp = row
+    name = topic.encode()
+    parts = [_FIRST, _length(len(name)), name]
+    if key is not None:
+        parts += (b"\x12", _length(len(key)), key)
+    if value is not None:
+        parts += (b"\x1a", _length(len(value)), value)
+    for header, content in zip(names, values, strict=True):
+        encoded = header.encode()
+        pair = b"\x0a" + _length(len(encoded)) + encoded
+        if content is not None:
+            pair += b"\x12" + _length(len(content)) + content
+        parts += (b"\x22", _length(len(pair)), pair)
+    if partition is not None:
+        parts += (b"\x28", _length(partition))
+    if timestamp is not None:
+        parts += (b"\x30", _length((timestamp - _EPOCH) // _MICROSECOND))
+    return b"".join(parts)
+
+
+def decode(content: bytes) -> LoggedMessage:
+    """Read a message. Raises `Unreadable`; whether the topic and numbers make sense is left to the checks of rows."""
+    if not content:
+        raise Unreadable("it is empty")
+    if content[0] != VERSION:
+        raise Unreadable(f"its version is {content[0]}, and {VERSION} is known")
+    try:
+        return _decode(content)
+    except IndexError:
+        raise Unreadable("it is cut short") from None
+    except UnicodeDecodeError:
+        raise Unreadable("its topic or the name of a header is not UTF-8") from None
+
+
+def _decode(content: bytes) -> LoggedMessage:  # noqa: C901 - calls would double its cost
+    topic = key = value = partition = timestamp = None
+    names: tuple[str, ...] = ()
+    values: tuple[bytes | None, ...] = ()
+    at, end = 1, len(content)
+    while at < end:
+        tag = content[at]
+        if tag not in _KNOWN:
+            at = _skipped(content, at)
+            continue
+        size = content[at + 1]
+        at += 2
+        if size & 0x80:
+            size, at = _number(content, at - 1)
+        if tag == _PARTITION:
+            partition = size
+        elif tag == _TIMESTAMP:
+            timestamp = size
+        else:
+            part = content[at : at + size]
+            at += size
+            if tag == _VALUE:
+                value = part
+            elif tag == _KEY:
+                key = part
+            elif tag == _TOPIC:
+                topic = part
+            else:
+                _require(at <= end)
+                name, header = _header(part)
+                names += (name,)
+                values += (header,)
+    _require(at == end)
+    if topic is None:
+        raise Unreadable("it has no topic")
+    if partition is not None and partition > _LARGEST_PARTITION:
+        raise Unreadable(f"its partition is {partition}, and {_LARGEST_PARTITION} is the last that Kafka can have")
+    # As the class itself does it, without the call.
+    return tuple.__new__(LoggedMessage, (topic.decode(), key, value, names, values, partition, timestamp))
+
+
+def _header(part: bytes) -> tuple[str, bytes | None]:
+    end = len(part)
+    # As encoders write it, mostly: the name, then the value, and the lengths of both in a byte.
+    middle = part[1] + 2 if end > 2 and part[0] == _NAME and part[1] < 0x80 else end
+    if middle + 2 <= end and part[middle] == _CONTENT and part[middle + 1] == end - middle - 2 < 0x80:
+        return part[2:middle].decode(), part[middle + 2 :]
+    name, value = "", None
+    at = 0
+    while at < end:
+        tag = part[at]
+        if tag not in (_NAME, _CONTENT):
+            at = _skipped(part, at)
+            continue
+        size, at = _number(part, at + 1)
+        found = part[at : at + size]
+        at += size
+        if tag == _NAME:
+            name = found.decode()
+        else:
+            value = found
+    _require(at == end)
+    return name, value
+
+
+def _skipped(content: bytes, at: int) -> int:
+    """Return where the field ends that begins here, which somebody has added."""
+    tag, at = _number(content, at)
+    wire = tag & 7
+    if tag >> 3 == 0 or wire not in (0, 1, 2, 5):
+        raise Unreadable("it is no protocol buffer of this kind")
+    if wire == 0:
+        return _number(content, at)[1]
+    if wire == 2:
+        size, at = _number(content, at)
+        return at + size
+    return at + (8 if wire == 1 else 4)
+
+
+def _number(content: bytes, at: int) -> tuple[int, int]:
+    """Return the number that begins here, seven bits a byte, the lowest first; and where it ends."""
+    number = shift = 0
+    for byte in content[at : at + _NUMBER_BYTES]:
+        number |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return number, at
+        shift += 7
+    raise IndexError
+
+
+def _length(number: int) -> bytes:
+    if number < 128:
+        return _LENGTHS[number]
+    parts = bytearray()
+    while number > 127:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
+
+
+def _require(whole: bool) -> None:
+    if not whole:
+        raise IndexError

@@ -1,0 +1,101 @@
+"""Ways to write messages that no relay polls for: into the log alone, or into a table that they leave at once.
+
+Both are for a tail, which reads the log, and both are refused while no slot keeps the log: a message would be lost
+without a trace. There are no receipts, since no row is left that one could stand for.
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, Literal, LiteralString
+
+from thresher.core.errors import InvalidInput, shorten
+from thresher.db import TableName, statement
+from thresher.db.log_names import log_prefix
+from thresher.db.postgres.arrays import bigint_array, bytea_array
+from thresher.db.postgres.caller_connection import is_tied
+from thresher.db.postgres.cursor import BigintArray, ByteaArray, OwnCursor
+from thresher.outbox.admission import Limits, Row
+from thresher.outbox.log_message import encode
+from thresher.outbox.shape import Shape
+
+Via = Literal["table", "log"]
+# Bytes of messages that one statement carries.
+_STATEMENT_BYTES = 4 * 2**20
+# Inserts that travel together.
+_PIPELINED = 1000
+
+
+def require_sensible(via: str, shape: Shape, limits: Limits, *, keep: bool, slot: str | None, tied: bool) -> None:
+    """Raise `InvalidInput` where one option makes no sense with another."""
+    if via not in ("table", "log"):
+        raise InvalidInput(f"via={shorten(via)}: 'table' or 'log' is needed")
+    if via == "table" and keep:
+        if slot is not None:
+            raise InvalidInput(f"slot={shorten(slot)}: only a tail's outbox has one: via='log', or keep=False")
+        return
+    option = "via='log'" if via == "log" else "keep=False"
+    if via == "log" and not keep:
+        raise InvalidInput("keep=False with via='log': no row is there that could be kept or not")
+    if via == "log" and shape is not Shape.THRESHER:
+        raise InvalidInput(f"shape={shape.value} with via='log': there is no table that could have a shape")
+    if limits.outstanding is not None:
+        raise InvalidInput(
+            f"Limits(outstanding={limits.outstanding}) with {option}: no rows wait in a table. Limit the log that the "
+            "server keeps: max_slot_wal_keep_size, or the tail's own limit"
+        )
+    if not keep and not tied:
+        raise InvalidInput(
+            "keep=False with require_transaction=False: the row is inserted and deleted in one transaction, and in "
+            "autocommit there would be two"
+        )
+
+
+class LogWriter:
+    """Writes messages into the log, in the caller's transaction, and nowhere else."""
+
+    def __init__(self, outbox: TableName) -> None:
+        self._prefix = log_prefix(outbox)
+
+    def write(self, connection: Any, rows: Sequence[Row]) -> None:
+        """Write admitted messages in their order, all or none of them."""
+        contents = [encode(row) for row in rows]
+        cursor = OwnCursor(connection)
+        if len(contents) == 1:
+            cursor.execute(statement("log_emit"), [self._prefix, contents[0]], binary=True)
+            return
+        # In autocommit one statement is one transaction.
+        most = _STATEMENT_BYTES if is_tied(connection) else sum(map(len, contents)) + 1
+        for part in _parts(contents, most):
+            cursor.execute(statement("log_emit_many"), [self._prefix, ByteaArray(bytea_array(part))])
+
+
+class PassingRows:
+    """Deletes rows in the transaction that has inserted them: the log has them, the table stays empty."""
+
+    def __init__(self, outbox: TableName) -> None:
+        self._forget: LiteralString = statement("outbox_forget", outbox)
+
+    def write(self, connection: Any, insert: LiteralString, rows: Sequence[Sequence[Any]]) -> int:
+        """Insert rows and delete them; return how many were both. In a pipeline, this waits for the database once."""
+        ids: list[int] = []
+        with connection.pipeline() if len(rows) > 1 else nullcontext():
+            for first in range(0, len(rows), _PIPELINED):
+                cursors = [OwnCursor(connection) for _ in rows[first : first + _PIPELINED]]
+                for cursor, row in zip(cursors, rows[first : first + _PIPELINED], strict=True):
+                    cursor.execute(insert, row, binary=True)
+                ids += [found[0] for cursor in cursors if (found := cursor.fetchone()) is not None]
+        gone = OwnCursor(connection).execute(self._forget, [BigintArray(bigint_array(ids))]).rowcount
+        # In a pipeline it is not known yet.
+        return len(ids) if gone < 0 else gone
+
+
+def _parts(contents: Sequence[bytes], most: int) -> list[list[bytes]]:
+    parts: list[list[bytes]] = [[]]
+    size = 0
+    for content in contents:
+        if parts[-1] and size + len(content) > most:
+            parts.append([])
+            size = 0
+        parts[-1].append(content)
+        size += len(content)
+    return parts

@@ -1,0 +1,29 @@
+"""Where a relay's progress lies, and which topics its rows may not be sent to."""
+
+from thresher.delivery.names import progress_topic
+from thresher.delivery.progress_topic.progress_log import ProgressSource
+from thresher.delivery.progress_topic.reserved_topics import ReservedTopics
+from thresher.delivery.shard.recovery import KnownProgress
+from thresher.relay.protocol.progress import Progress, decode, is_progress, merged
+from thresher.relay.settings import Mandate, Settings
+
+
+def progress_source(settings: Settings) -> ProgressSource[Progress]:
+    """Return where a relay's progress lies."""
+    topic = progress_topic(settings.name)
+    return ProgressSource(pipeline=settings.name, topic=topic, kafka=settings.kafka, decode=decode)
+
+
+def known_progress(mandate: Mandate) -> KnownProgress[Progress]:
+    """Return what the shards of a leader are told of its progress."""
+    return KnownProgress(
+        source=progress_source(mandate.settings),
+        outbox_id=mandate.outbox_id,
+        topic_id=mandate.progress_topic_id,
+        merged=merged,
+    )
+
+
+def reserved_topics(settings: Settings) -> ReservedTopics:
+    """Return what says which topics no row of a relay may be sent to."""
+    return ReservedTopics(progress_topic(settings.name), settings.kafka, is_progress)

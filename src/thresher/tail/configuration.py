@@ -1,0 +1,313 @@
+"""The tail's form: its keys, their bounds, and the rules between them.
+
+Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are made from
+that; after a change, `maintenance/configuration_table.py` writes the table anew.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from thresher.config.form import Form, KafkaProperties, Rule, Texts
+from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
+from thresher.config.loading import Completed, load
+from thresher.config.report import Problem
+from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand
+from thresher.core.errors import InvalidInput, shorten
+from thresher.db import TableName
+from thresher.db.log_names import is_slot_name, log_prefix
+from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
+from thresher.delivery.names import valid_name
+from thresher.delivery.rules import Poison
+from thresher.election.settings import ElectionKind, ElectionSettings
+from thresher.kafka.transactional import GUARDED, properties
+from thresher.outbox.shape import Shape
+from thresher.service import form as service_form
+from thresher.service.cool_down import STEP_DOWN_SECONDS
+from thresher.service.form import POLLS_IN_TIME, ServiceForm
+from thresher.spark.policy import Policy
+from thresher.tail.settings import POLICY, TailLimits, TailSettings, Via
+
+logger = logging.getLogger(__name__)
+
+_LIMITS = TailLimits()
+_ELECTION = ElectionSettings()
+_OWN_CLIENT = frozenset({"group.id", "isolation.level", "enable.auto.commit", "enable.partition.eof", "error_cb"})
+OF_ELECTION = {**service_form.OF_ELECTION, "lease_seconds": ElectionKind.LEASE}
+
+
+class _OwnKeys(Form):
+    """The keys that only a tail has."""
+
+    name: Annotated[str | None, Required("the same in every process that competes, another for every outbox")] = Field(
+        default=None,
+        description="The tail's identity, shared by all processes that compete. A relay that this tail follows, or "
+        "that follows it, has the same name. It prefixes the transactional ids and `<name>.tail.progress`.",
+    )
+    data_source: Annotated[
+        str | None,
+        Names(flags=("--ds", "--data-source"), variable="DS"),
+        Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
+        Required("where is the database?"),
+    ] = Field(default=None, description="Postgres connection string or URL. Its role may replicate.")
+    outbox: str = Field(default="outbox", description="The outbox. The name is taken literally.")
+    # `schema` is the model's own; the key is without the underscore.
+    schema_: Annotated[str | None, DefaultText("`search_path`")] = Field(
+        default=None, alias="schema", description="The schema of the outbox. The name is taken literally."
+    )
+    via: Via = Field(
+        default=Via.TABLE,
+        description="Where messages are. `table`: inserts into the outbox table. `log`: messages of "
+        '`Outbox(via="log")`, which are in no table.',
+    )
+    shape: Shape = Field(default=Shape.THRESHER, description="The shape of the outbox table.")
+    slot: Annotated[str | None, DefaultText("after the outbox")] = Field(
+        default=None,
+        description="The replication slot, `thresher_<outbox>`; with `schema`, it ends in a hash. `thresher tail slot "
+        "create` makes it.",
+    )
+    publication: Annotated[str | None, DefaultText("that of the slot")] = Field(
+        default=None, description="The publication of the table's inserts."
+    )
+    shards: int = Field(
+        default=1, ge=1, description="Always 1: a slot has one reader. For more, poll the table with a relay."
+    )
+    kafka: Annotated[
+        KafkaProperties,
+        Shorthand(
+            name="bootstrap",
+            property_name="bootstrap.servers",
+            description="Kafka's brokers, as HOST:PORT[,HOST:PORT…].",
+        ),
+        Required("where is the broker ('bootstrap.servers')?"),
+    ] = Field(default={}, description="Properties of every Kafka client. The names are librdkafka's.")
+    producer: KafkaProperties = Field(
+        default={}, description="Properties of the producers alone. They override `kafka`."
+    )
+    poison: Poison = Field(
+        default=Poison.DEAD_LETTER,
+        description="The treatment of a row that can never be sent: `dead-letter` or `halt`.",
+    )
+    transform: Texts = Field(
+        default=(), description="Functions for the rows, as package.module:function, in this order."
+    )
+    batch_rows: int = Field(default=_LIMITS.batch_rows, ge=1, le=15_000, description="The most rows in a transaction.")
+    batch_bytes: int = Field(default=_LIMITS.batch_bytes, ge=1_000, description="The most bytes in a transaction.")
+    batch_seconds: float = Field(
+        default=_LIMITS.batch_seconds,
+        gt=0,
+        le=5,
+        description="The most seconds that a batch should take; smaller ones follow a slow one.",
+    )
+    buffer_rows: int = Field(
+        default=_LIMITS.buffer_rows,
+        ge=1_000,
+        le=10_000_000,
+        description="The most rows that are read ahead. When so many wait for their topics, all others wait too.",
+    )
+    buffer_bytes: int = Field(
+        default=_LIMITS.buffer_bytes, ge=100_000, description="About the most bytes of rows that are read ahead."
+    )
+    grace_seconds: float = Field(
+        default=_LIMITS.grace_seconds,
+        ge=0,
+        le=86_400,
+        description="Seconds to wait for a missing or forbidden topic, a missing partition, a broker that refuses a "
+        "row's time, or an election that is refused.",
+    )
+    keep_seconds: Annotated[float | None, DefaultText("for ever")] = Field(
+        default=None,
+        ge=0,
+        le=31_536_000,
+        description="Seconds after its create time that a published row is deleted from the table.",
+    )
+    retained_alarm_bytes: int = Field(
+        default=1 << 30, ge=1, description="Bytes of log that the server keeps for the slot before an alarm is raised."
+    )
+    retained_limit_bytes: Annotated[int | None, DefaultText("none")] = Field(
+        default=None,
+        ge=1,
+        description="Bytes of log that the server keeps for the slot before the tail ends with exit code 4.",
+    )
+    back_off_seconds: float = Field(
+        default=POLICY.back_off_seconds,
+        gt=0,
+        le=3_600,
+        description="Seconds before a failed shard restarts, the first time. The wait doubles each further time.",
+    )
+    election: ElectionKind = Field(
+        default=_ELECTION.kind,
+        description="The election among tails of one name. `lease` is a row in the database, `neli` a consumer group; "
+        "with `none`, the tail that started last leads.",
+    )
+    lease_seconds: float = Field(
+        default=_ELECTION.lease_seconds,
+        ge=0.2,
+        le=3_600,
+        description="lease: seconds for which a lease is good without being renewed.",
+    )
+    step_down_seconds: float = Field(
+        default=STEP_DOWN_SECONDS,
+        ge=1,
+        le=86_400,
+        description="Seconds without progress after which a leader that does not reach its servers lets another lead.",
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str | None) -> str | None:
+        if name is not None and not valid_name(name):
+            raise ValueError("1 to 200 of the characters a-z A-Z 0-9 . _ - are needed")
+        return name
+
+    @field_validator("shards")
+    @classmethod
+    def _one_reader(cls, shards: int) -> int:
+        if shards != 1:
+            raise ValueError("a slot has one reader: 1 is needed; for more shards, poll the table with a relay")
+        return shards
+
+    @field_validator("poison")
+    @classmethod
+    def _poison(cls, poison: Poison) -> Poison:
+        if poison is Poison.BLOCK_KEY:
+            raise ValueError(
+                "'block-key' does not go with a tail: a dead row that is replayed comes into the log behind its "
+                "followers; use 'dead-letter' or 'halt'"
+            )
+        return poison
+
+    @field_validator("data_source")
+    @classmethod
+    def _data_source(cls, dsn: str | None) -> str | None:
+        if dsn is not None:
+            check_dsn(dsn)
+        return dsn
+
+    @field_validator("kafka")
+    @classmethod
+    def _servers(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return with_one_name_for_servers(given)
+
+    @field_validator("transform")
+    @classmethod
+    def _paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            module, _, function = path.partition(":")
+            if not function or not all(part.isidentifier() for part in [*module.split("."), *function.split(".")]):
+                raise ValueError(f"{shorten(path)} is not of the form package.module:function")
+        return paths
+
+
+class TailForm(ServiceForm, _OwnKeys):
+    """Every key of a tail: its own, and those of every process."""
+
+    @classmethod
+    def rules(cls) -> tuple[Rule, ...]:
+        """What keys must agree on."""
+        return _RULES
+
+    @property
+    def settings(self) -> TailSettings:
+        """What its driver and its shard need to know."""
+        return TailSettings(
+            name=self.name or "",
+            dsn=self.data_source or "",
+            outbox=TableName(table=self.outbox, schema=self.schema_),
+            via=self.via,
+            shape=self.shape,
+            slot=self.slot,
+            publication=self.publication,
+            kafka=self.kafka,
+            producer=self.producer,
+            poison=self.poison,
+            transforms=self.transform,
+            limits=TailLimits(**{name: getattr(self, name) for name in TailLimits.__slots__}),
+            keep_seconds=self.keep_seconds,
+            retained_alarm_bytes=self.retained_alarm_bytes,
+            retained_limit_bytes=self.retained_limit_bytes,
+        )
+
+
+def _has_an_outbox(form: TailForm, given: Mapping[str, Any]) -> Iterator[Problem]:
+    try:
+        TableName(table=form.outbox, schema=form.schema_)
+    except InvalidInput as error:
+        yield "outbox", str(error)
+    if form.slot is not None and not is_slot_name(form.slot):
+        yield "slot", "1 to 63 lower-case letters, digits and underscores are needed"
+    if form.via is Via.LOG:
+        try:
+            log_prefix(TableName(table=form.outbox, schema=form.schema_))
+        except InvalidInput as error:
+            yield "outbox", str(error)
+        if form.shape is not Shape.THRESHER:
+            yield "shape", "messages in the log have no table, and no shape but our own: leave it out"
+        if given.get("keep_seconds") is not None:
+            yield "keep_seconds", "messages in the log are in no table: there is nothing to delete"
+
+
+_KAFKA = KafkaSections(
+    sections=("kafka", "producer"),
+    guarded=GUARDED | _OWN_CLIENT,
+    guarded_because=lambda _: "exactly-once rests on the tail's own setting, leave it out",
+    producer=lambda given: properties("trial", given),
+)
+_RULES = (
+    Rule(frozenset({"outbox", "schema", "via", "shape", "slot", "keep_seconds"}), _has_an_outbox),
+    service_form.elects_as_told(OF_ELECTION),
+    POLLS_IN_TIME,
+    *_KAFKA.rules,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailConfiguration:
+    """All that a tail needs to know."""
+
+    form: TailForm
+    completed: Completed[TailForm]
+
+    @property
+    def settings(self) -> TailSettings:
+        """What its driver and its shard need to know."""
+        return self.form.settings
+
+    @property
+    def election(self) -> ElectionSettings:
+        """How it competes."""
+        form = self.form
+        return ElectionSettings(
+            kind=form.election,
+            leader_topic=form.leader_topic,
+            leader_group=form.leader_group,
+            heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,
+            min_poll_seconds=form.min_poll_seconds,
+            max_poll_seconds=form.longest_poll_seconds,
+            lease_seconds=form.lease_seconds,
+            grace_seconds=form.grace_seconds,
+        )
+
+    @property
+    def policy(self) -> Policy:
+        """How its shard is supervised."""
+        first = self.form.back_off_seconds
+        return replace(
+            POLICY, back_off_seconds=first, back_off_most_seconds=max(first, POLICY.back_off_most_seconds)
+        )  # fmt: skip
+
+
+def load_tail_config(
+    path: Path | None,
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str],
+    *,
+    warn: Callable[[str], object] = logger.warning,
+) -> TailConfiguration:
+    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`."""
+    completed = load(TailForm, path, flags, environment, warn=warn)
+    return TailConfiguration(form=completed.form, completed=completed)

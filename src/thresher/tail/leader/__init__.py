@@ -1,0 +1,1 @@
+"""The driver of a tail: takes over, watches, reports."""

@@ -1,0 +1,62 @@
+"""A tail's part of the pages of its process: its slot, what it has read ahead, and its own figures.
+
+It asks no server: the watch of the leader has, a moment ago. A standby knows nothing of the slot.
+"""
+
+from collections.abc import Iterator
+
+from thresher.db.lsn import lsn_text
+from thresher.observe.metric import Reading
+from thresher.service.health import Role
+from thresher.service.report import Moment, Observed, StatusPart
+from thresher.tail.leader.figures import LogBoard, LogFigures
+from thresher.tail.leader.metrics import ERROR_KINDS, OWN_FAMILIES, readings
+from thresher.tail.settings import TailSettings
+
+# Counted by the shard, and gauged by it.
+_COUNTS = ("filtered", "dead", "recovered", "transactions")
+_GAUGES = ("buffered_rows", "buffered_bytes", "lag_seconds")
+
+
+class TailReport:
+    """The part of one tail. Safe from any thread."""
+
+    families = OWN_FAMILIES
+    error_kinds = ERROR_KINDS
+
+    def __init__(self, settings: TailSettings, observed: Observed, board: LogBoard) -> None:
+        self._settings, self._observed, self._board = settings, observed, board
+
+    def ask(self) -> LogFigures | None:
+        """Return what the watch saw last; None for a standby."""
+        return None if self._observed.role is Role.STANDBY else self._board.figures
+
+    def status(self, moment: Moment, answer: LogFigures | None) -> StatusPart:
+        """Return the outbox, its slot, and what became of its rows."""
+        settings, figures = self._settings, answer or LogFigures()
+        return StatusPart(
+            page={
+                "outbox": settings.outbox.quoted(),
+                "via": str(settings.via),
+                "slot": settings.slot_name,
+                "confirmed": None if figures.confirmed is None else lsn_text(figures.confirmed),
+                "retained_bytes": figures.retained_bytes,
+                "wal_status": figures.wal_status,
+                "dead_rows": figures.dead_rows,
+                "lag_seconds": max((each.gauges.get("lag_seconds", 0.0) for each in moment.shards), default=None),
+            },
+            shards={
+                each.shard: {
+                    **{name: moment.counts.get(each.shard, {}).get(name, 0) for name in _COUNTS},
+                    **{name: each.gauges.get(name) for name in _GAUGES},
+                }
+                for each in moment.shards
+            },
+        )
+
+    def readings(self, moment: Moment, answer: LogFigures | None) -> Iterator[Reading]:
+        """Yield a tail's own metrics."""
+        return readings(moment, answer)
+
+    def close(self) -> None:
+        """There is nothing to end."""

@@ -1,0 +1,214 @@
+"""An outbox table goes from a relay to a tail, or back: nothing is lost, and nothing is published twice.
+
+**Join** (from a relay): no process of the relay runs; what it published is settled, and it is fenced (the caller has
+seen to that, under a term). Then, in one transaction:
+1. The table is locked: writers wait for a moment, and whoever has written to it has ended.
+2. No row is pending: the relay has published everything that was committed.
+3. The slot begins at the end of the log as it is now, and the control row becomes a tail's.
+
+**Leave** (to a relay): no process of the tail runs. It is fenced, under a term. Then, in one transaction:
+1. The table is locked, as above. Most of the log is read before that.
+2. The log is read to its end: it has no gap, and nothing in it may be undecided. Dead changes that the last record
+   names are set aside. No row of the table is older than the stretch of the log that was read without a gap.
+3. All rows of the table were published: they are deleted, and the control row becomes a relay's.
+Then the slot is dropped. A crash before the end of the transaction changes nothing.
+"""
+
+import time
+import uuid
+from contextlib import closing
+from dataclasses import replace
+
+from thresher.core.clock import ServerClock
+from thresher.db.control import TAIL
+from thresher.db.postgres.replication.connection import ReplicationConnection
+from thresher.db.postgres.replication.dead_changes import DeadChanges
+from thresher.db.postgres.replication.slots import PostgresSlots
+from thresher.db.postgres.replication.tailed_table import TailedTable
+from thresher.db.postgres.store import PostgresSession
+from thresher.db.problem import DatabaseLost, DatabaseRefused
+from thresher.delivery.names import sessions, shard_sessions
+from thresher.delivery.progress_topic.fencing import fenced_log
+from thresher.tail.buffer import Bounds, LogBuffer
+from thresher.tail.leader.take_over import driver_store_of, take_over
+from thresher.tail.log_span import changed
+from thresher.tail.log_stand import LogStand, missing, not_published, on_timeline, what_to_do
+from thresher.tail.problem import LogLost, OtherReader
+from thresher.tail.progress import TailProgress
+from thresher.tail.settings import TailMandate, TailSettings, Via
+from thresher.tail.slot import require_readable
+from thresher.tail.stream import LogStream
+
+# How long the log may take to be read to its end, and how long the server keeps a slot after its reader has gone.
+_READ_SECONDS, _FREE_SECONDS = 60.0, 10.0
+# What was written while the most of it was read; and a session that waits for longer is ended by the server.
+_LOCKED_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
+# How long processes that have just ended may keep their sessions.
+_ENDING_SECONDS = 3.0
+# What a relay's control row says until a relay takes it over.
+_RELAYED = "exactly-once"
+
+
+def join(settings: TailSettings, term: str) -> int:
+    """Take the outbox over from a relay that was given up under this term; return where the tail begins."""
+    require_table(settings)
+    with closing(driver_store_of(settings).session(f"{sessions(settings.name, term)}/d", locate=True)) as session:
+        slot, publication = settings.slot_name, settings.publication_name
+        settings = replace(settings, outbox=session.outbox)
+        slots = PostgresSlots(session.connection)
+        require_readable(slots, slot, publication, settings.source)
+        table = TailedTable(session.connection, session.outbox, settings.shape)
+        with table.locked() as end:
+            if waiting := table.pending():
+                many = "more than 10,000" if waiting > 10_000 else str(waiting)
+                raise OtherReader(
+                    f"{many} rows of {session.outbox} wait: let writers stand still, start the relay again, and let it "
+                    "drain the table before the tail joins. Nothing was changed"
+                )
+            table.advance(slot, end)
+            # Whatever later transactions insert into the table is in the log, behind this mark.
+            slots.mark(slots.published(publication, settings.table))
+            table.hand_over(settings.name, term=term, mode=TAIL)
+        return end
+
+
+def leave(settings: TailSettings) -> int:
+    """Give the outbox back to a relay, and drop the slot; return how many published rows were deleted."""
+    require_table(settings)
+    _require_stopped(settings)
+    mandate = take_over(settings)
+    if mandate is None:
+        raise AssertionError("it was wanted")
+    settings = mandate.settings
+    with closing(driver_store_of(settings).session(f"{sessions(settings.name, mandate.term)}/d")) as session:
+        source = settings.progress
+        clock = ServerClock(session.incarnation().now)
+        seal = source.seal(mandate.secret, 0)
+        with fenced_log(
+            source, seal, mandate.outbox_id, clock, name=settings.group, properties=settings.properties
+        ) as log:
+            last = log.last()
+        if last is None:
+            raise OtherReader(
+                f"no tail has published from {settings.outbox} yet: start the tail, and let it publish what waits, "
+                "before it leaves. Nothing was changed"
+            )
+        buffer = LogBuffer(Bounds(rows=10_000))
+        table = TailedTable(session.connection, settings.outbox, settings.shape)
+        with closing(_begun(session, mandate, last, buffer)) as stream:
+            # Writers do not wait for the most of it.
+            _read_to(table.log_end(), stream, session, settings, buffer, _READ_SECONDS)
+            with table.locked() as end:
+                _read_to(end, stream, session, settings, buffer, _LOCKED_SECONDS)
+                if buffer.rows:
+                    raise OtherReader(
+                        f"the log holds rows of {settings.outbox} that were not published yet: let writers stand "
+                        "still, start the tail again, and let it publish them before it leaves. Nothing was changed"
+                    )
+                if older := table.older(last.span.first_xid):
+                    many = "more than 10,000" if older > 10_000 else str(older)
+                    raise OtherReader(
+                        f"{many} rows of {settings.outbox} were written before its tail first started, or before its "
+                        "slot was adopted: it is not known which of them were published. Delete those that were, and "
+                        "insert the others anew while the tail runs, before it leaves. Nothing was changed"
+                    )
+                deleted = table.empty()
+                table.hand_over(settings.name, term=mandate.term, mode=_RELAYED)
+        _drop(PostgresSlots(session.connection), settings.slot_name)
+    return deleted
+
+
+def _begun(session: PostgresSession, mandate: TailMandate, last: TailProgress, buffer: LogBuffer) -> LogStream:
+    """Return the stream of what the last record does not cover. Raises `LogLost` if the log has a gap behind it."""
+    settings = mandate.settings
+    slots = PostgresSlots(session.connection)
+    application = shard_sessions(settings.name, mandate.term, 0)
+    # In this order: a publication that is changed after the first look is noticed.
+    published = slots.published(settings.publication_name, settings.table)
+    slot = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
+    with closing(ReplicationConnection(settings.dsn, application)) as connection:
+        now = connection.identify()
+        left = [(each.timeline, each.end) for each in connection.timeline_ends(now.timeline)]
+    stand = LogStand(
+        system_id=now.system_id, timeline=now.timeline, end=now.position, left=left, confirmed=slot.confirmed or 0
+    )  # fmt: skip
+    if changed(last.span, published):
+        raise LogLost(not_published(stand.confirmed, settings.source, settings.name))
+    if found := missing(last.origin, last.coverage, stand):
+        what = what_to_do(last.coverage, settings.source, settings.name)
+        raise LogLost(f"committed rows may be missing, and rows of the table be unpublished: {found.why}. {what}")
+    stream = LogStream(
+        settings.dsn,
+        application=application,
+        slot=settings.slot_name,
+        publication=settings.publication_name,
+        source=settings.source,
+    )
+    buffer.cover(on_timeline(last.origin, last.coverage, stand))
+    buffer.begin_at(stand.confirmed)
+    return stream
+
+
+def _read_to(
+    end: int,
+    stream: LogStream,
+    session: PostgresSession,
+    settings: TailSettings,
+    buffer: LogBuffer,
+    seconds: float,
+) -> None:
+    """Read the log up to a position into the buffer, or until there is something that was not published."""
+    dead = DeadChanges(session.connection, settings.outbox, settings.shape, in_table=True)
+    deadline = time.monotonic() + seconds
+    while not buffer.rows and (buffer.quiet_at is None or buffer.quiet_at < end):
+        if time.monotonic() > deadline:
+            raise DatabaseLost("the log was not read to its end in time: try again")
+        chunk = stream.read(1_000, 1 << 24, _LOOK_SECONDS)
+        if chunk is None:
+            continue
+        if owed := buffer.add(chunk):
+            dead.set_aside([(each.row, (*each.fate,)) for each in owed])
+        buffer.paid()
+
+
+def _drop(slots: PostgresSlots, slot: str) -> None:
+    deadline = time.monotonic() + _FREE_SECONDS
+    while True:
+        try:
+            slots.drop(slot)
+        except DatabaseRefused:
+            # The server has not noticed yet that nobody reads it any more.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_SECONDS)
+        else:
+            return
+
+
+def require_table(settings: TailSettings) -> None:
+    """Raise `OtherReader` if there is no table that a relay could poll."""
+    if settings.via is Via.LOG:
+        raise OtherReader(
+            f"messages of {settings.outbox} are in the log alone: there is no table that a relay could poll"
+        )
+
+
+def _require_stopped(settings: TailSettings) -> None:
+    """Raise `OtherReader` while a process of the tail runs, and where there is no tail at all."""
+    own = str(uuid.uuid4())
+    with closing(driver_store_of(settings).session(f"{sessions(settings.name, own)}/d", locate=True)) as session:
+        row = session.control.read(settings.name) if session.control.exists() else None
+        if row is None or row.mode != TAIL:
+            raise OtherReader(
+                f"no tail has published from {session.outbox} under the name {settings.name!r}: there is none that "
+                "could leave. Nothing was changed"
+            )
+        deadline = time.monotonic() + _ENDING_SECONDS
+        while running := session.other_sessions(starting=sessions(settings.name), but=sessions(settings.name, own)):
+            if time.monotonic() > deadline:
+                raise OtherReader(
+                    f"the tail {settings.name!r} still runs: {running} sessions of it are open in the database. Stop "
+                    "all of its processes first"
+                )
+            time.sleep(_LOOK_SECONDS)

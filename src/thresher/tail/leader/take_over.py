@@ -1,0 +1,138 @@
+"""A tail takes over an outbox: in this order, so that whatever read it before neither goes on nor is forgotten.
+
+1. The database keeps our sessions; the log can be read by the slot and the publication; the tables for control and dead
+   rows are there.
+2. The control row is this outbox's, on this database system, and a tail's; the progress topic is the one that it knows.
+3. The term is written. From here on older tails' shards end when they next look.
+4. The database sessions of older terms are ended, and the one that reads the slot, whosever it is: a stopped one would
+   keep it for ever.
+5. The layout is written under the term. The shard recovers by itself.
+"""
+
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from thresher.core.errors import Superseded
+from thresher.db.control import TAIL, ControlRow
+from thresher.db.postgres.replication.slots import PostgresSlots
+from thresher.db.postgres.sessions import connect_within
+from thresher.db.postgres.store import PostgresSession, PostgresStore
+from thresher.delivery.leader.control_row import end_older_sessions, own_row
+from thresher.delivery.names import sessions
+from thresher.delivery.progress_topic.own_topic import own_topic
+from thresher.delivery.progress_topic.topic import broker_explained, progress_limit
+from thresher.kafka.admin import Admin
+from thresher.tail.log_span import LogSpan, changed
+from thresher.tail.log_stand import not_published, what_to_do
+from thresher.tail.problem import LogLost, OtherReader
+from thresher.tail.settings import TailMandate, TailSettings, Via
+from thresher.tail.slot import LogUnreadable, free_slot, require_readable
+
+# How long the database may take to answer.
+_ANSWER_SECONDS = 30.0
+
+
+def driver_store_of(settings: TailSettings, seconds: float = _ANSWER_SECONDS) -> PostgresStore:
+    """Return the store for the driver, each of whose statements is answered within so long or raises `DatabaseLost`."""
+    return PostgresStore(settings.dsn, settings.outbox, settings.shape, make=connect_within(seconds))
+
+
+def take_over(
+    settings: TailSettings, *, term: str | None = None, wanted: Callable[[], bool] = lambda: True
+) -> TailMandate | None:
+    """Become the leader, and return what the shard is to be told. Raises what keeps it from that.
+
+    None if it is not wanted any more when it is about to displace whoever leads now.
+    """
+    term = term or str(uuid.uuid4())
+    application = f"{sessions(settings.name, term)}/d"
+    store = driver_store_of(settings)
+    store.require_sessions(application)
+    with closing(store.session(application, locate=settings.via is Via.TABLE)) as session:
+        # The slot is called after the name that was given, with or without a schema.
+        settings = replace(
+            settings, outbox=session.outbox, slot=settings.slot_name, publication=settings.publication_name
+        )
+        slots = PostgresSlots(session.connection)
+        session.create_tables()
+        row = own_row(session, settings.name, term=term, mode=TAIL, shards=1)
+        require_tailed(settings, row)
+        admin = Admin.of(settings.kafka)
+        with broker_explained():
+            admin.greet()
+        own_topic(admin, settings.progress, row, partitions=1)
+        _require_log(slots, settings, row)
+        if not wanted():
+            return None
+        _end_readers(session, slots, settings, term)
+        if not wanted():
+            # The database took its time, and another process may lead by now.
+            return None
+        taken = session.control.take(settings.name, term)
+        if taken is None:
+            raise Superseded("the control row was removed while this tail was starting")
+        # What was read before the term may have changed since: only from here on it stays.
+        require_tailed(settings, taken)
+        topic = own_topic(admin, settings.progress, taken, partitions=1)
+        _end_readers(session, slots, settings, term)
+        # In this order: a publication that is changed after the first look is noticed.
+        published = slots.published(settings.publication_name, settings.table)
+        slot = _require_log(slots, settings, taken)
+        span = LogSpan(published=published, first_xid=slots.next_transaction())
+        since = session.incarnation().since
+        # An adopted outbox' topic is written by the shard, once its first record says what was adopted.
+        laid_out = session.control.lay_out(
+            settings.name, term=term, mode=TAIL, shards=1, progress_topic_id=taken.progress_topic_id
+        )
+        if not laid_out:
+            raise Superseded("a newer tail of the same name has taken over while this one was starting")
+        progress_limit(admin, settings.progress.topic, settings.properties)
+    return TailMandate(
+        settings=settings,
+        outbox_id=taken.outbox_id,
+        term=term,
+        term_time=taken.term_time,
+        since=since,
+        progress_topic_id=topic.topic_id,
+        secret=taken.secret,
+        confirmed=slot,
+        span=span,
+        adopted=taken.progress_topic_id is None,
+    )
+
+
+def require_tailed(settings: TailSettings, row: ControlRow) -> None:
+    """Raise `OtherReader` if the outbox is a relay's: both would publish its rows."""
+    if row.mode != TAIL:
+        raise OtherReader(
+            f"{settings.outbox} is relayed by {settings.name!r}, which polls the table ({row.mode}): both would "
+            "publish its rows. To read it from the log from now on: stop the relay's processes, let writers stand "
+            "still, and 'thresher tail join -c FILE'"
+        )
+
+
+def _require_log(slots: PostgresSlots, settings: TailSettings, row: ControlRow) -> int:
+    """Return up to where the slot is confirmed. Raises what keeps it from being read, and what may be missing."""
+    try:
+        found = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
+    except LogUnreadable as error:
+        slot = slots.slot(settings.slot_name)
+        published = slots.published(settings.publication_name, settings.table)
+        source = settings.progress
+        with source.log(source.seal(row.secret, 0), row.outbox_id) as log:
+            last = log.last() if row.progress_topic_id is not None else None
+        if last is None:
+            raise
+        if slot is None or slot.lost:
+            raise LogLost(f"{error}. {what_to_do(last.coverage, settings.source, settings.name)}") from error
+        if changed(last.span, published):
+            raise LogLost(f"{error}; {not_published(slot.confirmed or 0, settings.source, settings.name)}") from error
+        raise
+    return found.confirmed or 0
+
+
+def _end_readers(session: PostgresSession, slots: PostgresSlots, settings: TailSettings, term: str) -> None:
+    end_older_sessions(session, settings.name, term)
+    free_slot(slots, settings.slot_name)

@@ -1,0 +1,141 @@
+"""The tail as a workload of a service: takes over an outbox, and has its log published by one shard on the engine.
+
+`TailTerm` is one take-over. Its mandate travels to the shard, whose writes are refused once a newer term is in the
+control row or its producer is fenced. A slot has one reader: there is one shard.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from thresher.db.lock_holder import held_by
+from thresher.delivery.leader.dead_hint import dead_command
+from thresher.delivery.leader.held_topics import HeldTopics
+from thresher.delivery.leader.server_probes import server_probes
+from thresher.delivery.names import sessions, shard_sessions
+from thresher.delivery.transforms import STEP as TRANSFORM
+from thresher.delivery.transforms import load
+from thresher.service.report import Observed
+from thresher.service.workload import Look
+from thresher.spark.pipeline import Pipeline, Step
+from thresher.spark.policy import Policy
+from thresher.tail.leader.figures import LogBoard
+from thresher.tail.leader.metrics import WORDING
+from thresher.tail.leader.report import TailReport
+from thresher.tail.leader.take_over import driver_store_of, take_over
+from thresher.tail.leader.watch import TailWatch
+from thresher.tail.settings import POLICY, TailMandate, TailSettings
+
+# How long the database may take to answer: a look after a term that is gone, and a question about a step that hangs.
+_LOOK_SECONDS, _EXPLAIN_SECONDS = 10.0, 5.0
+# All that the shard needs.
+PRELOAD = ("thresher.tail.shard.steps", "thresher.delivery.transforms")
+
+
+class TailWorkload:
+    """One tail. `hook` is a function by import path that is called at each crash point: for tests."""
+
+    wording = WORDING
+    preload = PRELOAD
+    shards = 1
+
+    def __init__(self, settings: TailSettings, *, policy: Policy | None = None, hook: str | None = None) -> None:
+        self.settings = settings
+        self._policy, self._hook = policy or POLICY, hook
+        self._board = LogBoard()
+
+    @property
+    def name(self) -> str:
+        """The tail's name."""
+        return self.settings.name
+
+    @property
+    def probes(self) -> Mapping[str, Callable[[], None]]:
+        """How to reach its database and its broker."""
+        return server_probes(self.settings.name, self.settings.dsn, self.settings.kafka)
+
+    def check(self, *, local: bool) -> None:
+        """Load the transforms where they are on this machine: a mistake in a name must not displace a tail."""
+        if local:
+            load(self.settings.transforms)
+
+    def take_over(self, term: str, wanted: Callable[[], bool]) -> "TailTerm | None":
+        """Become the reader of the outbox' log."""
+        mandate = take_over(self.settings, term=term, wanted=wanted)
+        if mandate is None:
+            return None
+        self._board.figures = self._board.first_xid = None
+        return TailTerm(replace(mandate, hook=self._hook), self._policy, self._board)
+
+    def report(self, observed: Observed) -> TailReport:
+        """Return what a tail's pages add."""
+        return TailReport(self.settings, observed, self._board)
+
+
+class TailTerm:
+    """One take-over of a tail."""
+
+    def __init__(self, mandate: TailMandate, policy: Policy = POLICY, board: LogBoard | None = None) -> None:
+        self._mandate, self._policy, self._board = mandate, policy, board or LogBoard()
+        settings = mandate.settings
+        self._held = HeldTopics(settings.name, look=dead_command(settings.outbox, settings.shape, "list"))
+        self._watch: TailWatch | None = None
+
+    @property
+    def id(self) -> str:
+        """The term in the control row."""
+        return self._mandate.term
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Read, transform, publish."""
+        settings, config = self._mandate.settings, {"mandate": self._mandate}
+        steps = [Step(function="thresher.tail.shard.steps:read", config=config)]
+        if settings.transforms:
+            transforming = {"transforms": settings.transforms, "reserved": settings.reserved}
+            steps.append(Step(function="thresher.delivery.transforms:apply", config=transforming))
+        steps.append(Step(function="thresher.tail.shard.steps:publish", config=config))
+        return Pipeline(name=settings.name, shards=1, steps=tuple(steps), policy=self._policy)
+
+    @property
+    def alarms(self) -> Mapping[str, str]:
+        """Topics whose rows wait and why, and what somebody should look at besides."""
+        watch = self._watch
+        return {**self._held.alarms, **(watch.alarms if watch else {})}
+
+    @contextmanager
+    def watch(self) -> Iterator[Sequence[Look]]:
+        """Look at the control row, the slot and the progress topic, and trim what is old."""
+        with closing(TailWatch(self._mandate, self._board)) as watch:
+            self._watch = watch
+            yield watch.looks
+
+    def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
+        """Take in an event of the shard."""
+        if event == "log read":
+            self._board.first_xid = fields["first_xid"]
+            return
+        self._held.observe(shard, event, fields)
+
+    def work_waits(self) -> bool:
+        """Whether there is anything to do: commits may come at any time."""
+        return True
+
+    def explain(self, shard: int, step: str) -> str | None:
+        """Say who holds the lock that a session of the shard waits for, if one does, or which transforms run."""
+        settings = self._mandate.settings
+        if step == TRANSFORM:
+            return f"of {', '.join(settings.transforms)}, one has not returned"
+        name = f"{sessions(settings.name, self._mandate.term)}/e"
+        with closing(driver_store_of(settings, _EXPLAIN_SECONDS).session(name)) as session:
+            return held_by(session.lock_holders(shard_sessions(settings.name, self._mandate.term, shard)))
+
+    def taken_back(self) -> bool:
+        """Whether the term went with a restore of the database, rather than with a newer tail's take-over."""
+        mandate, settings = self._mandate, self._mandate.settings
+        name = f"{sessions(settings.name, mandate.term)}/r"
+        with closing(driver_store_of(settings, _LOOK_SECONDS).session(name)) as session:
+            since = session.incarnation().since
+            row = session.control.read(settings.name)
+        return since != mandate.since and row is not None and row.term_time < mandate.term_time

@@ -1,0 +1,186 @@
+"""Puts what the server sends into chunks: which rows are ours, their positions, and how far the log was read.
+
+Pure: frames in, chunks out. Only transactions that were committed come, one after another, whole.
+"""
+
+from datetime import UTC, datetime, timedelta
+from struct import Struct
+from struct import error as struct_error
+
+from thresher.db.log_names import log_prefix
+from thresher.db.outbox_store import PendingRow
+from thresher.db.problem import DatabaseRefused
+from thresher.tail.chunk import Chunk
+from thresher.tail.log_rows import InsertedRows, message_row
+from thresher.tail.log_source import LogSource, Source
+from thresher.tail.pgoutput import (
+    DATA,
+    DATA_HEADER,
+    INSERT,
+    INSERT_FRAME,
+    KEEP_ALIVE,
+    MESSAGE,
+    Begin,
+    Commit,
+    Garbled,
+    Relation,
+    decode,
+    keep_alive,
+)
+from thresher.tail.position import Position
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# A frame of data with a message in it, up to its prefix: in the message its kind, its flags, and where it is.
+_MARK = b"thresher-slot\0"
+_MESSAGE_FRAME, _LENGTH = Struct(">BQQqBBQ"), Struct(">I")
+
+
+class LogReader:
+    """The state of one stream. For one thread.
+
+    `received` is the highest position that the server named; `reply` is set where it asks for a report, by whoever
+    has sent one taken back.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._prefix = f"{log_prefix(source.outbox)}\0".encode() if isinstance(source, LogSource) else None
+        # By the number of a relation, what reads its rows; None where it is not ours.
+        self._tables: dict[int, InsertedRows | None] = {}
+        # The transaction that is being read, None between two, with the moment of its commit; and the last change of it
+        # that was counted.
+        self._begin: Begin | None = None
+        self._committed = _EPOCH
+        self._change, self._place = 0, 0
+        self._chunk = Chunk()
+        self._ended = 0
+        self.received = 0
+        self.reply = False
+        # By what was published, the transaction of the first mark that says that a slot was there before, by its last
+        # 32 bits.
+        self.marks: dict[bytes, int] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many rows were read and not yet taken."""
+        return len(self._chunk.rows)
+
+    @property
+    def size(self) -> int:
+        """How many bytes were read and not yet taken."""
+        return self._chunk.size
+
+    def take(self) -> Chunk | None:
+        """Return what was read since the last time; None if nothing was."""
+        chunk = self._chunk
+        if not chunk.rows and chunk.idle_at is None and chunk.ended == self._ended:
+            return None
+        self._ended = chunk.ended
+        self._chunk = Chunk(ended=chunk.ended)
+        return chunk
+
+    def feed(self, frame: bytes) -> None:
+        """Read a frame. Raises `Garbled`, and `DatabaseRefused` where the table is not what it should be."""
+        if frame[0] != DATA:
+            self._feed_keep_alive(frame)
+            return
+        try:
+            kind = frame[DATA_HEADER.size]
+            if kind == INSERT:
+                at = self._feed_insert(frame)
+            elif kind == MESSAGE:
+                at = self._feed_message(frame)
+            else:
+                _, at, end, _ = DATA_HEADER.unpack_from(frame)
+                at = max(at, end)
+                self._feed_other(frame[DATA_HEADER.size :])
+        except (struct_error, IndexError, UnicodeDecodeError):
+            raise Garbled(f"a frame of {len(frame)} bytes from the server cannot be read") from None
+        if at > self.received:  # noqa: PLR1730 - a call would cost more than it says
+            self.received = at
+
+    def _feed_insert(self, frame: bytes) -> int:
+        at: int
+        _, at, _, _, _, relation, _, columns = INSERT_FRAME.unpack_from(frame)
+        try:
+            table = self._tables[relation]
+        except KeyError:
+            raise Garbled("a row came from the server before its table was described") from None
+        if table is not None:
+            row = table.row(frame, columns)
+            self._count(at)
+            if row is not None:
+                self._add(row, len(frame))
+        return at
+
+    def _feed_message(self, frame: bytes) -> int:
+        at: int
+        _, at, _, _, _, flags, position = _MESSAGE_FRAME.unpack_from(frame)
+        prefix = self._prefix
+        # One that is not part of a transaction is not ours: it would be there before, or without, its commit.
+        if prefix is not None and flags & 1 and frame.startswith(prefix, _MESSAGE_FRAME.size):
+            start = _MESSAGE_FRAME.size + len(prefix) + 4
+            if _LENGTH.unpack_from(frame, start - 4)[0] != len(frame) - start:
+                raise Garbled("a message that came from the server is cut short")
+            self._count(at)
+            self._add(message_row(position, self._committed, frame[start:]), len(frame))
+        elif flags & 1 and frame.startswith(_MARK, _MESSAGE_FRAME.size):
+            self.marks.setdefault(frame[_MESSAGE_FRAME.size + len(_MARK) + 4 :], self._transaction().xid)
+        return at
+
+    def _feed_other(self, message: bytes) -> None:
+        change = decode(message)
+        if isinstance(change, Begin):
+            self._begin, self._change = change, 0
+            self._committed = _EPOCH + timedelta(0, 0, change.commit_time)
+        elif isinstance(change, Commit):
+            if self._transaction().commit != change.commit:
+                raise Garbled("the server committed another transaction than it began")
+            self._begin = None
+            self._chunk.ended = change.end
+        elif isinstance(change, Relation):
+            self._tables[change.id] = self._rows_of(change)
+
+    def _feed_keep_alive(self, frame: bytes) -> None:
+        if frame[0] != KEEP_ALIVE:
+            raise Garbled(f"a frame of an unknown kind, {frame[0]}, came from the server")
+        position, reply = keep_alive(frame)
+        self.reply = self.reply or reply
+        self.received = max(self.received, position)
+        # Inside of a transaction, the rest of it is still to come.
+        if self._begin is None:
+            self._chunk.idle_at = position
+
+    def _count(self, change: int) -> None:
+        """Count a change, among those before it that have the same position."""
+        self._place = self._place + 1 if change == self._change else 0
+        self._change = change
+
+    def _transaction(self) -> Begin:
+        if self._begin is None:
+            raise Garbled("a change came from the server outside of any transaction")
+        return self._begin
+
+    def _add(self, row: PendingRow, size: int) -> None:
+        """Add the row of the change that was counted last."""
+        commit, commit_time, _ = self._begin or self._transaction()
+        chunk = self._chunk
+        # As the class itself does it, without the call.
+        chunk.positions.append(tuple.__new__(Position, (commit, self._change, self._place)))
+        chunk.rows.append(row)
+        chunk.commit_times.append(commit_time)
+        chunk.size += size
+        # What the server said before this row is old.
+        chunk.idle_at = None
+
+    def _rows_of(self, relation: Relation) -> InsertedRows | None:
+        source = self._source
+        if isinstance(source, LogSource):
+            return None
+        if relation.id == source.number:
+            return InsertedRows(relation, source.shape)
+        if relation.name != source.table.table:
+            return None
+        if source.table.schema is None:
+            raise DatabaseRefused(f"in which schema is {source.table}? The log names tables with theirs")
+        return InsertedRows(relation, source.shape) if relation.schema == source.table.schema else None

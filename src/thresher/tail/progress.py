@@ -1,0 +1,259 @@
+"""The progress record of a tail: written in the same Kafka transaction as the rows whose changes it decides.
+
+It is cumulative: the last committed one says all. It holds the position up to which everything is decided, the
+positions that still wait before it, the dead changes of its own transaction, and up to where the server may have been
+told to forget the log. On the wire it is one Arrow batch of the positions that wait.
+"""
+
+import json
+import time
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from thresher.delivery.effects import Control
+from thresher.delivery.fate import SENT, Dead, Fate, Kind
+from thresher.delivery.problem import ForeignProgress
+from thresher.delivery.row import Rows
+from thresher.tail.buffer import Bounds, DeadChange, LogBuffer
+from thresher.tail.coverage import Coverage
+from thresher.tail.log_span import UNKNOWN, LogSpan
+from thresher.tail.position import Position
+
+_VERSION = "tail-1"
+_SCHEMA = pa.schema([("commit", pa.uint64()), ("change", pa.uint64()), ("place", pa.uint64())])
+_OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4"))
+# What a record takes at most: schemas and metadata, then each position, then each dead change beside its reason.
+_FRAME_BYTES, _POSITION_BYTES, _DEAD_BYTES = 4_096, 24, 128
+# While nothing is pending, the time between two records.
+_NOTE_SECONDS = 3.0
+# The parts of a record's room: for changes that waited before, for those of the batch at hand, and for dead ones.
+_WAITING, _BATCH, _DEAD = 0.35, 0.35, 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailOrigin:
+    """Whose progress it is, and on which timeline of which system the log was read."""
+
+    outbox_id: str
+    system_id: str
+    timeline: int
+    term: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailProgress:
+    """One transaction's progress. What it carried is known to the attempt that wrote it, and not on the wire."""
+
+    origin: TailOrigin
+    number: int
+    failures: int = 0
+    coverage: Coverage
+    span: LogSpan = UNKNOWN
+    # The buffer's numbers of the changes that it carried, in order; their create times, and what became of each.
+    ids: Sequence[int] = ()
+    create_times: Sequence[int] = ()
+    fates: Sequence[Fate] = ()
+    # The dead ones among them, whole.
+    dead: Mapping[Position, DeadChange] = field(default_factory=dict)
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether every row was sent."""
+        return self.fates.count(SENT) == len(self.fates)
+
+
+def bounded(bounds: Bounds, most_bytes: int) -> Bounds:
+    """Return the bounds of a buffer whose waiting changes fit into progress records of this size."""
+    room = most_bytes - _FRAME_BYTES
+    return Bounds(
+        rows=bounds.rows, bytes=bounds.bytes, waiting=min(bounds.waiting, int(_WAITING * room) // _POSITION_BYTES)
+    )
+
+
+def batch_rows(rows: int, most_bytes: int) -> int:
+    """Return how many rows a batch may have, so that a record has room for all of them if they have to wait."""
+    return max(1, min(rows, int(_BATCH * (most_bytes - _FRAME_BYTES)) // _POSITION_BYTES))
+
+
+@dataclass(slots=True, kw_only=True)
+class TailBook:
+    """Makes and judges the progress records of one attempt, by what its buffer holds."""
+
+    buffer: LogBuffer
+    outbox_id: str
+    term: str
+    # The timeline of the log as the server tells it. That of its last checkpoint may be an older one, for minutes.
+    timeline: Callable[[], int]
+    # The largest that one record may be.
+    most_bytes: int = 900_000
+    # What the log has been read by until now.
+    span: Callable[[], LogSpan] = lambda: UNKNOWN
+    monotonic: Callable[[], float] = time.monotonic
+    _origin: TailOrigin | None = None
+    # Whose the last record is that recovery found; and the number of the first that was made here.
+    _found: TailOrigin | None = None
+    _first: int | None = None
+    # When the last record was made.
+    _made: float = float("-inf")
+
+    def opened(self, control: Control) -> None:
+        """Take in the control row that recovery read."""
+        self._origin = TailOrigin(
+            outbox_id=self.outbox_id,
+            system_id=control.system_id,
+            timeline=self.timeline(),
+            term=self.term,
+        )
+
+    def record(self, number: int, rows: Rows, failures: int) -> TailProgress:
+        """Return the record of a transaction that carries these rows."""
+        if self._origin is None:
+            raise AssertionError("recover first")
+        self._made = self.monotonic()
+        if self._first is None:
+            self._first = number
+        ids, fates = rows.ids, rows.fates
+        dead: Mapping[Position, DeadChange] = {}
+        coverage = self.buffer.after(ids)
+        if rows.has_dead:
+            pairs = zip(ids, fates, strict=True)
+            dead = self.buffer.dead_of([(id_, fate) for id_, fate in pairs if isinstance(fate, Dead)])
+            coverage = Coverage(
+                position=coverage.position,
+                waiting=coverage.waiting,
+                dead={**coverage.dead, **{position: each.fate for position, each in dead.items()}},
+                noted=coverage.noted,
+                committed_us=coverage.committed_us,
+            )
+        return TailProgress(
+            origin=self._origin,
+            number=number,
+            failures=failures,
+            coverage=coverage,
+            span=self.span(),
+            ids=ids,
+            create_times=rows.create_times,
+            fates=fates,
+            dead=dead,
+        )
+
+    def fitting(self, rows: Rows) -> int:
+        """Return how many of the rows, from the first, fit into one record: one at least."""
+        if not rows.has_dead:
+            return len(rows)
+        room = _DEAD * (self.most_bytes - _FRAME_BYTES)
+        for place, row in enumerate(rows):
+            if isinstance(row.plan, Dead):
+                room -= _DEAD_BYTES + len(json.dumps(row.plan.reason))
+            if room < 0:
+                return max(place, 1)
+        return len(rows)
+
+    def require_ours(self, records: Iterable[TailProgress]) -> None:
+        """Take in the records that recovery found. Raises `ForeignProgress` if one is another outbox's."""
+        for record in records:
+            self._found = record.origin
+            if record.origin.outbox_id != self.outbox_id:
+                raise ForeignProgress(
+                    f"the progress topic holds records of another outbox ({record.origin.outbox_id}): "
+                    "two outboxes on one broker need different names"
+                )
+
+    def wrote(self, record: TailProgress) -> bool:
+        """Whether a record that recovery found is one of this attempt's."""
+        return self._first is not None and record.number >= self._first
+
+    def inherits(self) -> bool:
+        """Whether the last record that recovery found is of another term, or of another timeline of the log."""
+        return self._found is not None and self._found != self._origin
+
+    def wants_note(self) -> bool:
+        """Whether a record without rows should be written: dead changes are set aside, or the log may be forgotten."""
+        coverage = self.buffer.coverage
+        if coverage.dead and not self.buffer.owes:
+            return True
+        if self.monotonic() < self._made + _NOTE_SECONDS:
+            return False
+        quiet_at = self.buffer.quiet_at
+        return quiet_at is not None and quiet_at > coverage.noted
+
+    def wants_horizon(self, records: Sequence[TailProgress]) -> bool:  # noqa: ARG002 - of no record
+        """Whether more than the last record has to be settled: it says all."""
+        return False
+
+
+def encode(progress: TailProgress) -> bytes:
+    """Return the record as bytes."""
+    origin, coverage = progress.origin, progress.coverage
+    metadata = {
+        "version": _VERSION,
+        "outbox_id": origin.outbox_id,
+        "system_id": origin.system_id,
+        "timeline": str(origin.timeline),
+        "term": origin.term,
+        "number": str(progress.number),
+        "failures": str(progress.failures),
+        "position": json.dumps(coverage.position),
+        "noted": str(coverage.noted),
+        "committed_us": str(coverage.committed_us),
+        "published": progress.span.published,
+        "first_xid": str(progress.span.first_xid),
+    }
+    if coverage.dead:
+        metadata["dead"] = json.dumps([(*position, *fate) for position, fate in coverage.dead.items()])
+    columns = list(zip(*sorted(coverage.waiting), strict=True)) or [(), (), ()]
+    rows = pa.record_batch(
+        [
+            pa.Array.from_buffers(pa.uint64(), len(each), [None, pa.py_buffer(array("Q", each))]) for each in columns
+        ],
+        schema=_SCHEMA.with_metadata(metadata),
+    )  # fmt: skip
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
+        writer.write_batch(rows)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode(data: bytes) -> TailProgress:
+    """Return the record, without what only its author knows; raises `ForeignProgress` where it is not one of ours."""
+    try:
+        with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
+            metadata = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}
+            if metadata.get("version") != _VERSION:
+                raise ForeignProgress(
+                    f"a progress record has version {metadata.get('version')!r}, this program knows {_VERSION}: "
+                    "a newer Thresher wrote it, so use that one"
+                )
+            batch = reader.read_next_batch()
+        waiting = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        dead = {
+            Position(commit, change, place): Dead(Kind(kind), reason, attempts, blocking)
+            for commit, change, place, kind, reason, attempts, blocking in json.loads(metadata.get("dead", "[]"))
+        }
+        return TailProgress(
+            origin=TailOrigin(
+                outbox_id=metadata["outbox_id"],
+                system_id=metadata["system_id"],
+                timeline=int(metadata["timeline"]),
+                term=metadata["term"],
+            ),
+            number=int(metadata["number"]),
+            failures=int(metadata["failures"]),
+            coverage=Coverage(
+                position=Position(*json.loads(metadata["position"])),
+                waiting=frozenset(Position(*each) for each in waiting),
+                dead=dead,
+                noted=int(metadata["noted"]),
+                committed_us=int(metadata["committed_us"]),
+            ),
+            span=LogSpan(published=metadata["published"], first_xid=int(metadata["first_xid"])),
+        )
+    except (pa.ArrowInvalid, KeyError, OSError, ValueError, IndexError, TypeError, StopIteration) as error:
+        raise ForeignProgress(
+            f"a record on the progress topic is not one of a tail's ({type(error).__name__}): the topic must be the "
+            "tail's alone"
+        ) from error

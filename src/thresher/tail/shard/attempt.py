@@ -1,0 +1,267 @@
+"""One attempt at the shard of a tail: its session, its stream, its producer and its threads, put together.
+
+Everything that an attempt opens is closed when it ends. A crash leaves a stream that holds the slot and an open
+transaction at most: the successor ends the stream's session, and its `init_transactions` ends the transaction.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from thresher.core.errors import Superseded
+from thresher.db.control import TAIL
+from thresher.db.postgres.replication.connection import ReplicationConnection, SystemIdentity
+from thresher.db.postgres.replication.dead_changes import DeadChanges
+from thresher.db.postgres.replication.slots import PostgresSlots
+from thresher.db.postgres.store import PostgresStore
+from thresher.delivery.batch import Batch, NothingYet
+from thresher.delivery.crash_points import CrashPoints
+from thresher.delivery.effects import Handlers, Recovered
+from thresher.delivery.lanes import Lanes, ProgressTopic
+from thresher.delivery.names import shard_sessions
+from thresher.delivery.progress_topic.topic import progress_limit
+from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.shard.in_flight import IN_FLIGHT_KEYS
+from thresher.delivery.shard.lane_producer import lane_producer
+from thresher.delivery.shard.meter import Meter
+from thresher.delivery.shard.recovery import Recovery
+from thresher.delivery.shard.taking import Taking
+from thresher.delivery.transaction import Transactions
+from thresher.kafka.admin import Admin
+from thresher.kafka.transactional import TransactionalProducer
+from thresher.spark.worker.shard import Shard
+from thresher.tail.buffer import DeadChange, LogBuffer
+from thresher.tail.coverage import Coverage
+from thresher.tail.log_source import TableSource
+from thresher.tail.log_stand import LogStand, Missing, judged, require_unchanged, what_to_do
+from thresher.tail.problem import LogLost
+from thresher.tail.progress import TailBook, TailProgress, batch_rows, bounded, encode
+from thresher.tail.settings import TailMandate
+from thresher.tail.shard.buffered_log import BufferedLog
+from thresher.tail.shard.settling import TailSettling
+from thresher.tail.shard.span_watch import SpanWatch
+from thresher.tail.slot import LogUnreadable, free_slot, require_readable
+from thresher.tail.stream import LogStream
+
+
+class TailAttempt:
+    """Puts the parts of one attempt together. For the task's own thread, but for what says otherwise."""
+
+    def __init__(self, shard: Shard, mandate: TailMandate) -> None:
+        settings = mandate.settings
+        self._shard, self._mandate = shard, mandate
+        store = PostgresStore(settings.dsn, settings.outbox, settings.shape)
+        self._session = shard.enter(closing(store.session(self._application)))
+        # For the reader's thread: one connection serves one thread at a time.
+        self._reading = shard.enter(closing(store.session(self._application)))
+        admin = Admin.of(settings.kafka)
+        self._crash = CrashPoints(mandate.hook, shard.index)
+        meter = Meter(shard, report=shard.event)
+        shard.note(IN_FLIGHT_KEYS, meter.in_flight.keys)
+        source = settings.progress
+        most_bytes = progress_limit(admin, source.topic, settings.properties)
+        limits = settings.limits
+        self.buffer = LogBuffer(bounded(settings.bounds, most_bytes))
+        self.buffer.cover(Coverage(noted=mandate.confirmed))
+        rows = batch_rows(limits.batch_rows, most_bytes)
+        self.ahead = ReadAhead(Ahead(most_rows=rows, most_bytes=limits.batch_bytes))
+        self._watch = SpanWatch(
+            mandate, PostgresSlots(self._session.connection), lambda xid: shard.event("log read", first_xid=xid)
+        )
+        self.book = TailBook(
+            buffer=self.buffer,
+            outbox_id=mandate.outbox_id,
+            term=mandate.term,
+            timeline=lambda: self._identified()[0].timeline,
+            most_bytes=most_bytes,
+            span=self._watch.span,
+        )
+        seal = source.seal(mandate.secret, shard.index)
+        progress = ProgressTopic(topic=seal.topic, partition=shard.index, encode=encode, headers=seal.headers)
+        lanes = Lanes(
+            self._producer,
+            claimant=str(uuid.uuid4()),
+            admin=admin,
+            progress=progress,
+            batch_bytes=int(settings.producer.get("batch.size", 1_000_000)),
+        )
+        self._transactions = Transactions(
+            lanes=lanes,
+            admin=admin,
+            progress=progress,
+            observer=meter,
+            crash=self._crash,
+            lenient=False,
+            ahead=not settings.transforms,
+            wanted=lambda: self.ahead.ready,
+        )
+        self._settling = TailSettling(
+            shard,
+            self.buffer,
+            self.ahead,
+            meter,
+            self._crash,
+            set_aside=self._set_aside_with(self._session),
+            adopt=self._covered,
+            confirm=self._confirm,
+        )
+        self._recovery = Recovery(
+            shard, mandate.known_progress, self._session, admin, self._transactions, seal, self._crash, meter
+        )
+        # Opened by the reader's thread, once recovery is done.
+        self.stream: LogStream | None = None
+        self._stand: LogStand | None = None
+        # Which system's log it is, on which timeline, and where earlier timelines ended.
+        self._identity: tuple[SystemIdentity, list[tuple[int, int]]] | None = None
+
+    @property
+    def _application(self) -> str:
+        return shard_sessions(self._mandate.settings.name, self._mandate.term, self._shard.index)
+
+    def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
+        """Return what is done for each effect of the protocol."""
+        taking = Taking(
+            self._shard,
+            self.ahead,
+            batches,
+            self._crash,
+            batch_seconds=self._mandate.settings.limits.batch_seconds,
+            check=self._settling.settler.check,
+        )
+        return {
+            **self._recovery.handlers,
+            **self._transactions.handlers,
+            **self._settling.handlers,
+            **taking.handlers,
+            Recovered: self._recovered,
+        }
+
+    def open_source(self) -> BufferedLog:
+        """Open the stream of the log. For the reader's thread, after recovery."""
+        settings = self._mandate.settings
+        stand = self._stood()
+        free_slot(PostgresSlots(self._reading.connection), settings.slot_name)
+        source = settings.source
+        if isinstance(source, TableSource):
+            source = replace(source, number=self._mandate.span.table)
+        stream = LogStream(
+            settings.dsn,
+            application=self._application,
+            slot=settings.slot_name,
+            publication=settings.publication_name,
+            source=source,
+        )
+        try:
+            # While it streams nobody else moves the slot, or drops it.
+            slot = PostgresSlots(self._reading.connection).slot(settings.slot_name)
+            confirmed = require_unchanged(stand, stream.identity, slot, self.buffer.coverage.noted)
+            self._watch.begin(stream, confirmed)
+            self.buffer.begin_at(confirmed)
+        except BaseException:
+            stream.close()
+            raise
+        self.stream = stream
+        write = self._set_aside_with(self._reading)
+        return BufferedLog(
+            stream, self.buffer, lambda dead: write(dead, lambda: None), columns=bool(settings.transforms)
+        )  # fmt: skip
+
+    def show(self) -> None:
+        """Show how much is read ahead, and for how long the oldest of it has waited."""
+        self._shard.gauge("buffered_rows", self.buffer.rows)
+        self._shard.gauge("buffered_bytes", self.buffer.bytes)
+        oldest, clock = self.buffer.oldest_us, self._transactions.clock
+        waits = 0 if oldest is None or clock is None else max(0, clock.now_us() - oldest)
+        self._shard.gauge("lag_seconds", waits / 1_000_000)
+
+    def _recovered(self, effect: Recovered) -> None:
+        mandate, settings = self._mandate, self._mandate.settings
+        # Not before a record of this term says what was adopted: its successors would miss something that is not.
+        if mandate.adopted and not self._session.control.lay_out(
+            settings.name, term=mandate.term, mode=TAIL, shards=1, progress_topic_id=mandate.progress_topic_id
+        ):
+            raise Superseded("a newer tail of the same name has taken over; this one ends")
+        self._recovery.handlers[Recovered](effect)
+
+    def _covered(self, progress: TailProgress) -> Coverage:
+        """Return what a record that recovery found covers. Raises `LogLost` if the log has a gap behind it."""
+        if self.book.wrote(progress):
+            return progress.coverage
+        mandate, settings, stand = self._mandate, self._mandate.settings, self._stood(progress)
+        # Once this term has a record, whatever is missing then is missing since.
+        accepted = mandate.adopted and progress.origin.term != mandate.term
+        found = judged(progress.origin, progress.coverage, stand, accepted=accepted)
+        if isinstance(found, Missing):
+            row = self._session.control.read(settings.name)
+            if row is None or row.term != mandate.term:
+                # Its slot may be ahead of what this one has read.
+                raise Superseded("a newer tail of the same name has taken over; this one ends")
+            what = what_to_do(progress.coverage, settings.source, settings.name)
+            raise LogLost(f"committed rows may be missing: {found.why}. {what}")
+        if not accepted:
+            self._watch.go_on(progress.span, stand)
+        return found
+
+    def _stood(self, progress: TailProgress | None = None) -> LogStand:
+        """Return how the log stands before it is read. Raises `LogLost` where the slot is gone."""
+        if self._stand is not None:
+            return self._stand
+        settings = self._mandate.settings
+        slots = PostgresSlots(self._session.connection)
+        # In this order: a publication that is changed after the first look is noticed.
+        published = slots.published(settings.publication_name, settings.table)
+        try:
+            slot = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
+        except LogUnreadable as error:
+            found = slots.slot(settings.slot_name)
+            if progress is None or (found is not None and not found.lost):
+                raise
+            what = what_to_do(progress.coverage, settings.source, settings.name)
+            raise LogLost(f"{error}. {what}") from error
+        now, left = self._identified()
+        self._stand = LogStand(
+            system_id=now.system_id,
+            timeline=now.timeline,
+            end=now.position,
+            left=left,
+            confirmed=slot.confirmed or 0,
+            published=published,
+        )
+        return self._stand
+
+    def _identified(self) -> tuple[SystemIdentity, list[tuple[int, int]]]:
+        if self._identity is None:
+            with closing(ReplicationConnection(self._mandate.settings.dsn, self._application)) as connection:
+                now = connection.identify()
+                left = [(each.timeline, each.end) for each in connection.timeline_ends(now.timeline)]
+            self._identity = now, left
+        return self._identity
+
+    def _confirm(self, lsn: int) -> None:
+        """Let the server forget the log. Raises `LogLost` if inserts before this position may not be in it."""
+        if self.stream is not None:
+            self._watch.require_published(lsn)
+            self.stream.confirm(lsn)
+
+    def _set_aside_with(self, session: object) -> Callable[[Sequence[DeadChange], Callable[[], None]], None]:
+        settings = self._mandate.settings
+        in_table = isinstance(settings.source, TableSource)
+        connection = session.connection  # type: ignore[attr-defined]
+        writer = DeadChanges(connection, settings.outbox, settings.shape, in_table=in_table)
+
+        def write(dead: Sequence[DeadChange], middle: Callable[[], None]) -> None:
+            writer.set_aside([(each.row, tuple(each.fate)) for each in dead], middle)  # type: ignore[misc]
+
+        return write
+
+    def _producer(self, lane: int, more: dict[str, object], /, *, brief: bool = False) -> TransactionalProducer:
+        settings = self._mandate.settings
+        return lane_producer(
+            settings.group,
+            self._shard.index,
+            lane,
+            {**settings.properties, **more},
+            factory=settings.producer_factory,
+            brief=brief,
+        )

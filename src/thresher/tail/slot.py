@@ -1,0 +1,202 @@
+"""A tail's slot and publication: whether the log can be read by them, and if not, the statement that mends it.
+
+Judged by pure functions from what the database says. A slot keeps the log from the moment when it is made: what was
+committed before is not in it.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from thresher.db.log_slots import LogServer, LogSlot, Publication
+from thresher.db.lsn import lsn_text
+from thresher.db.names import TableName, quoted_name
+from thresher.db.postgres.replication.slots import PostgresSlots, publication_ddl
+from thresher.db.problem import DatabaseRefused
+from thresher.tail.log_source import Source, TableSource
+
+logger = logging.getLogger(__name__)
+
+PLUGIN = "pgoutput"
+_OLDEST = 140_000
+# Of a publication that does not publish all: its mend brings back nothing.
+_GONE_BY = ": what is inserted meanwhile is not in the log, also once it does"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What keeps a tail from reading the log, and what mends it."""
+
+    detail: str
+    mend: str
+
+    def __str__(self) -> str:
+        return f"{self.detail}. {self.mend}"
+
+
+class LogUnreadable(DatabaseRefused):
+    """The log cannot be read as things are: somebody has to act."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotCheck:
+    """Everything that was found. The slot is None if there is none."""
+
+    server: LogServer
+    slot: LogSlot | None
+    problems: tuple[Problem, ...]
+    # What works now, and may not later.
+    warnings: tuple[str, ...] = ()
+
+
+def check_slot(slots: PostgresSlots, slot: str, publication: str, source: Source) -> SlotCheck:
+    """Look at the server, the slot and the publication."""
+    server, found = slots.server(), slots.slot(slot)
+    table = _table(source)
+    problems = (
+        *server_problems(server),
+        *publication_problems(publication, slots.publication(publication, table), table),
+        *slot_problems(server, slot, found, source),
+    )
+    return SlotCheck(server=server, slot=found, problems=problems, warnings=tuple(_warnings(server, found)))
+
+
+def require_readable(slots: PostgresSlots, slot: str, publication: str, source: Source) -> LogSlot:
+    """Return the slot. Raises `LogUnreadable`, with every problem and the statement that mends it."""
+    check = check_slot(slots, slot, publication, source)
+    if check.slot is None or check.problems:
+        raise LogUnreadable("the log cannot be read: " + "; ".join(map(str, check.problems)))
+    return check.slot
+
+
+def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Source) -> tuple[bool, LogSlot]:
+    """Make the publication if there is none, then the slot. Return whether it made one, and the publication too.
+
+    In this order: what the log tells before its publication was made cannot be read by it. Then the log is marked: rows
+    of later transactions are known to be in it. Raises `LogUnreadable` where
+    the server or the publication cannot serve, and `DatabaseRefused` if there is such a slot.
+    """
+    server, table = slots.server(), _table(source)
+    found = slots.publication(publication, table)
+    problems = [*server_problems(server)]
+    if found is not None:
+        problems += publication_problems(publication, found, table)
+    if problems:
+        raise LogUnreadable("no slot can be made: " + "; ".join(map(str, problems)))
+    if found is None:
+        slots.create_publication(publication, table)
+    slots.create(slot, failover=server.has_failover_slots)
+    slots.mark(slots.published(publication, table))
+    made = slots.slot(slot)
+    if made is None:
+        raise LogUnreadable(f"slot {slot!r} was dropped by others as soon as it was made")
+    return found is None, made
+
+
+def free_slot(slots: PostgresSlots, slot: str) -> None:
+    """End the session that reads the slot, if it can be: a stopped one would keep it for ever."""
+    try:
+        slots.free(slot)
+    except DatabaseRefused as error:
+        # It belongs to another role: the slot is waited for.
+        logger.warning("the session that reads slot %s was not ended: %s", slot, error)
+
+
+def retained_bytes(slots: PostgresSlots, slot: str) -> int | None:
+    """Return how much log the server keeps for the slot; None if there is no such slot, or its log is lost."""
+    found = slots.slot(slot)
+    return None if found is None else found.retained_bytes
+
+
+def server_problems(server: LogServer) -> list[Problem]:
+    """Judge the server, and what the user may do."""
+    problems = []
+    if server.version < _OLDEST:
+        problems.append(
+            Problem(
+                detail=f"the server is Postgres {server.version // 10_000}, whose pgoutput does not send messages",
+                mend="Postgres 14 or later is needed",
+            )
+        )
+    if server.wal_level != "logical":
+        problems.append(
+            Problem(
+                detail=f"wal_level is {server.wal_level}, and changes of rows are in the log with logical alone",
+                mend="ALTER SYSTEM SET wal_level = 'logical', and restart the server (at a provider: its parameter "
+                "for logical replication)",
+            )
+        )
+    if not server.may_replicate:
+        problems.append(
+            Problem(
+                detail=f"user {server.user} may not read the log",
+                mend=f"ALTER ROLE {quoted_name(server.user)} REPLICATION",
+            )
+        )
+    return problems
+
+
+def publication_problems(name: str, found: Publication | None, table: TableName | None) -> list[Problem]:
+    """Judge the publication; without a table, it only has to be there."""
+    if found is None:
+        lost = "" if table is None else ": what is inserted meanwhile is not in the log, also once there is one"
+        detail = f"there is no publication {name!r} in this database{lost}"
+        return [Problem(detail=detail, mend=publication_ddl(name, table))]
+    if table is None:
+        return []
+    quoted = quoted_name(name)
+    problems = []
+    if not found.includes_table:
+        detail = f"publication {name!r} does not include {table}{_GONE_BY}"
+        problems.append(Problem(detail=detail, mend=f"ALTER PUBLICATION {quoted} ADD TABLE {table}"))
+    if not found.inserts:
+        detail = f"publication {name!r} does not publish inserts{_GONE_BY}"
+        problems.append(Problem(detail=detail, mend=f"ALTER PUBLICATION {quoted} SET (publish = 'insert')"))
+    if found.row_filter is not None:
+        detail = f"publication {name!r} leaves out rows of {table}: it has the filter {found.row_filter}{_GONE_BY}"
+        problems.append(Problem(detail=detail, mend=f"ALTER PUBLICATION {quoted} SET TABLE {table}"))
+    return problems
+
+
+def slot_problems(server: LogServer, name: str, found: LogSlot | None, source: Source) -> list[Problem]:
+    """Judge the slot."""
+    more = ", false, false, true" if server.has_failover_slots else ""
+    literal = name.replace("'", "''")
+    create = f"SELECT pg_create_logical_replication_slot('{literal}', '{PLUGIN}'{more})"
+    anew = f"SELECT pg_drop_replication_slot('{literal}'); {create}"
+    if found is None:
+        detail = f"there is no slot {name!r}: if there was one, what was committed since it was dropped is not kept"
+        return [Problem(detail=detail, mend=f"{create}, or 'thresher tail slot create'")]
+    if found.plugin != PLUGIN or found.database != server.database:
+        what = f"a slot of {found.plugin or 'physical replication'}"
+        where = "" if found.database in (None, server.database) else f" in database {found.database}"
+        detail = f"{name!r} is {what}{where}, and not one of {PLUGIN} in {server.database}"
+        return [Problem(detail=detail, mend="Name another slot; 'thresher tail slot create' makes one")]
+    if found.lost:
+        since = "" if found.confirmed is None else f" behind {lsn_text(found.confirmed)}"
+        left = (
+            "rows that are still in the table can be read from there"
+            if isinstance(source, TableSource)
+            else "messages without a table are nowhere else: nothing is left to read"
+        )
+        why = found.invalidation or "wal_removed"
+        detail = f"the log of slot {name!r} is lost ({why}): what was committed{since} may be missing; {left}"
+        mend = f"{anew}; then raise max_slot_wal_keep_size, and 'thresher adopt NAME': a tail does not go on by itself"
+        return [Problem(detail=detail, mend=mend)]
+    return []
+
+
+def _warnings(server: LogServer, slot: LogSlot | None) -> list[str]:
+    if slot is None or slot.lost:
+        return []
+    warnings = []
+    if slot.wal_status == "unreserved":
+        warnings.append("the log that the slot needs may be removed at the next checkpoint: let the tail read it now")
+    if slot.active_pid is None:
+        warnings.append("nobody reads the slot: the server keeps the log, and its disk fills")
+    if server.has_failover_slots and not slot.failover:
+        warnings.append("the slot is not kept on standbys: after a failover it is gone (it was made without failover)")
+    return warnings
+
+
+def _table(source: Source) -> TableName | None:
+    return source.table if isinstance(source, TableSource) else None

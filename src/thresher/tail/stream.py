@@ -1,0 +1,175 @@
+"""A stream of the log from a replication slot, which goes on reporting to the server whatever becomes of its rows.
+
+1. One thread owns the connection. It receives, decodes, and puts chunks into a bounded queue.
+2. While the queue is full it leaves the socket alone; the server waits, and keeps the log.
+3. It reports once a second, and at once where the server asks: else the server would take it for dead
+   (wal_sender_timeout) and give the slot to nobody.
+4. A report says how far data was received. A position is confirmed once, by a report of its own; the reports after it
+   confirm nothing. So a server that shuts down waits until all was received, not until all was published.
+A crash at any point loses nothing: the server sends again whatever was not confirmed, from the beginning of its commit.
+"""
+
+import contextlib
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from thresher.db.postgres.replication.connection import ReplicationConnection, SlotBusy, SystemIdentity
+from thresher.spark.wakeup_pipe import WakeupPipe
+from thresher.tail.chunk import Chunk
+from thresher.tail.chunk_queue import ChunkQueue
+from thresher.tail.log_reader import LogReader
+from thresher.tail.log_source import Source
+from thresher.tail.pgoutput import status_report
+
+_REPORT_SECONDS, _ENCRYPTED_SECONDS = 1.0, 0.02
+# Handed over while more is being received: enough to pay for the hand-over.
+_PART_ROWS, _PART_BYTES = 500, 256 * 2**10
+# How long the server may take to notice that the slot's last reader is gone.
+_BUSY_SECONDS, _ASK_AGAIN_SECONDS = 5.0, 0.1
+
+
+class LogStream:
+    """Reads a slot; owns the connection and its thread.
+
+    Raises `DatabaseRefused` or `DatabaseLost`, here if the stream cannot begin, and from `read` if it ends.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        application: str,
+        slot: str,
+        publication: str,
+        source: Source,
+        most_rows: int = 20_000,
+        most_bytes: int = 16 * 2**20,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._reader = LogReader(source)
+        self._clock = clock
+        self._wakeup = WakeupPipe()
+        self._queue = ChunkQueue(most_rows, most_bytes, self._wakeup.wake)
+        self._confirmed = self._reported = 0
+        self._closing = False
+        # `identity` says which system streams, and on which timeline.
+        self._connection, self.identity = _started(dsn, application, slot, publication)
+        self._thread = threading.Thread(target=self._run, name=f"log of {slot}", daemon=True)
+        self._thread.start()
+
+    def read(self, rows: int, bytes_: int, seconds: float) -> Chunk | None:
+        """Return the next rows, at once if there are any; at most so many rows, and about so many bytes.
+
+        Without rows within the time: a chunk that only says how far the log was read, or None if it says nothing new.
+        For one thread at a time.
+        """
+        return self._queue.take(rows, bytes_, seconds)
+
+    def confirm(self, lsn: int) -> None:
+        """Let the server forget the log before this position, within a second. Never moves back. For any thread."""
+        self._confirmed = max(self._confirmed, lsn)
+
+    @property
+    def server_position(self) -> int:
+        """How far the server has read its log for this stream, as far as it said."""
+        return self._reader.received
+
+    def marked_xid(self, published: str) -> int | None:
+        """Return the transaction of a mark behind the making of a slot, if one was read with this publication."""
+        return self._reader.marks.get(published.encode())
+
+    def close(self) -> None:
+        """Close the connection, and wait for the thread. What was confirmed is told to the server first, if it can be.
+
+        The server lets go of the slot a moment later.
+        """
+        self._closing = True
+        self._wakeup.wake()
+        self._thread.join()
+        self._connection.close()
+
+    def _run(self) -> None:
+        try:
+            self._receive()
+        except BaseException as error:  # noqa: BLE001 - raised by whoever reads, which is the thread that can act
+            self._queue.fail(error)
+
+    def _receive(self) -> None:
+        due = 0.0
+        unsent = received = False
+        # A part of what was encrypted together may be left where poll does not see it.
+        longest = _ENCRYPTED_SECONDS if self._connection.encrypted else _REPORT_SECONDS
+        while not self._closing:
+            wanted = 0 if self._queue.full else select.POLLIN
+            idle = 0.0 if received else min(longest, due - time.monotonic())
+            self._wait(wanted | (select.POLLOUT if unsent else 0), idle)
+            received = bool(wanted) and self._receive_frames()
+            if self._reader.reply or time.monotonic() >= due:
+                self._report()
+                due = time.monotonic() + _REPORT_SECONDS
+            unsent = self._connection.flush()
+        if self._confirmed > self._reported:
+            self._report()
+            with contextlib.suppress(Exception):  # it closes anyway; what is not confirmed comes again
+                self._connection.flush()
+
+    def _wait(self, events: int, seconds: float) -> None:
+        poll = select.poll()
+        poll.register(self._wakeup, select.POLLIN)
+        if events:
+            # Not at all while nothing is wanted of it: poll would return at once, for ever, if the server hung up.
+            poll.register(self._connection, events)
+        poll.poll(max(0.0, seconds) * 1000)
+        self._wakeup.drain()
+
+    def _receive_frames(self) -> bool:
+        """Read what has come, as far as there is room; return whether anything had."""
+        reader, queue = self._reader, self._queue
+        feed = reader.feed
+        frame = None
+        try:
+            for frame in self._connection.receive():
+                feed(frame)
+                if reader.rows >= _PART_ROWS or reader.size >= _PART_BYTES:
+                    self._hand_over()
+                    if queue.full:
+                        break
+        finally:
+            # Also what came before the stream ended.
+            self._hand_over()
+        return frame is not None
+
+    def _hand_over(self) -> None:
+        chunk = self._reader.take()
+        if chunk is not None:
+            self._queue.put(chunk)
+
+    def _report(self) -> None:
+        received, now = self._reader.received, int(self._clock() * 1_000_000)
+        self._reader.reply = False
+        if (confirmed := self._confirmed) > self._reported:
+            self._connection.send(status_report(received, confirmed, now))
+            self._reported = confirmed
+        self._connection.send(status_report(received, 0, now))
+
+
+def _started(dsn: str, application: str, slot: str, publication: str) -> tuple[ReplicationConnection, SystemIdentity]:
+    """Return a connection that streams. A slot that somebody still reads is waited for, for a moment."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    connection = ReplicationConnection(dsn, application)
+    try:
+        identity = connection.identify()
+        while True:
+            try:
+                connection.start(slot, publication)
+            except SlotBusy:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_ASK_AGAIN_SECONDS)
+            else:
+                return connection, identity
+    except BaseException:
+        connection.close()
+        raise

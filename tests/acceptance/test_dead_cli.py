@@ -1,0 +1,99 @@
+"""`thresher dead` on a real database: at 80 columns, with kinds that there are, and with a question before all goes."""
+
+import os
+import pty
+import subprocess
+import sys
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.processes import environment
+from thresher.db import TableName
+from thresher.outbox import Shape, create_schema
+from thresher.relay.names import companions
+
+SECONDS = 60
+ROWS = [
+    (1, "orders", b"customer-1", "too-large", "the record has 2,000,111 bytes, and the topic takes 1,048,588 at most"),
+    (2, "orders.returned", None, "no-topic", "orders.returned: this server does not host this topic-partition"),
+    (3, "t" * 60, b"0b9c6fa2-4a0a-4b43-8a4f-0d7cf80f6a55", "malformed", "its key has no end"),
+]
+
+
+@pytest.fixture
+def outbox(connection: psycopg.Connection[Any], dsn: str) -> str:
+    """A database with three rows that were set aside."""
+    name = TableName(table="outbox")
+    create_schema(connection, name)
+    for statement in companions(name, Shape.THRESHER):
+        connection.execute(statement.encode())
+    for id_, topic, key, kind, reason in ROWS:
+        connection.execute(
+            "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, "
+            "kafka_header_values, kind, reason, attempts, blocking) "
+            "VALUES (%s, now(), %s, %s, 'v', '{}', '{}', %s, %s, 1, false)",
+            [id_, topic, None if key is None else key.decode(), kind, reason],
+        )
+    connection.commit()
+    return dsn
+
+
+def dead(dsn: str, *arguments: str, stdin: int = subprocess.DEVNULL) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "thresher", "dead", *arguments, "--ds", dsn],
+        stdin=stdin, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment(COLUMNS="80"),
+    )  # fmt: skip
+
+
+def answered(dsn: str, answer: bytes) -> "subprocess.CompletedProcess[str]":
+    """Drop all on a terminal, and answer what is asked."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, answer)
+        return dead(dsn, "drop", "--all", stdin=theirs)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def left(dsn: str) -> int:
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute("SELECT count(*) FROM outbox_dead").fetchone()
+        return int(row[0]) if row else 0
+
+
+def test_a_list_at_80_columns_has_one_line_a_row(outbox: str) -> None:
+    answer = dead(outbox, "list")
+    assert (answer.returncode, max(map(len, answer.stdout.splitlines())) <= 80) == (0, True), answer.stdout
+    lines = [line for line in answer.stdout.splitlines() if line.startswith("│")]
+    assert [line.split()[1] for line in lines] == ["1", "2", "3"]
+    assert "too-large" in lines[0]
+    assert "customer-1" in lines[0]
+    assert "orders.returned" in lines[1]
+    assert "reason" in answer.stderr
+    assert "'thresher dead show ID' shows them" in answer.stderr
+
+
+@pytest.mark.parametrize("command", ["list", "replay", "drop"])
+def test_an_unknown_kind_is_an_error_with_the_known_ones(outbox: str, command: str) -> None:
+    answer = dead(outbox, command, "--kind", "nonsense")
+    assert (answer.returncode, answer.stdout, left(outbox)) == (2, "", 3)
+    assert "--kind 'nonsense': there is no such kind" in answer.stderr
+    assert "malformed, too-large, rejected, no-topic, no-partition, not-authorised, transform" in answer.stderr
+
+
+def test_dropping_all_needs_a_yes(outbox: str) -> None:
+    unasked = dead(outbox, "drop", "--all")
+    assert (unasked.returncode, "add --yes" in unasked.stderr, left(outbox)) == (2, True, 3)
+    refused = answered(outbox, b"n\n")
+    assert (refused.returncode, "nothing was changed" in refused.stderr, left(outbox)) == (1, True, 3)
+    assert 'drop 3 rows of "outbox" that were never sent, for good?' in refused.stderr
+    agreed = answered(outbox, b"y\n")
+    assert (agreed.returncode, agreed.stdout, left(outbox)) == (0, "3 rows were dropped\n", 0)
+
+
+def test_a_script_drops_all_with_yes(outbox: str) -> None:
+    answer = dead(outbox, "drop", "--all", "--yes")
+    assert (answer.returncode, answer.stdout, left(outbox)) == (0, "3 rows were dropped\n", 0)

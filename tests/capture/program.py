@@ -1,0 +1,38 @@
+"""A capture as a program of its own, with a hook for its workers. Takes its settings as JSON.
+
+python -m tests.capture.program '{"keys": {…}, "crash": {"point": "before-commit", "who": "worker", "done": "…"}}'
+"""
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from tests.capture.crash_hook import CRASH, HOOK
+from thresher.capture.capture import Capture
+from thresher.core.errors import ThresherError
+from thresher.spark.driver.signals import stopped_by_signals
+
+
+def main(given: Mapping[str, Any]) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    crash = given.get("crash")
+    if crash is not None:
+        # Inherited by the JVM, and by its workers.
+        os.environ[CRASH] = json.dumps({**crash, "driver": os.getpid()})
+    capture = Capture(given["keys"], hook=None if crash is None else HOOK)
+    try:
+        with stopped_by_signals(capture):
+            capture.start()
+            capture.wait()
+    except ThresherError as error:
+        logging.critical("ended: %s: %s", type(error).__name__, error)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,42 @@
+"""A transaction of a million rows, whose tail is killed in the middle of it."""
+
+import os
+import signal
+
+import pytest
+
+from tests.tail.tailing import TailPlace
+from thresher.devstack.stack import Stack
+from thresher.spark.session.session import Session
+
+_ROWS, _KEYS = 1_000_000, 1_000
+# Seen: 45 s, with other work beside it.
+_SECONDS = 230.0
+
+
+@pytest.mark.timeout(600)
+def test_a_million_rows_of_one_transaction_survive_kills(
+    stack: Stack, spark: Session, dsn: str, topic_prefix: str
+) -> None:
+    at = TailPlace(stack, dsn, topic_prefix)
+    # By key, the number that comes next.
+    next_of = {b"%d" % key: key or _KEYS for key in range(_KEYS)}
+    try:
+        at.sql(
+            "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) "
+            "SELECT %s, convert_to((n %% %s)::text, 'UTF8'), convert_to(n::text, 'UTF8') FROM generate_series(1, %s) n",
+            at.topic,
+            _KEYS,
+            _ROWS,
+        )
+        with at.tailing() as tailing:
+            for part in (_ROWS // 5, _ROWS // 2):
+                tailing.until(lambda part=part: tailing.total("relayed") > part, _SECONDS)  # type: ignore[misc]
+                os.kill(tailing.pid(0), signal.SIGKILL)
+            for message in at.read(_ROWS, seconds=_SECONDS):
+                key = message.key() or b""
+                assert int(message.value() or b"") == next_of[key]
+                next_of[key] += _KEYS
+    finally:
+        at.drop_slot()
+    assert min(next_of.values()) > _ROWS

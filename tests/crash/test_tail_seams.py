@@ -1,0 +1,93 @@
+"""The tail killed between any two of its steps, under a load that never ends; one verdict over all of it."""
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from tests.faults.crash_run import RECOVERING, CrashRun
+from tests.processes import eventually
+from tests.tail.subject import TailSubject
+from thresher.delivery.crash_points import CrashPoint
+
+# Decoded, produced, flushed, before and after the commit, dead rows written, the slot confirmed.
+SEAMS = (
+    CrashPoint.BEFORE_BEGIN,
+    CrashPoint.PRODUCED_SOME,
+    CrashPoint.FLUSHED,
+    CrashPoint.BEFORE_COMMIT,
+    CrashPoint.COMMITTED,
+    CrashPoint.SETTLING,
+    CrashPoint.SETTLED,
+)
+OF_DEAD = (CrashPoint.SETTLING, CrashPoint.DEAD_WRITTEN, CrashPoint.COMMITTED)
+# Seen: 29 s until a tail, in transactions of 50 rows, has caught up with what was written while it was down.
+BEHIND_SECONDS = 240.0
+# A position that was confirmed is told to the server within a second.
+_TOLD_SECONDS = 1.2
+
+
+@pytest.mark.timeout(1200)
+def test_nothing_is_lost_repeated_or_reordered_wherever_the_tail_is_killed() -> None:
+    with CrashRun(TailSubject()) as run:
+        run.start()
+        for seam in SEAMS:
+            kill_at(run, seam, told=seam is CrashPoint.SETTLED)
+        for number, seam in enumerate(OF_DEAD):
+            run.subject.write_bad(str(number))
+            kill_at(run, seam)
+        for seam in RECOVERING:
+            arrival = stop_at(run, CrashPoint.COMMITTED)
+            run._write_hit(0, arrival["rows"], 0)
+            run._order(0, seam)
+            os.kill(arrival["pid"], signal.SIGKILL)
+            os.kill(run._arrived(0, seam)["pid"], signal.SIGKILL)
+        assert run.process is not None
+        stop_at(run, CrashPoint.COMMITTED)
+        run.process.kill()
+        run.process.wait()
+        run.start()
+        bad = [b"%d" % number for number in range(len(OF_DEAD))]
+        eventually(lambda: run.subject.bad() == bad, BEHIND_SECONDS, lambda: f"{run.subject.bad()}: {run.said()}")
+        verdict, tally = run.verdict()
+    assert verdict.ok, (verdict.line(), verdict.examples)
+    assert tally.committed > 1_000
+    assert tally.rolled_back > 50
+
+
+@pytest.mark.timeout(600)
+def test_a_tail_that_was_stopped_and_goes_on_publishes_nothing_again() -> None:
+    with CrashRun(TailSubject()) as run:
+        first = run.start()
+        arrival = stop_at(run, CrashPoint.BEFORE_COMMIT)
+        os.kill(arrival["pid"], signal.SIGSTOP)
+        os.kill(first.pid, signal.SIGSTOP)
+        second = run.start(hook=None)
+        history = run.subject.history
+        size = history.stat().st_size
+        eventually(lambda: history.stat().st_size > size + 100_000, 120, run.said)
+        (run.orders / "go-0").touch()
+        os.kill(arrival["pid"], signal.SIGCONT)
+        os.kill(first.pid, signal.SIGCONT)
+        # It must not be started again.
+        assert first.wait(120) == 3, run.said()
+        run.process = second
+        verdict, tally = run.verdict()
+    assert verdict.ok, (verdict.line(), verdict.examples)
+    assert tally.committed > 500
+
+
+def stop_at(run: CrashRun[TailSubject], seam: str) -> dict[str, Any]:
+    """Have the worker stop at a crash point, and return where it stands."""
+    run._order(0, seam)
+    return run._arrived(0, seam)
+
+
+def kill_at(run: CrashRun[TailSubject], seam: str, *, told: bool = False) -> None:
+    """Kill the worker at a crash point."""
+    arrival = stop_at(run, seam)
+    if told:
+        time.sleep(_TOLD_SECONDS)
+    os.kill(arrival["pid"], signal.SIGKILL)

@@ -1,0 +1,243 @@
+"""Rows that the log does not hold are neither taken for published nor deleted, and the tail says so."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.tail.tailing import TailPlace
+from thresher.db.problem import DatabaseRefused
+from thresher.devstack.stack import Stack
+from thresher.outbox import Message
+from thresher.spark.session.session import Session
+from thresher.tail.leader import switching
+from thresher.tail.leader.take_over import take_over
+from thresher.tail.problem import LogLost, OtherReader
+
+Places = Callable[..., TailPlace]
+
+
+@pytest.fixture
+def place(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Iterator[Places]:
+    made: list[TailPlace] = []
+
+    def make(**options: Any) -> TailPlace:
+        made.append(TailPlace(stack, dsn, topic_prefix, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.drop_slot()
+
+
+def stash(at: TailPlace, *values: str) -> None:
+    at.stash(*(Message(topic=at.topic, key="k", value=value) for value in values))
+
+
+def values(messages: Any) -> list[bytes]:
+    return [message.value() for message in messages]
+
+
+# Each lets inserts go by the publication, or by the name of the table, and then puts things right.
+CHANGES = {
+    "left out": ["ALTER PUBLICATION {slot} DROP TABLE outbox", "ALTER PUBLICATION {slot} ADD TABLE outbox"],
+    "no inserts": [
+        "ALTER PUBLICATION {slot} SET (publish = 'update')",
+        "ALTER PUBLICATION {slot} SET (publish = 'insert')",
+    ],
+    "made anew": ["DROP PUBLICATION {slot}", "CREATE PUBLICATION {slot} FOR TABLE outbox WITH (publish = 'insert')"],
+    "another table": [
+        "ALTER TABLE outbox RENAME TO earlier; CREATE TABLE outbox (LIKE earlier INCLUDING ALL)",
+        "ALTER PUBLICATION {slot} ADD TABLE outbox",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_publication_changed_under_a_tail_ends_it(place: Places, change: list[str]) -> None:
+    at = place()
+    with at.tailing() as tailing:
+        stash(at, "1")
+        at.read(1)
+        confirmed = at.found_slot().confirmed  # type: ignore[union-attr]
+        at.sql(change[0].format(slot=at.slot))
+        stash(at, "2")
+        at.sql(change[1].format(slot=at.slot))
+        error = tailing.ended()
+    assert isinstance(error, LogLost), error
+    assert error.exit_code == 4
+    assert "was changed" in str(error)
+    assert "can be read again" in str(error)
+    # It is not told that nothing is missing before a point that nobody has watched.
+    assert at.found_slot().confirmed >= (confirmed or 0)  # type: ignore[union-attr, operator]
+    with at.tailing() as tailing:
+        assert isinstance(tailing.ended(), LogLost)
+    at.sql("UPDATE thresher_relay SET progress_topic_id = NULL")
+    with at.tailing() as tailing:
+        tailing.until(lambda: tailing.up)
+        stash(at, "3")
+        assert values(at.read(2)) == [b"1", b"3"]
+
+
+def test_a_publication_changed_while_no_tail_ran_is_noticed(place: Places) -> None:
+    at = place()
+    with at.tailing() as tailing:
+        stash(at, "1")
+        at.read(1)
+        tailing.until(lambda: tailing.total("relayed") == 1)
+    at.sql(f"ALTER PUBLICATION {at.slot} DROP TABLE outbox")
+    stash(at, "2")
+    with pytest.raises(LogLost, match=r"is not in the log, also once it does.*ALTER PUBLICATION"):
+        take_over(at.settings())
+    at.sql(f"ALTER PUBLICATION {at.slot} ADD TABLE outbox")
+    with at.tailing() as tailing:
+        error = tailing.ended()
+    assert isinstance(error, LogLost)
+    assert "was changed" in str(error)
+
+
+def test_rows_written_under_another_name_of_the_table_come(place: Places) -> None:
+    at = place()
+    at.sql("ALTER TABLE outbox RENAME TO other")
+    at.sql("INSERT INTO other (kafka_topic, kafka_key, kafka_value) VALUES (%s, 'k', 'renamed')", at.topic)
+    at.sql("ALTER TABLE other RENAME TO outbox")
+    with at.tailing():
+        assert values(at.read(1)) == [b"renamed"]
+
+
+def test_a_slot_made_anew_is_not_left(place: Places) -> None:
+    at = place()
+    with at.tailing() as tailing:
+        stash(at, "1")
+        at.read(1)
+        tailing.until(lambda: tailing.total("relayed") == 1)
+    at.drop_slot()
+    stash(at, "2")
+    at.create_slot()
+    with pytest.raises(LogLost, match="made anew"):
+        switching.leave(at.settings())
+    assert at.pending() == 2
+
+
+def test_an_outbox_that_no_tail_has_read_is_not_left(place: Places) -> None:
+    at = place()
+    stash(at, "1")
+    at.drop_slot()
+    at.create_slot()
+    with pytest.raises(OtherReader, match="no tail has published"):
+        switching.leave(at.settings())
+    assert at.pending() == 1
+
+
+def test_rows_from_before_the_slot_are_not_deleted(place: Places) -> None:
+    at = place()
+    at.drop_slot()
+    stash(at, "before")
+    at.create_slot()
+    with at.tailing(keep_seconds=0.0) as tailing:
+        tailing.until(lambda: tailing.up)
+        stash(at, "1")
+        at.read(1)
+        tailing.until(lambda: at.pending() == 1)
+        time.sleep(3)
+        assert at.sql("SELECT kafka_value FROM outbox") == [(b"before",)]
+    # Another tail knows it too.
+    with at.tailing(keep_seconds=0.0) as tailing:
+        tailing.until(lambda: tailing.up)
+        stash(at, "2")
+        at.read(2)
+        tailing.until(lambda: at.pending() == 1)
+        time.sleep(3)
+        assert at.sql("SELECT kafka_value FROM outbox") == [(b"before",)]
+
+
+def test_rows_that_went_by_a_publication_before_any_tail_stay(place: Places) -> None:
+    at = place()
+    at.sql(f"ALTER PUBLICATION {at.slot} DROP TABLE outbox")
+    stash(at, "gone by")
+    at.sql(f"ALTER PUBLICATION {at.slot} ADD TABLE outbox")
+    with at.tailing(keep_seconds=0.0) as tailing:
+        tailing.until(lambda: tailing.up)
+        stash(at, "1")
+        assert values(at.read(1)) == [b"1"]
+        tailing.until(lambda: at.pending() == 1)
+        time.sleep(3)
+        assert at.sql("SELECT kafka_value FROM outbox") == [(b"gone by",)]
+
+
+def test_rows_from_before_the_slot_are_not_left(place: Places) -> None:
+    at = place()
+    at.drop_slot()
+    stash(at, "before")
+    at.create_slot()
+    # Of those behind the making of the slot it is known that they are in its log.
+    stash(at, "1")
+    with at.tailing() as tailing:
+        assert values(at.read(1)) == [b"1"]
+        tailing.until(lambda: tailing.total("relayed") == 1)
+    with pytest.raises(OtherReader, match=r"1 rows of .* were written before"):
+        switching.leave(at.settings())
+    assert at.pending() == 2
+    at.sql("DELETE FROM outbox WHERE kafka_value = 'before'")
+    assert switching.leave(at.settings()) == 1
+
+
+def test_trimming_keeps_up_with_what_is_published(place: Places) -> None:
+    at = place()
+    count = 60_000
+    with at.tailing(keep_seconds=0.0) as tailing:
+        tailing.until(lambda: tailing.up)
+        # Rows that are due later stand before the others.
+        at.sql(
+            "INSERT INTO outbox (kafka_topic, kafka_value, create_time) "
+            "SELECT %s, 'x', now() + interval '1 day' * (n <= 12000)::int FROM generate_series(1, %s) n",
+            at.topic,
+            count,
+        )
+        at.read(count, seconds=60)
+        began = time.monotonic()
+        tailing.until(lambda: at.pending() == 12_000)
+        assert time.monotonic() - began < 15
+
+
+def test_leaving_reads_the_log_before_writers_wait(place: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = place()
+    with at.tailing() as tailing:
+        stash(at, "1")
+        at.read(1)
+        tailing.until(lambda: tailing.total("relayed") == 1)
+    read_to, writers_waited = switching._read_to, list[bool]()
+
+    def looking(*args: Any, **options: Any) -> None:
+        ask = "SELECT count(*) FROM pg_locks WHERE mode = 'ShareLock' AND relation = 'outbox'::regclass"
+        writers_waited.append(at.sql(ask) == [(1,)])
+        read_to(*args, **options)
+
+    monkeypatch.setattr(switching, "_read_to", looking)
+    assert switching.leave(at.settings()) == 1
+    assert writers_waited == [False, True]
+
+
+def test_a_column_that_is_missing_says_what_is_lost(place: Places) -> None:
+    at = place()
+    with at.tailing() as tailing:
+        tailing.until(lambda: tailing.up)
+        at.sql("ALTER TABLE outbox RENAME COLUMN kafka_key TO other")
+        at.sql("INSERT INTO outbox (kafka_topic) VALUES (%s)", at.topic)
+        error = tailing.ended()
+    assert isinstance(error, DatabaseRefused)
+    assert "thresher tail slot create" in str(error)
+
+
+def test_unpublished_rows_stay_whatever_their_age(place: Places) -> None:
+    at = place()
+    with at.tailing(keep_seconds=0.0, limits={"grace_seconds": 600}) as tailing, psycopg.connect(at.dsn) as writer:
+        tailing.until(lambda: tailing.up)
+        at.outbox.stash(writer, Message(topic=f"{at.prefix}missing", key="k", value="waits"))
+        writer.commit()
+        stash(at, "1")
+        at.read(1)
+        time.sleep(5)
+        assert b"waits" in {value for (value,) in at.sql("SELECT kafka_value FROM outbox")}

@@ -1,0 +1,102 @@
+"""A database with an outbox, a slot of its own, and streams of it."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from tests.processes import eventually
+from thresher.db.names import TableName
+from thresher.db.postgres.replication.slots import PostgresSlots
+from thresher.db.postgres.sessions import connect
+from thresher.outbox import Message, Outbox, create_schema
+from thresher.tail.chunk import Chunk
+from thresher.tail.log_source import LogSource, Source, TableSource
+from thresher.tail.slot import create_slot
+from thresher.tail.stream import LogStream
+
+_NUMBERS = itertools.count(1)
+OUTBOX = TableName(table="outbox", schema="public")
+
+
+class Logged:
+    """What a test of the log has. Slots belong to the whole server, so that each has a name that nobody else uses."""
+
+    def __init__(self, dsn: str, source: Source) -> None:
+        self.dsn, self.source = dsn, source
+        self.slot = f"test_{os.getpid()}_{next(_NUMBERS)}"
+        self.connection = psycopg.connect(dsn, autocommit=True)
+        create_schema(self.connection, OUTBOX)
+        self.slots = PostgresSlots(connect(dsn, "observer"))
+        create_slot(self.slots, self.slot, self.slot, source)
+
+    @contextmanager
+    def stream(self, **options: Any) -> Iterator[LogStream]:
+        made = LogStream(
+            options.pop("dsn", self.dsn), application="tail", slot=self.slot, publication=self.slot, source=self.source,
+            **options,
+        )  # fmt: skip
+        try:
+            yield made
+        finally:
+            made.close()
+
+    def stash(self, *topics: str, **options: Any) -> None:
+        """Write messages in a transaction of their own."""
+        with self.connection.transaction():
+            Outbox(**options).stash_many(self.connection, [Message(topic=topic, key=b"k") for topic in topics])
+
+    def confirmed(self) -> int:
+        slot = self.slots.slot(self.slot)
+        assert slot is not None
+        assert slot.confirmed is not None
+        return slot.confirmed
+
+    def close(self) -> None:
+        self.connection.close()
+        with psycopg.connect(self.dsn, autocommit=True) as last:
+            ask = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s AND active"
+            eventually(lambda: last.execute(ask, [self.slot]).fetchone() == (0,), 30, lambda: "the slot is still read")
+            last.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [self.slot]
+            )
+        self.slots._connection.close()
+
+
+@contextmanager
+def logged(dsn: str, *, via: str = "table") -> Iterator[Logged]:
+    source: Source = TableSource(table=OUTBOX) if via == "table" else LogSource(outbox=TableName(table="outbox"))
+    made = Logged(dsn, source)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def read_rows(stream: LogStream, count: int, *, rows: int = 10_000, seconds: float = 60.0) -> list[Chunk]:
+    """Return chunks until so many rows have come."""
+    chunks: list[Chunk] = []
+    while sum(len(chunk.rows) for chunk in chunks) < count:
+        chunk = stream.read(rows, 2**20, seconds)
+        assert chunk is not None, f"only {sum(len(chunk.rows) for chunk in chunks)} rows of {count} came"
+        chunks.append(chunk)
+    return chunks
+
+
+def read_until(stream: LogStream, enough: Callable[[Chunk], bool], tries: int = 100) -> list[Chunk]:
+    """Return chunks until one is as wanted."""
+    chunks: list[Chunk] = []
+    for _ in range(tries):
+        chunk = stream.read(10_000, 2**20, 0.3)
+        if chunk is not None:
+            chunks.append(chunk)
+            if enough(chunk):
+                return chunks
+    raise AssertionError(f"not among {chunks}")
+
+
+def topics(chunks: list[Chunk]) -> list[str]:
+    return [row[2] for chunk in chunks for row in chunk.rows]

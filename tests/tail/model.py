@@ -1,0 +1,513 @@
+"""A model of the log, its slot, Kafka and the dead rows, on which attempts of a tail run step by step.
+
+Any step may be an attempt's last, and older attempts may go on. Whatever happens is judged: `AssertionError` where a
+promise is broken. Lanes and claims are left out: `tests/relay/model.py` has them.
+"""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from thresher.core.errors import Superseded
+from thresher.delivery.batch import NOTHING_YET, Batch
+from thresher.delivery.carrier import ShardIdentity
+from thresher.delivery.effects import (
+    AwaitSettled,
+    Begin,
+    CloseAhead,
+    Commit,
+    Control,
+    DiscardReadAhead,
+    Effect,
+    Fault,
+    Flush,
+    Hold,
+    Holder,
+    Init,
+    Lift,
+    OpenAhead,
+    Produce,
+    ReadControl,
+    ReadHolder,
+    ReadProgress,
+    Recovered,
+    Release,
+    ReportRejected,
+    Settle,
+    Survey,
+    Take,
+    WriteClaim,
+    WriteProgress,
+)
+from thresher.delivery.fate import Kind, dead
+from thresher.delivery.reading.row_source import ReadRequest
+from thresher.delivery.row import Record, Row, RowList
+from thresher.delivery.rules import Rules
+from thresher.kafka.problem import BrokerLost
+from thresher.kafka.refusal import Refusal
+from thresher.kafka.topic_status import Available, Surveyed, TopicStatus, Unavailable
+from thresher.tail.buffer import Bounds, DeadChange, LogBuffer
+from thresher.tail.chunk import Chunk
+from thresher.tail.coverage import Coverage
+from thresher.tail.log_stand import LogStand, Missing, judged
+from thresher.tail.position import Position
+from thresher.tail.problem import LogLost
+from thresher.tail.progress import TailBook, TailProgress, decode, encode
+from thresher.tail.protocol import protocol
+
+OUTBOX_ID = "outbox"
+GOOD, NAMED_POISON, POISON, MALFORMED = range(4)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_HELD_TICKS = 3
+
+
+class Fenced(Exception):
+    """A newer epoch has been given out."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A change that was committed."""
+
+    number: int
+    topic: str
+    key: bytes | None
+    nature: int
+    position: Position
+    end: int
+
+
+@dataclass
+class Running:
+    """One attempt."""
+
+    term: str
+    buffer: LogBuffer
+    book: TailBook
+    steps: Iterator[Effect]
+    due: Effect
+    epoch: int = -1
+    # How many changes of the log its stream has handed over; None before it is open.
+    place: int | None = None
+    last: list[TailProgress] = field(default_factory=list)
+    # The records of the open transaction, each with its place among the transaction's rows.
+    produced: list[tuple[int, Row]] = field(default_factory=list)
+    staged: TailProgress | None = None
+    settling: list[tuple[TailProgress, bool]] = field(default_factory=list)
+    in_flight: dict[int, int] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    generation: int = 0
+    # Whether its term found the slot adopted; how the log stood when it began; dead changes that are not durable yet.
+    adopted: bool = False
+    stand: LogStand | None = None
+    owed: list[DeadChange] = field(default_factory=list)
+
+
+class TailWorld:
+    """Everything."""
+
+    def __init__(self, seed: int, waiting: int) -> None:
+        self.random = random.Random(seed)
+        self.waiting = waiting
+        self.rules = Rules(grace_seconds=1e9)
+        # The server: its system and timeline, its log's end, and where earlier timelines ended.
+        self.system, self.timeline, self.end = 1, 1, 90
+        self.left: list[tuple[int, int]] = []
+        self.numbers = itertools.count(1)
+        self.log: list[Written] = []
+        self.ends: list[int] = []
+        # Where the slot was made, and how far it is confirmed.
+        self.made = self.confirmed = 100
+        # The control row knows no progress topic: whoever takes over next accepts the slot as it is.
+        self.accepted = True
+        # Others have moved the slot: that may be noticed, and has to be if changes are missing.
+        self.moved = self.gap = False
+        self.given_up: set[int] = set()
+        self.missing_topics: set[str] = set()
+        self.terms: list[str] = []
+        self.epoch = 0
+        self.progress: list[bytes] = []
+        self.sent: list[Written] = []
+        self.dead: Counter[int] = Counter()
+        self.now = 0
+        self.attempts: list[Running] = []
+        self.take_over()
+
+    # What happens
+
+    def lsn(self) -> int:
+        """Return the next position of the log."""
+        self.end += 10
+        return self.end
+
+    def commit(self, rows: list[tuple[str, bytes | None, int]]) -> None:
+        """A transaction is committed. Some of its changes share a position."""
+        changes, change = [], 0
+        for place, row in enumerate(rows):
+            change = change if place and self.random.random() < 0.3 else self.lsn()
+            changes.append((change, row))
+        commit, end = self.lsn(), self.lsn()
+        seen: Counter[int] = Counter()
+        for change, (topic, key, nature) in changes:
+            position = Position(commit, change, seen[change])
+            seen[change] += 1
+            self.log.append(Written(next(self.numbers), topic, key, nature, position, end))
+        self.ends.append(end)
+
+    def take_over(self) -> None:
+        """Another process leads; its predecessor may go on for a while."""
+        self.terms.append(f"term-{len(self.terms)}")
+        self.adopted = self.accepted
+        if self.accepted:
+            self.moved = self.gap = False
+        self.launch()
+
+    def fail_over(self, share: float) -> None:
+        """A standby goes on that had not got all of the log, but what was published; its slot may be behind."""
+        self.attempts.clear()
+        if self.moved:
+            return
+        covered = decode(self.progress[-1]).coverage if self.progress else Coverage()
+        lowest = max([covered.position.commit + 10, *(end for _, end in self.left), self.made])
+        left = lowest + int(share * max(0, self.end + 10 - lowest) / 10) * 10
+        self.log = [each for each in self.log if each.position.commit < left]
+        self.ends = [end for end in self.ends if end <= left]
+        known = [end for end in (self.made, *self.ends, self.confirmed) if self.made <= end <= self.confirmed]
+        self.confirmed = self.random.choice([end for end in known if end <= left])
+        self.left.append((self.timeline, left))
+        self.timeline, self.end = self.timeline + 1, left - 10
+
+    def make_slot_anew(self) -> None:
+        """Somebody drops the slot while nobody reads it, and makes another."""
+        self.attempts.clear()
+        self.made = self.confirmed = self.lsn()
+        done = {each.number for each in self.sent} | set(self.dead)
+        lost = {each.number for each in self.log if each.position.commit < self.confirmed} - done - self.given_up
+        self.given_up |= lost
+        self.moved = True
+        self.gap |= bool(lost) and not self.accepted
+
+    def adopt(self) -> None:
+        """An operator accepts the slot as it is."""
+        self.attempts.clear()
+        self.accepted = True
+        self.take_over()
+
+    def move_to_another_system(self) -> None:
+        """The outbox goes on in another database, whose log is shorter; an operator adopts that."""
+        self.system, self.timeline, self.end, self.left = self.system + 1, 1, 90, []
+        self.log, self.ends, self.sent = [], [], []
+        self.made = self.confirmed = 100
+        self.dead.clear()
+        self.given_up.clear()
+        self.adopt()
+
+    def launch(self) -> None:
+        """Begin an attempt under the newest term."""
+        term = self.terms[-1]
+        buffer = LogBuffer(Bounds(rows=20, bytes=1 << 30, waiting=self.waiting))
+        buffer.cover(Coverage(noted=self.confirmed))
+        timeline = self.timeline
+        book = TailBook(
+            buffer=buffer, outbox_id=OUTBOX_ID, term=term, timeline=lambda: timeline, monotonic=lambda: float(self.now)
+        )
+        me = ShardIdentity(outbox_id=OUTBOX_ID, term=term, shard=0)
+        steps = protocol(me, self.rules, book)
+        self.attempts.append(Running(term, buffer, book, steps, next(steps), adopted=self.adopted))
+
+    def step(self, attempt: Running) -> None:
+        """Do what an attempt asks for next; an error ends it."""
+        if attempt not in self.attempts:
+            return
+        try:
+            with self._noticing():
+                answer = self._do(attempt, attempt.due)
+                attempt.due = attempt.steps.send(answer)  # type: ignore[attr-defined]
+        except (Fenced, Superseded, BrokerLost, StopIteration):
+            self.attempts.remove(attempt)
+
+    def read(self, attempt: Running, rows: int, *, idle: bool) -> None:
+        """Its stream hands over some changes, as far as there is room."""
+        if attempt.place is None or attempt not in self.attempts:
+            return
+        if attempt.owed:
+            self._set_aside(attempt.owed)
+            attempt.owed = []
+            attempt.buffer.paid()
+        part = self.log[attempt.place : attempt.place + min(rows, attempt.buffer.room[0])]
+        attempt.place += len(part)
+        behind = self.log[attempt.place] if attempt.place < len(self.log) else None
+        ended = max((each.end for each in self.log[: attempt.place]), default=0)
+        if behind is not None and behind.end == ended:
+            ended = max((end for end in self.ends if end < ended), default=0)
+        attempt.owed = attempt.buffer.add(
+            Chunk(
+                positions=[each.position for each in part],
+                rows=[row_of(each) for each in part],
+                commit_times=[each.position.commit for each in part],
+                ended=ended,
+                idle_at=self.lsn() if idle and behind is None else None,
+            )
+        )
+        if not attempt.owed:
+            attempt.buffer.paid()
+
+    def settle(self, attempt: Running) -> None:
+        """Its settler does the next thing."""
+        try:
+            with self._noticing():
+                self._settle(attempt)
+        except Superseded:
+            self.attempts.remove(attempt)
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """What is missing is noticed, and an operator accepts it."""
+        try:
+            yield
+        except LogLost:
+            assert self.moved, "nothing is missing"
+            self.adopt()
+
+    def _settle(self, attempt: Running) -> None:
+        if not attempt.settling:
+            return
+        progress, recovering = attempt.settling.pop(0)
+        if recovering:
+            self._set_aside(attempt.buffer.cover(self._covered(attempt, progress)))
+            return
+        self._set_aside(list(progress.dead.values()))
+        for id_ in progress.ids:
+            attempt.in_flight.pop(id_, None)
+        # A report of a stream whose session was ended does not arrive.
+        if attempt.place is not None and attempt is self.attempts[-1]:
+            assert progress.coverage.noted <= decode(self.progress[-1]).coverage.noted, "confirmed before it was noted"
+            self.confirmed = max(self.confirmed, progress.coverage.noted)
+
+    def _covered(self, attempt: Running, progress: TailProgress) -> Coverage:
+        if attempt.book.wrote(progress):
+            return progress.coverage
+        accepted = attempt.adopted and progress.origin.term != attempt.term
+        found = judged(progress.origin, progress.coverage, self._stood(attempt), accepted=accepted)
+        if isinstance(found, Missing):
+            if attempt.term != self.terms[-1]:
+                raise Superseded
+            raise LogLost(found.why)
+        return found
+
+    def _stood(self, attempt: Running) -> LogStand:
+        attempt.stand = attempt.stand or LogStand(
+            system_id=str(self.system),
+            timeline=self.timeline,
+            end=self.end + 10,
+            left=tuple(self.left),
+            confirmed=self.confirmed,
+        )
+        return attempt.stand
+
+    # Judging
+
+    def judge(self) -> None:
+        """See that nothing is repeated, reordered, both sent and dead, or out of reach."""
+        numbers = [each.number for each in self.sent]
+        assert len(set(numbers)) == len(numbers), "repeated"
+        assert not set(numbers) & set(self.dead), "sent, and set aside too"
+        last: dict[Any, Position] = {}
+        for each in self.sent:
+            if each.key is not None:
+                assert last.get((each.topic, each.key), Position(0, 0, 0)) < each.position, "reordered"
+                last[each.topic, each.key] = each.position
+        covered = Coverage()
+        if self.progress:
+            last_record = decode(self.progress[-1])
+            if last_record.origin.system_id == f"{self.system}/5":
+                covered = last_record.coverage
+        for each in self.log:
+            if each.number in self.given_up:
+                continue
+            done = each.number in self.dead or each.number in numbers
+            if not done:
+                # Nobody could read it again.
+                assert each.position.commit >= self.confirmed, "lost: the slot is beyond it"
+                assert not covered.decides(each.position) or each.position in covered.dead, "lost: it counts as decided"
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that was committed has come to its end, and the slot keeps nothing back."""
+        return (
+            not self.gap
+            and self.confirmed >= max(self.ends, default=0)
+            and all(each.number in self.dead or each.number in self.given_up or each in self.sent for each in self.log)
+        )
+
+    def judge_end(self) -> None:
+        """See that all was sent, or set aside if it cannot be."""
+        self.judge()
+        numbers = {each.number for each in self.sent}
+        assert not self.gap, "what is missing was overlooked"
+        for each in self.log:
+            if each.number in self.given_up:
+                continue
+            assert each.number in numbers or each.number in self.dead, f"not published: {each}"
+            assert each.number in numbers or each.nature != GOOD, f"set aside: {each}"
+        assert self.confirmed >= max(self.ends, default=0), "the slot keeps log back"
+
+    # Effects
+
+    def _do(self, attempt: Running, effect: Effect) -> Any:
+        if isinstance(effect, ReadControl | Init | WriteClaim | ReadHolder | ReadProgress):
+            return self._about_ownership(attempt, effect)
+        match effect:
+            case Settle():
+                progress: Any = effect.progress
+                if not effect.recovering:
+                    attempt.buffer.decide(progress.ids, progress.coverage)
+                attempt.settling.append((progress, effect.recovering))
+            case AwaitSettled():
+                while attempt.settling:
+                    self._settle(attempt)
+                return True
+            case Recovered():
+                self._open(attempt)
+            case Take() | DiscardReadAhead() | Hold() | Release() | Lift() | ReportRejected() | Survey():
+                return self._about_rows(attempt, effect)
+            case _:
+                return self._about_kafka(attempt, effect)
+        return None
+
+    def _about_ownership(self, attempt: Running, effect: Effect) -> Any:
+        match effect:
+            case ReadControl():
+                system = f"{self.system}/5"
+                return Control(outbox_id=OUTBOX_ID, term=self.terms[-1], system_id=system, incarnation="1/0")
+            case Init():
+                self.epoch += 1
+                attempt.epoch, attempt.produced, attempt.staged = self.epoch, [], None
+                return None
+            case WriteClaim():
+                self._require_epoch(attempt)
+                return True
+            case ReadHolder():
+                attempt.last = [decode(record) for record in self.progress[-1:]]
+                return Holder(lane=0, ours=attempt.epoch == self.epoch)
+        return attempt.last
+
+    def _open(self, attempt: Running) -> None:
+        assert not self.gap, "what is missing was overlooked"
+        assert self.confirmed <= attempt.buffer.coverage.noted, "what the slot begins with is not recorded"
+        if attempt.adopted and attempt is self.attempts[-1]:
+            self.accepted = False
+        attempt.buffer.begin_at(self.confirmed)
+        attempt.place = next(
+            (place for place, each in enumerate(self.log) if each.end > self.confirmed), len(self.log)
+        )  # fmt: skip
+
+    def _about_rows(self, attempt: Running, effect: Effect) -> Any:
+        match effect:
+            case Take():
+                return self._take(attempt)
+            case DiscardReadAhead():
+                attempt.generation += 1
+                attempt.in_flight.clear()
+            case Hold():
+                attempt.held.update(dict.fromkeys(effect.topics, self.now + _HELD_TICKS))
+            case Release():
+                attempt.held.clear()
+            case Survey():
+                found: dict[str, TopicStatus] = {
+                    topic: Unavailable(refusal=Refusal.TOPIC, why="missing")
+                    if topic in self.missing_topics
+                    else Available(partitions=1)
+                    for topic in effect.topics
+                }
+                return Surveyed(now=float(self.now), topics=found)
+            case _:
+                pass
+        return None
+
+    def _about_kafka(self, attempt: Running, effect: Effect) -> Any:
+        match effect:
+            case OpenAhead() | CloseAhead():
+                # A producer that cannot open is given up while it carries nothing.
+                return not attempt.owed and self.random.random() > 0.02
+            case Begin():
+                return self._begin(attempt)
+            case Produce():
+                rows = enumerate(effect.rows)
+                attempt.produced = [(place, row) for place, row in rows if isinstance(row.plan, Record)]
+                return []
+            case Flush():
+                return self._flush(attempt)
+            case WriteProgress():
+                attempt.staged = effect.progress  # type: ignore[assignment]
+                return True
+            case Commit():
+                return self._commit(attempt)
+        raise AssertionError(effect)
+
+    def _begin(self, attempt: Running) -> bool:
+        if self.random.random() < 0.02:
+            return False
+        self._require_epoch(attempt)
+        attempt.produced, attempt.staged = [], None
+        return True
+
+    def _take(self, attempt: Running) -> Any:
+        held = [topic for topic, until in attempt.held.items() if until > self.now]
+        request = ReadRequest(
+            rows=self.random.choice([1, 2, 5]), bytes=1 << 30, in_flight=dict(attempt.in_flight), held=held
+        )  # fmt: skip
+        found, _ = attempt.buffer.take(request)
+        if not found:
+            return NOTHING_YET
+        attempt.in_flight.update((row[0], 0) for row in found)
+        return Batch(rows=RowList([_planned(row) for row in found]), generation=attempt.generation)
+
+    def _flush(self, attempt: Running) -> list[Fault]:
+        self._require_epoch(attempt)
+        natures = {place: int(row.plan.value or b"") for place, row in attempt.produced if isinstance(row.plan, Record)}
+        if named := [place for place, nature in natures.items() if nature == NAMED_POISON]:
+            return [Fault(kind=Kind.REJECTED, why="bad", place=place) for place in named]
+        return [Fault(kind=Kind.REJECTED, why="one is bad")] if POISON in natures.values() else []
+
+    def _commit(self, attempt: Running) -> bool:
+        self._require_epoch(attempt)
+        luck = self.random.random()
+        if luck < 0.05:
+            # It did not arrive, and nobody knows.
+            return False
+        assert attempt.staged is not None
+        self.progress.append(encode(attempt.staged))
+        by_number = {change.given[0]: change for change in attempt.buffer._changes.values()}
+        for _, row in attempt.produced:
+            position = by_number[row.id].position
+            self.sent.append(next(each for each in self.log if each.position == position))
+        # Or it did, and nobody knows.
+        return luck >= 0.1
+
+    def _require_epoch(self, attempt: Running) -> None:
+        if attempt.epoch != self.epoch:
+            raise Fenced
+
+    def _set_aside(self, changes: list[DeadChange]) -> None:
+        for change in changes:
+            self.dead[change.row[0]] += 1
+
+
+def row_of(written: Written) -> tuple[Any, ...]:
+    """Return a change as the stream gives it."""
+    created = _EPOCH + timedelta(microseconds=written.number)
+    value = b"%d" % written.nature
+    return (written.number, created, written.topic, written.key, value, (), (), None, None, None)
+
+
+def _planned(row: tuple[Any, ...]) -> Row:
+    plan: Any = Record(row[2], row[4], row[3], -1, 0, None)
+    if row[4] == b"%d" % MALFORMED:
+        plan = dead(Kind.MALFORMED, "it is malformed")
+    return Row(row[0], 0, row[2], row[3], plan)

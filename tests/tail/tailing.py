@@ -1,0 +1,138 @@
+"""A tail of the test's own process, on the run's Spark, and what its tests look at."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg
+from confluent_kafka import Message
+
+from tests.processes import eventually
+from tests.relay.relaying import POLICY, RELAYED_SECONDS, Relaying, read_committed
+from thresher.db import TableName
+from thresher.db.log_slots import LogSlot
+from thresher.db.postgres.replication.slots import PostgresSlots
+from thresher.db.postgres.sessions import connect
+from thresher.db.shape import Shape
+from thresher.devstack.stack import Stack
+from thresher.kafka.admin import Admin
+from thresher.outbox import Outbox, create_schema
+from thresher.relay.settings import Settings
+from thresher.spark.policy import Policy
+from thresher.tail.leader.workload import TailWorkload
+from thresher.tail.log_source import LogSource, Source, TableSource
+from thresher.tail.settings import TailLimits, TailSettings, Via
+from thresher.tail.slot import create_slot
+
+_NUMBERS = itertools.count(1)
+
+
+class Tailing(Relaying):
+    """Runs a tail in a thread; leaving it stops the tail and raises what it ended with, unless that was looked at."""
+
+    def __init__(
+        self, settings: TailSettings, *, policy: Policy | None = None, hook: str | None = None, **options: Any
+    ) -> None:
+        workload: Any = TailWorkload(settings, policy=policy, hook=hook)
+        super().__init__(workload, policy=policy, hook=hook, **options)
+
+
+class TailPlace:
+    """An outbox in a database of its own with a slot, and topics under a prefix of its own."""
+
+    def __init__(
+        self, stack: Stack, dsn: str, prefix: str, via: Via = Via.TABLE, shape: Shape = Shape.THRESHER
+    ) -> None:
+        self.stack, self.dsn, self.prefix, self.via, self.shape = stack, dsn, prefix, via, shape
+        self.table = TableName(table="outbox", schema="public")
+        self.slot = f"tail_{os.getpid()}_{next(_NUMBERS)}"
+        self.outbox = Outbox("outbox", shape=shape) if via is Via.TABLE else Outbox("outbox", via="log", slot=self.slot)
+        self.topic = f"{prefix}orders"
+        self.admin = Admin(stack.kafka.bootstrap)
+        if via is Via.TABLE:
+            with psycopg.connect(dsn) as connection:
+                create_schema(connection, self.table, shape)
+        self.create_slot()
+        self.admin.create_topic(self.topic, partitions=3)
+
+    @property
+    def source(self) -> Source:
+        if self.via is Via.TABLE:
+            return TableSource(table=self.table, shape=self.shape)
+        return LogSource(outbox=TableName(table="outbox"))
+
+    @contextmanager
+    def slots(self) -> Iterator[PostgresSlots]:
+        with closing(connect(self.dsn, "observer")) as connection:
+            yield PostgresSlots(connection)
+
+    def create_slot(self) -> None:
+        with self.slots() as slots:
+            create_slot(slots, self.slot, self.slot, self.source)
+
+    def found_slot(self) -> LogSlot | None:
+        with self.slots() as slots:
+            return slots.slot(self.slot)
+
+    def settings(self, **changes: Any) -> TailSettings:
+        values: dict[str, Any] = {
+            "name": f"{self.prefix}tail",
+            "dsn": self.dsn,
+            "outbox": TableName(table="outbox"),
+            "shape": self.shape,
+            "via": self.via,
+            "slot": self.slot,
+            "kafka": {"bootstrap.servers": self.stack.kafka.bootstrap},
+            "limits": TailLimits(**changes.pop("limits", {})),
+            **changes,
+        }
+        return TailSettings(**values)
+
+    def tailing(self, **changes: Any) -> Tailing:
+        options = {name: changes.pop(name) for name in ("hook", "policy", "spark", "announce") if name in changes}
+        options.setdefault("policy", POLICY)
+        return Tailing(self.settings(**changes), **options)
+
+    def relay_settings(self) -> Settings:
+        """Return a relay's, of the same outbox under the same name."""
+        tail = self.settings()
+        return Settings(name=tail.name, dsn=tail.dsn, outbox=tail.outbox, kafka=tail.kafka)
+
+    def relaying(self, settings: Settings) -> Relaying:
+        return Relaying(settings, policy=POLICY)
+
+    def pending(self) -> int:
+        return int(self.sql("SELECT count(*) FROM outbox")[0][0])
+
+    def stash(self, *messages: Any) -> None:
+        with psycopg.connect(self.dsn) as connection:
+            self.outbox.stash_many(connection, messages)
+
+    def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(query.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def dead(self) -> list[tuple[Any, ...]]:
+        return self.sql("SELECT id, kind, reason, kafka_topic, kafka_value FROM outbox_dead ORDER BY id")
+
+    def read(self, count: int, *topics: str, seconds: float = RELAYED_SECONDS) -> list[Message]:
+        """Read committed records until there are so many, and see that there are no more."""
+        return read_committed(self.stack.kafka.bootstrap, topics or (self.topic,), count, seconds)
+
+    def drop_slot(self) -> None:
+        """Let the slot go: slots belong to the whole server."""
+
+        def gone() -> bool:
+            with self.slots() as slots:
+                slots.free(self.slot)
+            self.sql(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+                "WHERE slot_name = %s AND NOT active",
+                self.slot,
+            )
+            return self.found_slot() is None
+
+        eventually(gone, 20, lambda: f"slot {self.slot} is there")

@@ -1,0 +1,76 @@
+"""Frames as a server sends them, made for tests."""
+
+import struct
+from collections.abc import Sequence
+
+EPOCH = 946_684_800_000_000
+# Numbers of types, by the name of the column of our own shape.
+COLUMNS = {
+    "id": 20, "create_time": 1184, "kafka_topic": 1043, "kafka_key": 17, "kafka_value": 17, "kafka_header_keys": 1009,
+    "kafka_header_values": 1001, "kafka_partition": 23, "kafka_timestamp": 1184, "dispatched_time": 1184,
+    "leader_id": 2950,
+}  # fmt: skip
+
+
+def data(message: bytes, at: int) -> bytes:
+    return struct.pack(">cQQq", b"w", at, at, 0) + message
+
+
+def keep_alive(at: int, *, reply: bool = False) -> bytes:
+    return struct.pack(">cQqB", b"k", at, 0, reply)
+
+
+def begin(commit: int, time: int = EPOCH) -> bytes:
+    return struct.pack(">cQqI", b"B", commit, time - EPOCH, 7)
+
+
+def commit(commit_: int, end: int, time: int = EPOCH) -> bytes:
+    return struct.pack(">cBQQq", b"C", 0, commit_, end, time - EPOCH)
+
+
+def relation(id_: int, schema: str, name: str, columns: dict[str, int]) -> bytes:
+    parts = [struct.pack(">cI", b"R", id_), schema.encode(), b"\0", name.encode(), b"\0d"]
+    parts.append(struct.pack(">H", len(columns)))
+    for column, type_ in columns.items():
+        parts += [b"\0", column.encode(), b"\0", struct.pack(">Ii", type_, -1)]
+    return b"".join(parts)
+
+
+def insert(id_: int, values: Sequence[bytes | None]) -> bytes:
+    parts = [struct.pack(">cIcH", b"I", id_, b"N", len(values))]
+    parts += [b"n" if value is None else b"b" + struct.pack(">I", len(value)) + value for value in values]
+    return b"".join(parts)
+
+
+def message(at: int, prefix: str, content: bytes, *, transactional: bool = True) -> bytes:
+    head = struct.pack(">cBQ", b"M", transactional, at) + prefix.encode() + b"\0"
+    return head + struct.pack(">I", len(content)) + content
+
+
+def array(type_: int, items: Sequence[bytes | None]) -> bytes:
+    if not items:
+        return struct.pack(">iiI", 0, 0, type_)
+    parts = [struct.pack(">iiIii", 1, None in items, type_, len(items), 1)]
+    parts += [struct.pack(">i", -1 if item is None else len(item)) + (item or b"") for item in items]
+    return b"".join(parts)
+
+
+def outbox_row(
+    id_: int,
+    *,
+    topic: bytes = b"t",
+    key: bytes | None = b"k",
+    value: bytes | None = b"v",
+    names: Sequence[bytes] = (),
+    contents: Sequence[bytes | None] = (),
+    partition: int | None = None,
+    timestamp: int | None = None,
+    created: int = 0,
+    sent: int | None = None,
+) -> list[bytes | None]:
+    return [
+        struct.pack(">q", id_), struct.pack(">q", created), topic, key, value, array(25, list(names)),
+        array(17, list(contents)), None if partition is None else struct.pack(">i", partition),
+        None if timestamp is None else struct.pack(">q", timestamp), None if sent is None else struct.pack(">q", sent),
+        None,
+    ]  # fmt: skip

@@ -1,0 +1,208 @@
+"""The buffer of changes that were read from the log and are not decided."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from thresher.db.outbox_store import PendingRow
+from thresher.delivery.fate import Kind, dead
+from thresher.delivery.reading.row_source import ReadRequest
+from thresher.tail.buffer import Bounds, LogBuffer
+from thresher.tail.chunk import Chunk
+from thresher.tail.coverage import Coverage
+from thresher.tail.position import Position
+from thresher.tail.problem import LogLost
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+BAD = dead(Kind.MALFORMED, "bad")
+
+
+def position(commit: int, change: int = 0) -> Position:
+    return Position(commit, change or commit - 5, 0)
+
+
+def chunk(*positions: Position, ended: int = 0, topic: str = "a", idle_at: int | None = None) -> Chunk:
+    rows: list[Any] = [(each.commit, NOW, topic, b"k", b"v", (), (), None, None, None) for each in positions]
+    return Chunk(
+        positions=list(positions),
+        rows=rows,
+        commit_times=[each.commit for each in positions],
+        ended=ended,
+        idle_at=idle_at,
+        size=10 * len(rows),
+    )
+
+
+def filled(*positions: Position, ended: int = 0, **bounds: int) -> LogBuffer:
+    buffer = LogBuffer(Bounds(**bounds))
+    buffer.add(chunk(*positions, ended=ended))
+    return buffer
+
+
+def taken(buffer: LogBuffer, **changes: Any) -> list[int]:
+    request = ReadRequest(**{"rows": 10, "bytes": 1_000, "in_flight": {}, **changes})
+    return [row[0] for row in buffer.take(request)[0]]
+
+
+def test_a_read_leaves_out_what_is_in_flight_or_held() -> None:
+    buffer = filled(position(10), position(20), position(30))
+    buffer.add(chunk(position(40), topic="b"))
+    assert taken(buffer) == [1, 2, 3, 4]
+    assert taken(buffer, in_flight={1: 0}) == [2, 3, 4]
+    assert taken(buffer, held=["a"]) == [4]
+    assert taken(buffer, held_keys=[("b", b"k")]) == [1, 2, 3]
+    assert taken(buffer, held_rows={2: 0}) == [1, 3, 4]
+    assert taken(buffer, rows=2) == [1, 2]
+    assert taken(buffer, bytes=11) == [1, 2]
+
+
+def test_not_more_changes_wait_than_a_record_can_name() -> None:
+    buffer = filled(position(10), position(20), waiting=2)
+    buffer.add(chunk(position(30), topic="b"))
+    assert taken(buffer, held=["a"]) == []
+
+
+def test_a_full_buffer_takes_no_more() -> None:
+    assert filled(position(10), rows=1).room == (0, 0)
+    assert filled(position(10), bytes=10).room == (0, 0)
+    assert filled(position(10), rows=2, bytes=30).room == (1, 20)
+
+
+def test_a_record_names_what_others_have_overtaken() -> None:
+    buffer = filled(position(10), position(20), position(30), ended=31)
+    after = buffer.after([2])
+    assert (after.position, after.waiting) == (position(20), frozenset({position(10)}))
+    assert not after.decides(position(10))
+    assert after.decides(position(20))
+    assert not after.decides(position(30))
+
+
+def test_a_record_names_waiting_changes_that_have_not_come_again() -> None:
+    buffer = LogBuffer(Bounds())
+    covered = Coverage(position=position(40), waiting=frozenset({position(10), position(20)}), noted=5)
+    buffer.cover(covered)
+    buffer.add(chunk(position(10)))
+    after = buffer.after([1])
+    assert (after.position, after.waiting, after.noted) == (position(40), frozenset({position(20)}), 5)
+
+
+def test_a_waiting_change_that_is_sent_later_takes_nothing_back() -> None:
+    buffer = filled(position(10), position(20), ended=21)
+    buffer.decide([2], buffer.after([2]))
+    after = buffer.after([1])
+    assert (after.position, after.waiting, after.noted) == (position(20), frozenset(), 21)
+
+
+def test_the_log_is_kept_from_the_oldest_undecided_commit_on() -> None:
+    buffer = filled(position(10), ended=11)
+    buffer.add(chunk(position(20), ended=21))
+    buffer.add(chunk(position(30), ended=31, idle_at=50))
+    assert buffer.after([]).noted == 0
+    assert buffer.after([1]).noted == 11
+    assert buffer.after([2, 3]).noted == 0
+    assert buffer.after([1, 2]).noted == 21
+    assert buffer.after([1, 2, 3]).noted == 50
+
+
+def test_a_commit_that_has_not_ended_is_not_confirmed() -> None:
+    buffer = filled(position(10), ended=11)
+    buffer.add(chunk(position(20, 12), position(20, 13), ended=11))
+    assert buffer.after([1, 2, 3]).noted == 11
+
+
+def test_what_the_last_record_covers_is_left_out() -> None:
+    buffer = LogBuffer(Bounds())
+    buffer.cover(Coverage(position=position(20), waiting=frozenset({position(10)})))
+    buffer.add(chunk(position(5), position(10), position(20), position(30)))
+    assert [change.position for change in buffer._changes.values()] == [position(10), position(30)]
+
+
+def test_nothing_is_given_before_dead_changes_are_set_aside_again() -> None:
+    buffer = LogBuffer(Bounds())
+    waiting = frozenset({position(10)})
+    buffer.cover(Coverage(position=position(20), waiting=waiting, dead={position(20): BAD}))
+    assert buffer.add(chunk(position(10))) == []
+    assert taken(buffer) == []
+    assert buffer.after([]).noted == 0
+    (owed,) = buffer.add(chunk(position(20), ended=21))
+    assert (owed.row[0], owed.fate) == (20, BAD)
+    assert taken(buffer) == []
+    buffer.paid()
+    assert taken(buffer) == [1]
+
+
+def test_dead_changes_before_the_slot_were_set_aside() -> None:
+    buffer = LogBuffer(Bounds())
+    buffer.cover(Coverage(position=position(20), dead={position(20): BAD}))
+    buffer.begin_at(21)
+    assert not buffer.owes
+
+
+def test_a_record_found_later_takes_its_changes_out_of_the_buffer() -> None:
+    buffer = filled(position(10), position(20), position(30), ended=31)
+    (found,) = buffer.cover(Coverage(position=position(20), dead={position(20): BAD}))
+    assert found.row[0] == 20
+    assert taken(buffer) == [3]
+    assert not buffer.owes
+    assert buffer.cover(Coverage(position=position(20), dead={position(20): BAD})) == []
+
+
+def test_the_log_is_quiet_when_nothing_is_undecided() -> None:
+    assert filled(position(10), ended=11).quiet_at is None
+    buffer = filled(position(10), ended=11)
+    buffer.decide([1], buffer.after([1]))
+    assert buffer.quiet_at == 11
+    buffer.add(chunk(idle_at=99))
+    assert buffer.quiet_at == 99
+
+
+def test_a_dead_change_stays_owed_until_it_is_set_aside() -> None:
+    buffer, covered = LogBuffer(Bounds()), Coverage(position=position(20), dead={position(20): BAD}, noted=10)
+    buffer.cover(covered)
+    buffer.begin_at(10)
+    assert len(buffer.add(chunk(position(20), ended=21))) == 1
+    # The producer failed meanwhile, and recovery has found the same record.
+    assert buffer.cover(covered) == []
+    assert (buffer.owes, buffer.after([]).noted, buffer.after([]).dead) == (True, 10, {position(20): BAD})
+    buffer.paid()
+    assert (buffer.owes, buffer.after([]).noted, buffer.after([]).dead) == (False, 21, {})
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        Coverage(position=position(20)),
+        Coverage(position=position(30), waiting=frozenset({position(20)})),
+        Coverage(position=position(30), dead={position(20): BAD}),
+    ],
+    ids=["covered", "waiting", "dead"],
+)
+@pytest.mark.parametrize(
+    "came", [chunk(position(15), ended=21), chunk(position(25)), chunk(idle_at=40)], ids=["ended", "overtaken", "idle"]
+)
+def test_a_log_without_what_progress_names_is_another_one(named: Coverage, came: Chunk) -> None:
+    buffer = LogBuffer(Bounds())
+    buffer.cover(named)
+    buffer.begin_at(10)
+    with pytest.raises(LogLost, match="another log"):
+        buffer.add(came)
+
+
+def test_a_log_that_begins_behind_what_progress_names_goes_on() -> None:
+    buffer = LogBuffer(Bounds())
+    named = Coverage(position=position(20), waiting=frozenset({position(10)}), dead={position(20): BAD}, noted=21)
+    buffer.cover(named)
+    buffer.begin_at(21)
+    buffer.cover(named)
+    buffer.add(chunk(position(30), ended=31))
+    assert taken(buffer) == [1]
+
+
+def test_a_row_with_a_flaw_is_set_aside_as_it_was() -> None:
+    flawed: PendingRow = (7, NOW, "a", b"k", b"v", (), (), None, None, "headers", None, ([["x"]], [], None))
+    buffer = LogBuffer(Bounds())
+    buffer.add(Chunk(positions=[position(10)], rows=[flawed], commit_times=[1], size=10))
+    request = ReadRequest(rows=10, bytes=1_000, in_flight={})
+    assert [len(row) for row in buffer.take(request)[0]] == [10], "nobody who sends rows knows more columns"
+    assert buffer.dead_of([(1, BAD)])[position(10)].row == flawed

@@ -1,0 +1,161 @@
+"""Whether the log still holds all that the last progress record does not cover."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from thresher.db import TableName
+from thresher.db.log_slots import LogSlot
+from thresher.db.postgres.replication.connection import SystemIdentity
+from thresher.db.problem import DatabaseLost
+from thresher.tail.coverage import Coverage
+from thresher.tail.log_source import LogSource, TableSource
+from thresher.tail.log_span import UNKNOWN, LogSpan, behind_mark, changed, goes_on, since_mark
+from thresher.tail.log_stand import (
+    LogStand,
+    Missing,
+    adopted,
+    judged,
+    missing,
+    not_published,
+    on_timeline,
+    require_unchanged,
+    what_to_do,
+)
+from thresher.tail.position import Position
+from thresher.tail.progress import TailOrigin
+
+ORIGIN = TailOrigin(outbox_id="o", system_id="7/5", timeline=2, term="t")
+COVERED = Coverage(position=Position(500, 400, 0), noted=600, committed_us=1_800_000_000_000_000)
+STAND = LogStand(system_id="7", timeline=2, end=900, confirmed=600)
+SLOT = LogSlot(
+    name="s", plugin="pgoutput", database="d", active_pid=5, wal_status="reserved", invalidation=None, confirmed=600,
+    restart=500, retained_bytes=0, safe_bytes=None, failover=False,
+)  # fmt: skip
+
+
+def test_a_log_that_goes_on_misses_nothing() -> None:
+    assert missing(ORIGIN, COVERED, STAND) is None
+    assert missing(ORIGIN, COVERED, replace(STAND, confirmed=100)) is None
+
+
+def test_a_slot_beyond_what_was_noted_was_made_anew() -> None:
+    found = missing(ORIGIN, COVERED, replace(STAND, confirmed=601))
+    assert found is not None
+    assert "made anew" in found.why
+    assert adopted(COVERED, found, replace(STAND, confirmed=601)) == replace(COVERED, noted=601)
+
+
+@pytest.mark.parametrize(
+    "stand",
+    [
+        replace(STAND, system_id="8"),
+        replace(STAND, timeline=3, left=((1, 100), (2, 500))),
+        replace(STAND, timeline=3, left=((1, 100),)),
+        replace(STAND, end=500),
+    ],
+    ids=["another system", "a timeline that begins before", "an unknown timeline", "a shorter log"],
+)
+def test_a_log_without_what_was_published_is_another_one(stand: LogStand) -> None:
+    found = missing(ORIGIN, COVERED, stand)
+    assert found is not None
+    assert found.elsewhere
+    # None of the positions means anything there.
+    assert adopted(COVERED, found, stand) == Coverage(noted=stand.confirmed)
+
+
+def test_a_timeline_that_begins_behind_what_was_published_goes_on() -> None:
+    assert missing(ORIGIN, COVERED, replace(STAND, timeline=4, left=((2, 501), (3, 700)), confirmed=500)) is None
+
+
+def test_a_slot_made_on_the_new_timeline_is_noticed() -> None:
+    # What was noted behind the point where the timeline was left means nothing on the new one.
+    noted = replace(COVERED, noted=900)
+    stand = replace(STAND, timeline=3, left=((2, 600),), end=1000)
+    found = missing(ORIGIN, noted, replace(stand, confirmed=800))
+    assert found is not None
+    assert "made anew" in found.why
+    assert missing(ORIGIN, noted, replace(stand, confirmed=600)) is None
+    assert judged(ORIGIN, noted, replace(stand, confirmed=550), accepted=False) == replace(COVERED, noted=600)
+    assert judged(ORIGIN, noted, replace(stand, confirmed=800), accepted=True) == replace(COVERED, noted=800)
+
+
+def test_only_an_accepted_slot_may_miss_something() -> None:
+    stand = replace(STAND, confirmed=601)
+    assert isinstance(judged(ORIGIN, COVERED, stand, accepted=False), Missing)
+    assert judged(ORIGIN, COVERED, stand, accepted=True) == replace(COVERED, noted=601)
+    other = replace(stand, system_id="8")
+    assert isinstance(judged(ORIGIN, COVERED, other, accepted=False), Missing)
+    assert judged(ORIGIN, COVERED, other, accepted=True) == Coverage(noted=601)
+
+
+@pytest.mark.parametrize("published", ["1/8/3/16384", "1/7/4/16384", "1/7/3/16390", "gone"])
+def test_a_publication_that_was_changed_may_miss_inserts(published: str) -> None:
+    span = LogSpan(published="1/7/3/16384", first_xid=700)
+    assert changed(span, published)
+    assert not changed(span, span.published)
+    assert not changed(UNKNOWN, published)
+
+
+def test_a_span_goes_on_from_where_it_began() -> None:
+    now = LogSpan(published="1/7/3/16384", first_xid=900)
+    assert goes_on(replace(now, first_xid=700), now) == replace(now, first_xid=700)
+    assert goes_on(UNKNOWN, now) == now
+    assert now.table == 16384
+    assert UNKNOWN.table is None
+
+
+def test_transactions_behind_a_mark_are_in_the_log() -> None:
+    assert since_mark(900, 700) == 701
+    assert since_mark(2**32 + 5, 2**32 - 3) == 2**32 - 2, "numbers start over in the log, and not here"
+    assert since_mark(900, 899) == 900
+    assert since_mark(900, 950) == 900, "it was made later"
+
+
+def test_a_mark_counts_that_is_read_after_the_first_record() -> None:
+    """The server may tell how far it is before the mark: that was recorded, and its tail was killed."""
+    recorded = goes_on(LogSpan(published="1/2/3/4", first_xid=900), LogSpan(published="1/2/3/4", first_xid=950))
+    assert behind_mark(recorded, 701).first_xid == 701
+    assert behind_mark(recorded, 920).first_xid == 900, "another slot was made later"
+
+
+def test_what_was_noted_beyond_a_timelines_end_means_nothing() -> None:
+    assert on_timeline(ORIGIN, COVERED, STAND) == COVERED
+    later = replace(STAND, timeline=3, left=((2, 550),))
+    assert on_timeline(ORIGIN, COVERED, later) == replace(COVERED, noted=550)
+
+
+def test_a_changed_publication_says_from_where_and_what_is_left() -> None:
+    told = not_published(0x258, TableSource(table=TableName(table="orders", schema="public")), "shop")
+    assert "behind 0/258 may be missing" in told
+    assert "can be read again" in told
+    assert "thresher adopt shop" in told
+
+
+def test_what_may_be_missing_is_named_with_what_is_left() -> None:
+    table = TableName(table="orders", schema="public")
+    told = what_to_do(COVERED, TableSource(table=table), "shop")
+    assert "behind 0/258 (2027-01-15 08:00:00 UTC)" in told
+    assert "can be read again" in told
+    assert "thresher adopt shop" in told
+    assert "nothing is left to read" in what_to_do(COVERED, LogSource(outbox=table), "shop")
+
+
+@pytest.mark.parametrize(
+    ("changes", "slot", "why"),
+    [
+        ({"system_id": "8"}, SLOT, "failing over"),
+        ({"timeline": 3}, SLOT, "failing over"),
+        ({}, None, "failing over"),
+        ({}, replace(SLOT, active_pid=None), "failing over"),
+        ({}, replace(SLOT, confirmed=601), "made anew"),
+    ],
+)
+def test_a_stream_of_another_log_than_was_judged_is_left(
+    changes: dict[str, Any], slot: LogSlot | None, why: str
+) -> None:
+    streamed = SystemIdentity(**{"system_id": "7", "timeline": 2, "position": 900, **changes})
+    with pytest.raises(DatabaseLost, match=why):
+        require_unchanged(STAND, streamed, slot, 600)
+    assert require_unchanged(STAND, SystemIdentity(system_id="7", timeline=2, position=900), SLOT, 600) == 600

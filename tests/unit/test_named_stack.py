@@ -1,0 +1,68 @@
+"""Which servers a command uses that names a stack."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from thresher.cli.options import resolve_dsn
+from thresher.cli.stack.choosing import export_lines, named_endpoints, with_stack
+from thresher.core.errors import InvalidInput
+from thresher.devstack.kept import Endpoints, KeptStack
+
+RUNS = Endpoints(dsn="host=h password='p w'", bootstrap="h:1", processes={})
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One stack runs, and is called mine."""
+    monkeypatch.setenv("THRESHER_STATE", str(tmp_path))
+    for name in ("THRESHER_DS", "THRESHER_DATA_SOURCE", "THRESHER_DS_FILE", "THRESHER_DATA_SOURCE_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "mine.lock").touch()
+    monkeypatch.setattr(KeptStack, "endpoints", lambda stack: RUNS if stack.name == "mine" else None)
+
+
+def test_a_named_stack_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THRESHER_DS", "host=other")
+    assert resolve_dsn("host=other", "mine") == RUNS.dsn
+    assert resolve_dsn("host=other") == "host=other"
+
+
+def test_a_stack_and_a_flag_for_the_database_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="leave one of them out"):
+        resolve_dsn("host=flag", "mine")
+    for flags in ({"data_source": "host=flag"}, {"kafka": {"bootstrap.servers": "k:1"}}):
+        with pytest.raises(InvalidInput, match="leave --data-source and --bootstrap out"):
+            with_stack(flags, "mine")
+
+
+def test_a_stack_is_both_servers_of_a_form() -> None:
+    found = with_stack({"data_source": None, "kafka": {"acks": "all"}, "shards": 2}, "mine")
+    assert found == {"data_source": RUNS.dsn, "kafka": {"acks": "all", "bootstrap.servers": "h:1"}, "shards": 2}
+    assert with_stack({"shards": 2}, None) == {"shards": 2}
+
+
+def test_a_stack_that_does_not_run_is_named_with_those_that_do() -> None:
+    with pytest.raises(InvalidInput, match=r"'other' does not run: .* stack up --name other' \(running: mine\)"):
+        named_endpoints("other")
+    with pytest.raises(InvalidInput, match=r"--stack, or start one with 'thresher stack up' \(running: mine\)"):
+        resolve_dsn(None)
+
+
+def test_exported_lines_survive_a_shell() -> None:
+    assert export_lines(RUNS) == [
+        """export THRESHER_DS='host=h password='"'"'p w'"'"''""",
+        "export THRESHER_BOOTSTRAP=h:1",
+    ]
+
+
+def test_the_ports_of_the_last_run_are_remembered() -> None:
+    stack = KeptStack("mine")
+    assert stack.last_ports() is None
+    stack.directory.mkdir()
+    stack.ports_file.write_text(json.dumps({"postgres": 1, "kafka": [2, 3]}))
+    last = stack.last_ports()
+    assert last is not None
+    assert (last.postgres, last.kafka) == (1, (2, 3))

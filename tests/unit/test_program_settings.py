@@ -1,0 +1,181 @@
+"""What a program says of a relay is judged as a file is: the same report, and strings where their meaning is clear."""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from thresher.config.problem import ConfigurationInvalid
+from thresher.core.errors import ThresherError
+from thresher.db import TableName
+from thresher.delivery.rules import Poison
+from thresher.election.settings import ElectionKind, ElectionSettings
+from thresher.harvest import Harvest, HarvestMisused, load, start_db_backend
+from thresher.harvest.form import KEYS
+from thresher.harvest.judgement import Judged, judge
+from thresher.outbox.shape import Shape
+from thresher.relay.settings import Coordination, Delivery, Dispatch, Limits, Settings, Settling, TopicLocking
+from thresher.service.form import ServiceForm
+from thresher.service.service import State
+
+LEAST: dict[str, Any] = {"name": "orders", "data_source": "host=db", "kafka": {"bootstrap.servers": "k:1"}}
+# Values of every kind, for every setting.
+ODD: tuple[Any, ...] = (
+    None,
+    "2",
+    "x",
+    "",
+    2,
+    -1,
+    2.5,
+    float("nan"),
+    True,
+    b"\xff",
+    [],
+    ["a", 5],
+    {},
+    {"a": {}},
+    object(),
+    len,
+)
+KINDS = {
+    "name": str, "data_source": str, "outbox": TableName, "shape": Shape, "delivery": Delivery, "kafka": Mapping,
+    "producer": Mapping, "shards": int, "settle": Settling, "dispatch": Dispatch, "poison": Poison, "transform": tuple,
+    "limits": Limits, "coordination": Coordination, "topic_locking": TopicLocking,
+    "producer_factory": str | None, "archive_after_seconds": float | None, "archive_to": str,
+}  # fmt: skip
+
+
+def judged_or_told(settings: Settings, election: ElectionSettings | None = None) -> Judged | str:
+    """What is taken, or the report of what is not; anything else that is raised is a fault."""
+    try:
+        return judge(settings, election)
+    except ConfigurationInvalid as refusal:
+        return str(refusal)
+
+
+def problems(**given: Any) -> str:
+    with pytest.raises(ConfigurationInvalid) as caught:
+        judge(Settings(**{**LEAST, **given}))
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_strings_are_taken_where_their_meaning_is_clear() -> None:
+    told = Settings(
+        **LEAST, outbox="parcels", schema="shop", shards="2", transform="m:f", delivery="at-least-once",  # type: ignore[arg-type]
+        settle="stamp", limits={"batch_rows": "5"}, archive_after_seconds="9",  # type: ignore[arg-type]
+    )  # fmt: skip
+    judged = judge(told, "neli").settings
+    assert judged == Settings(
+        **LEAST, outbox=TableName(table="parcels", schema="shop"), shards=2, transform=("m:f",),
+        delivery=Delivery.AT_LEAST_ONCE, settle=Settling.STAMP, limits=Limits(batch_rows=5), archive_after_seconds=9.0,
+    )  # fmt: skip
+    assert pickle.loads(pickle.dumps(judged)) == judged  # noqa: S301 - of our own making
+
+
+def test_a_program_and_a_file_have_the_same_report() -> None:
+    wrong = {"shards": "many", "settle": "burn", "kafka": {"acks": 1}, "batch_rows": 0, "transform": "nonsense"}
+    with pytest.raises(ConfigurationInvalid) as caught:
+        load(None, {**LEAST, **wrong})
+    assert problems(**wrong) == str(caught.value)
+    assert str(caught.value).count("\n") >= 5
+
+
+def test_a_schema_before_the_table_is_refused_with_what_to_say() -> None:
+    text = problems(outbox="shop.outbox")
+    assert "outbox: give outbox='outbox', schema='shop', or TableName(table='shop.outbox')" in text
+    assert judge(Settings(**LEAST, outbox="outbox", schema="shop")).settings.outbox.schema == "shop"
+    literally = TableName(table="shop.outbox")
+    assert judge(Settings(**LEAST, outbox=literally)).settings.outbox == literally
+
+
+def test_a_function_is_asked_for_by_its_name() -> None:
+    assert "such as 'builtins:len'" in problems(transform=[len])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_setting_of_a_wrong_type_is_in_the_report(name: str) -> None:
+    for odd in ODD:
+        match judged_or_told(Settings(**{**LEAST, name: odd})):
+            case str(report):
+                assert name in report, odd
+            case Judged(settings=settings):
+                assert isinstance(getattr(settings, name), KINDS[name]), odd
+
+
+@pytest.mark.parametrize("name", [*Limits.__slots__, *TopicLocking.__slots__])
+def test_every_bound_of_a_wrong_type_is_in_the_report(name: str) -> None:
+    for odd in ODD:
+        match judged_or_told(Settings(**{**LEAST, "coordination": "topic-lock", name: odd})):
+            case str(report):
+                assert name in report, odd
+            case Judged(settings=settings):
+                taken = settings.limits if name in Limits.__slots__ else settings.topic_locking
+                assert type(getattr(taken, name)) is type(getattr(type(taken)(), name)), odd
+
+
+@pytest.mark.parametrize("kind", ElectionKind)
+@pytest.mark.parametrize("name", [each.name for each in fields(ElectionSettings) if each.name != "consumer_factory"])
+def test_an_election_of_a_wrong_type_is_in_the_report(name: str, kind: ElectionKind) -> None:
+    for odd in ODD:
+        told = replace(ElectionSettings(kind=kind), **{name: odd})
+        match judged_or_told(Settings(**LEAST), told):
+            case str(report):
+                assert ("election" if name == "kind" else name) in report, odd
+            case Judged(election=ElectionSettings() as taken):
+                assert isinstance(taken.kind, ElectionKind), odd
+
+
+def test_names_of_the_file_are_names_in_code() -> None:
+    of_process = {*ServiceForm.model_fields, "election", "lease_seconds", "step_down_seconds", "back_off_seconds"}
+    for key in [key for key in KEYS if key not in of_process]:
+        Settings(**{**LEAST, key: None})
+    with pytest.raises(ConfigurationInvalid, match="shard: there is no such key, did you mean 'shards'"):
+        Settings(**LEAST, shard=2)
+
+
+def test_old_names_are_accepted() -> None:
+    old = Settings(name="n", dsn="host=db", kafka={}, settling=Settling.STAMP, transforms=("m:f",))
+    new = Settings(name="n", data_source="host=db", kafka={}, settle=Settling.STAMP, transform=("m:f",))
+    assert old == new
+    assert (new.dsn, new.settling, new.transforms) == (new.data_source, new.settle, new.transform)
+    changes: dict[str, Any] = {"dsn": "host=other", "batch_rows": 7, "schema": "shop"}
+    changed = replace(new, **changes)
+    assert (changed.data_source, changed.limits.batch_rows) == ("host=other", 7)
+    assert changed.outbox == TableName(table="outbox", schema="shop")
+
+
+def test_secrets_stay_out_of_the_report() -> None:
+    text = problems(data_source="postgresql://u:hunter2@db:x/y", kafka={"sasl.password": "hunter2", "acks": "hunter2"})
+    assert "hunter2" not in text
+    assert "hunter2" not in repr(Settings(**{**LEAST, "data_source": "password=hunter2"}))
+
+
+def test_functions_among_the_properties_stay_there() -> None:
+    def token(_: str) -> tuple[str, float]:
+        return "t", 0.0
+
+    kafka = {"metadata.broker.list": "k:1", "oauth_cb": token}
+    assert judge(Settings(**{**LEAST, "kafka": kafka})).settings.kafka == {
+        "bootstrap.servers": "k:1",
+        "oauth_cb": token,
+    }
+
+
+def test_nothing_starts_with_what_cannot_work() -> None:
+    for wrong in ({"metrics_seconds": "often"}, {"step_down_seconds": 0}, {"election": "vote"}):
+        harvest = Harvest(Settings(**LEAST), **wrong)
+        with pytest.raises(ConfigurationInvalid, match=next(iter(wrong))):
+            harvest.start()
+        assert harvest.state is State.CREATED
+    with pytest.raises(HarvestMisused, match="Settings"):
+        Harvest(LEAST)  # type: ignore[arg-type]
+    with pytest.raises(ThresherError, match="threads"):
+        start_db_backend(Settings(**LEAST), threads="2")  # type: ignore[arg-type]
+
+
+def test_the_kinds_above_are_all_settings() -> None:
+    assert set(KINDS) == {each.name for each in fields(Settings)}

@@ -1,0 +1,18 @@
+"""What somebody is told whose outbox is not there."""
+
+import pytest
+
+from thresher.db.names import TableName
+from thresher.db.postgres.refusal import no_such_table
+
+
+@pytest.mark.parametrize(
+    ("table", "command"),
+    [
+        (TableName(table="parcels"), "'thresher schema create --outbox parcels' makes one"),
+        (TableName(table="a b", schema="shop"), "--outbox 'a b' --schema shop' makes one"),
+        (TableName(table="shop.outbox"), "makes one, and a table in a schema is named by both --outbox and --schema"),
+    ],
+)
+def test_the_command_makes_that_very_table(table: TableName, command: str) -> None:
+    assert command in no_such_table(table)

@@ -1,0 +1,144 @@
+"""What keeps a tail from reading the log, and what mends it."""
+
+from dataclasses import replace
+
+import pytest
+
+from thresher.core.errors import InvalidInput
+from thresher.db.log_slots import LogServer, LogSlot, Publication
+from thresher.db.names import TableName
+from thresher.db.postgres.replication import connection
+from thresher.db.problem import DatabaseRefused
+from thresher.outbox import Limits, Outbox, Shape
+from thresher.tail.log_source import LogSource, Source, TableSource
+from thresher.tail.slot import _warnings, free_slot, publication_problems, server_problems, slot_problems
+
+SERVER = LogServer(version=180_000, wal_level="logical", database="app", user='o"k', may_replicate=True)
+SLOT = LogSlot(
+    name="s", plugin="pgoutput", database="app", active_pid=7, wal_status="reserved", invalidation=None, confirmed=256,
+    restart=16, retained_bytes=100, safe_bytes=None, failover=True,
+)  # fmt: skip
+TABLE = TableName(table="outbox", schema="public")
+TABLED, TABLELESS = TableSource(table=TABLE), LogSource(outbox=TABLE)
+
+
+def test_a_usable_server_has_no_problems() -> None:
+    assert server_problems(SERVER) == []
+    assert slot_problems(SERVER, "s", SLOT, TABLED) == []
+    assert _warnings(SERVER, SLOT) == []
+
+
+def test_without_logical_log_the_statement_is_told() -> None:
+    (problem,) = server_problems(replace(SERVER, wal_level="replica"))
+    assert "wal_level is replica" in problem.detail
+    assert "ALTER SYSTEM SET wal_level = 'logical'" in problem.mend
+
+
+def test_without_the_right_the_statement_is_told() -> None:
+    (problem,) = server_problems(replace(SERVER, may_replicate=False))
+    assert problem.mend == 'ALTER ROLE "o""k" REPLICATION'
+
+
+def test_a_server_without_messages_in_its_log_is_refused() -> None:
+    (problem,) = server_problems(replace(SERVER, version=130_012))
+    assert "Postgres 13" in problem.detail
+    assert "14 or later" in problem.mend
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        Publication(name="p", inserts=True, includes_table=False, row_filter=None),
+        Publication(name="p", inserts=False, includes_table=True, row_filter=None),
+        Publication(name="p", inserts=True, includes_table=True, row_filter="(id > 5)"),
+    ],
+)
+def test_a_publication_that_leaves_rows_out_has_lost_them(found: Publication | None) -> None:
+    (problem,) = publication_problems("p", found, TABLE)
+    assert "what is inserted meanwhile is not in the log, also once" in problem.detail
+
+
+def test_a_reader_of_another_role_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    class Foreign:
+        def free(self, _: str) -> None:
+            raise DatabaseRefused("permission denied to terminate process")
+
+    free_slot(Foreign(), "s")  # type: ignore[arg-type]
+    assert "was not ended" in caplog.text
+
+
+@pytest.mark.parametrize(("version", "more"), [(160_000, ""), (170_000, ", false, false, true")])
+def test_a_missing_slot_is_made_as_the_server_can(version: int, more: str) -> None:
+    (problem,) = slot_problems(replace(SERVER, version=version), "s'x", None, TABLED)
+    assert f"SELECT pg_create_logical_replication_slot('s''x', 'pgoutput'{more})" in problem.mend
+
+
+@pytest.mark.parametrize(
+    "other", [replace(SLOT, plugin="wal2json"), replace(SLOT, plugin=None, database=None), replace(SLOT, database="b")]
+)
+def test_a_slot_of_another_kind_is_no_slot_of_ours(other: LogSlot) -> None:
+    (problem,) = slot_problems(SERVER, "s", other, TABLED)
+    assert "and not one of pgoutput in app" in problem.detail
+
+
+@pytest.mark.parametrize(
+    ("source", "left"), [(TABLED, "rows that are still in the table"), (TABLELESS, "nothing is left to read")]
+)
+@pytest.mark.parametrize("lost", [replace(SLOT, wal_status="lost"), replace(SLOT, invalidation="idle_timeout")])
+def test_a_lost_slot_says_from_where_and_what_is_left(source: Source, left: str, lost: LogSlot) -> None:
+    (problem,) = slot_problems(SERVER, "s", lost, source)
+    assert "what was committed behind 0/100 may be missing" in problem.detail
+    assert left in problem.detail
+    assert "thresher adopt NAME" in problem.mend
+    assert problem.mend.startswith("SELECT pg_drop_replication_slot('s'); SELECT pg_create_logical_replication_slot(")
+
+
+def test_what_may_break_later_is_warned_of() -> None:
+    found = _warnings(SERVER, replace(SLOT, wal_status="unreserved", active_pid=None, failover=False))
+    assert [warning.split(":")[0] for warning in found] == [
+        "the log that the slot needs may be removed at the next checkpoint",
+        "nobody reads the slot",
+        "the slot is not kept on standbys",
+    ]
+
+
+def test_a_publication_is_judged_by_the_table() -> None:
+    good = Publication(name="p", inserts=True, includes_table=True, row_filter=None)
+    assert publication_problems("p", good, TABLE) == []
+    bad = Publication(name="p", inserts=False, includes_table=False, row_filter="(id > 5)")
+    assert publication_problems("p", bad, None) == []
+    assert [problem.mend for problem in publication_problems("p", bad, TABLE)] == [
+        'ALTER PUBLICATION "p" ADD TABLE "public"."outbox"',
+        "ALTER PUBLICATION \"p\" SET (publish = 'insert')",
+        'ALTER PUBLICATION "p" SET TABLE "public"."outbox"',
+    ]
+    assert [problem.mend for problem in publication_problems("p", None, None)] == [
+        "CREATE PUBLICATION \"p\" WITH (publish = 'insert')"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"via": "kafka"}, "'table' or 'log' is needed"),
+        ({"slot": "s"}, "only a tail's outbox has one"),
+        ({"via": "log", "keep": False}, "no row is there"),
+        ({"via": "log", "shape": Shape.GOHARVEST}, "there is no table"),
+        ({"via": "log", "limits": Limits(outstanding=5)}, "no rows wait in a table"),
+        ({"keep": False, "limits": Limits(outstanding=5)}, "no rows wait in a table"),
+        ({"keep": False, "require_transaction": False}, "in autocommit there would be two"),
+        ({"via": "log", "table": "a.b"}, "dot"),
+    ],
+)
+def test_options_that_make_no_sense_together_are_refused(options: dict[str, object], why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        Outbox(**options)  # type: ignore[arg-type]
+
+
+def test_a_publication_that_is_gone_from_the_log_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = ("42704", 'publication "p" does not exist')
+    monkeypatch.setattr(connection, "_state_of", lambda _: told)
+    problem = connection._explain(None)  # type: ignore[arg-type]
+    assert isinstance(problem, DatabaseRefused)
+    assert "thresher tail slot create" in str(problem)

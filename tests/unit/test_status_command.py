@@ -1,0 +1,129 @@
+"""Which process 'thresher status' asks."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.processes import environment
+from thresher.cli.app import app
+from thresher.cli.status.command import chosen_file
+from thresher.cli.status.running import listed, running
+from thresher.core.errors import InvalidInput
+from thresher.observe.server import Server
+
+LISTED = """
+import sys, time
+from pathlib import Path
+from thresher.cli.status.running import listed
+with listed(kind="relay", name="gone", host="127.0.0.1", port=1, config=None):
+    print("listed", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("THRESHER_STATUS", "THRESHER_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("THRESHER_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+class Shown:
+    """A process that shows pages, as far as the command sees it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.server = Server("127.0.0.1", 0, {"/status": lambda: {"name": name, "role": "leading"}})
+
+    @property
+    def at(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    def listed(self, config: Path | None) -> Any:
+        return listed(kind="relay", name=self.name, host="0.0.0.0", port=self.server.port, config=config)  # noqa: S104
+
+
+@pytest.fixture
+def shown() -> Iterator[list[Shown]]:
+    made = [Shown(name) for name in ("orders", "audit")]
+    with made[0].server, made[1].server:
+        yield made
+
+
+def asked(*arguments: str) -> dict[str, Any]:
+    answer = CliRunner().invoke(app, ["status", "--json", *arguments], catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
+
+
+def files(directory: Path) -> list[Path]:
+    paths = [directory / "orders.yaml", directory / "audit.yaml"]
+    for path in paths:
+        path.write_text(f"name: {path.stem}\n")
+    return paths
+
+
+def test_the_process_of_a_file_is_asked(shown: list[Shown], tmp_path: Path) -> None:
+    orders, audit = files(tmp_path)
+    with shown[0].listed(orders), shown[1].listed(audit):
+        assert asked("-c", str(orders))["name"] == "orders"
+        assert asked("-c", str(audit))["name"] == "audit"
+
+
+def test_several_without_a_file_are_listed(shown: list[Shown]) -> None:
+    with shown[0].listed(None), shown[1].listed(None):
+        found = asked()["running"]
+        assert [(each["name"], each["at"], each["role"]) for each in found] == [
+            ("audit", shown[1].at, "leading"),
+            ("orders", shown[0].at, "leading"),
+        ]
+    with shown[0].listed(None):
+        assert asked()["name"] == "orders", "the only one is asked"
+    assert running() == []
+
+
+def test_a_process_that_is_not_listed_is_asked_at_its_files_address(shown: list[Shown], tmp_path: Path) -> None:
+    path = tmp_path / "orders.yaml"
+    path.write_text(f"name: orders\nstatus: {shown[0].at}\n")
+    assert asked("-c", str(path))["name"] == "orders"
+    path.write_text(f"name: orders\nstatus: {shown[1].at}\n")
+    answer = CliRunner().invoke(app, ["status", "-c", str(path)])
+    assert "runs 'audit'" in str(answer.exception)
+
+
+def test_a_killed_process_is_not_listed(state: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LISTED], stdout=subprocess.PIPE, text=True, env=environment(THRESHER_STATE=str(state))
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "listed\n"
+    assert [each.name for each in running()] == ["gone"]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert running() == []
+    assert list((state / "running").glob("*.json")) == [], "what it left is removed"
+
+
+def test_a_process_that_cannot_be_listed_goes_on(state: Path) -> None:
+    state.parent.mkdir(exist_ok=True)
+    state.write_text("a file in its place")
+    with listed(kind="relay", name="orders", host="127.0.0.1", port=1, config=None):
+        assert running() == []
+
+
+def test_a_flag_goes_before_the_environment() -> None:
+    at, path = "127.0.0.1:1", Path("relay.yaml")
+    assert chosen_file(at, path, {"THRESHER_STATUS": at}) == path
+    assert chosen_file(at, path, {"THRESHER_CONFIG": "relay.yaml"}) is None
+    with pytest.raises(InvalidInput, match="leave one of them out"):
+        chosen_file(at, path, {})

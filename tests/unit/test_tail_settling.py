@@ -1,0 +1,66 @@
+"""A committed transaction of a tail is settled in one order: dead rows first, then the slot."""
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.unit.test_tail_progress import BAD, book, filled, row
+from thresher.delivery.crash_points import CrashPoints
+from thresher.delivery.effects import AwaitSettled, Settle
+from thresher.delivery.reading.read_ahead import Ahead, ReadAhead
+from thresher.delivery.row import RowList
+from thresher.delivery.shard.meter import Meter
+from thresher.spark.bell import Bell
+from thresher.spark.worker.shard import Figures, Shard
+from thresher.tail.shard.settling import TailSettling
+
+
+def test_dead_rows_are_written_before_the_slot_is_confirmed() -> None:
+    buffer, done = filled(3), list[Any]()
+    with ExitStack() as resources:
+        shard = Shard(
+            pipeline="t", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources
+        )  # fmt: skip
+        settling = TailSettling(
+            shard,
+            buffer,
+            ReadAhead(Ahead(most_rows=10)),
+            Meter(shard),
+            CrashPoints(None, 0),
+            set_aside=lambda dead, _: done.append([each.row[0] for each in dead]),
+            adopt=lambda progress: progress.coverage,
+            confirm=done.append,
+        )
+        record = book(buffer).record(1, RowList([row(1), row(2, BAD), row(3)]), 0)
+        settling.handlers[Settle](Settle(record))
+        assert buffer.rows == 0, "they are decided as soon as they are committed"
+        assert settling.handlers[AwaitSettled](AwaitSettled(within_seconds=10))
+    assert done == [[1], 31]
+
+
+def test_a_slot_is_not_confirmed_when_dead_rows_were_not_written() -> None:
+    buffer, confirmed = filled(1), list[int]()
+
+    def refuse(*_: object) -> None:
+        raise OSError("the database hung up")
+
+    with ExitStack() as resources:
+        shard = Shard(
+            pipeline="t", index=0, shards=1, attempt=1, bell=Bell(), figures=Figures(), resources=resources
+        )  # fmt: skip
+        settling = TailSettling(
+            shard,
+            buffer,
+            ReadAhead(Ahead(most_rows=10)),
+            Meter(shard),
+            CrashPoints(None, 0),
+            set_aside=refuse,
+            adopt=lambda progress: progress.coverage,
+            confirm=confirmed.append,
+        )
+        record = book(buffer).record(1, RowList([row(1, BAD)]), 0)
+        settling.handlers[Settle](Settle(record))
+        with pytest.raises(OSError, match="hung up"):
+            settling.handlers[AwaitSettled](AwaitSettled(within_seconds=10))
+    assert confirmed == []
