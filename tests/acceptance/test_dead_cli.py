@@ -97,3 +97,19 @@ def test_dropping_all_needs_a_yes(outbox: str) -> None:
 def test_a_script_drops_all_with_yes(outbox: str) -> None:
     answer = dead(outbox, "drop", "--all", "--yes")
     assert (answer.returncode, answer.stdout, left(outbox)) == (0, "3 rows were dropped\n", 0)
+
+
+def test_missing_rights_and_passwords_need_somebody_to_act(outbox: str, connection: psycopg.Connection[Any]) -> None:
+    connection.execute("DROP ROLE IF EXISTS dead_reader")
+    connection.execute("CREATE ROLE dead_reader LOGIN PASSWORD 'x'")
+    connection.commit()
+    plain = psycopg.conninfo.make_conninfo(outbox, user="dead_reader", password="x")
+    try:
+        answer = dead(plain, "list")
+        told = " ".join(answer.stderr.split())
+        assert (answer.returncode, "thresher schema print --relay" in told) == (4, True), told
+        answer = dead(psycopg.conninfo.make_conninfo(plain, password="wrong"), "list")
+        assert (answer.returncode, "password" in answer.stderr) == (4, True), answer.stderr
+    finally:
+        connection.execute("DROP ROLE dead_reader")
+        connection.commit()

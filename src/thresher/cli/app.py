@@ -123,8 +123,11 @@ def main() -> None:
         complain(str(error))
         sys.exit(error.exit_code)
     except _errors_of_database() as error:
-        complain(f"the database refused: {error.diag.message_primary or str(error).strip()}")
-        sys.exit(1)
+        from thresher.db.postgres.refusal import is_refused, remedy  # noqa: PLC0415 - only where the driver is there
+
+        text = error.diag.message_primary or str(error).strip()
+        complain(f"the database refused: {text}{remedy(error.sqlstate)}")
+        sys.exit(4 if is_refused(error.sqlstate, text) else 1)
     except (OSError, UnicodeError) as error:
         complain(str(error))
         sys.exit(1)

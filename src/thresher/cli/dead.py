@@ -82,7 +82,7 @@ def list_rows(
             ]
             for row in shown
         ],
-        importance=("id", "kind", "reason", "topic", "key", "since", "blocks"),
+        importance=("id", "kind", "topic", "key", "reason", "since", "blocks"),
         shortened=("topic", "key", "reason"),
         rest="'thresher dead show ID'",
     )

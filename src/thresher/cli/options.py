@@ -12,6 +12,7 @@ from thresher.core.errors import InvalidInput, ThresherError
 from thresher.core.secrets import Secrets, Unreadable, read_secret
 from thresher.db import TableName
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn
+from thresher.db.postgres.refusal import is_access_refused
 from thresher.devstack.kept import KeptStack
 from thresher.outbox import Shape
 
@@ -42,6 +43,12 @@ class DatabaseUnreachable(ThresherError):  # noqa: N818
     """No connection to the database."""
 
     retryable = True
+
+
+class AccessRefused(ThresherError):  # noqa: N818
+    """The database knows no such role, or no such password: somebody has to act."""
+
+    exit_code = 4
 
 
 def named_dsn(given: str | None) -> str | None:
@@ -90,7 +97,8 @@ def connect(dsn: str) -> psycopg.Connection[Any]:
     try:
         return psycopg.connect(dsn, connect_timeout=10, application_name="thresher")
     except psycopg.OperationalError as error:
-        raise DatabaseUnreachable(f"cannot connect to the database: {str(error).strip()}") from error
+        problem = AccessRefused if is_access_refused(error.sqlstate, str(error)) else DatabaseUnreachable
+        raise problem(f"cannot connect to the database: {str(error).strip()}") from error
 
 
 def table_name(outbox: str, schema: str | None) -> TableName:
