@@ -71,18 +71,20 @@ class MixedRun(Scene[MixedSubject]):
 
     # The course of it
 
-    def run(self, faults: Iterable[Fault], seconds: float) -> None:
+    def run(self, faults: Iterable[Fault], seconds: float, *, at_most: float | None = None) -> None:
         """Do the faults when they are due, keep programs running, and end after so many seconds, healed.
 
         Where nothing has moved for long, the schedule's clock stands until something does: a program that is only ever
         broken while it starts shows nothing. If nothing does within a bound, although no fault comes, that is wrong.
+        With `at_most`, the run goes on until every fault was done and its seconds have passed on that clock, for that
+        long at most.
         """
         self._agenda.begin()
         self._crew.begin()
         coming = list(faults)
         clock = told = last = 0.0
         with Movement() as movement:
-            while (now := self._agenda.now) < seconds:
+            while (now := self._agenda.now) < seconds or (clock < seconds and now < (at_most or seconds)):
                 self._agenda.do_due(now)
                 self._look_after()
                 movement.look(now, self.subject.look)

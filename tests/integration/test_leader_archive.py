@@ -68,7 +68,7 @@ def test_a_harvest_archives_what_it_has_stamped(
 def test_a_program_that_names_no_place_is_refused(stack: Stack, dsn: str, topic_prefix: str) -> None:
     settings = Place(stack, dsn, topic_prefix).settings(archive_after_seconds=1.0, archive_to="here")
     with pytest.raises(InvalidInput, match="no absolute path"):
-        Harvest(settings)
+        Harvest(settings).start()
 
 
 def test_a_failure_is_told_and_counted_and_its_end_too(

@@ -1,5 +1,6 @@
 """A program of the demo as a process of its own: something to kill."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,16 @@ class DemoProcess:
         if self.process is not None and self.process.poll() is not None:
             last = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
             raise ThresherError(f"the {self._what} ended with exit code {self.process.returncode}:\n{last}")
+
+    def pause(self) -> None:
+        """Stop it where it stands, with SIGSTOP: it does nothing until it goes on or is killed."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on after a pause."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill it with -9."""

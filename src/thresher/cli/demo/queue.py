@@ -36,6 +36,8 @@ _QUEUE, _CONSUMERS, _WORKER = "demo", 3, "thresher.cli.demo.worker"
 _PER_SECOND = 700.0
 _KILL_CONSUMER_SHARE, _KILL_TRACKER_SHARE = 0.4, 0.6
 _LOOK_SECONDS, _REST_SECONDS = 0.1, 90.0
+# How often the consumer to kill is paused until it is at work, and how long it goes on in between.
+_TRIES, _SLICE_SECONDS = 50, 0.01
 # Short, so that nobody waits for long.
 _REDELIVERY_MS = 4_000
 
@@ -49,6 +51,8 @@ class Scene:
     # How often each message was processed, by its payload; and deliveries after the first.
     processed: Counter[str] = field(default_factory=Counter)
     again: int = 0
+    # What consumers have started and not yet printed as done, by the place of each among them.
+    working: dict[int, str] = field(default_factory=dict)
     consumers_killed: int = 0
     trackers_killed: int = 0
     # What trackers have redelivered that were killed since.
@@ -58,8 +62,8 @@ class Scene:
 
     @property
     def redelivered(self) -> int:
-        """How many messages trackers have put back into the queue."""
-        return self.redelivered_before + int(self.status.get("redelivered", 0))
+        """How many messages trackers have put back into the queue, as far as they told it or consumers saw it."""
+        return max(self.again, self.redelivered_before + int(self.status.get("redelivered", 0)))
 
     @property
     def done(self) -> bool:
@@ -115,12 +119,12 @@ def _play(bootstrap: str, messages: int, directory: Path) -> bool:
             entered.enter_context(process)
         tracker.start()
         _await_tracker(tracker, at, scene, live)
-        for consumer in consumers:
+        for place, consumer in enumerate(consumers):
             consumer.start()
-            entered.enter_context(_reading(consumer, scene))
+            entered.enter_context(_reading(consumer, place, scene))
         entered.enter_context(_sending(config, scene))
         _watch(tracker, consumers, at, scene, live)
-        for process in (*consumers[1:], tracker):
+        for process in (*consumers, tracker):
             process.stop()
     return _judge(scene)
 
@@ -143,17 +147,18 @@ def _look(tracker: DemoProcess, at: str, scene: Scene, live: Live) -> None:
 
 
 def _watch(tracker: DemoProcess, consumers: list[DemoProcess], at: str, scene: Scene, live: Live) -> None:
-    """Look on until everything was processed; kill a consumer, then the tracker, in the middle of it."""
+    """Look on until everything was processed; kill a consumer, then the tracker, in the middle of it.
+
+    The killed consumer is taken off the list.
+    """
     deadline = time.monotonic() + scene.messages / _PER_SECOND + _REST_SECONDS
     while not (scene.done and scene.redelivered) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
         _look(tracker, at, scene, live)
-        for consumer in consumers[scene.consumers_killed :]:
+        for consumer in consumers:
             consumer.require_alive()
         if not scene.consumers_killed and len(scene.processed) >= _KILL_CONSUMER_SHARE * scene.messages:
-            consumers[0].kill()
-            scene.consumers_killed += 1
-            scene.doing = "a consumer was killed with -9"
+            _kill_one_at_work(consumers, scene)
         elif not scene.trackers_killed and len(scene.processed) >= _KILL_TRACKER_SHARE * scene.messages:
             tracker.kill()
             scene.trackers_killed += 1
@@ -167,8 +172,27 @@ def _watch(tracker: DemoProcess, consumers: list[DemoProcess], at: str, scene: S
     _look(tracker, at, scene, live)
 
 
+def _kill_one_at_work(consumers: list[DemoProcess], scene: Scene) -> None:
+    """Kill a consumer while it works on a message: one that was started and not acked is redelivered.
+
+    The consumer is paused first: its lines are read meanwhile, and it cannot ack. Its partitions are its own, so that
+    messages wait for it until it is met at work.
+    """
+    for _ in range(_TRIES):
+        for place in list(scene.working):
+            consumers[place].pause()
+            time.sleep(_LOOK_SECONDS)
+            if place in scene.working:
+                consumers.pop(place).kill()
+                scene.consumers_killed += 1
+                scene.doing = "a consumer was killed with -9"
+                return
+            consumers[place].go_on()
+        time.sleep(_SLICE_SECONDS)
+
+
 @contextlib.contextmanager
-def _reading(consumer: DemoProcess, scene: Scene) -> Iterator[None]:
+def _reading(consumer: DemoProcess, place: int, scene: Scene) -> Iterator[None]:
     """Note what a consumer prints."""
 
     def read() -> None:
@@ -176,6 +200,10 @@ def _reading(consumer: DemoProcess, scene: Scene) -> Iterator[None]:
             # The last line of one that was killed may be half.
             with contextlib.suppress(ValueError):
                 message = json.loads(line)
+                if "started" in message:
+                    scene.working[place] = message["started"]
+                    continue
+                scene.working.pop(place, None)
                 scene.processed[message["payload"]] += 1
                 scene.again += message["delivery_count"] > 1
 

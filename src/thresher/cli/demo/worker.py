@@ -1,4 +1,6 @@
-"""A consumer of the demo as a program of its own: it works on each message for a moment, prints it, and acks it.
+"""A consumer of the demo as a program of its own: it works on each message for a moment, and acks it.
+
+It prints each message as it starts, and again when the work is done, before the ack.
 
 python -m thresher.cli.demo.worker FILE QUEUE
 """
@@ -12,7 +14,7 @@ from thresher.core.signals import stopped_by_signals
 from thresher.queue import QueueService
 from thresher.queue.configuration import load_queue_config
 
-# Longer than messages take to come, so that some always wait here, started: a kill leaves work for the tracker.
+# Longer than messages take to come, so that a consumer is at work nearly always.
 _WORK_SECONDS = 0.006
 
 
@@ -27,11 +29,16 @@ def work(file: Path, queue: str) -> None:
     ):
         while not stopped:
             for message in consumer.receive_batch(1, 0.2):
+                payload = message.payload.decode()
+                _say({"started": payload})
                 time.sleep(_WORK_SECONDS)
-                done = {"payload": message.payload.decode(), "delivery_count": message.delivery_count}
-                sys.stdout.write(json.dumps(done) + "\n")
-                sys.stdout.flush()
+                _say({"payload": payload, "delivery_count": message.delivery_count})
                 message.ack()
+
+
+def _say(line: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
