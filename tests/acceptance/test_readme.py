@@ -1,7 +1,6 @@
 """The README's examples are run as they stand."""
 
 import re
-import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -22,12 +21,12 @@ README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 def test_the_pipeline_example_runs(tmp_path: Path) -> None:
-    _, _, _, example = blocks("python")
+    (example,) = blocks("python", (ROOT / "docs" / "pipelines.md").read_text())
     program = tmp_path / "squares.py"
     program.write_text(example)
     answer = subprocess.run(
@@ -36,13 +35,6 @@ def test_the_pipeline_example_runs(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.splitlines() == [str(sum(number**2 for number in range(100)))]
     assert not answer.stderr, "a run in which nothing is wrong is quiet"
-
-
-def test_the_harvest_example_is_the_one_that_is_run() -> None:
-    # By `tests/acceptance/test_examples.py`: another Spark would show nothing more.
-    _, _, example, _ = blocks("python")
-    _, _, code = (ROOT / "examples" / "basic.py").read_text().split('"""', 2)
-    assert example == code.lstrip()
 
 
 def test_the_relays_configuration_is_one(tmp_path: Path) -> None:
@@ -54,7 +46,7 @@ def test_the_relays_configuration_is_one(tmp_path: Path) -> None:
 
 
 def test_the_transform_example_filters() -> None:
-    _, example, _, _ = blocks("python")
+    _, _, example = blocks("python")
     found: dict[str, Any] = {}
     exec(example, found)  # noqa: S102 - it is our own
     rows: list[tuple[Any, ...]] = [
@@ -65,26 +57,30 @@ def test_the_transform_example_filters() -> None:
     assert done.failed == {}
 
 
-def test_the_commands_run_and_the_program_runs_twice(state: Path, tmp_path: Path) -> None:
-    both, tour = blocks("console")
+@pytest.mark.timeout(300)
+def test_the_tour_writes_relays_and_reads_back(state: Path, tmp_path: Path) -> None:
+    both, up, tour = blocks("console")
     assert both.split("\n")[:2] == ["./run demo", "./run test"]
-    example, _, _, _ = blocks("python")
-    program = tmp_path / "orders.py"
-    program.write_text(example)
-    # In the shell that the commands have prepared.
-    twice = f"{shlex.quote(sys.executable)} {program}\n" * 2
+    # A directory in which the commands run as they stand.
+    (tmp_path / "run").symlink_to(ROOT / "run")
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    for name, program in zip(("orders.py", "read_back.py"), blocks("python"), strict=False):
+        (tmp_path / name).write_text(program)
     clean = {name: value for name, value in environment(THRESHER_STATE=str(state)).items() if name != "THRESHER_DS"}
 
     def shell(script: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            ["bash", "-euxc", script], cwd=ROOT, env=clean, timeout=170, capture_output=True, text=True, check=False
+            ["bash", "-euxc", script], cwd=tmp_path, env=clean, timeout=250, capture_output=True, text=True, check=False
         )
 
     try:
-        answer = shell(f"{tour}{twice}echo $THRESHER_DS")
+        # The program runs a second time as it ran the first.
+        answer = shell(f"{up}{tour}kill -INT $!\nwait $!\n.venv/bin/python orders.py\necho $THRESHER_DS")
         assert answer.returncode == 0, answer.stderr
-        with psycopg.connect(answer.stdout.splitlines()[-1]) as connection:
-            assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (10_000 + 2 * 1001,)
+        *_, read, dsn = answer.stdout.splitlines()
+        assert read == '1 {"item": "a scythe"}'
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (1,), "the first was relayed"
             assert connection.execute("SELECT count(*) FROM orders").fetchone() == (2,)
     finally:
         ended = shell("./run stack down --discard")

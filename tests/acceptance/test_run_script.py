@@ -65,6 +65,9 @@ def test_it_sets_itself_up_anywhere_and_runs_again_without_a_network(copy: Path,
     assert "kills" in demo.stdout
     for figure in ("written", "relayed", "pending", "oldest", "rec/s", "latency p50"):
         assert figure in demo.stderr
+    report = (tmp_path / "thresher-demo.html").read_text()
+    assert report.count(">kill -9</text>") == 3, "each plot marks the kill"
+    assert "lost 0, phantom 0" in report
     queue = run(copy, "demo", "queue", "--records", "1000", cwd=tmp_path, **NO_NETWORK)
     assert queue.returncode == 0, queue.stderr
     assert queue.stdout.splitlines()[-1] == "0 messages were not processed"

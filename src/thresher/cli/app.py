@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -81,6 +82,9 @@ def demo(
         int | None,
         typer.Option(help="Records, or messages, of which 20,000 at most.", min=1000, max=1_000_000),
     ] = None,
+    report: Annotated[
+        Path, typer.Option(help="The file for the relay's plots of rate, pending rows and latency, in HTML.")
+    ] = Path("thresher-demo.html"),
 ) -> None:
     """Bring up servers, write to an outbox, relay it on Spark, kill the relay on the way, and judge; or the same for a
     queue, whose consumer and tracker are killed.
@@ -94,7 +98,7 @@ def demo(
         raise typer.Exit(0 if show_queue(min(records or 10_000, 20_000)) else 1)
     from thresher.cli.demo.relay import show  # noqa: PLC0415
 
-    raise typer.Exit(0 if show(records or 20_000) else 1)
+    raise typer.Exit(0 if show(records or 20_000, report) else 1)
 
 
 def _version(asked: bool) -> None:

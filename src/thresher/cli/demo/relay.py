@@ -17,6 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from thresher.cli.demo.process import DemoProcess
+from thresher.cli.demo.report import Passage, course, page
 from thresher.cli.output import complain, err, fetching, out, table
 from thresher.cli.status import RelayUnreachable, ask
 from thresher.core.signals import stopped_by_signals
@@ -45,25 +46,29 @@ class Scene:
 
     records: int
     tally: Tally = field(default_factory=Tally)
-    kills: int = 0
+    # When the relay was killed, by the monotonic clock, in nanoseconds.
+    kills: list[int] = field(default_factory=list)
     # When each record was read, by its identity.
     arrivals: dict[str, int] = field(default_factory=dict)
     status: dict[str, Any] = field(default_factory=dict)
     doing: str = "starting the relay on Spark"
 
 
-def show(records: int) -> bool:
-    """Bring everything up, let it run, kill it on the way, judge, and clean up; False if the verdict is not clean."""
+def show(records: int, report: Path) -> bool:
+    """Bring everything up, let it run, kill the relay on the way, judge, write the report, and clean up.
+
+    Returns False if the verdict is not clean.
+    """
     # SIGTERM too: the relay is a process of its own, and would go on without us.
     with stopped_by_signals(_interrupt):
-        return _show(records)
+        return _show(records, report)
 
 
 def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def _show(records: int) -> bool:
+def _show(records: int, report: Path) -> bool:
     with fetching() as progress, err.status("starting Postgres and Kafka"):
         stack = Stack(progress=progress)
         stack.start()
@@ -74,12 +79,12 @@ def _show(records: int) -> bool:
         with psycopg.connect(dsn) as connection:
             create_schema(connection, _TABLE)
         with tempfile.TemporaryDirectory(prefix="thresher-demo-") as directory:
-            return _play(stack, dsn, records, Path(directory))
+            return _play(stack, dsn, records, Path(directory), report)
     finally:
         stack.stop()
 
 
-def _play(stack: Stack, dsn: str, records: int, directory: Path) -> bool:
+def _play(stack: Stack, dsn: str, records: int, directory: Path, report: Path) -> bool:
     history = directory / "history.jsonl"
     scene = Scene(records=records)
     at = f"127.0.0.1:{free_port()}"
@@ -114,6 +119,7 @@ def _play(stack: Stack, dsn: str, records: int, directory: Path) -> bool:
         held = rows_held(connection, _TABLE)
     reads = read_topics(stack.kafka.bootstrap, [_TOPIC])
     verdict = check(read_history(history), reads, dead=held.dead, pending=held.pending, filtered=set())
+    _write_report(scene, verdict, history, report)
     return _judge(scene, verdict, _latencies(scene, history))
 
 
@@ -139,7 +145,7 @@ def _watch(
             scene.status = ask(at)
         if not scene.kills and scene.tally.rows >= _KILL_SHARE * scene.records and scene.status.get("relayed"):
             relay.kill()
-            scene.kills += 1
+            scene.kills.append(time.monotonic_ns())
             scene.status = {}
             scene.doing = "the relay was killed with -9, and started again"
             relay.start()
@@ -177,18 +183,47 @@ def _following(bootstrap: str, scene: Scene) -> Iterator[None]:
         reader.join(10.0)
 
 
-def _latencies(scene: Scene, history: Path) -> tuple[float, float] | None:
-    """Return p50 and p99 of the milliseconds from a row's commit to its reader, of what has arrived."""
+def _ways(scene: Scene, history: Path) -> list[tuple[int, int]]:
+    """Return when each row that has arrived was committed and read, in nanoseconds of the monotonic clock."""
     if not history.exists():
-        return None
-    waits = sorted(
-        (scene.arrivals[identity] - transaction.end) / 1e6
+        return []
+    return [
+        (transaction.end, scene.arrivals[identity])
         for transaction in read_history(history)
         if transaction.outcome is Outcome.COMMITTED and transaction.end is not None
         for identity in transaction.identities()
         if identity in scene.arrivals
-    )
+    ]
+
+
+def _latencies(scene: Scene, history: Path) -> tuple[float, float] | None:
+    """Return p50 and p99 of the milliseconds from a row's commit to its reader, of what has arrived."""
+    waits = sorted((read - committed) / 1e6 for committed, read in _ways(scene, history))
     return (waits[len(waits) // 2], waits[int(len(waits) * 0.99)]) if waits else None
+
+
+def _write_report(scene: Scene, verdict: Verdict, history: Path, report: Path) -> None:
+    """Write the report and say where it is. A place that cannot be written to costs the report alone."""
+    ways = _ways(scene, history)
+    began = min((committed for committed, _ in ways), default=0)
+
+    def seconds(at: int) -> float:
+        return max(0.0, (at - began) / 1e9)
+
+    shown = course(Passage(committed=seconds(committed), read=seconds(read)) for committed, read in ways)
+    facts = [
+        ("written", f"{verdict.committed:,} rows"),
+        ("rolled back", f"{verdict.rolled_back:,} rows"),
+        ("read", f"{verdict.read:,} records"),
+        ("kill -9 of the relay", str(len(scene.kills))),
+        ("verdict", verdict.line()),
+    ]
+    try:
+        report.write_text(page("Thresher's demo: Postgres to Kafka", shown, [*map(seconds, scene.kills)], facts))
+    except OSError as error:
+        complain(f"no report was written to {report}: {error.strerror}; name another place with --report")
+    else:
+        out.print(f"plots of rate, pending rows and latency: {report}", soft_wrap=True, highlight=False)
 
 
 def _panel(scene: Scene, latencies: tuple[float, float] | None) -> Panel:
@@ -219,7 +254,7 @@ def _judge(scene: Scene, verdict: Verdict, latencies: tuple[float, float] | None
                 f"{verdict.committed:,}",
                 f"{verdict.rolled_back:,}",
                 f"{verdict.read:,}",
-                str(scene.kills),
+                str(len(scene.kills)),
                 f"{p50:,.1f} ms",
                 f"{p99:,.0f} ms",
             ]
@@ -231,7 +266,7 @@ def _judge(scene: Scene, verdict: Verdict, latencies: tuple[float, float] | None
     missing = [
         what
         for what, there in (
-            ("the relay was not killed", scene.kills > 0),
+            ("the relay was not killed", bool(scene.kills)),
             ("no transaction was rolled back", verdict.rolled_back > 0),
             ("too few rows were written", verdict.committed >= 0.8 * scene.records),
             ("rows were left in the outbox", verdict.pending == 0),
