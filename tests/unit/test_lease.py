@@ -61,6 +61,39 @@ class Replica:
     def close(self) -> None: ...
 
 
+class Ended:
+    """A lease whose last holder was killed: its time is over, and the first one that asks gets it."""
+
+    def __init__(self) -> None:
+        self.taken = self.released = 0
+
+    def look(self) -> Row:
+        return replace(ROW, left_seconds=-1.0)
+
+    def take(self, *_: Any, **__: Any) -> int:
+        self.taken += 1
+        return 8
+
+    def renew(self, *_: Any) -> bool:
+        return True
+
+    def release(self, *_: Any) -> None:
+        self.released += 1
+
+    def close(self) -> None: ...
+
+
+def test_a_lease_that_has_ended_is_taken_and_released_by_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = Ended()
+    monkeypatch.setattr(Lease, "_connect", lambda _: connection)
+    lease = Lease(dsn="", name="r")
+    lease.start()
+    eventually(lambda: lease.leader_id is not None, 10.0)
+    assert (connection.taken, connection.released) == (1, 0)
+    lease.stop()
+    assert (connection.taken, connection.released) == (1, 1)
+
+
 def test_a_lease_that_can_be_looked_at_and_not_taken_waits_longer_each_time_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
