@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.faults.proxied import proxied, proxy  # noqa: F401 - fixtures
-from tests.processes import eventually, marked
+from tests.kept_logs import KeptLogs, Reporter
+from tests.processes import ROOT, eventually, marked
 from tests.servers import kafka_options
 from thresher.core.throwaway import sweep
 from thresher.devstack.shared import running_stack
@@ -46,14 +47,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_stays_behind() -> Iterator[None]:
+def nothing_stays_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Give the run a temporary directory of its own; at the very end it is empty, and no process of the run is left."""
     mark = str(uuid.uuid4())
     places = Path(tempfile.mkdtemp(prefix="thresher-tests-"))
     places.chmod(0o711)  # the database's account passes through
     os.environ.update(THRESHER_TEST_RUN=mark, TMPDIR=str(places))
     tempfile.tempdir = str(places)
-    yield
+    with KeptLogs(places, ROOT / "failures") as kept:
+        request.config.pluginmanager.register(Reporter(kept))
+        yield
 
     def strays() -> list[str]:
         # What killed processes leave, the next Spark removes once it is a minute old: here no other follows.
