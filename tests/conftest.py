@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from tests.faults.proxied import proxied, proxy  # noqa: F401 - fixtures
 from tests.kept_logs import KeptLogs, Reporter
 from tests.processes import ROOT, eventually, marked
+from tests.property.examples import QUICK
 from tests.servers import kafka_options
 from thresher.core.throwaway import sweep
 from thresher.devstack.shared import running_stack
@@ -29,7 +30,8 @@ pytest_plugins = ["thresher.devstack.fixtures"]
 
 # A machine that stalls is no fault of an example, nor of what draws it.
 settings.register_profile("thresher", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("thresher")
+settings.register_profile("quick", parent=settings.get_profile("thresher"), max_examples=20)
+settings.load_profile("quick" if QUICK else "thresher")
 
 # For so many shards the run's Spark has slots at once.
 SLOTS = 8

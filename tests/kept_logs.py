@@ -110,7 +110,7 @@ class Reporter:
         report = yield
         if report.failed:
             seed = item.config.getoption("randomly_seed", None)
-            told = [f"repeat: ./run test '{item.nodeid}' -p randomly --randomly-seed={seed}"]
+            told = [f"repeat: ./run test '{item.nodeid}' --randomly-seed={seed}"]
             if place := self._kept.save(item.nodeid):
                 told.append(f"logs of servers and programs: {place}")
             report.sections.append(("how to look into it", "\n".join(told)))

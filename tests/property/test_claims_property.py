@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.property.examples import examples
 from tests.relay.model import Broker, Fenced
 from thresher.delivery.carrier import Carrier, ShardIdentity
 from thresher.delivery.claims import LANES, Claim, holder
@@ -186,4 +187,4 @@ class Claims(RuleBasedStateMachine):
 
 
 TestClaims = Claims.TestCase
-TestClaims.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestClaims.settings = settings(max_examples=examples(300), stateful_step_count=40, deadline=None)

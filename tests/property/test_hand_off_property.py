@@ -6,6 +6,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from tests.property.examples import examples
 from tests.queue.broker_model import ANOTHER_QUEUES, GAP, OURS, PARTITIONS, REFUSED, TOPIC
 from tests.queue.model import Member, World
 from thresher.kafka.group_offsets import GroupOffset
@@ -100,11 +101,11 @@ class HandedOffTwice(HandedOff):
 TestExactlyOnce = HandedOff.TestCase
 # Not shrunk: what a failure says first is enough to know the rule that was broken.
 TestExactlyOnce.settings = settings(
-    max_examples=400, stateful_step_count=40, derandomize=True, deadline=None, phases=[Phase.generate]
+    max_examples=examples(400), stateful_step_count=40, derandomize=True, deadline=None, phases=[Phase.generate]
 )
 TestAtLeastOnce = HandedOffTwice.TestCase
 TestAtLeastOnce.settings = settings(
-    max_examples=150, stateful_step_count=40, derandomize=True, deadline=None, phases=[Phase.generate]
+    max_examples=examples(150), stateful_step_count=40, derandomize=True, deadline=None, phases=[Phase.generate]
 )
 
 

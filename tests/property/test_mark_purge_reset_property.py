@@ -5,6 +5,7 @@ A record may come again, but never behind one that follows it within its key."""
 
 from hypothesis import Phase, settings
 
+from tests.property.examples import examples
 from tests.relay.relayed import Relayed
 
 
@@ -16,5 +17,5 @@ class Marked(Relayed):
 
 TestMarkPurgeReset = Marked.TestCase
 TestMarkPurgeReset.settings = settings(
-    max_examples=300, stateful_step_count=50, derandomize=True, deadline=None, phases=[Phase.generate]
+    max_examples=examples(300), stateful_step_count=50, derandomize=True, deadline=None, phases=[Phase.generate]
 )

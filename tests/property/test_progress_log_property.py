@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.property.examples import examples
 from thresher.delivery.claims import UNCLAIMED, Claim
 from thresher.delivery.progress_topic.progress_log import ProgressLog
 from thresher.delivery.progress_topic.seal import Seal
@@ -129,4 +130,4 @@ class Partition(RuleBasedStateMachine):
 
 
 TestPartition = Partition.TestCase
-TestPartition.settings = settings(max_examples=40, stateful_step_count=20)
+TestPartition.settings = settings(max_examples=examples(40), stateful_step_count=20)

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.property.examples import examples
 from thresher.delivery.row import Record, Row
 from thresher.relay.protocol.scoreboard import Scoreboard
 
@@ -113,7 +114,7 @@ def _streams(each: Row) -> set[Any]:
 
 
 TestScoreboard = Scored.TestCase
-TestScoreboard.settings = settings(max_examples=100, stateful_step_count=40, derandomize=True, deadline=None)
+TestScoreboard.settings = settings(max_examples=examples(100), stateful_step_count=40, derandomize=True, deadline=None)
 
 
 def test_a_key_with_many_rows_waits_for_its_turn_like_any_other() -> None:

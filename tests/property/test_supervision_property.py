@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.property.examples import examples
 from thresher.spark.driver.supervision import (
     AttemptEnded,
     CloseLine,
@@ -328,4 +329,4 @@ class Supervised(RuleBasedStateMachine):
 
 
 TestSupervision = Supervised.TestCase
-TestSupervision.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
+TestSupervision.settings = settings(max_examples=examples(250), stateful_step_count=50, deadline=None)

@@ -4,6 +4,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.property.examples import examples
 from tests.tail.model import GOOD, MALFORMED, NAMED_POISON, POISON, TailWorld
 from thresher.delivery.effects import AwaitSettled, Commit, Effect, Settle, Take
 
@@ -148,5 +149,5 @@ class Tailed(RuleBasedStateMachine):
 
 TestTail = Tailed.TestCase
 TestTail.settings = settings(
-    max_examples=250, stateful_step_count=40, derandomize=True, deadline=None, phases=[Phase.generate]
+    max_examples=examples(250), stateful_step_count=40, derandomize=True, deadline=None, phases=[Phase.generate]
 )

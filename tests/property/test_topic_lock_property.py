@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.property.examples import examples
 from thresher.db.topic_locks import LockLost
 from thresher.delivery.batch import Batch
 from thresher.delivery.carrier import ShardIdentity
@@ -272,7 +273,7 @@ class World:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=1_500, derandomize=True, deadline=None)
+@settings(max_examples=examples(1_500), derandomize=True, deadline=None)
 def test_rows_are_read_once_and_in_order_whoever_stops_wherever(seed: int) -> None:
     draw = random.Random(seed)
     world = World(draw.choice([1, 2, 3]), compacting=draw.random() < 0.3)

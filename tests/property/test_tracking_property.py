@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.property.examples import examples
 from tests.tracker.simulated_log import QUEUE, SimulatedLog
 from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, MessageId
 from thresher.tracker.protocol import clock
@@ -250,7 +251,7 @@ class Walk:
 
 
 # The same ones each time: a mutant is caught or not.
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=examples(250), deadline=None, derandomize=True)
 @given(
     behind=st.sampled_from([4, 20, 1_000]),
     rewrite=st.sampled_from([500, 5_000, 10**9]),
@@ -264,7 +265,7 @@ def test_each_message_is_ended_or_redelivered_once_and_not_before_its_time(
     Walk(rules, seed).run()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(behind=st.sampled_from([4, 1_000]), rewrite=st.sampled_from([500, 10**9]), seed=st.integers(0, 2**32))
 def test_a_brokers_clock_that_jumps_expires_nothing_and_stops_nothing(behind: int, rewrite: int, seed: int) -> None:
     rules = Rules(markers_per_commit=5, rewrite_after_ms=rewrite, most_behind=behind)
