@@ -14,6 +14,7 @@ from thresher.config.document import read
 from thresher.config.environment import from_environment
 from thresher.config.form import Form, FormT, fill_in
 from thresher.config.problem import ConfigurationInvalid
+from thresher.config.refusal import NO_PROPERTIES
 from thresher.config.report import Problem, as_text
 from thresher.config.secret_files import read_files, secrets_of, without_secrets
 from thresher.config.setting import keys_of, sections_of
@@ -47,22 +48,28 @@ def load(
     """
     variables = from_environment(form, environment)
     given = {key: value for key, value in (read(path) if path is not None else {}).items() if value is not None}
-    lay_over(form, given, variables.keys)
-    lay_over(form, given, flags)
-    completed = complete(form, given, problems=variables.problems, remarks=variables.remarks)
+    covered = [problem for layer in (variables.keys, flags) for problem in lay_over(form, given, layer)]
+    completed = complete(form, given, problems=[*variables.problems, *covered], remarks=variables.remarks)
     for remark in variables.remarks:
         warn(completed.secrets.mask(remark))
     return completed
 
 
-def lay_over(form: type[Form], given: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Override what is given by what a layer says. Sections are overridden property by property."""
+def lay_over(form: type[Form], given: dict[str, Any], layer: Mapping[str, Any]) -> list[Problem]:
+    """Override what is given by what a layer says. Sections are overridden property by property.
+
+    Returns the sections that had no properties before: a layer must not cover a mistake.
+    """
     sections = sections_of(form)
+    covered: list[Problem] = []
     for key, value in layer.items():
         if key in sections and isinstance(value, Mapping) and isinstance(given.get(key), Mapping):
             given[key] = {**given[key], **value}
         elif value is not None and value != {}:
+            if key in sections and not isinstance(given.get(key, {}), Mapping):
+                covered.append((key, NO_PROPERTIES))
             given[key] = value
+    return covered
 
 
 def complete(

@@ -69,8 +69,7 @@ def load(
     translated = translate(found) if is_reapers(found) else as_ours(found)
     variables = from_environment(RelayForm, environment or {})
     given: dict[str, Any] = {key: value for key, value in translated.keys.items() if value is not None}
-    for layer in (variables.keys, overrides):
-        lay_over(RelayForm, given, layer)
+    covered = [problem for layer in (variables.keys, overrides) for problem in lay_over(RelayForm, given, layer)]
     if path is None and not _says_where(given):
         lay_over(RelayForm, given, otherwise())
     if is_reapers(found):
@@ -79,7 +78,11 @@ def load(
     completed = complete(
         RelayForm,
         given,
-        problems=[*translated.problems, *variables.problems],
+        problems=[
+            *translated.problems,
+            *variables.problems,
+            *((_name_in_file(key, translated), why) for key, why in covered),
+        ],
         remarks=variables.remarks,
         # A key that could not be read is not missed besides.
         troubled=set(translated.origin) - set(translated.keys),

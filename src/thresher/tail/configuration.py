@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from thresher.config.form import Form, KafkaProperties, Rule, Texts
+from thresher.config.form import Form, KafkaProperties, Rule
+from thresher.config.function_paths import FunctionPaths
 from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
 from thresher.config.loading import Completed, load
 from thresher.config.report import Problem
@@ -92,7 +93,7 @@ class _OwnKeys(Form):
         default=Poison.DEAD_LETTER,
         description="The treatment of a row that can never be sent: `dead-letter` or `halt`.",
     )
-    transform: Texts = Field(
+    transform: FunctionPaths = Field(
         default=(), description="Functions for the rows, as package.module:function, in this order."
     )
     batch_rows: int = Field(default=_LIMITS.batch_rows, ge=1, le=15_000, description="The most rows in a transaction.")
@@ -161,7 +162,7 @@ class _OwnKeys(Form):
     @classmethod
     def _name(cls, name: str | None) -> str | None:
         if name is not None and not valid_name(name):
-            raise ValueError("1 to 200 of the characters a-z A-Z 0-9 . _ - are needed")
+            raise ValueError(f"1 to 200 of the characters a-z A-Z 0-9 . _ - are needed, not {shorten(name)}")
         return name
 
     @field_validator("shards")
@@ -192,15 +193,6 @@ class _OwnKeys(Form):
     @classmethod
     def _servers(cls, given: dict[str, Any]) -> dict[str, Any]:
         return with_one_name_for_servers(given)
-
-    @field_validator("transform")
-    @classmethod
-    def _paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
-        for path in paths:
-            module, _, function = path.partition(":")
-            if not function or not all(part.isidentifier() for part in [*module.split("."), *function.split(".")]):
-                raise ValueError(f"{shorten(path)} is not of the form package.module:function")
-        return paths
 
 
 class TailForm(ServiceForm, _OwnKeys):
@@ -239,7 +231,7 @@ def _has_an_outbox(form: TailForm, given: Mapping[str, Any]) -> Iterator[Problem
     except InvalidInput as error:
         yield "outbox", str(error)
     if form.slot is not None and not is_slot_name(form.slot):
-        yield "slot", "1 to 63 lower-case letters, digits and underscores are needed"
+        yield "slot", f"1 to 63 lower-case letters, digits and underscores are needed, not {shorten(form.slot)}"
     if form.via is Via.LOG:
         try:
             log_prefix(TableName(table=form.outbox, schema=form.schema_))
