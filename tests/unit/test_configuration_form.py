@@ -235,5 +235,5 @@ def test_a_secret_of_a_wrong_type_is_not_repeated() -> None:
 def test_a_section_that_is_none_is_refused_beside_the_environment(tmp_path: Path) -> None:
     path = tmp_path / "lamp.yaml"
     path.write_text("address: lamp/x\nclient: nonsense\n")
-    with pytest.raises(ConfigurationInvalid, match="client: properties with their values are needed$"):
+    with pytest.raises(ConfigurationInvalid, match=r"client: properties with their values are needed$"):
         lamp(path, THRESHER_SERVERS="k:1")

@@ -94,6 +94,12 @@ def test_a_schema_before_the_table_is_refused_with_what_to_say() -> None:
 
 def test_a_function_is_asked_for_by_its_name() -> None:
     assert "such as 'builtins:len'" in problems(transform=[len])
+    assert "such as 'module:function'" in problems(transform=lambda batch: batch)
+
+
+def test_every_malformed_transform_is_told() -> None:
+    text = problems(transform=["nowhere", "m:f", 5, len])
+    assert "transform: 'nowhere', 5 are not of the form package.module:function; a function is given" in text
 
 
 @pytest.mark.parametrize("name", KINDS)

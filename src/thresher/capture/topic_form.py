@@ -11,6 +11,7 @@ from thresher.config.report import Problem, no_such_key
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.topic_name import is_topic_name
 from thresher.db import TableName
+from thresher.db.names import schema_within
 
 KEYS = ("table", "schema", "key", "columns", "guard", "decoder", "handler")
 _WITH_HANDLER = ("table", "schema", "key", "columns", "guard", "decoder")
@@ -60,6 +61,8 @@ def _problems(topic: str, given: object) -> Iterator[Problem]:
 
 
 def _table_problems(where: str, topic: str, given: Mapping[str, Any]) -> Iterator[Problem]:
+    if why := schema_within("table", given.get("table"), given.get("schema")):
+        yield f"{where}.table", why
     try:
         TableName(table=given.get("table") or topic, schema=given.get("schema"))
     except InvalidInput as error:

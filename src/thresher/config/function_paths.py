@@ -24,16 +24,18 @@ def _all_of(given: object) -> list[object]:
     return [*given] if isinstance(given, list | tuple) else [given]
 
 
-def _well_formed(given: object) -> object:
+def _well_formed(given: object) -> list[object]:
     items = _all_of(given)
     wrong = [shorten(each) for each in items if not callable(each) and not is_function_path(each)]
-    problems = [f"{', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not of the form package.module:function"]
-    functions = [_path_of(each) for each in items if callable(each)]
-    by_name = (
-        f"a function is given by its name, from which workers import it, such as {', '.join(map(repr, functions))}"
-    )
-    if told := [*(problems if wrong else ()), *([by_name] if functions else ())]:
-        raise ValueError("; ".join(told))
+    functions = ", ".join(repr(_path_of(each)) for each in items if callable(each))
+    problems = []
+    if wrong:
+        verb = "is" if len(wrong) == 1 else "are"
+        problems.append(f"{', '.join(wrong)} {verb} not of the form package.module:function")
+    if functions:
+        problems.append(f"a function is given by its name, from which workers import it, such as {functions}")
+    if problems:
+        raise ValueError("; ".join(problems))
     return items
 
 

@@ -63,7 +63,9 @@ class _OwnKeys(Form):
         Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
         Required("where is the database?"),
     ] = Field(default=None, description="Postgres connection string or URL. It leads to the primary.")
-    outbox: str = Field(default="outbox", description="The outbox table. The name is taken literally.")
+    outbox: str = Field(
+        default="outbox", description="The outbox table, without its schema. The name is taken literally."
+    )
     # `schema` is the model's own; the key is without the underscore.
     schema_: Annotated[str | None, DefaultText("`search_path`")] = Field(
         default=None, alias="schema", description="The schema of the outbox table. The name is taken literally."
@@ -235,6 +237,12 @@ class _OwnKeys(Form):
         if name is not None and not valid_name(name):
             raise ValueError(f"1 to 200 of the characters a-z A-Z 0-9 . _ - are needed, not {shorten(name)}")
         return name
+
+    @field_validator("outbox", mode="before")
+    @classmethod
+    def _outbox(cls, given: object) -> object:
+        # A program's own, which is meant as it is.
+        return given.table if isinstance(given, TableName) else given
 
     @field_validator("archive_to")
     @classmethod

@@ -21,6 +21,7 @@ from thresher.config.setting import DefaultText, Names, Required, Secret, Shorth
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db import TableName
 from thresher.db.log_names import is_slot_name, log_prefix
+from thresher.db.names import schema_within
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
 from thresher.delivery.names import valid_name
 from thresher.delivery.rules import Poison
@@ -55,7 +56,7 @@ class _OwnKeys(Form):
         Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
         Required("where is the database?"),
     ] = Field(default=None, description="Postgres connection string or URL. Its role may replicate.")
-    outbox: str = Field(default="outbox", description="The outbox. The name is taken literally.")
+    outbox: str = Field(default="outbox", description="The outbox, without its schema. The name is taken literally.")
     # `schema` is the model's own; the key is without the underscore.
     schema_: Annotated[str | None, DefaultText("`search_path`")] = Field(
         default=None, alias="schema", description="The schema of the outbox. The name is taken literally."
@@ -226,6 +227,9 @@ class TailForm(ServiceForm, _OwnKeys):
 
 
 def _has_an_outbox(form: TailForm, given: Mapping[str, Any]) -> Iterator[Problem]:
+    if why := schema_within("outbox", form.outbox, form.schema_):
+        yield "outbox", why
+        return
     try:
         TableName(table=form.outbox, schema=form.schema_)
     except InvalidInput as error:
