@@ -173,7 +173,7 @@ def _with_what_no_file_holds(judged: Settings, settings: Settings) -> Settings:
 
 def _fits_a_file(value: object) -> bool:
     """Whether a file could hold it. Anything else, such as a function that fetches a token, only the client judges."""
-    return isinstance(value, SINGLE_VALUE | Mapping)
+    return isinstance(value, SINGLE_VALUE | Mapping | list | tuple)
 
 
 def _asked(election: ElectionSettings | Leadership | str | None) -> ElectionSettings | Leadership:
