@@ -346,6 +346,18 @@ def test_a_misspelt_variable_is_told_with_its_nearest_name() -> None:
     ]
 
 
+def test_a_variable_that_is_near_to_none_is_told_too() -> None:
+    remarks: list[str] = []
+    names = ("BROKERS", "BOOTSTRAP_SERVERS", "DB", "QUUX")
+    load(None, LEAST, {f"THRESHER_{name}": "x" for name in names}, warn=remarks.append)
+    assert remarks == [
+        "THRESHER_BOOTSTRAP_SERVERS is not read, did you mean 'THRESHER_BOOTSTRAP'?",
+        "THRESHER_BROKERS is not read, did you mean 'THRESHER_BOOTSTRAP'?",
+        "THRESHER_DB is not read, did you mean 'THRESHER_DS'?",
+        "THRESHER_QUUX is not read; 'thresher run --help' and docs/configuration.md have the names",
+    ]
+
+
 def test_a_report_tells_of_a_misspelt_variable_too() -> None:
     given = {key: value for key, value in LEAST.items() if key != "name"}
     with pytest.raises(ConfigurationInvalid, match="name: it is missing") as caught:

@@ -7,7 +7,7 @@ that; after a change, `maintenance/configuration_table.py` writes the table anew
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -198,9 +198,13 @@ def load_capture_config(
     environment: Mapping[str, str],
     *,
     warn: Callable[[str], object] = logger.warning,
+    rules: Sequence[Rule] = (),
 ) -> CaptureConfiguration:
-    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`."""
-    completed = load(CaptureForm, path, flags, environment, warn=warn)
+    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`.
+
+    `rules` are asked besides those of the form.
+    """
+    completed = load(CaptureForm, path, flags, environment, warn=warn, rules=rules)
     return CaptureConfiguration(form=completed.form, completed=completed)
 
 

@@ -4,7 +4,7 @@ A rule is asked only where each key that it names could be read, so that one mis
 returns a form: a key with a problem has its default there. A form with problems must not be used for more than rules.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -82,11 +82,12 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 def fill_in(
-    form: type[FormT], given: Mapping[str, Any], *, troubled: Collection[str] = ()
+    form: type[FormT], given: Mapping[str, Any], *, troubled: Collection[str] = (), rules: Sequence[Rule] = ()
 ) -> tuple[FormT, list[Problem]]:
     """Return the form, as far as it can be filled in, and all that is wrong with what was given.
 
-    Keys in `troubled` have a problem that is reported elsewhere: nothing is concluded from their absence.
+    Keys in `troubled` have a problem that is reported elsewhere: nothing is concluded from their absence. `rules` are
+    asked besides those of the form.
     """
     wrong: set[str] = set()
     problems: list[Problem] = []
@@ -99,7 +100,7 @@ def fill_in(
         filled = form.model_validate({key: value for key, value in given.items() if key not in wrong})
     unclear = wrong | set(troubled)
     problems += _missing(form, filled, unclear)
-    for rule in form.rules():
+    for rule in (*form.rules(), *rules):
         if not unclear & rule.keys:
             problems += rule.problems(filled, given)
     return filled, problems

@@ -22,7 +22,7 @@ _OTHERWISE = {
     "bootstrap": "it is a property of Kafka's clients: kafka={'bootstrap.servers': …}",
     "bootstrap_servers": "it is a property of Kafka's clients: kafka={'bootstrap.servers': …}",
     "ds": "in a program it is data_source=…",
-    "back_off_seconds": "it belongs to thresher.spark.policy.Policy: Harvest(settings, policy=Policy(back_off_seconds=…))",
+    "back_off_seconds": "it belongs to the policy: Harvest(settings, policy=replace(POLICY, back_off_seconds=…))",
 }
 
 

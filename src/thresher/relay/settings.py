@@ -157,8 +157,9 @@ class Settings:
         given: dict[str, Any] = {
             "name": name, "data_source": data_source, "outbox": _table(outbox, schema), "shape": shape,
             "delivery": delivery, "kafka": {} if kafka is None else kafka,
-            "producer": {} if producer is None else producer, "shards": shards, "settle": settle, "dispatch": dispatch, "poison": poison, "transform": transform, "limits": limits,
-            "coordination": coordination, "topic_locking": topic_locking, "producer_factory": producer_factory,
+            "producer": {} if producer is None else producer, "shards": shards, "settle": settle, "dispatch": dispatch,
+            "poison": poison, "transform": transform, "limits": limits, "coordination": coordination,
+            "topic_locking": topic_locking, "producer_factory": producer_factory,
             "archive_after_seconds": archive_after_seconds, "archive_to": archive_to,
         }  # fmt: skip
         _put(given, others)

@@ -5,7 +5,7 @@ that; after a change, `maintenance/configuration_table.py` writes the table anew
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -303,7 +303,11 @@ def load_tail_config(
     environment: Mapping[str, str],
     *,
     warn: Callable[[str], object] = logger.warning,
+    rules: Sequence[Rule] = (),
 ) -> TailConfiguration:
-    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`."""
-    completed = load(TailForm, path, flags, environment, warn=warn)
+    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`.
+
+    `rules` are asked besides those of the form.
+    """
+    completed = load(TailForm, path, flags, environment, warn=warn, rules=rules)
     return TailConfiguration(form=completed.form, completed=completed)
