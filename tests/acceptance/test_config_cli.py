@@ -118,7 +118,7 @@ def test_a_check_imports_functions_whatever_else_is_wrong(tmp_path: Path) -> Non
         assert expected in problems
 
 
-def test_a_transform_that_cannot_be_imported_ends_a_run_with_two(tmp_path: Path) -> None:
+def test_an_unimportable_transform_ends_a_run_with_two(tmp_path: Path) -> None:
     path = tmp_path / "relay.yaml"
     path.write_text(
         "name: orders\ndata_source: host=db\nkafka: {bootstrap.servers: k:1}\nstatus: off\ntransform: orders_relai:f\n"
@@ -132,7 +132,7 @@ def test_a_transform_that_cannot_be_imported_ends_a_run_with_two(tmp_path: Path)
 @pytest.mark.parametrize(
     ("key", "pipeline"), [("slot: s", "tail"), ("topics: {t: {handler: m:f}}", "capture"), ("settle: stamp", "relay")]
 )
-def test_a_file_is_checked_as_that_of_the_pipeline_whose_keys_it_has(tmp_path: Path, key: str, pipeline: str) -> None:
+def test_the_keys_of_a_file_decide_its_pipeline(tmp_path: Path, key: str, pipeline: str) -> None:
     path = tmp_path / "some.yaml"
     path.write_text(f"{key}\nshards: 0\n")
     told = json.loads(thresher("config", "check", "-c", str(path), "--json", cwd=tmp_path).stdout)

@@ -81,7 +81,7 @@ def test_every_problem_of_a_topic_is_told_by_its_key() -> None:
         assert line in told, told
 
 
-def test_a_schema_before_the_table_is_refused_with_what_to_say() -> None:
+def test_a_schema_before_the_table_is_refused_with_a_hint() -> None:
     told = problems(topics={"orders": {"table": "shop.orders", "columns": {"id": "$key"}}})
     assert "topics.orders.table: give table: 'orders' and schema: 'shop'" in told
 

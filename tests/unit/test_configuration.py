@@ -351,11 +351,18 @@ def test_a_variable_that_is_near_to_none_is_told_too() -> None:
     names = ("BROKERS", "BOOTSTRAP_SERVERS", "DB", "QUUX")
     load(None, LEAST, {f"THRESHER_{name}": "x" for name in names}, warn=remarks.append)
     assert remarks == [
-        "THRESHER_BOOTSTRAP_SERVERS is not read, did you mean 'THRESHER_BOOTSTRAP'?",
+        "THRESHER_BOOTSTRAP_SERVERS is not read here, did you mean 'THRESHER_BOOTSTRAP'?",
         "THRESHER_BROKERS is not read, did you mean 'THRESHER_BOOTSTRAP'?",
         "THRESHER_DB is not read, did you mean 'THRESHER_DS'?",
         "THRESHER_QUUX is not read; 'thresher run --help' and docs/configuration.md have the names",
     ]
+
+
+def test_a_variable_of_queues_beside_ours_is_not_told() -> None:
+    remarks: list[str] = []
+    both = {"THRESHER_BOOTSTRAP": "k:1", "THRESHER_BOOTSTRAP_SERVERS": "k:1"}
+    load(None, LEAST, both, warn=remarks.append)
+    assert remarks == []
 
 
 def test_a_report_tells_of_a_misspelt_variable_too() -> None:

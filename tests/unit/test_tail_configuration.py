@@ -43,7 +43,7 @@ def test_names_that_the_log_cannot_have_are_refused() -> None:
     assert load_tail_config(None, {**GIVEN, **dotted}, {}).settings.slot_name == "good_1"
 
 
-def test_a_schema_before_the_outbox_is_refused_with_what_to_say() -> None:
+def test_a_schema_before_the_outbox_is_refused_with_a_hint() -> None:
     assert "outbox: give outbox: 'outbox' and schema: 'shop'" in refused(outbox="shop.outbox")
 
 

@@ -5,6 +5,7 @@ them here costs no import of either. Kafka's properties, which have variables to
 """
 
 import re
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 
@@ -35,18 +36,20 @@ def known_variables() -> frozenset[str]:
     return frozenset(files(__package__).joinpath("variables.txt").read_text(encoding="ascii").split())
 
 
-def misspelt(variable: str) -> str | None:
+def misspelt(variable: str, unset: Collection[str] = ()) -> str | None:
     """Return what to say of a variable with our prefix that nothing reads; None of all others.
 
+    `unset` are the names that the part reads and that are not set: a name of another part may be meant for one of them.
     The addresses of a service, which Kubernetes puts under such names, are not meant for us.
     """
     name = variable.removeprefix(PREFIX).upper()
-    if not variable.startswith(PREFIX) or name in known_variables() or name.startswith(_SECTIONS):
+    if not variable.startswith(PREFIX) or name.startswith(_SECTIONS) or _OF_KUBERNETES.fullmatch(name):
         return None
-    if _OF_KUBERNETES.fullmatch(name):
+    meant, known = _OTHER_WORDS.get(name), name in known_variables()
+    if meant is not None and (not known or meant in unset):
+        return f"{variable} is not read{' here' if known else ''}, did you mean '{PREFIX}{meant}'?"
+    if known:
         return None
-    if name in _OTHER_WORDS:
-        return f"{variable} is not read, did you mean '{PREFIX}{_OTHER_WORDS[name]}'?"
     # Without the prefix, which would make all of them alike.
     near = nearest(name, known_variables()).replace("'", f"'{PREFIX}", 1)
     return f"{variable} is not read{near or _LISTED}"
