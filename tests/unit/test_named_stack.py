@@ -30,6 +30,19 @@ def test_a_named_stack_goes_before_the_environment(monkeypatch: pytest.MonkeyPat
     assert resolve_dsn("host=other") == "host=other"
 
 
+def test_a_wrong_data_source_is_told_with_its_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"^--ds: not a Postgres"):
+        resolve_dsn("nonsense")
+    monkeypatch.setenv("THRESHER_DS", "nonsense")
+    with pytest.raises(InvalidInput, match=r"^THRESHER_DS: not a Postgres"):
+        resolve_dsn("nonsense")
+    monkeypatch.delenv("THRESHER_DS")
+    (tmp_path / "ds").write_text("nonsense")
+    monkeypatch.setenv("THRESHER_DS_FILE", str(tmp_path / "ds"))
+    with pytest.raises(InvalidInput, match=r"^THRESHER_DS_FILE: not a Postgres"):
+        resolve_dsn(None)
+
+
 def test_a_stack_and_a_flag_for_the_database_are_refused() -> None:
     with pytest.raises(InvalidInput, match="leave one of them out"):
         resolve_dsn("host=flag", "mine")

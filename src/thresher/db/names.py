@@ -49,6 +49,18 @@ def quoted_name(name: str) -> str:
     return f'"{escaped}"'
 
 
+def schema_within(key: str, name: object, schema: object) -> str:
+    """Return what to say of a key whose name seems to begin with its schema; nothing of any other.
+
+    A name is taken literally: with a schema beside it, a dot belongs to it. Without one, nobody means a dot.
+    """
+    if schema is not None or not isinstance(name, str) or "." not in name:
+        return ""
+    before, _, last = name.rpartition(".")
+    apart = f"give {key}: {shorten(last)} and schema: {shorten(before)}"
+    return f"{apart}; a table with a dot in its own name needs its schema too"
+
+
 def _check(kind: str, name: object, limit: int) -> None:
     if not isinstance(name, str):
         raise InvalidName(f"{kind} name {shorten(name)} is a {type(name).__name__}, not a string")
