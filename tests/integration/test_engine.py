@@ -106,7 +106,7 @@ def test_shards_that_fail_are_restarted_and_their_neighbour_left_alone(
 @pytest.mark.parametrize(
     ("chain", "error"),
     [
-        ([TICKS, ("misbehave", {"how": "pass_on_nothing"}), TALLY], "misbehave passed on nothing"),
+        ([TICKS, ("misbehave", {"how": "pass_on_nothing"}), TALLY], "misbehave yielded None"),
         ([("some", {"rows": 5}), ("leaves_early", {})], "leaves_early returned before its input ended"),
         ([("breaks_on_import:read", {}), TALLY], "RuntimeError: this module is broken"),
     ],
@@ -313,7 +313,7 @@ def test_a_session_thread_that_breaks_ends_the_engine(engines: Engines, monkeypa
 
 
 def test_an_engine_does_not_take_the_spark_of_another_engine(engines: Engines) -> None:
-    told = "an engine of this process has a Spark of its own already"
+    told = "an engine of this process has started Spark already"
     with _only_one, engines(TICKS, TALLY) as engine, pytest.raises(SparkUnfit, match=told):
         engine.wait(60)
 

@@ -70,15 +70,15 @@ REFUSED: list[tuple[dict[str, Any], str | None]] = [
     ({"token": None}, None),
     ({"token": "ü"}, None),
     ({"token": "\ud800"}, None),
-    ({"pid": float("inf")}, "its hello cannot be understood"),
+    ({"pid": float("inf")}, "its hello is malformed"),
     ({"version": "0.0.0"}, "version"),
     ({"attempt": 0}, "replaced"),
     ({"attempt": 2}, "replaced"),
     ({"task": -1}, "replaced"),
     ({"shard": 2}, "there is no such shard"),
     ({"shard": -1}, "there is no such shard"),
-    ({"pid": "x"}, "its hello cannot be understood"),
-    ({"parent": [1]}, "its hello cannot be understood"),
+    ({"pid": "x"}, "its hello is malformed"),
+    ({"parent": [1]}, "its hello is malformed"),
     ({"host": "x" * 5000}, None),
 ]
 GARBAGE = [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02[]", b"\x7f\xff\xff\xff", b"\x00\x00"]

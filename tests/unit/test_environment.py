@@ -41,7 +41,7 @@ def test_spark_stays_out_of_a_whole_environment_too(tmp_path: Path, monkeypatch:
 
 
 def test_a_package_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PackImpossible, match="not installed, so not to be packed: no-such-thing"):
+    with pytest.raises(PackImpossible, match="not installed, so they cannot be packed: no-such-thing"):
         pack(tmp_path / "e.tar.gz", only=["typer", "no-such-thing"])
     assert not list(tmp_path.iterdir())
 

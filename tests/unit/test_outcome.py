@@ -92,4 +92,4 @@ def test_an_error_of_any_size_arrives_as_one_of_a_bearable_size() -> None:
     assert outcome.error.exception is None
     assert len(encode(outcome)) < 50_000
     assert outcome.error.message.startswith("xxx")
-    assert "letters" in outcome.error.message
+    assert "characters" in outcome.error.message

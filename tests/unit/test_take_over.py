@@ -51,7 +51,7 @@ def attempt(workload: Workload, asked: threading.Event | None = None) -> tuple[T
     return TakeOver(
         workload,
         ledger,
-        asked=asked or threading.Event(),
+        stop_requested=asked or threading.Event(),
         terms=lambda: next(ids),
         wanted=lambda: True,
         draw=lambda: 1.0,

@@ -1,1 +1,1 @@
-"""Values, outcomes and errors that every other part shares; the standard library only."""
+"""Values, errors, clock, secrets and signals that every other part shares. Imports the standard library only."""

@@ -1,11 +1,11 @@
-"""A server's clock, carried on by monotonic time: this machine's own may be wrong, and may jump."""
+"""A server's clock, extrapolated by monotonic time: this machine's wall clock may be wrong, and may jump."""
 
 import time
 from collections.abc import Callable
 
 
 class ServerClock:
-    """Tells the time that a server told once, and what has passed since. Never reads wall time."""
+    """The time that a server reported once, plus the monotonic time since then. Never reads wall time."""
 
     def __init__(self, epoch_seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

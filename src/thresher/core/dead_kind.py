@@ -1,4 +1,4 @@
-"""The kinds of dead rows: by what a row was set aside. The names are stored, and given to 'thresher dead --kind'."""
+"""The kinds of dead rows. The names are stored with the rows, and are the values of 'thresher dead --kind'."""
 
 import enum
 

@@ -1,6 +1,6 @@
-"""Finds the Java that Spark and the broker run on: 17 or 21, the two that both are tested with.
+"""Finds the Java that Spark and the broker run on: version 17 or 21, with which both are tested.
 
-Looked for in JAVA_HOME, on the PATH and where Debian puts its runtimes, in that order; the first that fits wins.
+The search covers JAVA_HOME, the PATH and Debian's directory of runtimes, in that order; the first supported Java wins.
 """
 
 import os
@@ -19,32 +19,32 @@ _JVM_HOMES = Path("/usr/lib/jvm")
 
 
 class JavaMissing(ThresherError):  # noqa: N818
-    """No Java that fits; the message lists what was found instead. Somebody has to act before another start."""
+    """No supported Java was found; the message lists the others. Install one before another start."""
 
     exit_code: ClassVar[int] = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java runtime that was asked for its version and fits."""
+    """A Java runtime of a supported version."""
 
     executable: Path
     major: int
-    # All that it says of itself, which differs wherever the build does.
+    # The whole output of `java -version`, which differs between builds.
     version: str
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes a shell script that looks for Java find this one."""
+        """The environment variables that make a shell script, such as Spark's, find this Java."""
         home = self.executable.resolve().parents[1]
         if (home / "bin" / "java").exists():
             return {"JAVA_HOME": str(home)}
-        # A shim: it is found by its place on the PATH alone.
+        # A shim, such as a version manager's: it is found on the PATH only.
         return {"JAVA_HOME": "", "PATH": os.pathsep.join((str(self.executable.parent), os.environ.get("PATH", "")))}
 
 
 def find_java(environment: Mapping[str, str] | None = None, *, homes: Path = _JVM_HOMES) -> Java:
-    """Return the first Java of a supported version, or raise `JavaMissing` with what was found and what to install."""
+    """Return the first Java of a supported version. Raises `JavaMissing`, which says what to install."""
     seen: dict[Path, str] = {}
     for executable in _candidates(os.environ if environment is None else environment, homes):
         if executable in seen:
@@ -53,7 +53,7 @@ def find_java(environment: Mapping[str, str] | None = None, *, homes: Path = _JV
         if major in SUPPORTED:
             return Java(executable=executable.absolute(), major=major, version=version)
         seen[executable] = "does not run" if major is None else f"is Java {major}"
-    found = "".join(f"; {path} {what}" for path, what in seen.items())
+    found = "".join(f"; {path} {verdict}" for path, verdict in seen.items())
     raise JavaMissing(
         f"Java 17 or 21 is needed and was not found{found}. "
         "Install it (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to one."
@@ -64,7 +64,7 @@ def _candidates(environment: Mapping[str, str], homes: Path) -> Iterator[Path]:
     if home := environment.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
     for directory in environment.get("PATH", "").split(os.pathsep):
-        # Not `Path.is_file`, which raises where a directory may not be searched.
+        # Not `Path.is_file`, which raises if the directory may not be searched.
         if directory and os.path.isfile(executable := Path(directory) / "java"):  # noqa: PTH113
             yield executable
     yield from sorted(homes.glob("*/bin/java"))

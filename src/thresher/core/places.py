@@ -1,6 +1,6 @@
-"""Where things are kept: a cache of what was fetched or made once, and the data of stacks that were left running.
+"""The directories of Thresher: a cache of downloads and built files, and the data of local stacks.
 
-Root keeps both outside its home, because Postgres refuses to run as root and its own account cannot enter there.
+For root, both are outside its home directory: Postgres refuses to run as root, and its own account cannot enter there.
 """
 
 import os
@@ -10,11 +10,11 @@ from thresher.core.errors import ThresherError
 
 
 class PlaceUnusable(ThresherError):  # noqa: N818
-    """A directory cannot be used; the message names the variable that moves it."""
+    """A directory cannot be used. The message names the environment variable that selects another one."""
 
 
 def cache_home() -> Path:
-    """Return the directory of what is fetched or made once: THRESHER_CACHE, or the system's usual place."""
+    """Return the directory of downloads and built files: THRESHER_CACHE, or the system's usual directory."""
     if chosen := os.environ.get("THRESHER_CACHE"):
         return Path(chosen).absolute()
     if os.geteuid() == 0:
@@ -23,7 +23,7 @@ def cache_home() -> Path:
 
 
 def state_home() -> Path:
-    """Return the directory of stacks that outlive the command that made them."""
+    """Return the directory of stacks that outlive their command: THRESHER_STATE, or the system's usual directory."""
     if chosen := os.environ.get("THRESHER_STATE"):
         return Path(chosen).absolute()
     if os.geteuid() == 0:
@@ -39,13 +39,13 @@ def _home(variable: str) -> Path:
 
 
 def make_writable(directory: Path, variable: str) -> Path:
-    """Make the directory, or raise a problem that names it and the variable that moves it."""
+    """Make the directory and return it. Raises `PlaceUnusable`, which names it and its environment variable."""
     try:
         for place in reversed((directory, *directory.parents)):
             if not place.exists():
                 place.mkdir(exist_ok=True)
                 if os.geteuid() == 0:
-                    # Whatever the umask: the database's account passes through.
+                    # Independent of the umask, because the database's account has to enter it.
                     place.chmod(0o755)
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(13, "not writable for this user")

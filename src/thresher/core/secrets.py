@@ -1,10 +1,10 @@
-"""What must never be shown of a configuration: which of its values are secrets, and how texts are freed of them.
+"""The secrets of a configuration: which values are secrets, and how texts are masked.
 
-1. A secret is found by its key: passwords of connection strings, and properties whose names say so; and whatever was
-   read from a file.
-2. `Secrets.mask` takes every secret out of a text, however it is written there: as it is, escaped in a URL, a
-   connection string or JSON, or one line of it.
-3. Logs pass through `Masking`, which masks what is written: message, traceback and fields.
+1. Secrets are passwords in connection strings, properties with a name such as `password` or `token`, and values that
+   were read from a file.
+2. `Secrets.mask` replaces every secret in a text. It finds a secret that is escaped, as in a URL, a connection string
+   or JSON, and single lines of a long secret.
+3. Logs pass through `Masking`, which masks the formatted line: message, traceback and fields.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 MASK = "***"
-# Properties of Kafka's clients and of Spark. The URL where tokens are had is none.
+# Properties of Kafka's clients and of Spark. A token endpoint's URL is no secret.
 _NAMES = re.compile(
     r"passw|passphrase|secret|credential(?!s\.client\.id)|jaas|token(?!\.endpoint)|access[._-]?key|private[._-]?key(?!\.file)"
     r"|ssl[._]key([._]pem)?$|oauthbearer\.config|oauthbearer\.extensions|user[._]?info",
@@ -25,9 +25,9 @@ _NAMES = re.compile(
 )
 # user:password@ in a URL of any kind.
 _IN_URL = re.compile(r"://[^/?#\s:@]*:([^/?#\s]*)@")
-# A shorter one is masked where it stands alone: it would be found in every other word.
+# A shorter secret is masked only as a whole word, because it is part of many words.
 _SHORT = 4
-# The lines of a longer secret, such as a key in PEM, are secrets too.
+# Each line of a secret, such as a key in PEM, is a secret too if it has at least this length.
 _LINE = 8
 
 
@@ -37,7 +37,7 @@ def is_secret(name: str) -> bool:
 
 
 class Secrets:
-    """The secret values of one configuration. Shows none of them itself."""
+    """The secret values of one configuration. Its `repr` shows none of them."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values = frozenset(filter(None, values))
@@ -46,7 +46,7 @@ class Secrets:
         return f"Secrets({len(self._values)})"
 
     def mask(self, text: str) -> str:
-        """Return the text without any of the secrets."""
+        """Return the text with `***` in place of each secret."""
         return self._pattern.sub(MASK, text) if self._pattern is not None else text
 
     @cached_property
@@ -75,7 +75,7 @@ def _forms(value: str) -> Iterator[str]:
 
 
 class Masking(logging.Formatter):
-    """Formats as another formatter does, and takes the secrets out of what it wrote."""
+    """Formats with another formatter, and masks the secrets in its output."""
 
     def __init__(self, secrets: Secrets, inner: logging.Formatter | None = None) -> None:
         super().__init__()
@@ -83,12 +83,12 @@ class Masking(logging.Formatter):
         self._inner = inner or logging.Formatter()
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line without secrets."""
+        """Return the formatted record with its secrets masked."""
         return self._secrets.mask(self._inner.format(record))
 
 
 def mask_logs(secrets: Secrets, logger: logging.Logger | None = None) -> None:
-    """Let every handler that a logger has now, by default the root, write no secret."""
+    """Mask secrets in every handler that the logger, by default the root, has now."""
     for handler in (logger or logging.getLogger()).handlers:
         handler.setFormatter(Masking(secrets, handler.formatter))
 
@@ -99,7 +99,7 @@ def secrets_in_url(text: str) -> list[str]:
 
 
 def shown_property(name: str, value: Any) -> Any:
-    """Return a property's value for people."""
+    """Return a property's value with secrets masked, for display."""
     if is_secret(name):
         return MASK
     if isinstance(value, str):
@@ -108,11 +108,11 @@ def shown_property(name: str, value: Any) -> Any:
 
 
 class Unreadable(ValueError):  # noqa: N818
-    """A file that should hold a secret cannot be read. Its text names the file and shows nothing of it."""
+    """A file that should hold a secret cannot be read. The message names the file and shows no content."""
 
 
 def read_secret(path: object) -> str:
-    """Return what a file holds, without the newline at its end."""
+    """Return the content of a file without the newline at its end. Raises `Unreadable`."""
     if not isinstance(path, str) or not path:
         raise Unreadable("'file' needs a path")
     try:

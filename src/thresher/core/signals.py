@@ -1,11 +1,11 @@
-"""SIGTERM and SIGINT for what a program runs, however many runs there are at once.
+"""SIGTERM and SIGINT for the runs of a program, such as relays, however many run at once.
 
-1. The first signal stops every run in good order.
-2. The second one abandons every run: it ends without finishing what is open.
-3. From then on, and after the last run, signals do what they did before.
+1. The first signal stops every run gracefully.
+2. The second signal abandons every run: it ends without finishing its open batch.
+3. After that, and after the last run, signals have their earlier effect.
 
-No signal is lost: see `interruptible`. Only the main thread handles signals: a run of another thread is stopped
-otherwise. A handler that was not installed from Python is left in place, because Python could not put it back.
+No signal is lost: see `interruptible`. Only the main thread handles signals, so runs of other threads get none. A
+handler that was not installed from Python is left in place, because Python could not restore it.
 """
 
 import signal
@@ -25,7 +25,7 @@ _KINDS = (signal.SIGTERM, signal.SIGINT)
 class _Run:
     stop: Callable[[], None]
     abandon: Callable[[int], None] | None
-    told: bool = False
+    stop_called: bool = False
 
 
 class _Runs:
@@ -46,18 +46,18 @@ class _Runs:
 
     def remove(self, run: _Run) -> None:
         if len(self._runs) == 1:
-            # First of all: a signal that nobody heard would be lost.
+            # Restored before the run is removed: without a run, the handler would lose a signal.
             self._restore()
         if run in self._runs:
             self._runs.remove(run)
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        runs, last = tuple(self._runs), all(run.told for run in self._runs)
+        runs, last = tuple(self._runs), all(run.stop_called for run in self._runs)
         if last:
             self._restore()
         for run in runs:
-            if not run.told:
-                run.told = True
+            if not run.stop_called:
+                run.stop_called = True
                 run.stop()
             elif run.abandon is not None:
                 run.abandon(128 + number)
@@ -75,10 +75,10 @@ _runs = _Runs()
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None], abandon: Callable[[int], None] | None = None) -> Iterator[None]:
-    """Have SIGTERM and SIGINT end a run meanwhile.
+    """Let SIGTERM and SIGINT end a run within the block.
 
-    `stop` and `abandon` are called by a signal handler, in the middle of whatever the main thread does. `abandon` gets
-    the exit status of a program that the signal ends. Without it, the second signal does what it did before.
+    A signal handler calls `stop` and `abandon`, so they may interrupt the main thread anywhere. `abandon` gets the exit
+    status of a program that the signal ends. Without `abandon`, the second signal has its earlier effect.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

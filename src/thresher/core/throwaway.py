@@ -1,7 +1,7 @@
-"""A temporary directory that does not outlive its owner for long, whatever ends the owner.
+"""A temporary directory that is removed even if its owner is killed.
 
-The owner holds a lock on it, which the kernel lets go of when the owner dies; whoever makes the next one of the same
-kind removes those that nobody holds.
+The owner holds a lock on the directory, which the kernel releases when the owner dies. The next process that makes a
+directory with the same prefix removes the unlocked ones.
 """
 
 import fcntl
@@ -11,12 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
-# A directory this young may belong to somebody who has not locked it yet.
+# A younger directory may belong to a process that has not locked it yet.
 _STALE_SECONDS = 60.0
 
 
 class Throwaway:
-    """A directory of our own, made now and removed by `remove`, or by the next owner of the same kind after a crash."""
+    """A directory of this process. `remove` removes it; after a crash, the next owner with the same prefix does."""
 
     def __init__(self, prefix: str) -> None:
         sweep(prefix)
@@ -25,7 +25,7 @@ class Throwaway:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def remove(self) -> None:
-        """Remove the directory with all that is in it. Harmless the second time."""
+        """Remove the directory and its content. Harmless when repeated."""
         lock, self._lock = self._lock, None
         shutil.rmtree(self.path, ignore_errors=True)
         if lock is not None:
@@ -33,7 +33,7 @@ class Throwaway:
 
 
 def sweep(prefix: str) -> None:
-    """Remove the directories of this kind whose owner is gone."""
+    """Remove the directories with this prefix whose owner is gone."""
     for directory in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         try:
             status = directory.lstat()
@@ -41,7 +41,7 @@ def sweep(prefix: str) -> None:
                 continue
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            continue  # its owner was quicker, or it is not one of ours
+            continue  # its owner removed it, or it is not one of ours
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,1 +1,1 @@
-"""How a running part shows itself to others."""
+"""How a process is observed: metrics, logs and HTTP pages."""

@@ -1,7 +1,7 @@
-"""How often values fell where: fixed bounds, and a count for each bucket.
+"""Histograms with fixed bucket bounds, kept as plain counts.
 
-A task adds to plain counts, which travel like any other figure and are summed over attempts and shards; the driver
-reads them back. Counts are each bucket's own, not cumulative: sums of such counts are such counts again.
+A task counts each bucket under a name of its own. The driver receives these counts like all others, sums them over
+attempts and shards, and reads them back as a histogram. Counts are per bucket, not cumulative, so that sums are valid.
 """
 
 from bisect import bisect_left
@@ -16,11 +16,11 @@ from thresher.observe.tally import Counts, Number
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where the buckets of a histogram end: each bound belongs to the bucket below it, and the last has none."""
+    """The upper bounds of a histogram's buckets. A bound belongs to its bucket; the last bucket has no bound."""
 
     name: str
     bounds: tuple[float, ...]
-    # Made once: a transaction must not cost the making of names.
+    # Made once, because making names for every transaction would be slow.
     figures: tuple[str, ...] = field(init=False, repr=False, compare=False)
     sum_figure: str = field(init=False, repr=False, compare=False)
 
@@ -33,7 +33,7 @@ class Scale:
         object.__setattr__(self, "sum_figure", f"{self.name}.sum")
 
     def observe(self, tally: Counts, value: float, weight: int = 1) -> None:
-        """Count a value as often as its weight says. A NaN is refused: it would spoil every sum after it."""
+        """Count a value `weight` times. A NaN is refused, because it would spoil every later sum."""
         if isnan(value) or weight <= 0:
             raise ValueError(f"{self.name} cannot count {value} {weight} times")
         tally.count(self.figures[bisect_left(self.bounds, value)], weight)
@@ -42,7 +42,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """The counts on a scale."""
+    """The counts of a histogram, by bucket."""
 
     scale: Scale
     counts: tuple[int, ...]
@@ -50,15 +50,15 @@ class Histogram:
 
     @classmethod
     def read(cls, scale: Scale, figures: Mapping[str, Number]) -> Self:
-        """Return what figures say; those that nobody counted are 0."""
+        """Read a histogram back from figures. A bucket without a figure counts 0."""
         counts = tuple(int(figures.get(name, 0)) for name in scale.figures)
         return cls(scale=scale, counts=counts, sum=float(figures.get(scale.sum_figure, 0)))
 
     @property
     def count(self) -> int:
-        """How many values were counted."""
+        """The number of values that were counted."""
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """Return each bound with how many values are at or below it; the last bound is infinite and has all."""
+        """Return each bound with the number of values at or below it. The last bound is infinite."""
         return list(zip((*self.scale.bounds, inf), accumulate(self.counts), strict=True))

@@ -1,8 +1,8 @@
-"""The log: lines for people, or one JSON object per line for machines, and equal lines counted (see `repeats`).
+"""The log: lines of text for people, or one JSON object per line for machines. Equal lines are counted, see `repeats`.
 
-The names of an object's first keys are fixed: `ts` (RFC 3339, UTC), `level`, `logger`, `message`, and `event`, the
-message without its values, which stays the same from line to line. Behind them come the fields that the line was given,
-`repeated` where equal lines were left out, and `exception` (`type`, `message`, `stack`) where there is one.
+The first keys of a JSON object are fixed: `ts` (RFC 3339, UTC), `level`, `logger`, `message` and `event`. `event` is
+the message without its values, so that it is the same for all lines of a kind. After these come the fields of the log
+call, `repeated` if equal lines were left out, and `exception` (`type`, `message`, `stack`) if there is one.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ from thresher.observe.repeats import Repeats
 
 _PACKAGE = "thresher"
 _TEXT = "%(asctime)s %(levelname)-7s %(message)s"
-# Fields that every record has: the rest is what the line was given.
+# Fields that every record has. All others come from the `extra` of the log call.
 _PLAIN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 _FIXED = ("ts", "level", "logger", "message", "event", "exception")
 
 
 class LogFormat(enum.StrEnum):
-    """For whom the log is written."""
+    """The format of the log: text for people, JSON for machines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class JsonFormatter(logging.Formatter):
-    """One line per record, whatever is in it."""
+    """Formats a record as one line of JSON, even if a field holds line breaks."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a JSON object without a line break."""
@@ -60,20 +60,20 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line per record, and the lines of its traceback."""
+    """Formats a record as one line of text, followed by its traceback."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library calls it
-        """Return the line, with the number of equal ones that were left out."""
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that `logging` calls
+        """Return the line, with the number of equal lines that were left out."""
         line = super().formatMessage(record)
         count = getattr(record, "repeated", 0)
         return f"{line} ({count:,} like it within a minute)" if count else line
 
 
 class CountingHandler(logging.StreamHandler[TextIO]):
-    """Writes to a stream, and leaves out equal lines as `Repeats` decides. What was left out is said at its close."""
+    """Writes to a stream, and leaves out equal lines as `Repeats` decides. `close` writes the pending counts."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)
@@ -85,11 +85,11 @@ class CountingHandler(logging.StreamHandler[TextIO]):
         try:
             self._write(self._repeats.admit(record, self._clock()))
             self._set_timer()
-        except Exception:  # noqa: BLE001 - as every handler of the library does: a line that is wrong harms nobody
+        except Exception:  # noqa: BLE001 - as all handlers of `logging` do: a faulty log call must not raise
             self.handleError(record)
 
     def say_due(self) -> None:
-        """Write the lines whose minute is over."""
+        """Write the counted lines whose minute is over."""
         self.acquire()
         try:
             self._timer = None
@@ -99,7 +99,7 @@ class CountingHandler(logging.StreamHandler[TextIO]):
             self.release()
 
     def close(self) -> None:
-        """Write what was left out, and end."""
+        """Write the counted lines, and close."""
         self.acquire()
         try:
             if self._timer is not None:
@@ -121,7 +121,7 @@ class CountingHandler(logging.StreamHandler[TextIO]):
 
 
 def _plain(value: object) -> object:
-    """Return a field as it is if JSON can hold it, and as a text otherwise: a line is never lost for a field."""
+    """Return a field as it is if JSON can hold it, otherwise as text: no field may cost the whole line."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -142,12 +142,12 @@ def configure_logging(
 ) -> logging.Handler:
     """Send the log to a stream, stderr if none is given, and return the handler.
 
-    `level` is for Thresher's own lines; of what others log, warnings and worse are shown. Replaces what was set up.
+    `level` is for Thresher's own lines; of other libraries, warnings and worse are shown. Replaces earlier handlers.
     """
     handler = CountingHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if LogFormat(format) is LogFormat.JSON else TextFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    # Warnings of Python itself are lines of the log too.
+    # Warnings of Python itself become lines of the log too.
     logging.captureWarnings(True)
     logging.getLogger(_PACKAGE).setLevel(_number(level))
     return handler
@@ -155,7 +155,7 @@ def configure_logging(
 
 @contextlib.contextmanager
 def forwarded_to(logger: logging.Logger | None) -> Iterator[None]:
-    """Have the caller's logger handle all that Thresher logs meanwhile, and no other; without one, change nothing."""
+    """Within the block, only the caller's logger handles Thresher's log records. Without a logger, nothing changes."""
     if logger is None:
         yield
         return

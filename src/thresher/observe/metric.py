@@ -1,4 +1,4 @@
-"""Metrics as values: families, which are fixed, and readings of them at one moment. No exporter is known here."""
+"""Metrics as values: fixed families, and readings of them at one moment. Knows no exporter."""
 
 import enum
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from thresher.observe.histogram import Histogram
 
 
 class MetricKind(enum.StrEnum):
-    """How a metric behaves."""
+    """The type of a metric, as Prometheus has it."""
 
-    # It only grows, until the process ends.
+    # A counter only grows, until the process ends.
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -17,7 +17,7 @@ class MetricKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One metric: its name, what it means, and the names of its labels."""
+    """A metric: its name, its help text, and the names of its labels."""
 
     name: str
     kind: MetricKind

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them. Nothing else knows its client."""
+"""Metrics in Prometheus' format. Only this module imports Prometheus' client."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import isinf
@@ -13,7 +13,7 @@ from thresher.observe.server import Answer
 
 
 class Readings(Collector):
-    """Gives the readings of one moment to Prometheus's client. Families without a reading are named all the same."""
+    """Gives the readings of one moment to Prometheus' client. Families without a reading are listed as well."""
 
     def __init__(self, families: Sequence[Family], readings: Iterable[Reading]) -> None:
         self._families = families
@@ -28,7 +28,7 @@ class Readings(Collector):
 
 
 def scrape(families: Sequence[Family], readings: Iterable[Reading]) -> Answer:
-    """Return what a scrape is answered with, in the text format that every Prometheus reads."""
+    """Return the answer to a scrape, in the text format that every Prometheus reads."""
     return Answer(kind=CONTENT_TYPE_PLAIN_0_0_4, content=generate_latest(Readings(families, readings)))
 
 

@@ -1,13 +1,13 @@
-"""Equal lines of a log: the first is written at once, the others are counted, and the count is said once a minute.
+"""Limits equal log lines: the first is written at once, the others are counted, and the count is written once a minute.
 
-1. A line opens a minute. Equal lines within it are left out. At its end, the last of them is written, with its own time
-   and the number of lines that were left out, and opens the next minute.
-2. Only warnings and worse are left out. A lesser line of the same logger ends the minutes of that logger: whatever it
-   says has changed, so the next warning is news.
-3. Two lines of other programs are equal if they differ in numbers only: their warnings name times, processes and ports.
-   Our own lines have to be the same, letter by letter.
+1. The first line opens a minute. Equal lines within that minute are left out. At its end, the last left-out line is
+   written, with its own time and the number of left-out lines. It opens the next minute.
+2. Only warnings and worse are left out. A line of a lower level ends all open minutes of its logger: the situation has
+   changed, so the next warning is written at once.
+3. Two lines of other programs are equal if they differ only in numbers, such as times, process ids and ports.
+   Thresher's own lines are equal only if every character is.
 
-Pure decisions: `logs` has the clock and the writing.
+This module only decides; `logs` reads the clock and writes.
 """
 
 import itertools
@@ -16,17 +16,17 @@ import re
 from dataclasses import dataclass
 
 SECONDS = 60.0
-# So many different lines are counted at a time: beyond, the oldest is forgotten.
+# The most different lines that are counted at a time. Beyond it, the oldest minute ends early.
 _MOST = 1000
 _NUMBER = re.compile(r"\d+")
-# The lines of Kafka's clients and of Java are told by loggers of ours.
+# Thresher's loggers with these suffixes pass on lines of Kafka's clients and of Java.
 _PASSED_ON = (".client", ".java")
 
 Key = tuple[str, str]
 
 
 def key_of(record: logging.LogRecord) -> Key:
-    """Return what two equal lines have in common: the logger and the text, an exception's included."""
+    """Return the key of a line, which equal lines share: its logger and its text, an exception's included."""
     text = f"{record.levelno} {record.getMessage()}"
     if record.exc_info is not None and record.exc_info[0] is not None:
         text = f"{text} {record.exc_info[0].__name__}: {record.exc_info[1]}"
@@ -37,20 +37,20 @@ def key_of(record: logging.LogRecord) -> Key:
 @dataclass(slots=True, kw_only=True)
 class _Minute:
     ends_at: float
-    # How many lines were left out, and the last of them.
+    # The number of left-out lines, and the last of them.
     count: int = 0
     last: logging.LogRecord | None = None
 
 
 class Repeats:
-    """The minutes that are open. For one thread at a time."""
+    """The open minutes. For one thread at a time."""
 
     def __init__(self) -> None:
-        # In the order of their ends, because all are equally long.
+        # Ordered by their ends, because all minutes are equally long.
         self._minutes: dict[Key, _Minute] = {}
 
     def admit(self, record: logging.LogRecord, now: float) -> list[logging.LogRecord]:
-        """Take a line, and return the lines to write now: none if it is left out."""
+        """Take a line, and return the lines to write now, with this line unless it is left out."""
         if record.levelno < logging.WARNING:
             return [*self._end([key for key in self._minutes if key[0] == record.name]), record]
         written = self.due(now)
@@ -65,7 +65,7 @@ class Repeats:
         return [*written, record]
 
     def due(self, now: float) -> list[logging.LogRecord]:
-        """Return the lines to write because their minute is over; another minute begins for each."""
+        """Return the lines to write because their minute is over. Each of them opens another minute."""
         over = [key for key, _ in itertools.takewhile(lambda each: each[1].ends_at <= now, self._minutes.items())]
         written = []
         for key in over:
@@ -76,7 +76,7 @@ class Repeats:
         return written
 
     def end(self) -> list[logging.LogRecord]:
-        """Return what is left to write at the end of a log."""
+        """End all minutes and return the lines to write, when the log is closed."""
         return self._end(list(self._minutes))
 
     @property
@@ -90,6 +90,6 @@ class Repeats:
 
 
 def _counted(record: logging.LogRecord, count: int) -> logging.LogRecord:
-    # A field of the line, as JSON has it; `logs` adds it to a line of text.
+    # A field of the record, which JSON shows as it is; `logs` appends it to a line of text.
     record.repeated = count
     return record

@@ -1,7 +1,7 @@
-"""A small HTTP server that shows pages: how another process sees a running one.
+"""A small HTTP server for the pages of a process: status, metrics and health probes.
 
-On loopback unless the configuration says otherwise. It has no password and no TLS, and what it shows holds no secret:
-whoever lets others reach it puts a proxy or a network policy in front.
+It listens on loopback unless the configuration says otherwise. It has neither authentication nor TLS, and its pages
+hold no secret. Put a proxy or a network policy in front of it before other machines can reach it.
 """
 
 import contextlib
@@ -19,26 +19,26 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer to a request: bytes as they are, anything else as JSON."""
+    """The answer to a request. Bytes are sent as they are, a mapping as JSON."""
 
     code: int = 200
     kind: str = "application/json"
     content: bytes | Mapping[str, Any]
 
 
-# A page that returns a mapping is fine, and is shown as JSON.
+# A page that returns a mapping is answered with 200 and JSON.
 Page = Callable[[], Mapping[str, Any] | Answer]
 
 
 class _HttpServer(ThreadingHTTPServer):
     def handle_error(self, _request: object, client_address: object) -> None:
-        """Log the error of a connection, where the library would print it. A client that left is no error."""
+        """Log the error of a connection, which the library would print. A client that disconnects is no error."""
         if not isinstance(sys.exception(), ConnectionError):
             logger.exception("a request failed", extra={"client": str(client_address)})
 
 
 class Server:
-    """Answers GET for each path with what its page returns. A context manager; ends with it."""
+    """Answers GET and HEAD for each path with its page. A context manager: it serves within the block."""
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
         class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Where figures go: the one protocol through which every part reports what it does."""
+"""The protocol through which every part reports its figures, which are counts and gauges."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -7,21 +7,21 @@ Number = int | float
 
 
 class Counts(Protocol):
-    """Takes figures by name. The reporter does not know how they are shown."""
+    """Takes counts by name. The reporter does not know how they are shown."""
 
     def count(self, name: str, amount: Number = 1) -> None:
         """Add to a figure that only grows."""
 
 
 class Tally(Counts, Protocol):
-    """Takes figures of both sorts."""
+    """Takes counts and gauges."""
 
     def gauge(self, name: str, value: Number) -> None:
         """Set a figure that goes up and down."""
 
 
 def summed(parts: Iterable[Mapping[str, Number]]) -> dict[str, Number]:
-    """Return figures of several reporters together."""
+    """Return the figures of several reporters, summed by name."""
     sums: dict[str, Number] = {}
     for part in parts:
         for name, value in part.items():

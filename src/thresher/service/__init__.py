@@ -1,1 +1,1 @@
-"""A process that competes, leads, watches, reports and stops, for any pipeline."""
+"""A process that competes for leadership and runs a pipeline while it leads: relay, tracker, tail or capture."""

@@ -1,12 +1,12 @@
-"""Competes for leadership, leads while it is elected, and waits while it is not: all of it in the service's own thread.
+"""Follows the election in the service's own thread: runs the workload while the process leads, waits while it does not.
 
-1. A process that acquires leadership runs the workload, whose term is the leader id. Nothing is touched before.
-2. Leadership that is lost ends it: after a moment to finish what is open if it was revoked in good order, at once if it
-   was fenced, since another process may lead already. Then it competes on.
-3. A workload that was superseded although it was elected resigns and cools down; without an election, that is the end.
-4. A leader without progress resigns and cools down, so that another process may lead. A cool-down for a server that it
-   did not reach ends when all servers answer again. With nobody else there, it leads again.
-5. At the end it leaves the election before Spark is closed: a successor need not wait for that.
+1. A process that acquires leadership runs the workload, with the leader id as its term. Before, it writes nothing.
+2. Lost leadership ends the workload. After `Revoked`, it has a second to finish its open batches. After `Fenced`, it
+   ends at once, because another process may lead already. The process then competes on.
+3. A process whose workload is superseded although it is elected resigns and cools down. Without an election, it ends.
+4. A leader without progress resigns and cools down, so that another process may lead. If a lost server was the reason,
+   the cool-down ends once all servers answer. Without other competitors, the process leads again.
+5. At its end, the process leaves the election before it closes Spark, so that its successor need not wait for Spark.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ from thresher.spark.session.warm import WarmSpark
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
-# The time to finish an open batch when leadership was given to another process in good order.
+# The time to finish open batches when leadership is handed over gracefully.
 _HAND_OVER_SECONDS = 1.0
 
 
 class Competing:
-    """The loop of one service. `lead` makes a leadership under an id."""
+    """The loop of a service. `lead` makes a leadership for a leader id."""
 
     def __init__(
         self,
@@ -50,25 +50,25 @@ class Competing:
         ledger: Ledger,
         announcer: Announcer,
         meter: Meter,
-        stop_asked: Bell,
-        kill_asked: Bell,
+        stop_requested: Bell,
+        kill_requested: Bell,
         turns: Turns,
         server_log: ServerLog,
     ) -> None:
         self._workload, self._leadership, self._warm = workload, leadership, warm
         self._lead, self._slot, self._ledger = lead, slot, ledger
         self._news, self._meter = LeadershipNews(workload.name, announcer), meter
-        self._stop_asked, self._kill_asked = stop_asked, kill_asked
+        self._stop_requested, self._kill_requested = stop_requested, kill_requested
         self._turns, self._server_log = turns, server_log
-        # When it last looked around; None while it waits for a leadership to end. For any thread.
+        # When the loop last ran; None while it waits for a leadership to end. For any thread.
         self.looked: float | None = None
-        # The id under which it is to lead.
+        # The leader id while this process is elected.
         self._elected: UUID | None = None
-        self._told_ready = False
+        self._ready_logged = False
 
     def run(self) -> None:
-        """Compete and lead until told to stop. Raises what ended it."""
-        while not self._stop_asked.rung:
+        """Compete and lead until a stop is requested. Raises the error that ends the service."""
+        while not self._stop_requested.rung:
             self.looked = time.monotonic()
             change = self._leadership.wait(_LOOK_SECONDS)
             if change is not None:
@@ -78,11 +78,11 @@ class Competing:
             self._step(time.monotonic())
 
     def end(self) -> BaseException | None:
-        """End what runs, leave the election, and return what the leadership ended with."""
+        """End a running leadership, leave the election, and return the leadership's error."""
         leadership = self._leadership
         error = self._end(
-            forced=self._kill_asked.rung,
-            hurry=lambda: self._kill_asked.rung or leadership.leader_id is None,
+            forced=self._kill_requested.rung,
+            hurry=lambda: self._kill_requested.rung or leadership.leader_id is None,
         )
         leadership.stop()
         with contextlib.suppress(ThresherError):
@@ -92,16 +92,16 @@ class Competing:
         return error
 
     def _step(self, now: float) -> None:
-        if self._warm.ready and not self._told_ready:
-            self._told_ready = True
+        if self._warm.ready and not self._ready_logged:
+            self._ready_logged = True
             logger.info("Spark is ready for %s", self._workload.name)
         current = self._slot.current
         self._server_log.tell(now, standby=current is None)
         if current is None:
             if self._elected is None:
-                # An election of the application's own need not know.
+                # An application's own election need not know the leader.
                 self._news.standing_by(getattr(self._leadership, "leader", None))
-            # A standby without a Spark would be of no use as a leader.
+            # Raises if Spark is lost: without Spark, a standby could not lead.
             self._warm.check()
             if self._elected is not None and not self._turns.may_lead(now):
                 if self._turns.gives_back(now):
@@ -122,7 +122,7 @@ class Competing:
             self._news.announce(reading)
 
     def _step_down(self, current: LeadershipThread, stall: Stall) -> None:
-        """End the leadership, which makes no progress, and let another process have it."""
+        """End the leadership, which makes no progress, and resign."""
         label, name = self._workload.wording.label, self._workload.name
         message = f"the {label} %s gives leadership up, so that another process may lead: %s"
         logger.warning(message, name, stall.why, extra={label: name})
@@ -133,7 +133,7 @@ class Competing:
         self._resign()
 
     def _resign(self) -> None:
-        """Let another process try."""
+        """Resign, so that another process may be elected."""
         self._elected = None
         self._leadership.resign()
 
@@ -150,7 +150,7 @@ class Competing:
                 self._end(forced=True)
 
     def _conclude(self, ended: LeadershipThread) -> None:
-        """A leadership has ended by itself: let another process try, or raise what it ended with."""
+        """Handle a leadership that has ended by itself: raise its error, or resign if it was superseded."""
         self._end(forced=False)
         if ended.error is not None and (self._turns.alone or not isinstance(ended.error, Superseded)):
             raise ended.error
@@ -164,11 +164,11 @@ class Competing:
     def _end(
         self, *, forced: bool, seconds: float | None = None, hurry: Callable[[], bool] | None = None
     ) -> BaseException | None:
-        """End the leadership if one runs, and return what it ended with when nothing of it is left."""
+        """End the leadership if one runs; return its error when nothing of it is left running."""
         if self._slot.current is None:
             return None
         self.looked = None
-        error = self._slot.end(forced=forced, seconds=seconds, hurry=hurry or (lambda: self._kill_asked.rung))
+        error = self._slot.end(forced=forced, seconds=seconds, hurry=hurry or (lambda: self._kill_requested.rung))
         if isinstance(error, Superseded):
             self._news.superseded = str(error)
         return error

@@ -1,6 +1,6 @@
-"""The keys of every process that competes for a pipeline and runs it on Spark: election, pages, log, Spark.
+"""The configuration keys of every service: election, pages, log, Spark.
 
-A pipeline's form has them behind its own, by inheriting this one first.
+A pipeline's form inherits this form first, so that these keys are listed after its own.
 """
 
 import re
@@ -20,7 +20,7 @@ from thresher.observe.logs import LogFormat
 from thresher.spark.session.settings import SparkOptions
 
 STATUS = "127.0.0.1:8640"
-# Keys that mean something to one way of electing alone.
+# Keys that only one kind of election uses.
 OF_ELECTION = {
     "leader_topic": ElectionKind.NELI,
     "heartbeat_timeout_seconds": ElectionKind.NELI,
@@ -31,10 +31,11 @@ _ELECTION = ElectionSettings()
 
 
 class ServiceForm(Form):
-    """The keys of a process."""
+    """The configuration keys of a service."""
 
     leader_topic: Annotated[str | None, DefaultText("`<name>.leader`")] = Field(
-        default=_ELECTION.leader_topic, description="neli: the topic whose partition 0 decides."
+        default=_ELECTION.leader_topic,
+        description="neli: the leader topic. The process to which Kafka assigns its partition 0 leads.",
     )
     leader_group: Annotated[str | None, DefaultText("from the name")] = Field(
         default=_ELECTION.leader_group, description="neli: the consumer group."
@@ -43,13 +44,13 @@ class ServiceForm(Form):
         default=_ELECTION.heartbeat_timeout_seconds,
         gt=0,
         le=3_600,
-        description="neli: seconds after which a leader that has not heard itself steps down.",
+        description="neli: seconds after which a leader that has not read its own heartbeat back steps down.",
     )
     min_poll_seconds: float = Field(
         default=_ELECTION.min_poll_seconds,
         gt=0,
         le=3_600,
-        description="neli: the least seconds between two heartbeats. Otherwise ten are sent within the time-out.",
+        description="neli: the least seconds between two heartbeats. Without a bound, a tenth of the time-out.",
     )
     max_poll_seconds: Annotated[float | None, DefaultText("half of `heartbeat_timeout_seconds`")] = Field(
         default=None, gt=0, le=3_600, description="neli: the most seconds between two heartbeats."
@@ -58,32 +59,34 @@ class ServiceForm(Form):
         default=5.0,
         gt=0,
         le=86_400,
-        description="Seconds between two readings of the meter. They become a program's events and lines of the log "
-        "at level `debug`.",
+        description="Seconds between two readings of the throughput. Each is an event `MeterRead`, and a line of the "
+        "log at level `debug`.",
     )
     log_format: Annotated[LogFormat, BeforeValidator(lower_case)] = Field(
         default=LogFormat.TEXT, description="The format of the log. `json` is one object a line."
     )
     log_level: Annotated[LogLevel, BeforeValidator(lower_case), BeforeValidator(off_is_text)] = Field(
-        default=LogLevel.INFO, description="The least that is logged. `--verbose` is `debug`."
+        default=LogLevel.INFO, description="The lowest level that is logged. `--verbose` is `debug`."
     )
     status: Annotated[str, BeforeValidator(off_is_text)] = Field(
         default=STATUS,
-        description="Address for 'thresher status', probes and Prometheus, HOST:PORT or off. Where nothing is said and "
-        "the port is taken, another one is used and logged: give each of several relays on one machine its own.",
+        description="Address for 'thresher status', probes and Prometheus, HOST:PORT or off. If the key is not given "
+        "and the port is in use, a free port is used and logged: give each of several relays on one machine its own.",
     )
     spark_master: Annotated[str | None, DefaultText("local threads")] = Field(
         default=None, description="A Spark master."
     )
     spark_python: str | None = Field(
-        default=None, description="The Python of executors elsewhere. See [the engine](architecture/engine.md)."
+        default=None, description="The Python of executors on other machines. See [the engine](architecture/engine.md)."
     )
     spark_archives: Texts = Field(
         default=(),
-        description="Archives that 'thresher spark pack' made, as FILE#directory. They hold the environment of "
-        "executors elsewhere.",
+        description="Archives that 'thresher spark pack' made, as FILE#directory, with the Python environment of "
+        "executors on other machines.",
     )
-    spark_py_files: Texts = Field(default=(), description="Files with transforms to ship to executors elsewhere.")
+    spark_py_files: Texts = Field(
+        default=(), description="Files with transforms to ship to executors on other machines."
+    )
     spark: Properties = Field(default={}, description="Settings of Spark.")
 
     @field_validator("leader_topic")
@@ -110,12 +113,12 @@ class ServiceForm(Form):
 
     @property
     def longest_poll_seconds(self) -> float:
-        """How long an elected leader may go without asking Kafka."""
+        """The most seconds between two heartbeats of a leader."""
         return self.heartbeat_timeout_seconds / 2 if self.max_poll_seconds is None else self.max_poll_seconds
 
     @property
     def status_address(self) -> tuple[str, int] | None:
-        """Where its pages are shown; None for nowhere."""
+        """The address of the pages; None if they are off."""
         host, _, port = self.status.rpartition(":")
         return None if self.status == "off" else (host, int(port))
 
@@ -136,7 +139,7 @@ def _as_spark_has_it(value: object) -> str:
 
 
 def elects_as_told(of_election: Mapping[str, ElectionKind]) -> Rule:
-    """Return the rule that no key is given which means nothing to the way of electing: that would go unnoticed."""
+    """Return the rule that refuses keys which the chosen election would ignore."""
 
     def problems(form: Any, given: Mapping[str, Any]) -> Iterator[Problem]:
         for key, kind in of_election.items():
@@ -151,8 +154,8 @@ def _polls_in_time(form: ServiceForm, _: Mapping[str, Any]) -> Iterator[Problem]
     if longest < form.min_poll_seconds:
         yield "max_poll_seconds", f"{longest:g} is less than min_poll_seconds, {form.min_poll_seconds:g}"
     if longest > form.heartbeat_timeout_seconds:
-        yield "max_poll_seconds", "it is more than heartbeat_timeout_seconds: no heartbeat would be heard in time"
+        yield "max_poll_seconds", "it is more than heartbeat_timeout_seconds: no heartbeat would come back in time"
 
 
-# For the rules of a form that has these keys.
+# For forms with these keys.
 POLLS_IN_TIME = Rule(frozenset({"heartbeat_timeout_seconds", "min_poll_seconds", "max_poll_seconds"}), _polls_in_time)

@@ -1,9 +1,9 @@
-"""Whether a process is alive, and whether it is ready: decisions for an orchestrator's probes, from what is known.
+"""Liveness and readiness of a process, for an orchestrator's probes. Pure decisions: no server is asked.
 
-Alive is a process whose own threads run. A server that is down, a shard that backs off, a leadership that is another's
-say nothing against it: killing it would help nobody. Ready is a leader whose shards work, and a standby that could take
-over: its election answers, and so do its servers. An orchestrator that waits for the new process before it ends the old
-one waits for a standby, and must not end the old one for a process that reaches nothing.
+A process is alive while its own threads run. A server that is down or a shard in back-off does not count against it,
+because a restart would not help. A leader is ready if its shards work. A standby is ready if it could take over: its
+election and its servers answer. In a rolling update, the old leader therefore runs until the new standby reaches its
+servers.
 """
 
 import enum
@@ -14,14 +14,14 @@ from typing import Any
 from thresher.observe.server import Answer
 from thresher.service.wording import Wording
 
-# A thread that is owed so long has stopped, rather than is busy.
+# A thread that is unresponsive for this long hangs, rather than is busy.
 _SILENT_SECONDS = 30.0
 
 
 class Role(enum.StrEnum):
-    """The role of a process for its pipeline at the moment."""
+    """The present role of a process for its pipeline."""
 
-    # Another one leads; of the database it has its lease's connection at most.
+    # Another process leads. A standby has at most one database connection, for its lease.
     STANDBY = "standby"
     TAKING_OVER = "taking over"
     LEADING = "leading"
@@ -32,63 +32,63 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardHealth:
-    """The facts about a shard that readiness rests on."""
+    """The facts about a shard that readiness depends on."""
 
     shard: int
     state: str
-    # It has recovered, and does what it is there for.
+    # The shard has recovered and processes rows.
     working: bool
     last_error: str | None = None
-    # The attempts at it that have failed since the leadership began.
+    # The failed attempts at the shard since the leadership began.
     failures: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerHealth:
-    """Whether a server answers. One that does not has the kind and the text of the reason."""
+    """Whether a server answers. If it does not, `kind` and `text` say why."""
 
     up: bool
     kind: str = ""
     text: str = ""
-    # Since it was last reached; before the first time, since the process began.
+    # Time since the server was last reached; before the first time, since the process began.
     seconds: float = 0.0
-    # Attempts that failed since.
+    # The failed attempts since then.
     failures: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """The facts about a process, without asking any server."""
+    """The facts about a process that the probes go by. No server is asked for them."""
 
     role: Role
     wording: Wording
-    # The reason why it cannot take over yet, and the kind and text of the trouble that its watch met last.
+    # The reason why it cannot take over yet, and kind and text of its present problem with a server or a step.
     waiting_for: str | None = None
     trouble: tuple[str, str] | None = None
-    # The servers that it needs, by name; of a standby also its election.
+    # The servers that the process needs, by name; for a standby, also its election.
     servers: Mapping[str, ServerHealth] = field(default_factory=dict)
     shards: Sequence[ShardHealth] = ()
     alarms: Sequence[str] = ()
-    # For how long each thread of the driver has owed an answer; infinite where it has died.
+    # For how many seconds each driver thread has been unresponsive; infinite if it has died.
     silent_seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Good or not, why not in a word that stays the same, and what a person would want to know."""
+    """The answer to a probe: good or not, a stable word for the reason, and details for people."""
 
     good: bool
     reason: str
     detail: dict[str, Any] = field(default_factory=dict)
 
     def answer(self) -> Answer:
-        """Return it as a probe is answered: 200 or 503."""
+        """Return the HTTP answer to the probe: 200 or 503."""
         status = "ok" if self.good else "not ok"
         return Answer(code=200 if self.good else 503, content={"status": status, "reason": self.reason, **self.detail})
 
 
 def liveness(vitals: Vitals) -> Verdict:
-    """Decide whether the process is worth keeping."""
+    """Decide whether the process is alive. If not, a restart may help."""
     silent = {name: seconds for name, seconds in vitals.silent_seconds.items() if seconds > _SILENT_SECONDS}
     if silent:
         return Verdict(good=False, reason="silent-threads", detail={"threads": sorted(silent)})
@@ -96,7 +96,7 @@ def liveness(vitals: Vitals) -> Verdict:
 
 
 def readiness(vitals: Vitals) -> Verdict:
-    """Decide whether the process does what it is there for, or would at once."""
+    """Decide whether the process works as a leader, or could take over as a standby."""
     detail: dict[str, Any] = {"role": str(vitals.role)}
     if vitals.alarms:
         detail[vitals.wording.held] = sorted(vitals.alarms)

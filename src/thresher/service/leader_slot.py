@@ -1,7 +1,7 @@
-"""The place for the one leadership that a process has at a time: runs it in a thread, and ends it.
+"""Holds the one leadership that a process has at a time: runs it in a thread, and ends it.
 
-The service's own thread begins and ends leaderships; any thread may ask how the current one stands. `end` returns when
-nothing of the leadership is left, so the next one never overlaps it in this process.
+The service's own thread begins and ends leaderships; any thread may read the state of the current one. `end` returns
+when nothing of the leadership is left running, so that leaderships of one process never overlap.
 """
 
 import threading
@@ -33,16 +33,16 @@ class LeadershipThread:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, for whatever reason."""
+        """Whether the leadership has ended, for any reason."""
         return not self._thread.is_alive()
 
     @property
     def lasted(self) -> float:
-        """For how many seconds it has been there."""
+        """For how many seconds the leadership has lasted."""
         return time.monotonic() - self._began
 
     def end(self, *, forced: bool, seconds: float | None, hurry: Callable[[], bool]) -> None:
-        """End it, in good order unless forced; by force after so long, or when there is no more time for that."""
+        """End the leadership gracefully; by force if `forced`, after `seconds`, or as soon as `hurry` returns true."""
         deadline = None if seconds is None else time.monotonic() + seconds
         if not forced:
             self.leading.request_stop()
@@ -55,7 +55,7 @@ class LeadershipThread:
 
 
 class LeaderSlot:
-    """Empty, or with one leadership. Its questions may be asked from any thread."""
+    """Empty, or with one leadership. Its properties and `snapshot` are safe in any thread."""
 
     def __init__(self) -> None:
         self._current: LeadershipThread | None = None
@@ -63,7 +63,7 @@ class LeaderSlot:
 
     @property
     def current(self) -> LeadershipThread | None:
-        """The leadership and its thread, which may be over."""
+        """The leadership with its thread, which may have ended."""
         return self._current
 
     @property
@@ -74,12 +74,12 @@ class LeaderSlot:
 
     @property
     def role(self) -> Role:
-        """The role of the process, while it is not being stopped."""
+        """The role of the process, unless the service is stopping."""
         current = self._current
         return Role.STANDBY if current is None or current.over else current.leading.role
 
     def snapshot(self) -> Snapshot | None:
-        """Return how the shards stand, or stood when this process led last; None if it never did."""
+        """Return the engine's snapshot, or its last one from the latest leadership; None if this process never led."""
         leading = self.leading
         return (None if leading is None else leading.snapshot()) or self._last
 
@@ -88,7 +88,7 @@ class LeaderSlot:
         self._current = LeadershipThread(leading)
 
     def end(self, *, forced: bool, seconds: float | None, hurry: Callable[[], bool]) -> BaseException | None:
-        """End the leadership, if there is one, and return what it ended with when nothing of it is left."""
+        """End the leadership if there is one; return its error when nothing of it is left running."""
         current = self._current
         if current is None:
             return None

@@ -1,11 +1,11 @@
-"""One leadership: takes over, runs the shards on the engine under a watch, and ends with a reason.
+"""A leadership: a process takes over, runs the shards on the engine under a watch, and ends, possibly with an error.
 
-1. An error of the take-over that time may mend is waited for; any other one ends the leadership at once.
-2. The engine restarts shards that meet trouble. A shard that fails for good ends the leadership, with its error.
-3. The watch ends a leadership that was superseded, even when it has nothing to do.
-4. A term that went with a restore of the database is no reason to end: the leadership takes over again.
+1. A retryable error of the take-over is retried; any other error ends the leadership at once.
+2. The engine restarts shards after retryable errors. A shard that fails for good ends the leadership with its error.
+3. The watch ends a leadership that was superseded, even an idle one.
+4. If a restore of the database removed the term, the leadership does not end: it takes over again.
 
-A crash of this process ends its shards; the next leader's take-over and the shards' own recovery do the rest.
+A crash of this process ends its shards. The next leader's take-over and the shards' own recovery repair the rest.
 """
 
 import logging
@@ -39,12 +39,12 @@ _RETRY_SECONDS = 0.1
 
 
 def spark_of(workload: Workload, options: SparkOptions | None) -> SparkOptions:
-    """Return the options with the modules that the workload's workers are to find."""
+    """Return the options with the modules that Spark's worker daemon imports for the workload."""
     return replace(options or SparkOptions(), preload=workload.preload)
 
 
 class Leading:
-    """One leadership of one workload: `run` lasts as long as it does. Its questions may be asked from any thread."""
+    """A leadership of a workload. `run` returns when it has ended; the properties may be read in any thread."""
 
     def __init__(
         self,
@@ -61,67 +61,69 @@ class Leading:
     ) -> None:
         self.workload = workload
         self._announce = announce
-        # A process that leads several times hands the same one to all its leaderships.
+        # A process that leads several times gives the same ledger to all its leaderships.
         self.ledger = ledger or Ledger()
         self.reach = reach or Reach(workload.probes)
         self._spark, self._warm, self._draw = spark_of(workload, spark), warm, draw
-        self._asked = threading.Event()
-        self.take_over = TakeOver(workload, self.ledger, asked=self._asked, terms=terms, wanted=wanted, draw=draw)
+        self._stop_requested = threading.Event()
+        self.take_over = TakeOver(
+            workload, self.ledger, stop_requested=self._stop_requested, terms=terms, wanted=wanted, draw=draw
+        )
         self._term: Term | None = None
         self._engine: Engine | None = None
         self._watching: Watching | None = None
-        # The last error of each shard when it was last said to work.
-        self._told: dict[int, str | None] = {}
+        # The last error of each shard when its recovery was last logged.
+        self._logged_errors: dict[int, str | None] = {}
         self._ended: Role | None = None
 
     @property
     def role(self) -> Role:
-        """The role of this process at the moment."""
+        """The present role of this process."""
         if self._ended is not None:
             return self._ended
-        if self._asked.is_set():
+        if self._stop_requested.is_set():
             return Role.STOPPING
         return Role.TAKING_OVER if self._watching is None else Role.LEADING
 
     @property
     def term(self) -> str | None:
-        """The id of the term under which it leads, or led last."""
+        """The id of the present or the last term."""
         return None if self._term is None else self._term.id
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Things that wait, and why."""
+        """Things that wait, such as topics, and why."""
         return {} if self._term is None else self._term.alarms
 
     @property
     def waiting_for(self) -> str | None:
-        """The reason why it cannot take over yet."""
+        """The reason why this process cannot take over yet."""
         return self.take_over.waiting_for
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """The kind and the text of what keeps its watch from looking, or a shard from going on, if anything does."""
+        """Kind and text of the present problem: a look of the watch that failed, or a step of a shard that hangs."""
         watching = self._watching
         return None if watching is None else watching.trouble
 
     def shard_health(self) -> tuple[ShardHealth, ...]:
-        """Return the facts about its shards; none before they were started."""
+        """Return the health of each shard; nothing before the shards were started."""
         snapshot = self.snapshot()
         return tuple(shard_health(each, self.workload.wording) for each in (snapshot.shards if snapshot else ()))
 
     def work_waits(self) -> bool | None:
-        """Return whether there is anything to do; None before it has taken over. Raises `Trouble`; may take seconds."""
+        """Return whether work waits; None before the first take-over. Raises `Trouble`; may take seconds."""
         return None if self._term is None else self._term.work_waits()
 
     def silent_seconds(self) -> dict[str, float]:
-        """Return for how long each of its threads has owed an answer; infinite where it has died.
+        """Return for how many seconds each thread has been unresponsive; infinite if it has died.
 
-        A step of a shard counts as one if it hangs in the user's own code, since a restart helps against that.
+        A step of a shard that hangs in the user's own code is listed too, because a restart helps against it.
         """
         engine, watching = self._engine, self._watching
         if self.role is not Role.LEADING or engine is None or watching is None:
             return {}
-        # Its watch ends first when it ends.
+        # When a leadership ends, its watch ends before the engine: only a running engine needs a watch.
         going_on = engine.snapshot().state in {EngineState.STARTING, EngineState.RUNNING}
         return {
             "engine": engine.silent_seconds(),
@@ -134,30 +136,30 @@ class Leading:
         }
 
     def snapshot(self) -> Snapshot | None:
-        """Return how the shards stand; None before they were started."""
+        """Return the engine's snapshot; None before the shards were started."""
         return None if self._engine is None else self._engine.snapshot()
 
     def request_stop(self) -> None:
-        """Ask for a stop in good order. Safe in a signal handler, harmless when repeated."""
-        self._asked.set()
+        """Request a graceful stop. Safe in a signal handler, harmless when repeated."""
+        self._stop_requested.set()
         if self._engine is not None:
             self._engine.request_stop()
 
     def kill(self) -> None:
-        """End at once. Safe in a signal handler; before there is an engine to end, it interrupts."""
-        self._asked.set()
+        """End at once. Safe in a signal handler. Before there is an engine to kill, it raises `KeyboardInterrupt`."""
+        self._stop_requested.set()
         if self._engine is None:
             raise KeyboardInterrupt
         self._engine.kill()
 
     def abandon(self) -> None:
-        """End at once, finishing nothing: another process may lead already. Safe from any thread."""
-        self._asked.set()
+        """End at once without finishing open batches, because another process may lead already. Safe in any thread."""
+        self._stop_requested.set()
         if self._engine is not None:
             self._engine.kill()
 
     def run(self) -> Snapshot | None:
-        """Take over and lead until told to stop. Raises what ended it; None if it was stopped before it began."""
+        """Take over and lead until a stop. Raises the error that ended it; None if it was stopped before it led."""
         try:
             snapshot = self._run()
         except BaseException:
@@ -170,14 +172,14 @@ class Leading:
         self.workload.check(local=self._spark.master is None)
         while True:
             term = self.take_over.run()
-            if term is None or self._asked.is_set():
+            if term is None or self._stop_requested.is_set():
                 return None
             self.reach.all_succeeded()
             try:
                 return self._lead(term)
             except Superseded:
                 if not self._taken_back(term):
-                    # Once, however many shards have found it out.
+                    # Counted once, however many shards were refused.
                     self.ledger.count("fences.term")
                     raise
                 message = f"the term of this {self._label} is gone, and no other leads: it takes over again"
@@ -187,21 +189,21 @@ class Leading:
         """Run the shards for as long as the term lasts."""
 
         def observe(shard: int, event: str, fields: dict[str, Any]) -> None:
-            # A late event of this engine is not the next term's.
+            # Bound to this term and engine: an event that arrives late must not reach the next term.
             self._observe(term, engine, shard, event, fields)
 
         engine = Engine(term.pipeline, spark=self._spark, warm=self._warm, observer=observe, draw=self._draw)
         self._term, self._engine = term, engine
         engine.start()
         self.ledger.follow(engine.snapshot)
-        if self._asked.is_set():
+        if self._stop_requested.is_set():
             engine.request_stop()
         watching = Watching(
             self.workload,
             term,
             engine,
             self.ledger,
-            stopping=self._asked.is_set,
+            stopping=self._stop_requested.is_set,
             reach=self.reach,
             announce=self._announce,
         )
@@ -210,8 +212,8 @@ class Leading:
         try:
             snapshot = engine.wait()
         except (EngineLost, ShardsFailed) as error:
-            # The finding of the watch comes first. A superseded process must not be started again, although a Spark
-            # that could not be stopped in good order says that it may.
+            # The watch's error comes first: a superseded process must not be restarted, but `EngineLost`, after a
+            # stop that Spark did not answer, would allow it.
             cause = error.__cause__
             raise watching.error or (cause if isinstance(cause, ThresherError) else error) from None
         finally:
@@ -223,27 +225,27 @@ class Leading:
         return snapshot
 
     def _taken_back(self, term: Term) -> bool:
-        """Whether the term went with a restore of the database, rather than with a newer take-over."""
-        while not self._asked.is_set():
+        """Whether a restore of the database removed the term, rather than a newer take-over."""
+        while not self._stop_requested.is_set():
             try:
-                return answer_of(term.taken_back, unless=self._asked, name="taken-back")
+                return answer_of(term.taken_back, unless=self._stop_requested, name="taken-back")
             except LeftBehind:
                 break
             except Trouble:
-                self._asked.wait(_RETRY_SECONDS)
+                self._stop_requested.wait(_RETRY_SECONDS)
         return False
 
     def _observe(self, term: Term, engine: Engine, shard: int, event: str, fields: dict[str, Any]) -> None:
-        """Take in an event of a shard. In the engine's observer thread."""
+        """Handle an event of a shard, in the engine's observer thread."""
         doing = self.workload.wording.doing
         term.observe(shard, event, fields)
         if event == REFRESHED and self._ended is None:
             self._announce(LeaderRefreshed(leader_id=uuid.UUID(fields["leader_id"]), shard=shard))
         if event == doing:
             trouble = engine.snapshot().shards[shard].last_error
-            if self._told.get(shard, "") != trouble:
-                # Once for each trouble that it came back from.
-                self._told[shard] = trouble
+            if self._logged_errors.get(shard, "") != trouble:
+                # Logged once for each error that the shard has recovered from.
+                self._logged_errors[shard] = trouble
                 message = f"shard %d is {doing}"
                 logger.info(message, shard, extra=self._fields(shard=shard, **fields))
 
@@ -252,5 +254,5 @@ class Leading:
         return self.workload.wording.label
 
     def _fields(self, **fields: Any) -> dict[str, Any]:
-        """Return what a line of the log is given for machines to read."""
+        """Return the fields of a log line."""
         return {self._label: self.workload.name, **fields}

@@ -1,4 +1,7 @@
-"""The counts of one process over all its leaderships: an engine counts from 0, Prometheus must not."""
+"""The counts of a process over all its leaderships.
+
+Each engine counts from 0, but a Prometheus counter must not fall back to 0 while its process runs.
+"""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -10,7 +13,7 @@ from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
 
 
 class Ledger:
-    """Sums the shards' figures over engines, and takes the driver's own. No figure ever goes back. For any thread."""
+    """Sums the shards' counts over engines, and keeps the driver's own. No count ever falls. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,38 +22,38 @@ class Ledger:
         self._current: Callable[[], Snapshot] | None = None
 
     def count(self, name: str, amount: Number = 1) -> None:
-        """Add to a figure of the driver's."""
+        """Add to a count of the driver."""
         with self._lock:
             self._own[name] = self._own.get(name, 0) + amount
 
     def count_error(self, error: BaseException) -> None:
-        """Count an error of the driver's by its kind, and a fence if the broker's epoch was the reason."""
+        """Count an error of the driver by its kind, and a fence if the broker fenced the producer."""
         self.count(f"errors.{kind_of(error)}")
         if fenced(error):
             self.count("fences.broker")
 
     def follow(self, snapshot: Callable[[], Snapshot]) -> None:
-        """A new leadership has begun: its figures come on top."""
+        """Add the counts of a new leadership, which `snapshot` returns, to the sums from now on."""
         with self._lock:
             self._fold()
             self._current = snapshot
 
     def close(self) -> None:
-        """The leadership is over, and its figures are final."""
+        """Make the counts of the leadership final, because it is over."""
         with self._lock:
             self._fold()
 
     def shards(self) -> dict[int, Mapping[str, Number]]:
-        """Return what each shard has counted so far."""
+        """Return the counts of each shard so far."""
         with self._lock:
             return dict(self._sums())
 
     def total(self, figure: str) -> int:
-        """Return a figure of all shards together."""
+        """Return a count, summed over all shards."""
         return sum(int(counts.get(figure, 0)) for counts in self.shards().values())
 
     def driver(self) -> Mapping[str, Number]:
-        """Return what the driver has counted so far."""
+        """Return the counts of the driver so far."""
         with self._lock:
             return dict(self._own)
 
@@ -65,5 +68,5 @@ class Ledger:
 
 
 def _counts(shard: ShardSnapshot) -> dict[str, Number]:
-    """Return what a shard counted, with what the engine counted about it."""
+    """Return the counts of a shard, with the engine's counts of its restarts and dropped events."""
     return {**shard.counts, "restarts": shard.restarts, "events_dropped": shard.events_dropped}

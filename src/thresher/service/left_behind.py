@@ -1,4 +1,4 @@
-"""Calls that may hang in a client: made in a thread of their own, which is left behind when nobody waits any more."""
+"""Calls that may hang in a client. Each runs in a thread of its own, which is abandoned once its caller has to stop."""
 
 import contextlib
 import queue
@@ -11,13 +11,13 @@ _LOOK_SECONDS = 0.1
 
 
 class LeftBehind(Exception):  # noqa: N818 - an ordinary end
-    """The call was not waited for. It may still do what it does."""
+    """The caller stopped waiting. The call may still take effect."""
 
 
 def answer_of(call: Callable[[], T], *, unless: threading.Event, name: str) -> T:
-    """Make the call, and return or raise what it does. Raises `LeftBehind` as soon as the event is set.
+    """Make the call in a thread of this name, and return its result or raise its error.
 
-    The thread has the name.
+    Raises `LeftBehind` as soon as the event `unless` is set.
     """
     outcome: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 

@@ -1,7 +1,7 @@
-"""The metrics of every service, and how they are read from what the driver knows.
+"""The metrics that every service has, read from the state of its driver.
 
-`family` makes every family, of services and of workloads, with the pipeline's label first. Other labels are the shard,
-and kinds of which there are a few: never a key, a topic or a row.
+`family` makes the metric families of services and workloads, with the pipeline's label first. Other labels are the
+shard and kinds from a small set, never a key, a topic or a row: the number of series is bounded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,23 +16,23 @@ from thresher.spark.driver.snapshot import ShardSnapshot
 from thresher.spark.driver.supervision import Phase
 
 _FENCES = ("term", "broker", "election")
-# Every service may meet them.
+# Kinds of errors that every service may have.
 _ERROR_KINDS = ("superseded", "unexpected")
 
 
 def family(label: str, kind: MetricKind, name: str, help_: str, *labels: str) -> Family:
-    """Return a metric of the pipeline that has this label."""
+    """Return a metric family whose first label names the pipeline, such as `relay`."""
     end = "_total" if kind is MetricKind.COUNTER else ""
     return Family(name=f"thresher_{name}{end}", kind=kind, help=help_, labels=(label, *labels))
 
 
 def working(shard: ShardSnapshot, wording: Wording) -> bool:
-    """Whether a shard has recovered, and does what it is there for."""
+    """Whether a shard has recovered and processes rows."""
     return shard.state is Phase.RUNNING and bool(shard.gauges.get(wording.doing))
 
 
 def shard_health(shard: ShardSnapshot, wording: Wording) -> ShardHealth:
-    """Return what readiness rests on."""
+    """Return the facts about a shard that readiness depends on."""
     return ShardHealth(
         shard=shard.shard,
         state=str(shard.state),
@@ -43,7 +43,7 @@ def shard_health(shard: ShardSnapshot, wording: Wording) -> ShardHealth:
 
 
 class ServiceMetrics:
-    """The families of one pipeline's service. Kinds of errors are shown as 0 before they happen."""
+    """The metric families of a pipeline's service. Kinds of errors are shown as 0 before they happen."""
 
     def __init__(self, wording: Wording, error_kinds: Sequence[str] = (), servers: Sequence[str] = ()) -> None:
         self._wording = wording
@@ -66,11 +66,11 @@ class ServiceMetrics:
         )
         self._fences = family(
             label, counter, "fences",
-            "Times that it was stopped for another's sake: by 'term', by the 'broker' or by the 'election'.", "by",
+            "Times that this process was fenced: by a newer 'term', by the 'broker' or by the 'election'.", "by",
         )  # fmt: skip
         self._take_overs = family(label, counter, "takeovers", "Times that this process took over.")
         self._step_downs = family(
-            label, counter, "step_downs", "Times that it gave leadership up because it made no progress."
+            label, counter, "step_downs", "Times that this process gave leadership up because it made no progress."
         )
         self._servers = {
             server: family(
@@ -90,7 +90,7 @@ class ServiceMetrics:
         )
         self._shard_up = family(label, gauge, "shard_up", f"1 while the shard {verb}s.", "shard")
         self._step_age = family(
-            label, gauge, "step_age_seconds", "For how long the oldest step that the shard is in has run.", "shard"
+            label, gauge, "step_age_seconds", "For how long the oldest running step of the shard has run.", "shard"
         )
         self._shard_memory = family(label, gauge, "shard_resident_bytes", "Memory of the shard's process.", "shard")
         self._info = family(label, gauge, "build_info", "1, with the version.", "version")
@@ -103,14 +103,14 @@ class ServiceMetrics:
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """All of them."""
+        """All metric families of the service."""
         return (
             *self._by_shard.values(), self._errors, self._fences, self._take_overs, self._step_downs, self._leader,
             self._ready, *self._servers.values(), self._shard_up, self._step_age, self._shard_memory, self._info,
         )  # fmt: skip
 
     def readings(self, moment: Moment) -> Iterator[Reading]:
-        """Yield what every metric is at this moment. An unknown figure is left out, rather than shown as 0."""
+        """Yield the present reading of every metric. An unknown value is left out, rather than shown as 0."""
         name = moment.name
 
         def reading(of: Family, value: float, *labels: str) -> Reading:
@@ -140,6 +140,6 @@ class ServiceMetrics:
 
 
 def _split(counts: Mapping[str, Number], prefix: str) -> list[tuple[str, Number]]:
-    """Return the figures whose names are the prefix, a point and a kind, by kind."""
+    """Return the counts named `<prefix>.<kind>`, sorted, by kind."""
     start = f"{prefix}."
     return sorted((name.removeprefix(start), value) for name, value in counts.items() if name.startswith(start))

@@ -1,6 +1,6 @@
 """The pages of a process: /status for people and tools, /metrics for Prometheus, /healthz and /readyz for probes.
 
-The probes ask no server. The workload's part of the other two may ask one, and does not wait for it for long.
+The probes ask no server. The workload's part of /status and /metrics may ask one, with a time-out of seconds.
 """
 
 import collections
@@ -16,21 +16,21 @@ from thresher.service.metrics import ServiceMetrics, shard_health
 from thresher.service.report import Moment, Observed
 from thresher.service.workload import Workload
 
-# Rates are over so many seconds.
+# The time over which rates are computed.
 _RATE_SECONDS = 10.0
 _SAMPLE_SECONDS = 0.5
 
 
 class Shown(Observed, Protocol):
-    """A service, or one leadership of it."""
+    """A service or a leadership, as the pages see it."""
 
     @property
     def workload(self) -> Workload:
-        """The work that it does while it leads."""
+        """The workload that runs while the process leads."""
 
 
 class StatusPages:
-    """Shows one process. Safe from any thread; `close` ends its threads."""
+    """The pages of one process. Safe in any thread; `close` ends its threads."""
 
     def __init__(self, shown: Shown) -> None:
         self._shown, self._wording = shown, shown.workload.wording
@@ -49,12 +49,12 @@ class StatusPages:
         }
 
     def close(self) -> None:
-        """End."""
+        """End the pages' threads."""
         self._rates.close()
         self._report.close()
 
     def vitals(self) -> Vitals:
-        """Return what probes go by; asks no server."""
+        """Return the facts for the probes. Asks no server."""
         shown, snapshot = self._shown, self._shown.snapshot()
         role = shown.role
         return Vitals(
@@ -69,14 +69,14 @@ class StatusPages:
         )
 
     def metrics(self) -> Answer:
-        """Return how things stand for Prometheus."""
+        """Return /metrics, for Prometheus."""
         answer = self._report.ask()
         moment = self._moment()
         families = (*self._metrics.families, *self._report.families)
         return scrape(families, [*self._metrics.readings(moment), *self._report.readings(moment, answer)])
 
     def picture(self) -> dict[str, Any]:
-        """Return how things stand."""
+        """Return /status, for people and tools."""
         answer = self._report.ask()
         shown, snapshot, done = self._shown, self._shown.snapshot(), self._wording.done
         moment = self._moment()
@@ -135,7 +135,7 @@ class StatusPages:
 
 
 class Rates:
-    """How fast a figure of each shard has grown lately. Safe from any thread."""
+    """The recent growth of a count, per second and shard. Safe in any thread."""
 
     def __init__(self, ledger: Ledger, figure: str) -> None:
         self._ledger, self._figure = ledger, figure
@@ -146,7 +146,7 @@ class Rates:
         self._thread.start()
 
     def per_second(self) -> dict[int, float]:
-        """Return the rate of each shard; of none as long as there is nothing to compare."""
+        """Return the rate of each shard; nothing before there are two samples."""
         with self._lock:
             if len(self._samples) < 2:
                 return {}
@@ -154,7 +154,7 @@ class Rates:
         return {shard: (after - first.get(shard, 0)) / (ended - began) for shard, after in last.items()}
 
     def close(self) -> None:
-        """End."""
+        """End the sampling thread."""
         self._closed.set()
         self._thread.join(5.0)
 

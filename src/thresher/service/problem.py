@@ -6,6 +6,6 @@ from thresher.core.errors import ThresherError
 
 
 class ServiceMisused(ThresherError):  # noqa: N818
-    """A call that cannot be meant: a service is started once, and waited for when it was."""
+    """A call in the wrong state: a service is started once, and waited for after its start."""
 
     exit_code: ClassVar[int] = 1

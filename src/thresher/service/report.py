@@ -1,6 +1,6 @@
-"""The port through which a workload adds to the pages of its process: to /status and to /metrics.
+"""The port through which a workload adds its part to /status and /metrics.
 
-A page waits for what a report asks. So a report that asks a server gives up after a few seconds and says that.
+A page waits for the report. A report that asks a server therefore gives up after a few seconds, and says so.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,54 +16,54 @@ from thresher.spark.driver.snapshot import ShardSnapshot, Snapshot
 
 
 class Observed(Protocol):
-    """A process that is shown, or one leadership of it. Safe from any thread."""
+    """A service or a leadership, as a report sees it. Safe in any thread."""
 
     @property
     def ledger(self) -> Ledger:
-        """Its counts."""
+        """The counts of the process."""
 
     @property
     def role(self) -> Role:
-        """Its role at the moment."""
+        """The present role."""
 
     @property
     def term(self) -> str | None:
-        """Under which term it leads, or led last."""
+        """The id of the present or the last term, if there is one."""
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Things that wait, and why."""
+        """Things that wait, such as topics, and why."""
 
     @property
     def waiting_for(self) -> str | None:
-        """The reason why it cannot take over yet."""
+        """The reason why this process cannot take over yet."""
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """The kind and the text of what it meets with a server."""
+        """Kind and text of the present problem with a server or a step."""
 
     @property
     def reach(self) -> Reach:
-        """Whether the servers that it needs answer."""
+        """Whether the servers that the process needs answer."""
 
     def snapshot(self) -> Snapshot | None:
-        """How its shards stand, if it has any."""
+        """The engine's snapshot, if this process has led."""
 
     def silent_seconds(self) -> dict[str, float]:
-        """For how long each of its threads has owed an answer."""
+        """For how many seconds each thread has been unresponsive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """All that the driver knows at one moment, without asking any server."""
+    """The driver's state at one moment. No server is asked for it."""
 
     name: str
     role: Role
     ready: bool
-    # As /readyz gives it.
+    # The reason that /readyz gives.
     reason: str = ""
     shards: tuple[ShardSnapshot, ...]
-    # Over all leaderships: by shard, and the driver's own.
+    # Counts over all leaderships: by shard, and the driver's own.
     counts: Mapping[int, Mapping[str, Number]]
     driver: Mapping[str, Number]
     alarms: Mapping[str, str] = field(default_factory=dict)
@@ -72,34 +72,34 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusPart:
-    """The part of a workload in /status: in the page, and in the entry of each shard."""
+    """A workload's part of /status: keys of the page, and keys of each shard's entry."""
 
     page: Mapping[str, Any] = field(default_factory=dict)
     shards: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Report(Protocol):
-    """The part of one workload. Safe from any thread.
+    """A workload's part of the pages. Safe in any thread.
 
-    A page calls `ask`, and only then takes the moment: what a page shows is of one time, however long the answer took.
+    A page calls `ask` first and takes the `Moment` afterwards, so that both belong together however long `ask` took.
     """
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """The metrics that it adds, with the label of its pipeline."""
+        """The metric families of the workload, with the label of its pipeline."""
 
     @property
     def error_kinds(self) -> tuple[str, ...]:
         """Kinds of errors that are shown as 0 before they happen, so that the first is seen as an increase."""
 
     def ask(self) -> Any:
-        """Return what has to be asked of servers, for `status` and `readings`; waits for a few seconds at most."""
+        """Ask the servers, for a few seconds at most, and return the answer for `status` and `readings`."""
 
     def status(self, moment: Moment, answer: Any, /) -> StatusPart:
-        """Return what it adds to /status."""
+        """Return the workload's part of /status."""
 
     def readings(self, moment: Moment, answer: Any, /) -> Iterator[Reading]:
-        """Yield what it adds to /metrics. An unknown figure is left out."""
+        """Yield the workload's part of /metrics. An unknown value is left out."""
 
     def close(self) -> None:
         """End its threads and connections."""

@@ -1,11 +1,11 @@
-"""A process that runs a workload whenever it leads: competes, leads, reports and stops.
+"""A process that runs a workload while it leads: it competes, leads, reports and stops.
 
-1. `start` begins to compete and opens a Spark meanwhile, which stays open: a standby's is there when it has to lead.
-2. While it leads, the workload takes over, runs and is watched. See `competing` for what begins and ends that.
-3. `stop` lets the workload finish what is open, then leaves the election, and only then ends Spark.
+1. `start` joins the election and opens a Spark session. A standby keeps its session open, so that it can lead at once.
+2. While the process leads, the workload takes over, runs and is watched. `competing` says when that begins and ends.
+3. `stop` lets the workload finish its open batches, then leaves the election, and only then ends Spark.
 
-All of it happens in one thread; everything else asks that thread, or looks at values that are replaced as a whole. A
-crash ends the election's membership by time-out and Spark by its own guard; a standby then leads.
+One thread does all of this. Other threads send it requests, or read values that are replaced as a whole. After a crash,
+the election's membership times out, Spark's processes end themselves, and a standby leads.
 """
 
 import enum
@@ -49,7 +49,7 @@ T = TypeVar("T", bound=Handler)
 
 
 class State(enum.StrEnum):
-    """Where a service is in its life; it never goes back."""
+    """The states of a service, in order. It never returns to an earlier one."""
 
     CREATED = "Created"
     RUNNING = "Running"
@@ -58,14 +58,14 @@ class State(enum.StrEnum):
 
 
 class Service:
-    """One competitor for one workload. A context manager: entering starts, leaving stops. Safe from any thread.
+    """A process that competes to run one workload. A context manager: entering starts, leaving stops. Thread-safe.
 
-    `election` makes the competitor when the service starts. `alone` says that nobody else competes: being superseded is
-    then the end. A `logger` gets all that Thresher logs. A leader without progress for `step_down_seconds` lets another
-    process lead.
+    `election` is called at the start, and returns the competitor. `alone` says that no other process competes: being
+    superseded then ends the service. A `logger` gets all log records of Thresher. A leader without progress for
+    `step_down_seconds` lets another process lead.
     """
 
-    # The name of its own thread on /healthz, the noun of its messages, and the error for a call that cannot be meant.
+    # The name of its own thread on /healthz and in its messages, and the error of a call that the state forbids.
     _noun: ClassVar[str] = "service"
     _misused: ClassVar[type[ServiceMisused]] = ServiceMisused
 
@@ -91,7 +91,7 @@ class Service:
         self._state = State.CREATED
         self._error: BaseException | None = None
         self._lock = threading.RLock()
-        self._stop_asked, self._kill_asked = Bell(), Bell()
+        self._stop_requested, self._kill_requested = Bell(), Bell()
         self._done = threading.Event()
         self._leadership: Leadership | None = None
         self._competing: Competing | None = None
@@ -114,7 +114,7 @@ class Service:
 
     @property
     def state(self) -> State:
-        """Where it is in its life."""
+        """The present state."""
         return self._state
 
     @property
@@ -125,7 +125,7 @@ class Service:
 
     @property
     def role(self) -> Role:
-        """The role of this process at the moment."""
+        """The present role of this process."""
         match self._state:
             case State.STOPPED:
                 return Role.STOPPED if self._error is None else Role.FAILED
@@ -142,21 +142,21 @@ class Service:
 
     @property
     def alarms(self) -> dict[str, str]:
-        """Things that wait, and why."""
+        """Things that wait, such as topics, and why."""
         leading = self._slot.leading
         return {} if leading is None else dict(leading.alarms)
 
     @property
     def waiting_for(self) -> str | None:
-        """The reason why a leader cannot take over yet, or why nobody can be elected here."""
+        """The reason why this process cannot take over yet, or why it cannot be elected."""
         leading = self._slot.leading
         return (None if leading is None else leading.waiting_for) or _trouble_of(self._leadership)
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """The kind and the text of what a leader, or its election, meets with a server.
+        """Kind and text of the problem that a leader, or its election, has with a server.
 
-        A standby's servers say that, and its election is one of them.
+        None for a standby: its health lists its servers, with the election as one of them.
         """
         leading, waits = self._slot.leading, _trouble_of(self._leadership)
         if leading is None:
@@ -164,7 +164,7 @@ class Service:
         return leading.trouble or (None if waits is None else (ELECTION_WAITS, waits))
 
     def silent_seconds(self) -> dict[str, float]:
-        """Return for how long each thread of the driver has owed an answer; infinite where it has died."""
+        """Return for how many seconds each driver thread has been unresponsive; infinite if it has died."""
         leading, competing = self._slot.leading, self._competing
         silent = {} if leading is None else leading.silent_seconds()
         looked = None if competing is None else competing.looked
@@ -173,22 +173,22 @@ class Service:
         return silent
 
     def snapshot(self) -> Snapshot | None:
-        """Return how the shards stand, or stood when this process led last; None if it never did."""
+        """Return the engine's snapshot, or its last one from the latest leadership; None if this process never led."""
         return self._slot.snapshot()
 
     def on_event(self, handler: T) -> T:
-        """Call the handler with every event from now on, in a thread of its own. Returns it: works as a decorator."""
+        """Call the handler with every event from now on, in the events' own thread. Returns it, as a decorator does."""
         self._announcer.add(handler)
         return handler
 
     def _check(self) -> None:
-        """Raise what can be known to be wrong before anything is started."""
+        """Raise the errors that can be found before anything is started."""
         self.workload.check(local=self._spark.master is None)
 
     def start(self) -> None:
-        """Begin, and return at once. Raises a misuse the second time, and what is wrong with the workload."""
+        """Start, and return at once. Raises `ServiceMisused` when repeated, and the errors of `Workload.check`."""
         if self._state is State.CREATED:
-            # Not under the lock: it imports the user's code, and a stop must not wait for that.
+            # Not under the lock: the check imports the user's code, and a stop must not wait for that.
             self._check()
         with self._lock:
             if self._state is not State.CREATED:
@@ -198,16 +198,16 @@ class Service:
             self._thread.start()
 
     def request_stop(self) -> None:
-        """Ask for a stop in good order, and return at once. Safe in a signal handler, harmless in every state."""
-        self._stop_asked.ring("stop")
+        """Request a graceful stop, and return at once. Safe in a signal handler, harmless in every state."""
+        self._stop_requested.ring("stop")
 
     def kill(self) -> None:
-        """End at once, finishing nothing. Safe in a signal handler. `wait` then raises `StopForced`."""
-        self._kill_asked.ring("kill")
-        self._stop_asked.ring("kill")
+        """End at once; open batches are not finished. Safe in a signal handler. `wait` then raises `StopForced`."""
+        self._kill_requested.ring("kill")
+        self._stop_requested.ring("kill")
 
     def stop(self) -> None:
-        """Stop in good order and return when nothing is left running. Harmless in every state; raises nothing."""
+        """Stop gracefully and return when nothing is left running. Harmless in every state; raises nothing."""
         with self._lock:
             if self._state is State.CREATED:
                 self._state = State.STOPPED
@@ -219,7 +219,7 @@ class Service:
                 self._done.wait()
 
     def wait(self, seconds: float | None = None) -> State:
-        """Wait for the end, at most so long, and return the state. Raises what ended it."""
+        """Wait for the end, at most `seconds`, and return the state. Raises the error that ended the service."""
         if self._state is State.CREATED:
             raise self._misused(f"the {self._noun} was not started")
         with interruptible():
@@ -236,7 +236,7 @@ class Service:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        # An error of the body says more; without one, this is the only error to tell.
+        # An error that the `with` body raised says more than the service's.
         if kind is None and self._error is not None:
             raise self._error
 
@@ -249,7 +249,7 @@ class Service:
         step_down_seconds: float,
         draw: Callable[[], float],
     ) -> None:
-        """Live. In the service's own thread."""
+        """Run the service from its start to its end, in its own thread."""
         workload, ledger = self.workload, self.ledger
         warm = WarmSpark(self._spark, name=workload.name, shards=workload.shards)
         probing = Probing(workload.probes, self.reach, ledger)
@@ -285,8 +285,8 @@ class Service:
                 ledger=ledger,
                 announcer=self._announcer,
                 meter=Meter(metrics_seconds, done, time.monotonic()),
-                stop_asked=self._stop_asked,
-                kill_asked=self._kill_asked,
+                stop_requested=self._stop_requested,
+                kill_requested=self._kill_requested,
                 turns=Turns(self.reach, done, step_down_seconds=step_down_seconds, alone=alone),
                 server_log=ServerLog(self.reach, label=workload.wording.label, name=workload.name),
             )
@@ -298,16 +298,16 @@ class Service:
             finally:
                 self._state = State.STOPPING
                 ended_with = competing.end()
-            if self._kill_asked.rung:
+            if self._kill_requested.rung:
                 self._error = StopForced("stopped at once: open batches were not finished")
-            elif _has_to_be_known(ended_with):
+            elif _needs_an_operator(ended_with):
                 self._error = ended_with
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
         finally:
             probing.close()
-            warm.close(self._kill_asked)
-            self._announcer.close(0 if self._kill_asked.rung else _EVENTS_SECONDS)
+            warm.close(self._kill_requested)
+            self._announcer.close(0 if self._kill_requested.rung else _EVENTS_SECONDS)
 
 
 def _trouble_of(leadership: Leadership | None) -> str | None:
@@ -315,20 +315,20 @@ def _trouble_of(leadership: Leadership | None) -> str | None:
 
 
 def _terms(leadership: Leadership, leader_id: UUID) -> Callable[[], str]:
-    """Return what gives a term to each take-over of one leadership: the leader id first."""
+    """Return the source of term ids for one leadership: the leader id first, then fresh ids."""
     first = [str(leader_id)]
 
     def term() -> str:
-        # Another take-over within the same leadership, after a restore of the database, has an id of its own.
+        # Another take-over within the same leadership follows a restore of the database, and needs a new id.
         return first.pop() if first else str(leadership.refresh() or uuid.uuid4())
 
     return term
 
 
-def _has_to_be_known(error: BaseException | None) -> bool:
-    """Whether somebody has to act on what a leadership ended with, although it was asked to stop.
+def _needs_an_operator(error: BaseException | None) -> bool:
+    """Whether an operator has to act on the error of a leadership that was stopped.
 
-    Not on a successor's take-over, nor where there was no time left: then it has stopped, and the successor recovers.
+    No action is needed if a successor took over, if time ran out, or after a retryable error: the successor recovers.
     """
     if error is None or isinstance(error, Superseded | StopForced):
         return False

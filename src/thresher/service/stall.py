@@ -1,11 +1,11 @@
-"""Steps of shards that have run for too long: which they are, and when to tell of them. Decisions, no clock."""
+"""Steps of shards that hang, because they have run for too long, and when to log them. Pure decisions, no clock."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from thresher.spark.driver.snapshot import ShardSnapshot
 
-# A step that hangs on is told of again after so long.
+# The time after which a step that still hangs is logged again.
 _AGAIN_SECONDS = 60.0
 
 # A shard and the name of its step.
@@ -14,7 +14,7 @@ StepKey = tuple[int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """A step that has not ended for so long, and what is known about the reason."""
+    """A step that has run for too long, and the reason if it is known."""
 
     shard: int
     step: str
@@ -23,7 +23,7 @@ class Stall:
 
     @property
     def key(self) -> StepKey:
-        """Which step of which shard."""
+        """The shard and the name of its step."""
         return self.shard, self.step
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Stall:
 def stalls_of(
     shards: Iterable[ShardSnapshot], after_seconds: float, reasons: Mapping[StepKey, str] | None = None
 ) -> tuple[Stall, ...]:
-    """Return the steps that have run for so long, with the reasons that were found out, the oldest step first."""
+    """Return the steps that have run for `after_seconds`, with their known reasons, the oldest step first."""
     known = reasons or {}
     found = [
         Stall(shard=each.shard, step=step, seconds=round(seconds, 1), why=known.get((each.shard, step)))
@@ -47,19 +47,19 @@ def stalls_of(
 
 @dataclass(frozen=True, slots=True)
 class ToldStalls:
-    """The steps that were told of, and when last."""
+    """The hanging steps that were logged, and when each was logged last."""
 
     at: Mapping[StepKey, float] = field(default_factory=dict)
 
     def due(self, stalls: Sequence[Stall], now: float) -> list[Stall]:
-        """Return those to tell of: the new ones, and those that hang on, a minute later."""
+        """Return the steps to log now: new ones, and steps that still hang a minute after the last time."""
         return [each for each in stalls if now - self.at.get(each.key, float("-inf")) >= _AGAIN_SECONDS]
 
     def ended(self, stalls: Sequence[Stall]) -> list[StepKey]:
-        """Return the steps that were told of and hang no more."""
+        """Return the logged steps that do not hang any more."""
         return sorted(self.at.keys() - {each.key for each in stalls})
 
     def told(self, stalls: Sequence[Stall], due: Sequence[Stall], now: float) -> "ToldStalls":
-        """Return what was told of, once these were."""
+        """Return the state after the steps in `due` were logged."""
         at = {each.key: self.at[each.key] for each in stalls if each.key in self.at}
         return ToldStalls({**at, **{each.key: now for each in due}})

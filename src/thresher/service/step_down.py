@@ -1,11 +1,12 @@
-"""When a leader gives its leadership up because it makes no progress: another process may reach what this one does not.
+"""Decides when a leader without progress steps down: another process may reach the servers that this one does not.
 
-1. A leader is stalled if for so long nothing was done, and attempts to reach one of its servers failed; or it could not
-   take over, or none of its shards worked, and attempts failed all the while. One that takes long has not failed.
-2. A stalled leader steps down if work waits. Whether work waits is asked in a thread of its own: no answer within a few
-   seconds counts as a yes, since nobody knows.
+1. A leader is stalled if it has done nothing for `step_down_seconds`, and attempts have failed for as long. These are
+   the attempts to reach one of its servers, or to take over, or the attempts at all of its shards. An attempt that only
+   takes long has not failed.
+2. A stalled leader steps down if work waits. A thread of its own asks for that. An error, or no answer within 5 s,
+   counts as a yes.
 
-A leader that steps down for nothing costs a take-over. One that does not may keep all rows waiting.
+A needless step-down costs one take-over. A leader that does not step down may keep all rows waiting.
 """
 
 import math
@@ -20,15 +21,15 @@ from thresher.service.leading import Leading
 from thresher.service.servers.reach import Reach
 
 _LOOK_SECONDS = 1.0
-# An election without others gives leadership that was given up back at once.
+# Without other competitors, the election returns leadership at once: resign at most this often.
 _GIVE_BACK_SECONDS = 5.0
-# An answer is waited for so long, and a "no" is good for so long.
+# How long to wait for an answer, and how long a "no" stays valid.
 _ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """The reason why a leader makes no progress, and whether it is a server that it does not reach."""
+    """The reason why a leader makes no progress, and whether the reason is a server that it does not reach."""
 
     why: str
     server_lost: bool
@@ -54,7 +55,10 @@ def stalled(
     idle_seconds: float,
     limit_seconds: float,
 ) -> Stall | None:
-    """Decide whether a leader has made no progress for so long. `idle_seconds`: since it has done anything, or led."""
+    """Decide whether a leader has made no progress for `limit_seconds`.
+
+    `idle_seconds`: the time since anything was done, or since the leadership began.
+    """
     if idle_seconds < limit_seconds:
         return None
     for name, server in servers.items():
@@ -66,7 +70,7 @@ def stalled(
 
 
 class Inquiry:
-    """Asks in a thread whether work waits. For one thread; `ask` raises a `PipelineProblem` where that is not known."""
+    """Asks in a thread whether work waits. For one thread; `ask` raises a `PipelineProblem` if it cannot know."""
 
     def __init__(self, ask: Callable[[], bool | None]) -> None:
         self._ask = ask
@@ -74,7 +78,7 @@ class Inquiry:
         self._answers: list[bool | None] = []
 
     def may_wait(self, now: float) -> bool | None:
-        """Return whether work waits or nobody knows; None while the answer is awaited."""
+        """Return whether work waits, True if that is unknown; None while an answer may still come."""
         if self._asked is None or (self._answers == [False] and now - self._asked >= _ANSWER_SECONDS):
             self._asked, self._answers = now, []
             threading.Thread(target=self._run, args=(self._answers,), name="work-waits", daemon=True).start()
@@ -90,12 +94,12 @@ class Inquiry:
 
 
 class StallWatch:
-    """Looks for a stall of one leadership. `done` counts what the process has done. For one thread."""
+    """Finds a stall of one leadership. `done` returns the number of processed rows so far. For one thread."""
 
     def __init__(self, leading: Leading, done: Callable[[], int], *, limit_seconds: float, now: float) -> None:
         self._leading, self._done, self._limit_seconds = leading, done, limit_seconds
         self._last_done, self._idle_since = done(), now
-        # Since when attempts have failed, how many had when last looked, and when the last one did.
+        # When attempts began to fail, how many had failed at the last look, and when the last failure was seen.
         self._failing_since: float | None = None
         self._failures, self._failed_at = 0, now
         self._inquiry: Inquiry | None = None
@@ -129,50 +133,50 @@ class StallWatch:
 
 
 class Turns:
-    """When a process leads, and when it lets another one. For one thread.
+    """Decides when a process may lead, and when it lets another process lead. For one thread.
 
-    `done` counts what the process has done. `alone`: nobody else competes. Then a leader never steps down: there is
-    nobody to hand over to.
+    `done` returns the number of rows that the process has processed. `alone`: no other process competes, so that a
+    leader never steps down.
     """
 
     def __init__(self, reach: Reach, done: Callable[[], int], *, step_down_seconds: float, alone: bool) -> None:
         self.alone = alone
         self._reach, self._done, self._step_down_seconds = reach, done, step_down_seconds
         self._cool_down = CoolDown()
-        # It cools down because it did not reach a server.
+        # Whether the reason for the cool-down is a server that was not reached.
         self._server_lost = False
         self._watch: StallWatch | None = None
         self._looked = self._given_back = -math.inf
 
     def gives_back(self, now: float) -> bool:
-        """Whether one that is elected while it cools down gives leadership back, now and then, so that others lead."""
+        """Whether a process that is elected during its cool-down resigns now; true every few seconds at most."""
         if now - self._given_back < _GIVE_BACK_SECONDS:
             return False
         self._given_back = now
         return True
 
     def may_lead(self, now: float) -> bool:
-        """Whether no cool-down keeps it from leading. After a lost server, one is over when all servers answer."""
+        """Whether no cool-down runs. After a lost server, the cool-down ends early when all servers answer."""
         back = self._server_lost and all(server.up for server in self._reach.health().values())
         return back or self._cool_down.over(now)
 
     def begin(self, leading: Leading, now: float) -> None:
-        """A leadership has begun."""
+        """Watch a new leadership for stalls."""
         self._watch = StallWatch(leading, self._done, limit_seconds=self._step_down_seconds, now=now)
 
     def stall(self, now: float) -> Stall | None:
-        """Return the reason for the leader to step down, if there is one. Looks once a second."""
+        """Return the reason to step down, if there is one. Checks once a second."""
         if self.alone or self._watch is None or now - self._looked < _LOOK_SECONDS:
             return None
         self._looked = now
         return self._watch.look(now)
 
     def superseded(self, *, lasted: float, now: float) -> None:
-        """A leadership that lasted so many seconds was superseded."""
+        """Begin the cool-down after a superseded leadership that lasted this many seconds."""
         self._cool_down = self._cool_down.failed(lasted=lasted, now=now)
         self._server_lost, self._given_back = False, now
 
     def stepped_down(self, stall: Stall, *, lasted: float, now: float) -> None:
-        """A leadership that lasted so many seconds, the last of them stalled, was given up."""
+        """Begin the cool-down after a step-down. The stalled time at the end does not count as lasted."""
         self._cool_down = self._cool_down.failed(lasted=lasted - self._step_down_seconds, now=now)
         self._server_lost, self._given_back = stall.server_lost, now

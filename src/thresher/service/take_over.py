@@ -1,7 +1,7 @@
-"""Taking over, as often as it takes: waits for what time may mend, and raises what somebody has to act on.
+"""Takes over: repeats attempts after retryable errors, and raises any other error, on which an operator has to act.
 
-An attempt runs in a thread of its own, because it may hang in a client: a stop does not wait for it. An attempt that is
-left behind asks `wanted` before it displaces anybody, and is told no.
+An attempt may hang in a client. It therefore runs in a thread of its own, which a stop does not wait for. An abandoned
+attempt displaces no leader: it asks `wanted` first, and the answer is no.
 """
 
 import contextlib
@@ -24,35 +24,35 @@ _LOOK_SECONDS = 0.1
 
 
 class TakeOver:
-    """Takes over for one workload, under one term after another. `terms` gives ids that were never given before."""
+    """Takes over for one workload, under one term after another. `terms` returns a new id at each call."""
 
     def __init__(
         self,
         workload: Workload,
         ledger: Ledger,
         *,
-        asked: threading.Event,
+        stop_requested: threading.Event,
         terms: Callable[[], str],
         wanted: Callable[[], bool],
         draw: Callable[[], float],
     ) -> None:
         self._workload, self._ledger = workload, ledger
-        # Set when a stop was asked for.
-        self._asked = asked
+        # Set when a stop is requested.
+        self._stop_requested = stop_requested
         self._terms, self._wanted, self._draw = terms, wanted, draw
-        # The reason why it cannot take over yet.
+        # The reason why this process cannot take over yet.
         self.waiting_for: str | None = None
-        # Attempts that have failed, for any thread to read; since when, and when that was last told.
-        self.failures, self._failing_since, self._told = 0, 0.0, 0.0
+        # Failed attempts, for any thread to read; when the first failed, and when a failure was last logged.
+        self.failures, self._failing_since, self._logged_at = 0, 0.0, 0.0
 
     def run(self) -> Term | None:
-        """Take over, and return the term. None when a stop was asked for.
+        """Take over, and return the term; None if a stop is requested first.
 
-        Each reason to wait is told at once, and again every minute while it lasts.
+        Each reason to wait is logged at once, and again every minute while it lasts.
         """
         wait = _FIRST_WAIT_SECONDS
         term_id = self._terms()
-        while not self._asked.is_set():
+        while not self._stop_requested.is_set():
             try:
                 term = self._attempt(term_id)
             except ThresherError as error:
@@ -60,23 +60,23 @@ class TakeOver:
                 if not error.retryable:
                     raise
                 self._tell(error)
-                self._asked.wait(wait * (0.5 + 0.5 * self._draw()))
+                self._stop_requested.wait(wait * (0.5 + 0.5 * self._draw()))
                 wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
                 continue
             if term is not None:
                 self._taken(term)
                 return term
-            self._asked.wait(_LOOK_SECONDS)
+            self._stop_requested.wait(_LOOK_SECONDS)
         return None
 
     def _attempt(self, term_id: str) -> Term | None:
         with contextlib.suppress(LeftBehind):
             attempt = partial(self._workload.take_over, term_id, self._is_wanted)
-            return answer_of(attempt, unless=self._asked, name="take-over")
+            return answer_of(attempt, unless=self._stop_requested, name="take-over")
         return None
 
     def _is_wanted(self) -> bool:
-        return self._wanted() and not self._asked.is_set()
+        return self._wanted() and not self._stop_requested.is_set()
 
     def _tell(self, error: ThresherError) -> None:
         label, now = self._workload.wording.label, time.monotonic()
@@ -85,11 +85,11 @@ class TakeOver:
             self._failing_since = now
         self.failures += 1
         if str(error) != self.waiting_for:
-            self._told, self.waiting_for = now, str(error)
+            self._logged_at, self.waiting_for = now, str(error)
             message = f"the {label} waits to take over: %s"
             logger.warning(message, error, extra=fields)
-        elif now - self._told >= REPEAT_SECONDS:
-            self._told = now
+        elif now - self._logged_at >= REPEAT_SECONDS:
+            self._logged_at = now
             message = f"the {label} has waited to take over for %.0f s, %d attempts failed: %s"
             fields["attempts"] = self.failures
             logger.warning(message, now - self._failing_since, self.failures, error, extra=fields)

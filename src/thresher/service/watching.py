@@ -1,12 +1,12 @@
-"""The watch over one term: looks at the shards and at what the workload names, in a thread, until the term is over.
+"""The watch over a term: a thread that checks the shards and runs the workload's looks until the term is over.
 
-1. A shard that has failed for good stops the engine: the others alone are no pipeline.
-2. Trouble is noted until a look at the same thing succeeds, and counted each time.
-3. A step of a shard that hangs is told of, with what it waits for: by a line of the log and an event.
-4. Any other problem is the reason why the leadership ends. It is kept, and the engine is stopped.
-5. A watch that breaks ends the leadership too: unwatched, it could go on under a newer term for ever.
+1. A shard that has failed for good stops the engine: the other shards alone are no pipeline.
+2. A `Trouble` that a look raises is counted, and noted until a look of the same name succeeds.
+3. A step of a shard that hangs is logged and announced as an event, with the reason if it is known.
+4. Any other error of a look ends the leadership: it is kept in `error`, and the engine is stopped.
+5. A bug in the watch ends the leadership too: an unwatched leader could run on beside a newer term for ever.
 
-A finding after the end of the term is dropped: it concerns the next one.
+An error that is found after the end of the term is dropped, because it is not about the next term.
 """
 
 import logging
@@ -48,42 +48,42 @@ class Watching:
         self._name, self._label = workload.name, workload.wording.label
         self._term, self._engine, self._ledger, self._stopping = term, engine, ledger, stopping
         self._reach = reach or Reach(())
-        # Why the leadership has to end.
+        # The error that ends the leadership.
         self.error: ThresherError | None = None
-        # The kind and the text of the trouble met, by what was looked at, while it lasts.
+        # Kind and text of each `Trouble` that lasts, by the name of its look.
         self._troubles: dict[str, tuple[str, str]] = {}
         self._announce = announce
         self._stall_seconds = term.pipeline.policy.stall_seconds
-        self._told_stalls = ToldStalls()
-        # What steps that hang were found to wait for; replaced as a whole.
+        self._logged_stalls = ToldStalls()
+        # The known reasons of hanging steps; replaced as a whole.
         self._reasons: dict[StepKey, str] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{self._label}-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def end(self) -> None:
-        """The term is over. A look that hangs in a client is not waited for for long."""
+        """End the watch with its term. A look that hangs in a client is left behind after a few seconds."""
         self._over.set()
         self._thread.join(_END_SECONDS)
         self._reach.looks_ended()
 
     @property
     def alive(self) -> bool:
-        """Whether it still looks."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     @property
     def trouble(self) -> tuple[str, str] | None:
-        """The kind and the text of what keeps it from looking, or else of the step that has hung longest."""
+        """Kind and text of the `Trouble` of a look, or else of the step that has hung longest."""
         met = next(iter(self._troubles.copy().values()), None)
         return met or next((("step_hangs", str(stall)) for stall in self.stalls), None)
 
     @property
     def stalls(self) -> tuple[Stall, ...]:
-        """The steps of shards that hang. Never waits: the reason may come later."""
+        """The steps of shards that hang. Never waits: a reason may be missing at first."""
         return stalls_of(self._engine.snapshot().shards, self._stall_seconds, self._reasons)
 
     def _run(self) -> None:
@@ -116,10 +116,10 @@ class Watching:
                 return
 
     def _tell_stalls(self) -> None:
-        """Tell of steps that hang, and of those that hang no more."""
+        """Log and announce steps that hang, and log steps that hang no more."""
         now, stalls = time.monotonic(), self.stalls
-        due, ended = self._told_stalls.due(stalls, now), self._told_stalls.ended(stalls)
-        self._told_stalls = self._told_stalls.told(stalls, due, now)
+        due, ended = self._logged_stalls.due(stalls, now), self._logged_stalls.ended(stalls)
+        self._logged_stalls = self._logged_stalls.told(stalls, due, now)
         self._reasons = {key: why for key, why in self._reasons.items() if key not in ended}
         for shard, step in ended:
             message = "step '%s' of shard %d hangs no more"
@@ -129,7 +129,7 @@ class Watching:
 
     def _tell_stall(self, stall: Stall) -> None:
         try:
-            # A server that is known not to answer is not asked.
+            # `explain` asks servers: it is not called while one of them is known not to answer.
             met = next(iter(self._troubles.values()), None)
             why = self._term.explain(stall.shard, stall.step) if met is None else met[1]
         except Exception as error:  # noqa: BLE001 - a diagnosis that fails ends nothing
@@ -142,13 +142,13 @@ class Watching:
         self._announce(StepHangs(shard=stall.shard, step=stall.step, seconds=stall.seconds, why=why))
 
     def _look(self, look: Look) -> None:
-        """Look once, and note trouble until a look at the same thing succeeds."""
+        """Look once, and note a `Trouble` until a look of the same name succeeds."""
         try:
             look.run()
         except Trouble as error:
             self._ledger.count_error(error)
             self._troubles[look.at] = (kind_of(error), str(error))
-            # One that hung over the end says nothing about the next leadership.
+            # A look that hung beyond the end of the term says nothing about the next leadership.
             self._reach.failed(look.at, error, look=not self._over.is_set())
             raise
         self._troubles.pop(look.at, None)

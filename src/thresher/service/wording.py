@@ -1,22 +1,22 @@
-"""The words by which a service speaks of its pipeline."""
+"""The words for a pipeline in metrics, pages and logs."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """The words for a pipeline in metrics, pages and the log: a part of its interface, which stays the same."""
+    """The words for a pipeline in metrics, pages and the log. Other programs read them, so they must not change."""
 
-    # The noun: the first label of its metrics, and a field of its log lines. Such as `relay`.
+    # The noun, such as `relay`: the first label of its metrics, and a field of its log lines.
     label: str
-    # The verb for its shards, in help texts. Such as `relay`, for "a leader whose shards relay".
+    # The verb for its shards in help texts, such as `relay` in "a leader whose shards relay".
     verb: str
-    # The gauge that a recovered shard sets to 1, the event by which it says so, and the reason that /readyz gives.
+    # The name of the gauge that a recovered shard sets to 1, of the event that it reports, and of /readyz' reason.
     doing: str
-    # The figure by which throughput is measured: shards count under it, and /status shows it.
+    # The name of the count that measures throughput: shards count under it, and /status shows it.
     done: str
-    # The key under which /readyz names what waits.
+    # The key under which /readyz lists the things that wait.
     held: str = "held"
-    # The steps of its shards that run code of the user's, rather than wait for a server: against one that hangs, a
-    # restart helps.
+    # The steps of its shards that run the user's code instead of waiting for a server. If such a step hangs, a restart
+    # helps.
     own_steps: frozenset[str] = frozenset()

@@ -1,11 +1,11 @@
 """The port through which a service runs a pipeline: relay, tracker, tail and capture are workloads.
 
-1. `Workload` lives as long as its process. `take_over` makes it the leader, and returns a `Term`.
-2. `Term` lives for one take-over: its pipeline runs on the engine, and its watch looks at the servers meanwhile.
-3. A term that is not the newest any more raises `Superseded`, from a look or from a shard.
+1. `Workload` lives as long as its process. `take_over` makes the process the leader, and returns a `Term`.
+2. `Term` lives for one take-over: its pipeline runs on the engine, while the service's watch runs its looks.
+3. Once a newer term exists, a look or a shard of the older term raises `Superseded`.
 
-Safety is the workload's own. The service may run an older term while a newer one has begun: a crash, a stall or a lost
-election cause that. The servers must refuse the writes of an older term.
+The workload itself has to be safe. After a crash, a pause or a lost election, the service may run an older term beside
+a newer one. The servers must refuse the writes of the older term.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,23 +20,23 @@ from thresher.spark.pipeline import Pipeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One thing that is looked at while a term lasts, and the least time between two looks.
+    """A periodic check that the watch runs while a term lasts, with the least time between two runs.
 
-    `Trouble` is noted until a later look succeeds. Any other `PipelineProblem` ends the leadership with it.
+    A `Trouble` that it raises is noted until a later run succeeds. Any other `PipelineProblem` ends the leadership.
     """
 
-    # Its name: trouble is noted under it.
+    # The name of the checked thing, such as a server's: a `Trouble` is noted under it.
     at: str
     run: Callable[[], None]
     every_seconds: float = 0.0
 
 
 class Term(Protocol):
-    """One take-over, and what it is to do."""
+    """The result of one take-over: a pipeline to run, and looks to run beside it."""
 
     @property
     def id(self) -> str:
-        """The id of the term, which no other one has had."""
+        """The id of the term. No other term has the same."""
 
     @property
     def pipeline(self) -> Pipeline:
@@ -44,22 +44,22 @@ class Term(Protocol):
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Things that wait, and why. Safe from any thread."""
+        """Things that wait, such as topics, and why. Safe in any thread."""
 
     def watch(self) -> AbstractContextManager[Sequence[Look]]:
-        """Give the looks, in order, to one thread. Leaving closes their connections."""
+        """Open the looks, for one thread, in the order of their runs. Leaving closes their connections."""
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
-        """Take in an event that a shard has reported."""
+        """Handle an event that a shard has reported."""
 
     def work_waits(self) -> bool:
-        """Whether there is anything to do. Raises `Trouble` where that is not known. It may take seconds."""
+        """Whether work waits. Raises `Trouble` if that cannot be known. May take seconds."""
 
     def explain(self, shard: int, step: str) -> str | None:
-        """Say what a step of a shard that hangs waits for, if that can be known. Asks servers, within a few seconds."""
+        """Return why a step of a shard hangs, if that can be known. Asks servers, for a few seconds at most."""
 
     def taken_back(self) -> bool:
-        """Whether a restore of the database, and no newer term, has superseded it. `Trouble` is tried again."""
+        """Whether a restore of the database, not a newer term, removed this term. `Trouble` leads to another call."""
 
 
 class Workload(Protocol):
@@ -67,36 +67,36 @@ class Workload(Protocol):
 
     @property
     def name(self) -> str:
-        """The identity that all competing processes share."""
+        """The name of the pipeline, which all competing processes share."""
 
     @property
     def shards(self) -> int:
-        """How many shards its pipeline has."""
+        """The number of shards of its pipeline."""
 
     @property
     def wording(self) -> Wording:
-        """Its words."""
+        """The words for the pipeline in metrics, pages and the log."""
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """The modules that its workers need: Spark's worker processes are forked with them."""
+        """The modules that Spark's worker daemon imports before it forks workers, so that they start faster."""
 
     @property
     def probes(self) -> Mapping[str, Callable[[], None]]:
-        """How to reach each server that it needs, by the server's name: 'database', 'broker'.
+        """A probe for each server that the workload needs, by the server's name: 'database', 'broker'.
 
-        A probe connects and closes, and issues no query: it runs in a standby too. It raises a `PipelineProblem` where
-        the server was not reached. Each is called in a thread of its own.
+        A probe connects and disconnects without a query, because it runs in a standby too. It raises a
+        `PipelineProblem` if the server was not reached. Each probe is called in a thread of its own.
         """
 
     def check(self, *, local: bool) -> None:
-        """Raise what can be known to be wrong before a leader is displaced; `local`: workers run on this machine."""
+        """Raise the errors that can be found before a leader is displaced. `local`: workers run on this machine."""
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> Term | None:
-        """Become the leader under this term. Raises what keeps it from that; a retryable error is tried again.
+        """Become the leader under this term. After a retryable error, it is called again.
 
-        None if `wanted` says no when the current leader is about to be displaced.
+        Returns None if `wanted` returns false just before the current leader is displaced.
         """
 
     def report(self, observed: Observed) -> Report:
-        """Return its part of the pages. The caller closes it."""
+        """Return the workload's part of the pages. The caller closes it."""

@@ -1,8 +1,8 @@
 """The resident engine: supervised long-running Spark tasks that pass Arrow record batches through functions.
 
-`driver` supervises, `worker` runs inside the Spark task, `session` gets a Spark; the modules here are shared by both
-sides. Only this package imports pyspark. It knows no outbox, no table and no topic.
-Names are looked up when they are asked for: light modules such as `thresher.spark.policy` cost no pyspark.
+`driver` supervises, `worker` runs inside the Spark task, `session` opens Spark. Driver and worker share the modules
+here. Only this package imports pyspark. It knows nothing of outboxes, tables or topics.
+Names are imported on first use, so that a light module such as `thresher.spark.policy` does not import pyspark.
 """
 
 from typing import TYPE_CHECKING

@@ -28,7 +28,7 @@ class Bell:
             self._wakeup.wake()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the event is set, at most that long; return whether it is set."""
+        """Wait until the event is set, at most `seconds`; return whether it is set."""
         if not self.rung and seconds > 0:
             poll = select.poll()  # one for each waiting thread, because a poll object cannot be shared
             poll.register(self._wakeup, select.POLLIN)

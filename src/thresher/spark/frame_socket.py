@@ -1,6 +1,7 @@
 """A non-blocking socket that carries frames: four bytes of length, then a JSON object.
 
-Bytes that cannot be sent yet are kept, and so is a frame that was received in part. Both ends of a line use it.
+Bytes that cannot be sent yet are queued; a frame that was received in part waits for its rest. Both ends of a line,
+the connection between a task and the driver, use it.
 """
 
 import json
@@ -31,7 +32,7 @@ class FrameSocket:
         self._socket = connection
         self._incoming = bytearray()
         self._outgoing = bytearray()
-        # The longest frame to accept: small until the hello, so that a stranger cannot fill our memory.
+        # The longest frame to accept: small until the hello, so that an unknown client cannot fill our memory.
         self.most_bytes = most_bytes
         # Whether the last `receive` found any bytes.
         self.received_bytes = False
@@ -42,17 +43,17 @@ class FrameSocket:
 
     @property
     def unsent(self) -> int:
-        """The number of bytes that the other end has not taken yet."""
+        """The number of queued bytes, which the socket has not accepted yet."""
         return len(self._outgoing)
 
     def send(self, frame: Frame) -> None:
-        """Send a frame; bytes that do not go out at once are kept. Raises `ConnectionBroken`."""
+        """Send a frame; bytes that the socket does not accept now are queued. Raises `ConnectionBroken`."""
         body = json.dumps(frame, separators=(",", ":")).encode()
         self._outgoing += _LENGTH.pack(len(body)) + body
         self.flush()
 
     def flush(self) -> None:
-        """Send kept bytes, as many as the other end takes now. Raises `ConnectionBroken`."""
+        """Send queued bytes, as many as the socket accepts now. Raises `ConnectionBroken`."""
         try:
             while self._outgoing:
                 sent = self._socket.send(self._outgoing)
@@ -63,7 +64,7 @@ class FrameSocket:
             raise ConnectionBroken(str(error)) from error
 
     def receive(self) -> list[Frame]:
-        """Return the complete frames. Raises `ConnectionBroken` at the end of the stream or on garbage."""
+        """Return the complete frames. Raises `ConnectionBroken` at the end of the stream or on an invalid frame."""
         self.received_bytes = False
         try:
             chunk = self._socket.recv(_CHUNK)
@@ -72,14 +73,14 @@ class FrameSocket:
         except OSError as error:
             raise ConnectionBroken(str(error)) from error
         if not chunk:
-            raise ConnectionBroken("the other end hung up")
+            raise ConnectionBroken("the other end closed the connection")
         self.received_bytes = True
         self._incoming += chunk
         frames = []
         while len(self._incoming) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._incoming)
             if length > self.most_bytes:
-                raise ConnectionBroken(f"a frame of {length} bytes")
+                raise ConnectionBroken(f"a frame of {length} bytes is longer than the limit of {self.most_bytes}")
             end = _LENGTH.size + length
             if len(self._incoming) < end:
                 break

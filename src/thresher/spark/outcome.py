@@ -1,6 +1,6 @@
 """How an attempt of a shard ended, as types that survive the trip through Spark.
 
-A task that can still run code never fails in Spark's eyes: it returns its outcome as its result. The supervisor
+A task that can still run code never fails as a Spark task: it returns its outcome as its result. The supervisor
 therefore decides by the outcome's type, not by the text of a Java stack trace.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from thresher.core.errors import ThresherError, shorten
 from thresher.spark.problem import StepExited
 
-_MESSAGE_LETTERS = 4_000
-_TRACE_LETTERS = 32_000
+_MESSAGE_CHARACTERS = 4_000
+_TRACE_CHARACTERS = 32_000
 _ERROR_BYTES = 64_000
 
 
@@ -71,7 +71,7 @@ class TaskLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkLost:
-    """Spark itself is gone, so that no attempt can follow."""
+    """Spark itself is gone: no further attempt is possible."""
 
     why: str
 
@@ -86,8 +86,8 @@ def outcome_of(error: BaseException) -> Transient | Fatal:
     fatal = isinstance(error, ThresherError) and not error.retryable
     info = ErrorInfo(
         kind=type(error).__name__,
-        message=_cut(_text(error), _MESSAGE_LETTERS),
-        trace=_cut("".join(traceback.format_exception(error)), _TRACE_LETTERS),
+        message=_cut(_text(error), _MESSAGE_CHARACTERS),
+        trace=_cut("".join(traceback.format_exception(error)), _TRACE_CHARACTERS),
         exception=error if isinstance(error, ThresherError) else None,
     )
     return Fatal(error=info) if fatal else Transient(error=info)
@@ -137,14 +137,14 @@ def _unpickled(pickled: bytes | None) -> ThresherError | None:
     return error if isinstance(error, ThresherError) else None
 
 
-def _cut(text: str, letters: int) -> str:
+def _cut(text: str, most: int) -> str:
     """Keep both ends of a long text: a message of 100 MB would take the driver's JVM down."""
-    half = letters // 2
-    return text if len(text) <= letters else f"{text[:half]} … {len(text) - letters} letters … {text[-half:]}"
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} … {len(text) - most} characters … {text[-half:]}"
 
 
 def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error
-        return "<its text cannot be made>"
+        return "<its __str__ raises an error>"

@@ -1,14 +1,14 @@
-"""What to run: a name, a number of shards, and a chain of functions over batches, such as Arrow record batches.
+"""The definition of a pipeline: its name, its number of shards, and a chain of functions over batches.
 
-Functions are named by import path, `package.module:function`, and imported where they run. The first one reads, the
-last one publishes, any others transform:
+A batch is any value, such as an Arrow record batch. A function is named by its import path, `package.module:function`,
+and imported in the worker. The first one reads, the last one publishes, any others transform:
 
     def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[RecordBatch]: ...
     def transform(shard: Shard, config: Mapping[str, Any], batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]: ...
     def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[RecordBatch]) -> None: ...
 
-The last one pulls: what it does before it asks for the first batch happens before anything is read, and a batch is
-read only when the one before it was passed on. See `shard` for what it may ask of its surroundings.
+The last function pulls. Its code before the first pull therefore runs before anything is read, and a batch is read
+only after the previous one was passed on. `worker.shard` documents the `Shard` argument.
 """
 
 import pickle
@@ -35,13 +35,13 @@ class Step:
 
     def __post_init__(self) -> None:
         if isinstance(self.config, Mapping):
-            # A copy of a kind that travels, whatever kind of mapping it was.
+            # A plain dict can be pickled; other mappings may not.
             object.__setattr__(self, "config", dict(self.config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A chain to run once per shard. Raises `PipelineInvalid` with every problem at once."""
+    """A chain of functions that runs once per shard. Raises `PipelineInvalid`, which lists every problem."""
 
     name: str
     shards: int
@@ -78,7 +78,7 @@ def _wrong_step(function: object, config: object) -> Iterator[str]:
 
 
 def _not_sendable(config: Mapping[Any, Any]) -> str | None:
-    """Say why the configuration does not travel, without showing any of it."""
+    """Return why the configuration cannot be pickled, without showing any of its values."""
     try:
         pickle.dumps(dict(config))
     except Exception as error:  # noqa: BLE001 - pickling runs the values' own code

@@ -1,4 +1,4 @@
-"""How a pipeline is supervised: restarts and their back-off, time-outs, the grace of a stop, the memory limit."""
+"""How a pipeline is supervised: restarts and back-off, time-outs, the grace period of a stop, the memory limit."""
 
 import math
 from collections.abc import Callable
@@ -18,15 +18,15 @@ class Policy:
     healthy_seconds: float = 60.0
     # Restarts in a row without a healthy attempt, after which the shard has failed. None: restart for ever.
     restarts: int | None = None
-    # A step of a shard that has run for this long is reported: it hangs, or waits for somebody.
+    # A step of a shard that has run for this long is reported: it hangs, or waits for a server or a lock.
     stall_seconds: float = 30.0
-    # The time that a stopping shard has to finish its open batch.
+    # The grace period: the time that a stopping shard has to finish its open batch.
     grace_seconds: float = 30.0
     # The interval of the heartbeats in both directions.
     beat_seconds: float = 1.0
     # The driver ends and replaces a task from which it has received nothing for this long.
     silence_seconds: float = 3.0
-    # A task that has received nothing from the driver for this long ends itself. Longer, because a driver is busier.
+    # A task that has received nothing from the driver for this long ends itself. Longer, because the driver is busier.
     deaf_seconds: float = 10.0
     # The time that a task without a driver has to finish its open batch.
     orphan_seconds: float = 5.0
@@ -49,12 +49,12 @@ class Policy:
             if self.back_off_most_seconds < self.back_off_seconds:
                 wrong.append("back_off_most_seconds is less than back_off_seconds")
             wrong += [
-                f"{name} is less than two beats, so one late beat would count as silence"
+                f"{name} is less than two beats of {self.beat_seconds:g} s: one late heartbeat would count as silence"
                 for name in ("silence_seconds", "deaf_seconds")
                 if getattr(self, name) < 2 * self.beat_seconds
             ]
         if wrong:
-            raise PipelineInvalid(f"the policy cannot be kept: {'; '.join(wrong)}")
+            raise PipelineInvalid(f"the policy is invalid: {'; '.join(wrong)}")
 
     def back_off(self, failures: int, draw: Callable[[], float]) -> float:
         """Return the back-off in seconds after this number of failures in a row.

@@ -25,7 +25,7 @@ class SparkFailed(EngineProblem):
 
 
 class EngineLost(EngineProblem):
-    """Spark ended under the running shards, which end themselves. Start the program again."""
+    """Spark ended while shards were running. The shards end themselves. Start the program again."""
 
     retryable: ClassVar[bool] = True
 
@@ -35,7 +35,7 @@ class ShardsFailed(EngineProblem):
 
 
 class StopForced(EngineProblem):
-    """The engine was killed or a start was stopped: open batches were not finished."""
+    """The engine was killed, or stopped while it started: open batches were not finished."""
 
 
 class StepUnusable(EngineProblem):
@@ -48,7 +48,7 @@ class StepUnusable(EngineProblem):
 
 
 class WrongBatch(EngineProblem):
-    """A function of the pipeline yielded something that is not a record batch."""
+    """A function of the pipeline did not yield batches: it returned no iterator, or yielded None."""
 
 
 class FigureInvalid(EngineProblem):
@@ -80,6 +80,6 @@ class StepExited(EngineProblem):
 
 
 class MemoryExceeded(EngineProblem):
-    """The task's process grew beyond the policy's limit."""
+    """The task's process uses more memory than the policy allows."""
 
     retryable: ClassVar[bool] = True

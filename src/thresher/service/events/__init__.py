@@ -1,1 +1,1 @@
-"""What a service tells its event handlers: the events, their announcer, and the meter."""
+"""The events of a service, the announcer that calls event handlers, and the meter of throughput."""

@@ -1,4 +1,4 @@
-"""Calls event handlers, in order, in a thread of its own: one that fails or hangs harms nothing but itself."""
+"""Calls event handlers, in order, in a thread of its own. A handler that fails or hangs does not affect the service."""
 
 import logging
 import queue
@@ -10,12 +10,12 @@ from thresher.service.events.event import Event, MeterRead
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Event], object]
-# Events that may wait for slow handlers; beyond it, readings are dropped.
+# The most events that wait for slow handlers. Beyond it, `MeterRead` events are dropped.
 _MOST_WAITING = 1_000
 
 
 class Announcer:
-    """Every handler gets every event that comes after it was added."""
+    """Calls every handler with every event that is announced after the handler was added."""
 
     def __init__(self, thread: str) -> None:
         self._handlers: tuple[Handler, ...] = ()
@@ -24,21 +24,21 @@ class Announcer:
         self.thread = threading.Thread(target=self._run, name=thread, daemon=True)
 
     def add(self, handler: Handler) -> None:
-        """Have a handler called from now on."""
+        """Add a handler, which is called from now on."""
         with self._lock:
             self._handlers = (*self._handlers, handler)
 
     def start(self) -> None:
-        """Begin to call."""
+        """Start the thread."""
         self.thread.start()
 
     def announce(self, event: Event) -> None:
-        """Have all handlers called with it, and return at once."""
+        """Queue an event for all handlers, and return at once."""
         if not isinstance(event, MeterRead) or self._events.qsize() < _MOST_WAITING:
             self._events.put(event)
 
     def close(self, seconds: float) -> None:
-        """Have the rest told, within so long, and end."""
+        """End after the queued events, but wait at most `seconds` for them."""
         self._events.put(None)
         if self.thread is not threading.current_thread():
             self.thread.join(seconds)

@@ -1,24 +1,24 @@
-"""The events of a service: changes of its leadership, steps that hang, and now and then how much it has relayed."""
+"""The events of a service: changes of leadership, steps that hang, and readings of throughput."""
 
 from dataclasses import dataclass
 from uuid import UUID
 
-# The event by which a shard tells that it has begun anew under another id, its field `leader_id`.
+# The event by which a shard reports that it has started over under another id, in the field `leader_id`.
 REFRESHED = "refreshed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAcquired:
-    """This process leads, under that id, and begins to relay."""
+    """This process leads from now on, under this id, and begins to relay."""
 
     leader_id: UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderRefreshed:
-    """It leads on, under another id: as a whole after a restore of its database, or one shard that began anew.
+    """This process still leads, under another id: as a whole after a restore of its database, or for one shard.
 
-    The id of a shard is the one that rows are marked with.
+    The id of a shard is the one that its rows are marked with.
     """
 
     leader_id: UUID
@@ -27,14 +27,14 @@ class LeaderRefreshed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderRevoked:
-    """It leads no more, and its last row was relayed before this: another one may lead."""
+    """This process leads no more. Its last row was relayed before this event. Another process may lead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderFenced:
-    """It leads no more and relays nothing, and another one may lead already.
+    """This process leads no more and relays nothing. Another process may lead already.
 
-    It could not confirm its leadership in time, or was superseded.
+    The process could not confirm its leadership in time, or was superseded.
     """
 
     reason: str
@@ -42,7 +42,7 @@ class LeaderFenced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterRead:
-    """How much was relayed: in all, and per second since the last reading and over all time as a leader."""
+    """The rows relayed in all, and per second: since the last reading (`rate`) and in this leadership (`mean_rate`)."""
 
     relayed: int
     rate: float
@@ -52,12 +52,12 @@ class MeterRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepHangs:
-    """A step of a shard has not ended for so long. Told again every minute while it lasts."""
+    """A step of a shard has not ended for `seconds`. Announced again every minute while it lasts."""
 
     shard: int
     step: str
     seconds: float
-    # For a lock, who holds it.
+    # The reason, if it is known; for a lock, its holder.
     why: str | None
 
 

@@ -1,7 +1,7 @@
-"""What is told of changes of leadership: to the log when they are decided, to event handlers when they have happened.
+"""Reports changes of leadership: to the log when the election decides, to event handlers when they have taken effect.
 
-A leadership that is over is announced when its last row was relayed. One whose workload was superseded is announced as
-fenced, also where the election gave it up in good order.
+The end of a leadership is announced after its last row was relayed. If its workload was superseded, the event is
+`LeaderFenced`, even if the election revoked it gracefully.
 """
 
 import logging
@@ -14,17 +14,17 @@ logger = logging.getLogger(__name__)
 
 
 class LeadershipNews:
-    """Tells of one process. For the service's own thread."""
+    """Reports for one process. For the service's own thread."""
 
     def __init__(self, name: str, announcer: Announcer) -> None:
         self._name, self._announcer = name, announcer
-        # The leader that the log has named since this process led last.
+        # The leader that was logged last, since this process led.
         self._named: str | None = None
         # Why the last leadership was superseded, if it was.
         self.superseded: str | None = None
 
     def decided(self, change: Change) -> None:
-        """The election has decided."""
+        """Log a change that the election has decided."""
         match change:
             case Acquired(leader_id=leader_id):
                 self._named = None
@@ -37,13 +37,13 @@ class LeadershipNews:
                 logger.warning("leadership of %s lost: %s", self._name, reason)
 
     def standing_by(self, leader: str | None) -> None:
-        """It does not lead; `leader` says who does, None where that is not known. Told once for each leader."""
+        """Log that this process stands by, once for each `leader`. None: the leader is not known."""
         if leader not in {None, self._named}:
             self._named = leader
             logger.info("standing by for %s: %s leads", self._name, leader, extra={"leader": leader})
 
     def followed(self, change: Change) -> None:
-        """The change has taken effect: nothing of a leadership that is over is left."""
+        """Announce a change that has taken effect: nothing of an ended leadership is left running."""
         match change:
             case Acquired(leader_id=leader_id):
                 self.superseded = None
@@ -56,5 +56,5 @@ class LeadershipNews:
                 self.announce(LeaderFenced(reason=reason))
 
     def announce(self, event: Event) -> None:
-        """Have event handlers told, and return at once."""
+        """Queue an event for the handlers, and return at once."""
         self._announcer.announce(event)

@@ -1,4 +1,4 @@
-"""Reads how much was relayed, at even times."""
+"""Reads the throughput at regular intervals."""
 
 from collections.abc import Callable
 
@@ -6,14 +6,14 @@ from thresher.service.events.event import MeterRead
 
 
 class Meter:
-    """Gives a reading whenever one is due. `total` is what was relayed so far, by the process as a whole."""
+    """Returns a reading whenever one is due. `total` returns the rows that the process has relayed so far."""
 
     def __init__(self, seconds: float, total: Callable[[], int], now: float) -> None:
         self._seconds, self._total = seconds, total
         self.begin(now)
 
     def begin(self, now: float) -> None:
-        """Count from now on: another leadership has begun."""
+        """Measure from now on, because another leadership has begun."""
         self._began = self._read = now
         self._first = self._last = self._total()
 

@@ -1,1 +1,1 @@
-"""The servers that a process needs: whether they answer, and what the log says of those that do not."""
+"""The servers that a process needs: probes, whether each server answers, and log lines about lost servers."""

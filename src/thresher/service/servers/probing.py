@@ -1,8 +1,8 @@
-"""Reaches for the servers of a process now and then, so that it knows whether it could lead: whatever its role.
+"""Probes the servers of a process in every role, so that a standby too knows whether it could lead.
 
-1. Each server has a thread of its own: one that hangs says nothing about the others.
-2. A server that another part has reached within 15 s is left alone: a healthy leader is not probed at all.
-3. A server that was not reached is tried again after 5 s.
+1. Each server has a thread of its own, so that a probe that hangs does not delay the others.
+2. A server that any part has reached within 15 s is not probed: a healthy leader sends no probes.
+3. A server that was not reached is probed again after 5 s.
 """
 
 import threading
@@ -18,7 +18,7 @@ Probe = Callable[[], None]
 
 
 def rest_seconds(health: ServerHealth) -> float:
-    """Return for how long a server need not be probed: a probe of one that is not up is due."""
+    """Return for how many seconds a server need not be probed: 0 if it is not up."""
     return max(0.0, _REACHED_SECONDS - health.seconds) if health.up else 0.0
 
 
@@ -34,12 +34,12 @@ class Probing:
         ]
 
     def start(self) -> None:
-        """Begin to probe."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """End. A probe that hangs in a client is left behind, and ends with the process."""
+        """End the threads. A probe that hangs in a client is left behind, and ends with the process."""
         self._closed.set()
         for thread in self._threads:
             if thread.is_alive():
@@ -50,7 +50,7 @@ class Probing:
             if (rest := rest_seconds(self._reach.health()[server])) > 0:
                 self._closed.wait(rest)
             elif not self._reached(server, probe) or not self._reach.health()[server].up:
-                # Also where a leader's look was not answered: then it takes more than a probe.
+                # Also after a leader's look that failed: a successful probe alone does not make the server up then.
                 self._closed.wait(_LOST_SECONDS)
 
     def _reached(self, server: str, probe: Probe) -> bool:

@@ -1,7 +1,7 @@
-"""Whether the servers of a process answer: when each was last reached, and what has kept it from that since.
+"""Whether the servers of a process answer: when each was last reached, and the failures since then.
 
-A server is up if the last attempt to reach it succeeded, a minute ago at most. Every part that talks to a server notes
-how that went: the probes, a take-over, the watch of a leader. No server is asked here.
+A server is up if the last attempt to reach it succeeded, at most a minute ago. Every part that talks to a server notes
+the result here: the probes, take-overs, and a leader's watch. This module asks no server.
 """
 
 import threading
@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from thresher.core.errors import kind_of
 from thresher.service.health import ServerHealth
 
-# The kind of trouble of a process that hears nothing from its election.
+# The kind of problem of a process whose election does not answer.
 ELECTION_WAITS = "election_waits"
-# A success that is older says nothing about now: an attempt may hang.
+# An older success says nothing about the present, because an attempt may hang.
 FRESH_SECONDS = 60.0
 
 
@@ -23,14 +23,14 @@ class Contact:
     """The attempts to reach one server so far. Times are monotonic."""
 
     server: str
-    # When it was reached last; before the first time, when the process began.
+    # When the server was last reached; before the first time, when the process began.
     since: float
     reached: bool = False
-    # The attempts that failed since then, and the kind and the text of the last failure.
+    # The failed attempts since then, and kind and text of the last failure.
     failures: int = 0
     kind: str = ""
     text: str = ""
-    # A leader's look was not answered. A probe, which only connects, says less than a look.
+    # A leader's look failed. A later probe, which only connects, does not prove that looks would succeed.
     unanswered: bool = False
 
     def succeeded(self, now: float) -> "Contact":
@@ -65,35 +65,35 @@ class Reach:
         self._clock = clock
         self._lock = threading.Lock()
         self._contacts = {server: Contact(server=server, since=clock()) for server in servers}
-        # Says why nothing is heard from the election; None while something is.
+        # Returns why the election does not answer; None while it does.
         self.election: Callable[[], str | None] = lambda: "it has not begun"
         self._heard = clock()
 
     def succeeded(self, server: str, *, probe: bool = False) -> None:
-        """Note that a server was reached. A name that is no server's is passed over."""
+        """Note that a server was reached. A name that is no server's is ignored."""
         with self._lock:
             contact = self._contacts.get(server)
             if contact is not None and not (probe and contact.unanswered):
                 self._contacts[server] = contact.succeeded(self._clock())
 
     def failed(self, server: str, error: BaseException, *, look: bool = False) -> None:
-        """Note that a server was not reached, or did not answer a leader's look. Another name is passed over."""
+        """Note that a server was not reached, or that a leader's look failed. A name that is no server's is ignored."""
         with self._lock:
             if (contact := self._contacts.get(server)) is not None:
                 self._contacts[server] = contact.failed(error, look=look)
 
     def looks_ended(self) -> None:
-        """Note that no leader looks any more: from here on probes decide."""
+        """Note that a leader's looks have ended: from now on, probes decide."""
         with self._lock:
             self._contacts = {name: replace(each, unanswered=False) for name, each in self._contacts.items()}
 
     def all_succeeded(self) -> None:
-        """Note that every server was reached, as by a take-over."""
+        """Note that every server was reached, which a successful take-over proves."""
         for server in tuple(self._contacts):
             self.succeeded(server)
 
     def health(self, *, standby: bool = False) -> dict[str, ServerHealth]:
-        """Return how each server stands now. A standby needs its election besides."""
+        """Return the health of each server. For a standby, the election is one more."""
         with self._lock:
             now = self._clock()
             found = {server: contact.health(now) for server, contact in self._contacts.items()}

@@ -1,6 +1,6 @@
-"""Says in the log which servers a process does not reach: at once, once a minute while that lasts, and when it is over.
+"""Logs which servers a process does not reach: at once, every minute while that lasts, and when it is over.
 
-A repeated line says for how long, and how many attempts have failed.
+A repeated line says for how long the server was not reached, and how many attempts failed.
 """
 
 import logging
@@ -14,30 +14,30 @@ logger = logging.getLogger(__name__)
 REPEAT_SECONDS = 60.0
 
 
-def is_due(health: ServerHealth, *, told: float, now: float) -> bool:
-    """Decide whether a server that is not up is complained about now. `told`: when it was last."""
+def is_due(health: ServerHealth, *, logged_at: float, now: float) -> bool:
+    """Decide whether to log a server that is not up now. `logged_at`: when it was logged last."""
     known = health.failures > 0 or health.seconds > REPEAT_SECONDS
-    return known and now - told >= REPEAT_SECONDS
+    return known and now - logged_at >= REPEAT_SECONDS
 
 
 class ServerLog:
-    """The lines of one process. For one thread."""
+    """Logs the servers of one process. For one thread."""
 
     def __init__(self, reach: Reach, *, label: str, name: str) -> None:
         self._reach, self._label, self._name = reach, label, name
-        # When each server was last complained about, and the servers whose return is to be told.
-        self._told: dict[str, float] = {}
+        # When each server was last logged, and the logged servers, whose return is to be logged.
+        self._logged_at: dict[str, float] = {}
         self._missed: set[str] = set()
 
     def tell(self, now: float, *, standby: bool) -> None:
-        """Log what is due. A server that nobody has tried to reach yet is not complained about."""
+        """Log the servers that are due. Without a failed attempt, a server is due after a minute without an answer."""
         for server, health in self._reach.health(standby=standby).items():
             if health.up:
                 if server in self._missed:
                     self._missed.discard(server)
                     self._log(logging.INFO, "reaches its %s again", server)
-            elif is_due(health, told=self._told.get(server, -math.inf), now=now):
-                self._told[server] = now
+            elif is_due(health, logged_at=self._logged_at.get(server, -math.inf), now=now):
+                self._logged_at[server] = now
                 fields = {"kind": health.kind, "attempts": health.failures}
                 if server in self._missed:
                     seconds, text = round(health.seconds), health.text

@@ -1,10 +1,10 @@
 """Runs a pipeline: one long Spark task per shard, each supervised on its own, until it ends or is stopped.
 
-1. `start` opens a session, listens for lines, and launches one Spark job per shard.
-2. A failed shard is launched again after a back-off. Its neighbours are not touched. See `supervision`.
-3. `stop` lets every shard finish its open batch, ends the shards that do not, and closes the session.
+1. `start` opens a session, listens for the tasks' connections (lines), and launches one Spark job per shard.
+2. A failed shard is launched again after a back-off. The other shards run on. See `supervision`.
+3. `stop` lets every shard finish its open batch, ends the shards that exceed the grace period, and closes the session.
 4. `kill` ends everything at once.
-5. If Spark is lost, the shards end and the engine fails. It is not rebuilt: the program's owner decides on a restart.
+5. If Spark is lost, the shards end and the engine fails. It starts no other Spark: the program has to be started again.
 
 The event loop's thread changes all state, see `lifecycle`. The engine's own thread opens and closes the session. The
 threads of `shard_jobs` wait for Spark, and the thread of `observer` calls the program's observer.
@@ -42,7 +42,7 @@ class Engine:
     """One run of one pipeline. As a context manager, it starts on entry and stops on exit.
 
     A `warm` Spark is used instead of a new one, and left running. The observer is called with shard, name and fields of
-    every event that the pipeline reports, in a thread of its own.
+    every event that a function reports (`Shard.event`), in a thread of its own.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Engine:
         )
 
     def start(self) -> None:
-        """Start, and return at once. Later errors show in the snapshot and are raised by `wait`."""
+        """Start, and return at once. Later errors are in the snapshot, and `wait` raises them."""
         if self._status.state is not EngineState.NEW:
             raise EngineProblem("an engine runs once: make another")
         self._status.state = EngineState.STARTING
@@ -73,25 +73,28 @@ class Engine:
         self._observer.start()
 
     def request_stop(self) -> None:
-        """Request a stop in good order and return at once. Safe in a signal handler, harmless when repeated."""
+        """Request a graceful stop and return at once. Safe in a signal handler, harmless when repeated."""
         self._status.stop_requested.ring("stop")
         self._lifecycle.loop.post(self._lifecycle.on_stop)
 
     def kill(self) -> None:
-        """End everything at once, finishing nothing. Safe in a signal handler. `wait` then raises `StopForced`."""
+        """End everything at once; open batches are not finished. Safe in a signal handler.
+
+        `wait` then raises `StopForced`.
+        """
         self._status.kill_requested.ring("kill")
         self._status.stop_requested.ring("kill")
         self._lifecycle.loop.post(self._lifecycle.on_kill)
 
     def stop(self) -> Snapshot:
-        """Stop in good order and return when nothing is left running."""
+        """Stop gracefully and return when nothing is left running."""
         self.request_stop()
         return self.wait()
 
     def wait(self, seconds: float | None = None) -> Snapshot:
-        """Wait until the engine is done, at most that many seconds, and return a snapshot.
+        """Wait until the engine has ended, at most `seconds`, and return a snapshot.
 
-        Raises the error that ended it: `ShardsFailed`, `EngineLost`, `StopForced`, or why Spark did not start.
+        Raises the error that ended it: `ShardsFailed`, `EngineLost`, `StopForced`, or the error of Spark's start.
         """
         if self._status.state is EngineState.NEW:
             raise EngineProblem("the engine was not started")
@@ -107,7 +110,7 @@ class Engine:
         return self._status.done.is_set()
 
     def silent_seconds(self) -> float:
-        """Return for how long the event loop, which supervises the shards, has not answered. Never waits."""
+        """Return for how long the event loop, which supervises the shards, has been unresponsive. Never waits."""
         if self.done or self._status.state is EngineState.NEW:
             return 0.0
         return self._lifecycle.loop.silent_seconds()
@@ -134,19 +137,19 @@ class Engine:
         try:
             self.stop()
         except ThresherError:
-            # An error of the body says more than the engine's.
+            # An error that the `with` body raised says more than the engine's.
             if kind is None:
                 raise
 
     def _run(self) -> None:
-        """Open the session, close it when all shards are over, and end the other threads, whatever happens."""
+        """Open the session, and close it when all shards are over. The other threads are ended even after an error."""
         session = None
         try:
             session = self._open()
             if session is not None:
                 self._serve(session)
         except Exception as error:
-            logger.exception("the engine's keeper broke")
+            logger.exception("the engine's session thread failed")
             self._status.fail(EngineLost(f"Spark was lost: {type(error).__name__}: {error}; start the program again"))
         finally:
             self._lifecycle.drained.set()
@@ -157,7 +160,7 @@ class Engine:
             self._status.finish()
 
     def _open(self) -> Session | None:
-        """Open a session; return None if that failed, or if a stop was requested meanwhile."""
+        """Open a session; return None if that failed, or if a stop was requested before it was open."""
         try:
             if self._warm is not None:
                 return self._warm.lend(self._status.stop_requested)
@@ -187,7 +190,7 @@ class Engine:
             call_within(_HOOK_SECONDS, hook.remove, self._status.kill_requested)
 
     def _shutdown_hook(self, session: Session) -> ShutdownHook | None:
-        """Under `spark-submit`, hook into the JVM's shutdown, so that SIGTERM stops the shards in good order."""
+        """Under `spark-submit`, hook into the JVM's shutdown, so that SIGTERM stops the shards gracefully."""
         if not session.submitted:
             return None
         seconds = self.pipeline.policy.grace_seconds + STOP_MARGIN_SECONDS
@@ -203,6 +206,6 @@ class Engine:
         try:
             session.close(self._status.kill_requested)
         except Exception:
-            logger.exception("Spark could not be closed in good order")
+            logger.exception("Spark could not be closed gracefully")
         patience = self.pipeline.policy.orphan_seconds + 1.0
         self._lifecycle.shards.workers.wait_until_gone(patience, self._status.kill_requested)

@@ -2,7 +2,7 @@
 
 It serves sockets, calls that other threads posted, and deadlines, one after another. `post` is safe from any thread
 and from a signal handler. The loop reads the clock, then reads the sockets once more, then acts on deadlines. A driver
-that was paused therefore receives the heartbeats of the pause before it could take them as missed.
+that was paused therefore receives the heartbeats of the pause before it could count them as missed.
 """
 
 import collections
@@ -35,7 +35,7 @@ class EventLoop:
         self._wakeup = WakeupPipe()
         self._selector.register(self._wakeup, selectors.EVENT_READ, lambda _events: self._wakeup.drain())
         self._finished = False
-        # When the oldest unanswered `silent_seconds` was asked.
+        # When `silent_seconds` posted the call that has not run yet.
         self._asked_at: float | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -54,7 +54,7 @@ class EventLoop:
         self._wakeup.wake()
 
     def silent_seconds(self) -> float:
-        """Return for how long a posted question has waited for the loop's answer, and ask again. Never waits."""
+        """Return for how long a posted call has waited for the loop, and post one if none waits. Never waits."""
         now, since = time.monotonic(), self._asked_at
         if since is None:
             self._asked_at = since = now
@@ -90,7 +90,7 @@ class EventLoop:
             while not self._finished:
                 longest = _LONGEST_SECONDS if due is None else due - time.monotonic()
                 self._select(max(0.0, min(longest, _LONGEST_SECONDS)))
-                # After a pause of the process, the wait above may end without what has arrived: select once more.
+                # After a pause of the process, the wait above may time out although frames have arrived: select again.
                 now = time.monotonic()
                 self._select(0.0)
                 while self._posts:

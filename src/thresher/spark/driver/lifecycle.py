@@ -1,4 +1,4 @@
-"""The life of an engine once Spark is there: start, stop, kill, the loss of Spark, the end of the last shard.
+"""The life cycle of an engine on an open session: start, stop, kill, the loss of Spark, the end of the last shard.
 
 Everything here runs in the event loop's thread, except `finish`. Methods named `on_…` are posted to the loop by other
 threads. The engine's own thread waits for `over`, and then closes the session.
@@ -18,7 +18,7 @@ from thresher.spark.pipeline import Pipeline
 from thresher.spark.problem import EngineLost, EngineProblem, ShardsFailed, SparkFailed, StopForced
 from thresher.spark.session.session import Session
 
-# How long a stop may take beyond the shards' grace. After that, everything is killed.
+# How long a stop may take beyond the shards' grace period. After that, everything is killed.
 STOP_MARGIN_SECONDS = 20.0
 
 
@@ -40,19 +40,20 @@ class Lifecycle:
         self._stop_by: float | None = None
         self._closing = False
         self.session: Session | None = None
-        # `drained`: no shard runs any more. `over`: the session is to be closed.
+        # `drained`: no shard runs any more. `over`: the engine's thread may close the session.
         self.drained, self.over = threading.Event(), threading.Event()
         self.loop = EventLoop("engine", self._on_time, self._on_broken)
         self.shards = ShardSupervisor(pipeline, self.loop, observer, draw=draw, on_spark_lost=self._on_spark_lost)
 
     def on_opened(self, session: Session) -> None:
-        """Start the shards on an opened session, unless a stop was requested meanwhile."""
+        """Start the shards on the opened session, unless a stop was requested while it opened."""
         self.session = session
         try:
             self.shards.listen(session, self._line_port)
         except OSError as error:
             where = f"{session.bind}:{self._line_port}"
-            self._status.fail(SparkFailed(f"the shards' lines cannot be listened for on {where}: {error}"))
+            advice = "change line_port or spark.driver.bindAddress"
+            self._status.fail(SparkFailed(f"the driver cannot listen for its tasks on {where}: {error}; {advice}"))
             self.on_stop()
             return
         if self._status.stop_requested.rung:
@@ -62,7 +63,7 @@ class Lifecycle:
         self.shards.start()
 
     def on_stop(self) -> None:
-        """Stop in good order. Repeated calls change nothing, least of all the deadline."""
+        """Stop gracefully. Repeated calls change nothing: the first call sets the deadline."""
         if self._status.state in {EngineState.STARTING, EngineState.RUNNING}:
             self._status.state = EngineState.STOPPING
         if self.session is not None and self._stop_by is None:
@@ -72,7 +73,7 @@ class Lifecycle:
     def on_kill(self) -> None:
         """End everything at once."""
         if self._closing:
-            # All shards are over. A JVM of ours is killed to save the wait for its end.
+            # All shards are over. If we started the JVM, killing it saves the wait for its exit.
             if self.session is not None:
                 self.session.kill()
         else:
@@ -93,7 +94,9 @@ class Lifecycle:
             if self.shards.over:
                 self._close()
             elif self._stop_by is not None and now >= self._stop_by:
-                self._kill(EngineLost("Spark did not answer, so its shards did not end in good order"))
+                self._kill(
+                    EngineLost("Spark did not answer, so its shards could not be stopped gracefully: all were killed")
+                )
             elif self._stop_by is not None:
                 due = self._stop_by if due is None else min(due, self._stop_by)
         return due
@@ -107,7 +110,7 @@ class Lifecycle:
         self._status.fail(EngineLost(f"{why}: all shards end; start the program again"))
 
     def _on_broken(self, error: BaseException) -> None:
-        """End the engine after a bug, because nothing supervises the shards. Tasks without a line end themselves."""
+        """End the engine after a bug in its loop, which supervises the shards. Tasks without a line end themselves."""
         self._status.error = EngineProblem(f"the engine broke, which is a bug: {type(error).__name__}: {error}")
         try:
             self.shards.close()
@@ -115,7 +118,7 @@ class Lifecycle:
             self.over.set()
 
     def _close(self) -> None:
-        """All shards are over: note the failed ones, and let the session be closed."""
+        """Note the failed shards once all shards are over, and let the session be closed."""
         self._closing = True
         if failed := self.shards.failed:
             reasons = "; ".join(f"shard {record.shard}: {record.state.last_error}" for record in failed)

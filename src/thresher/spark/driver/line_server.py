@@ -1,8 +1,8 @@
 """The server of all lines: a line is the TCP connection of one task to the driver.
 
 1. A new connection has five seconds and 4 KiB for its hello.
-2. A wrong token closes the connection without an answer; another version is refused by name. The handler decides
-   whether the task is the newest of its shard.
+2. A wrong token closes the connection without an answer. A task of another Thresher version is refused, and learns the
+   driver's version. The handler decides whether the task is the newest of its shard.
 3. Welcomed tasks get a heartbeat from `beat`. Their frames go to the handler.
 """
 
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 _HELLO_SECONDS = 5.0
 _HELLO_BYTES = 4096
-# The most connections without a hello.
-_MOST_STRANGERS = 256
+# The most connections whose hello was not accepted yet.
+_MOST_UNWELCOMED = 256
 # No further heartbeats are queued for a task that has left this many bytes unread.
 _MOST_UNSENT = 1 << 20
 _MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError)
@@ -94,14 +94,14 @@ class LineServer:
         except OSError as error:
             if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
                 # The listener stays ready, so that retrying now would be a busy loop: retry at the next heartbeat.
-                logger.warning("no line can be answered for now: %s", error)
+                logger.warning("no connection of a task can be accepted until the next heartbeat: %s", error)
                 self._loop.unwatch(self._listener)
                 self._paused = True
             return
-        strangers = [connection for connection in self._connections if not connection.welcomed]
-        if len(strangers) >= _MOST_STRANGERS:
-            # A task says hello at once, so that the oldest stranger is the least likely to be one.
-            self._drop(min(strangers, key=lambda stranger: stranger.connected_at))
+        unwelcomed = [connection for connection in self._connections if not connection.welcomed]
+        if len(unwelcomed) >= _MOST_UNWELCOMED:
+            # A task says hello at once, so that the oldest of these connections is the least likely to be a task's.
+            self._drop(min(unwelcomed, key=lambda connection: connection.connected_at))
         connection = TaskConnection(FrameSocket(accepted, most_bytes=_HELLO_BYTES), self._drop)
         self._connections.add(connection)
         self._watch(connection)
@@ -112,7 +112,7 @@ class LineServer:
             self._loop.watch(connection.socket, events, lambda ready: self._serve(connection, ready))
 
     def _serve(self, connection: TaskConnection, ready: int) -> bool:
-        """Send kept bytes and handle arrived frames; return whether more may have arrived."""
+        """Send queued bytes and handle arrived frames; return whether more may have arrived."""
         try:
             connection.socket.flush()
             frames = connection.socket.receive() if ready & selectors.EVENT_READ else []
@@ -134,7 +134,7 @@ class LineServer:
         try:
             self._handler.on_frame(connection, identity, frame)
         except _MALFORMED:
-            logger.warning("shard %d said what cannot be understood, and was hung up on", identity.shard)
+            logger.warning("shard %d sent a malformed frame, and its connection was closed", identity.shard)
             self._drop(connection)
 
     def _hello(self, connection: TaskConnection, frame: Frame) -> None:
@@ -142,7 +142,7 @@ class LineServer:
         if not isinstance(token, str) or not hmac.compare_digest(
             token.encode(errors="surrogatepass"), self.address.token.encode()
         ):
-            logger.warning("a caller without our token was hung up on")
+            logger.warning("a connection without the token of this driver was closed")
             self._drop(connection)
         elif frame.get("version") != __version__:
             logger.warning("a task of version %s was refused", shorten(frame.get("version")))
@@ -151,7 +151,7 @@ class LineServer:
             try:
                 connection.identity = TaskIdentity.of(frame)
             except _MALFORMED:
-                connection.refuse("its hello cannot be understood")
+                connection.refuse("its hello is malformed")
             else:
                 self._handler.on_hello(connection, connection.identity)
 

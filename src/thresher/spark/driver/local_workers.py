@@ -23,12 +23,12 @@ class LocalWorkers:
         self._processes: frozenset[Process] = frozenset()
 
     def add(self, *processes: Process | None) -> None:
-        """Remember these, and forget those that have ended."""
+        """Remember these processes, and forget the ended ones."""
         given = {process for process in processes if process is not None}
         self._processes = frozenset(process for process in self._processes | given if process.alive)
 
     def wait_until_gone(self, seconds: float, kill_requested: Bell) -> None:
-        """Return when no worker is left. After that many seconds, or on a kill request, kill them."""
+        """Return when no worker runs. Kill workers that still run after `seconds`, or on a kill request."""
         began = time.monotonic()
         while any(process.alive for process in self._processes):
             waited = time.monotonic() - began

@@ -1,7 +1,7 @@
 """The threads that wait for Spark: one per shard runs its attempts as Spark jobs, one more cancels jobs.
 
-Calls into the JVM may block for as long as it does not answer, which is why the event loop makes none of them. A job
-group belongs to one attempt, so that cancelling it touches nothing else.
+A call into the JVM blocks for as long as the JVM does not answer. The event loop therefore makes no such call. A job
+group belongs to one attempt, so that cancelling it affects no other.
 """
 
 import logging
@@ -25,7 +25,7 @@ OnEnded = Callable[[int, int, Outcome, Counts | None], None]
 
 
 class ShardJobs:
-    """The Spark jobs of one engine. Its methods only queue, and never wait."""
+    """The Spark jobs of one engine. Its methods queue requests for its threads, and never wait."""
 
     def __init__(self, pipeline: Pipeline, session: Session, address: DriverAddress, on_ended: OnEnded) -> None:
         self._pipeline = pipeline

@@ -43,7 +43,7 @@ class ShardRecord:
     connection: TaskConnection | None = None
     # The identity of the last welcomed task, kept after its end.
     identity: TaskIdentity | None = None
-    # Why the task ended its own process, which Spark cannot know.
+    # The reason why the task ended its own process, which Spark cannot know.
     last_words: ErrorInfo | None = None
     # The error of a fatal outcome, where the driver could unpickle it.
     failure: ThresherError | None = None
@@ -54,18 +54,18 @@ class ShardRecord:
     _figures: _Figures = field(default_factory=_Figures)
 
     def connect(self, connection: TaskConnection) -> None:
-        """Take a welcomed task. The counts of the task before it are added to the past."""
+        """Connect a welcomed task. The previous task's counts are added to the sums of past attempts."""
         figures = self._figures
         self._figures = _Figures(past=figures.sums(), past_dropped=figures.past_dropped + figures.dropped)
         self.connection, self.identity, self.last_words = connection, connection.identity, None
 
     def disconnect(self) -> TaskConnection | None:
-        """Let go of the connected task and return its connection; its later frames are ignored."""
+        """Disconnect the task and return its connection; its later frames are ignored."""
         connection, self.connection = self.connection, None
         return connection
 
     def take(self, frame: Frame) -> None:
-        """Take the figures and last words of a frame. Raises `TypeError` or `LookupError` on a malformed one."""
+        """Take a frame's figures, or its last words. Raises `TypeError` or `LookupError` on a malformed frame."""
         if "counts" in frame:
             self._figures = replace(
                 self._figures,

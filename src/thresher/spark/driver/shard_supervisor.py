@@ -2,7 +2,7 @@
 
 1. An event of a shard (a hello, a frame, an ended job, a deadline, a stop) goes to `supervision.decide`.
 2. The commands that it returns are carried out: on the shard's line, its Spark job, or its process.
-3. The loss of Spark ends all shards. Their tasks may finish their open batch, because nothing will replace them.
+3. The loss of Spark ends all shards. Their tasks may finish their open batch, because no other task will follow.
 """
 
 import logging
@@ -102,19 +102,19 @@ class ShardSupervisor:
             self._handle(record, StartRequested())
 
     def stop(self) -> None:
-        """Stop every shard in good order."""
+        """Stop every shard gracefully."""
         for record in self.records:
             self._handle(record, StopRequested())
 
     def kill(self) -> None:
-        """Kill every shard, and the JVM if it is ours. Afterwards every shard is over."""
+        """Kill every shard, and the JVM if we started it. Afterwards every shard is over."""
         for record in self.records:
             self._handle(record, KillRequested())
         if self._session is not None:
-            # Threads that wait for a JVM of ours return when it is gone.
+            # The threads of `shard_jobs`, which wait for the JVM, return when it is gone.
             self._session.kill()
         for record in self.records:
-            # Spark may never report these ends, so they are not waited for.
+            # Spark may never report the ends of these attempts, so nothing waits for the reports.
             self._handle(record, AttemptEnded(attempt=record.state.attempt, outcome=TaskLost(why="ended by force")))
 
     def on_time(self, now: float) -> float | None:
@@ -138,7 +138,7 @@ class ShardSupervisor:
             self._jobs.close()
 
     def never_started(self) -> None:
-        """Mark every shard as stopped, because there is no Spark. For any thread, instead of `listen`."""
+        """Mark every shard as stopped, because Spark did not start. For any thread, instead of `listen`."""
         for record in self.records:
             record.state = ShardState(phase=Phase.STOPPED)
 
@@ -151,7 +151,7 @@ class ShardSupervisor:
         self._handle(self.records[identity.shard], hello, connection)
 
     def on_frame(self, connection: TaskConnection, identity: TaskIdentity, frame: Frame) -> None:
-        """Take figures, events and last words of the shard's connected task."""
+        """Take a frame of the shard's connected task: figures, an event, or the reason why it ends its own process."""
         record = self.records[identity.shard]
         if record.connection is not connection:
             return
@@ -168,7 +168,7 @@ class ShardSupervisor:
             self._handle(record, LineClosed(task=identity.task))
 
     def _post_ended(self, shard: int, attempt: int, outcome: Outcome, counts: Counts | None) -> None:
-        """Pass the end of an attempt on from its shard's thread."""
+        """Pass the end of an attempt from its shard's thread to the event loop."""
         self._loop.post(partial(self._on_ended, self.records[shard], attempt, outcome, counts))
 
     def _on_ended(self, record: ShardRecord, attempt: int, outcome: Outcome, counts: Counts | None) -> None:
@@ -196,7 +196,7 @@ class ShardSupervisor:
     def _handle(
         self, record: ShardRecord, event: Event, connection: TaskConnection | None = None, *, now: float | None = None
     ) -> None:
-        """Decide about an event and carry out the commands. A tick brings the time that the event loop read."""
+        """Decide about an event and carry out the commands. For a tick, `now` is the time that found it due."""
         before = record.state.phase
         now = time.monotonic() if now is None else now
         record.state, commands = decide(record.state, event, now=now, policy=self._policy, draw=self._draw)
@@ -243,12 +243,12 @@ class ShardSupervisor:
         local = self._session is not None and self._session.local
         if local and record.identity is not None and record.identity.attempt == attempt:
             record.identity.process.kill()
-        # Both: a child that the task forked may hold its connections, so that Spark does not see its end.
+        # A forked child may hold the killed task's connections open, so that Spark does not notice its end.
         jobs.cancel(record.shard, attempt)
 
     def _remember_worker(self, record: ShardRecord) -> None:
         if self._session is not None and self._session.local and record.identity is not None:
-            # With a JVM of ours, the daemon that forked the worker is ours as well.
+            # If we started the JVM, the daemon that forked the worker is ours as well.
             self.workers.add(record.identity.process, record.identity.parent if self._session.owns_jvm else None)
 
 

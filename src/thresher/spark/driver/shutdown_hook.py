@@ -1,4 +1,4 @@
-"""A stop in good order under `spark-submit`, where SIGTERM reaches the JVM and never a Python handler.
+"""A graceful stop under `spark-submit`, where SIGTERM reaches the JVM and never a Python handler.
 
 A JVM shutdown hook, which runs before Spark's own, calls back into Python and waits until the shards have finished.
 """

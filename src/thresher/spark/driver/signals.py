@@ -1,4 +1,4 @@
-"""Runs an engine as a program's main work: the first SIGINT or SIGTERM stops it in good order, the second kills it.
+"""Runs an engine as a program's main work: the first SIGINT or SIGTERM stops it gracefully, the second kills it.
 
 See `thresher.core.signals`. A program that already has a SparkContext keeps its own signal handlers.
 """
@@ -17,7 +17,7 @@ class Stoppable(Protocol):
     """An engine, or an object that runs one."""
 
     def request_stop(self) -> None:
-        """Stop in good order. Safe in a signal handler."""
+        """Stop gracefully. Safe in a signal handler."""
 
     def kill(self) -> None:
         """End at once. Safe in a signal handler."""
@@ -32,7 +32,7 @@ def run(engine: Engine) -> Snapshot:
 
 @contextlib.contextmanager
 def stopped_by_signals(engine: Stoppable) -> Iterator[None]:
-    """Let signals stop the engine meanwhile. Does nothing outside the main thread or beside a SparkContext."""
+    """Let signals stop the engine within the block. Does nothing in other threads, or if there is a SparkContext."""
     if has_context():
         yield
         return

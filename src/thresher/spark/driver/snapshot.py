@@ -39,7 +39,7 @@ class ShardSnapshot:
     gauges: dict[str, Number] = field(default_factory=dict)
     # The steps that run, and for how many seconds.
     steps: dict[str, Number] = field(default_factory=dict)
-    # What its functions tell with each heartbeat, by name.
+    # The texts that its functions attach to heartbeats (`Shard.note`), by name.
     notes: dict[str, Sequence[str]] = field(default_factory=dict)
     # Events that were reported faster than they could be sent or observed.
     events_dropped: int = 0

@@ -1,4 +1,4 @@
-"""One attempt as a Spark job of its own job group: run it, cancel it, and read its end as an outcome."""
+"""An attempt as a Spark job in a job group of its own: run it, cancel it, and turn its end into an outcome."""
 
 import contextlib
 import re
@@ -28,7 +28,7 @@ def run_job(context: SparkContext, group: str, description: str, spec: PackedTas
     except Py4JJavaError as error:
         return _judged(str(error)), None
     except (Py4JError, OSError, EOFError, AssertionError, AttributeError) as error:
-        # PySpark without its JVM raises any of these, depending on what it touches first.
+        # PySpark whose JVM is gone raises any of these, depending on the call that fails first.
         return SparkLost(why=f"Spark's JVM is gone ({type(error).__name__})"), None
     except Exception as error:  # noqa: BLE001 - such as a result that cannot be read
         return _judged(f"{type(error).__name__}: {error}"), None
@@ -41,7 +41,7 @@ def cancel_job(context: SparkContext, group: str) -> None:
 
 
 def _judged(text: str) -> Outcome:
-    """Read Spark's report of a failed job, whose task could not return an outcome."""
+    """Turn Spark's report of a failed job, whose task returned no outcome, into an outcome."""
     if "SparkContext was shut down" in text or "stopped SparkContext" in text:
         return SparkLost(why="the SparkContext was stopped")
     if re.search(r"No module named '(thresher|pyarrow)'", text):
@@ -56,7 +56,7 @@ def _judged(text: str) -> Outcome:
 
 
 def _reason(text: str) -> str:
-    """Return the most telling line of a Java report."""
+    """Return the most informative line of a Java report."""
     for pattern in (r"Python worker exited unexpectedly[^\n]*", r"ExecutorLostFailure[^\n]*", r"cancelled[^\n]*"):
         if found := re.search(pattern, text):
             return found.group()[:_SHOWN].rstrip(": ")

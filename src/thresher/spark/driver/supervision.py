@@ -17,13 +17,14 @@ from enum import StrEnum
 from thresher.spark.outcome import Fatal, Finished, Outcome, Replaced, SparkLost, Stopped, TaskLost, Transient
 from thresher.spark.policy import Policy
 
-# How long Spark may take to end a task before it is told again; a stopping task's time beyond its grace.
+# A forced end is repeated if Spark has not reported it after this time.
 _ENDING_SECONDS = 5.0
+# A stopping task is ended by force this long after its grace period.
 _OVERDUE_SECONDS = 2.0
 
 
 class Phase(StrEnum):
-    """A shard's place in its life. The last three are final."""
+    """The phases of a shard's life cycle. The last three are final."""
 
     NEW = "new"
     STARTING = "starting"
@@ -78,7 +79,7 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """The engine stops in good order: tasks finish their open batch."""
+    """The engine stops gracefully: tasks finish their open batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +248,7 @@ def _ended(state: ShardState, outcome: Outcome, now: float, policy: Policy, draw
         return state, ()
     # The reason for ending it by force is in `last_error` already, and says more than Spark's report.
     ours = state.forced_at is not None and isinstance(outcome, TaskLost)
-    error = None if ours else _error(outcome, asked=state.phase is Phase.STOPPING)
+    error = None if ours else _error(outcome, stop_requested=state.phase is Phase.STOPPING)
     ended = replace(
         state, since=now, task=None, due=None, forced_at=None, outcome=outcome, last_error=error or state.last_error
     )
@@ -316,16 +317,16 @@ def _tick(state: ShardState, now: float, policy: Policy) -> Decision:
     return replace(state, forced_at=now, last_error=why), (ForceEnd(attempt=state.attempt),)
 
 
-def _error(outcome: Outcome, *, asked: bool) -> str | None:
+def _error(outcome: Outcome, *, stop_requested: bool) -> str | None:
     """Return the error to show to people, or None where the attempt ended as it should."""
     match outcome:
         case Transient(error=error) | Fatal(error=error):
             return str(error)
         case TaskLost(why=why) | SparkLost(why=why):
-            return None if asked else why
+            return None if stop_requested else why
         case Stopped(why=why):
-            return None if asked else f"it stopped unasked: {why}"
+            return None if stop_requested else f"it stopped unasked: {why}"
         case Replaced():
-            return "it was refused as replaced"
+            return "the driver refused it, because a newer task has replaced it"
         case _:
             return None

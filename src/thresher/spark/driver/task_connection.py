@@ -50,7 +50,7 @@ class TaskConnection:
         self._drop = drop
 
     def welcome(self) -> None:
-        """Accept the hello; longer frames are accepted from now on."""
+        """Accept the hello, and longer frames from now on."""
         self.welcomed = True
         self.socket.most_bytes = _WELCOMED_BYTES
         self.send({"is": "welcome"})

@@ -1,1 +1,1 @@
-"""The Spark that an engine runs on: its settings, its JVM, and the session from opening to closing."""
+"""The Spark session that an engine runs on: its settings, its JVM, its opening and its closing."""

@@ -2,9 +2,9 @@
 
 1. An archive belongs to one build of Java and one installation of PySpark, which its name identifies. The name holds
    a checksum too, because Java crashes on a damaged archive.
-2. Where there is none, the JVM writes one at its orderly end, into its own temporary directory. It is then moved into
-   the cache. Concurrent JVMs therefore do not collide, and a killed one leaves nothing in the cache.
-3. Without a usable archive the start takes longer, and nothing else happens. The log says why.
+2. If the cache has no archive, the JVM writes one when it exits, into its own temporary directory. The archive is then
+   moved into the cache. Concurrent JVMs therefore do not collide, and a killed one leaves nothing in the cache.
+3. Without a usable archive the start takes longer, and the log says why. Nothing else changes.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class CdsArchive:
                     logger.warning("Java does not use %s: %s", self.found, complaints.splitlines()[0])
 
     def keep(self) -> None:
-        """Move a written archive into the cache. Call it after Java's orderly end; harmless if none was written."""
+        """Move a written archive into the cache. Call it after Java has exited with 0; harmless if none was written."""
         stage, self._stage = self._stage, None
         if stage is None or self._directory is None:
             return

@@ -27,11 +27,11 @@ class PackImpossible(InvalidInput):
 def pack(target: Path, *, only: Collection[str] = ()) -> int:
     """Write the archive, a `.tar.gz`, and return how many distributions are in it.
 
-    With `only`, it holds these and their requirements; without, everything that is installed. A crash leaves no
-    incomplete archive under this name.
+    With `only`, the archive holds these distributions and their requirements, otherwise everything that is installed.
+    A crash leaves no incomplete archive under this name.
     """
     if not target.name.endswith((".tar.gz", ".tgz")):
-        raise PackImpossible(f"{target} must end in .tar.gz: Spark goes by the name")
+        raise PackImpossible(f"{target} must end in .tar.gz: Spark tells the format by the name")
     installed = {_canonical(each.name): each for each in metadata.distributions()}
     names = _required(only, installed) if only else set(installed)
     names = (names | {"thresher"}) - _SPARKS_OWN
@@ -51,9 +51,9 @@ def pack(target: Path, *, only: Collection[str] = ()) -> int:
 
 
 def _required(only: Collection[str], installed: dict[str, metadata.Distribution]) -> set[str]:
-    """Return these and their requirements. A requirement that is not installed is not needed here."""
+    """Return these distributions and their requirements. A requirement that is not installed is not needed here."""
     if missing := sorted(name for name in only if _canonical(name) not in installed):
-        raise PackImpossible(f"not installed, so not to be packed: {', '.join(missing)}")
+        raise PackImpossible(f"not installed, so they cannot be packed: {', '.join(missing)}")
     found: set[str] = set()
     waiting = [_canonical(name) for name in only]
     while waiting:

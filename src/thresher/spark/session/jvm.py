@@ -1,7 +1,8 @@
 """The JVM that an engine starts for itself, in a process session of its own, so that Ctrl-C does not reach it.
 
-It ends when its standard input closes, and therefore when our process dies for any reason. Its temporary files are in
-one directory, which we remove. If we are killed, the JVM removes it; if both are killed, the next start does.
+The JVM exits when its standard input closes, and therefore when our process dies for any reason. Its temporary files
+are in one directory, which our process removes. If our process is killed, the JVM removes it; if both are killed, the
+next start does.
 """
 
 import collections
@@ -39,7 +40,7 @@ _EXTRA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOOK_SECONDS = 0.02
 _NOISE = b"WARNING: Using incubator modules"
 _EXIT_SECONDS = 10.0
-# The first orderly end also writes the CDS archive, which takes longer.
+# An exit that also writes the CDS archive takes longer.
 _ARCHIVE_SECONDS = 60.0
 _environment_lock = threading.Lock()
 
@@ -108,7 +109,7 @@ class Jvm:
                     _java.warning("spark: %s", text)
 
     def connect(self, abort: Bell) -> JavaGateway:
-        """Wait until the JVM is up and return its gateway. Raises `SparkFailed`; `StopForced` when `abort` rings."""
+        """Wait until the JVM is up and return its gateway. Raises `SparkFailed`; `StopForced` once `abort` is set."""
         while not self._connection_info.exists():
             if abort.wait(_LOOK_SECONDS):
                 raise StopForced("stopped while Spark was starting")
@@ -123,7 +124,7 @@ class Jvm:
         self._archive.warn_if_unused()
         self._hooks = getattr(gateway.jvm, "org.apache.spark.util.ShutdownHookManager")
         self._directory = gateway.jvm.java.io.File(str(self._temporary.path))
-        # If we are killed, the JVM removes the directory.
+        # If our process is killed, the JVM removes the directory.
         self._hooks.registerShutdownDeleteDir(self._directory)
         return gateway
 
@@ -133,15 +134,15 @@ class Jvm:
         return self._process.poll() is None
 
     def prepare_to_close(self) -> None:
-        """Keep the JVM from removing its directory, to which it writes the CDS archive at the very end."""
+        """Keep the JVM from removing its directory, to which it writes the CDS archive at the end of its exit."""
         self._hooks.removeShutdownDeleteDir(self._directory)
 
     def _reason(self) -> str:
         telling = [line.strip() for line in self._said if not line.lstrip().startswith("at ")]
-        return " / ".join(telling[:3]) or "it said nothing"
+        return " / ".join(telling[:3]) or "it printed nothing"
 
     def close(self, abort: Bell) -> None:
-        """End the JVM in good order; kill it if that takes too long or when `abort` rings."""
+        """Let the JVM exit; kill it if that takes too long or once `abort` is set."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -157,7 +158,7 @@ class Jvm:
         with self._ending:
             if self._process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
-                    # The whole process group: during the start, it is a shell with Java below it.
+                    # The whole process group: during the start, the process is a shell with Java below it.
                     os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             with contextlib.suppress(OSError):
@@ -168,7 +169,7 @@ class Jvm:
 
 @contextlib.contextmanager
 def environment_set(changes: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables of our own process meanwhile, because PySpark reads them from nowhere else."""
+    """Set environment variables of our process within the block, because PySpark reads them from nowhere else."""
     with _environment_lock:
         before = {name: os.environ.get(name) for name in changes}
         os.environ.update(changes)

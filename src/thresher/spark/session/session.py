@@ -2,7 +2,7 @@
 
 1. A program's SparkContext is used as it is and never stopped. Settings that would break the engine are refused.
 2. Under `spark-submit` the JVM exists already, and a context is made in it. The user's settings win over ours.
-3. Otherwise a JVM is started with the settings of `settings`, and ended with the session.
+3. Otherwise the engine starts a JVM with the settings of `settings`, and ends it with the session.
 
 A process has at most one session of the second and third kind at a time, because PySpark keeps its JVM in class
 variables.
@@ -45,16 +45,16 @@ _FORGET_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 # Held by the session that made this process's context, from its opening to its end.
 _only_one = threading.Lock()
-# Held while a session is opened: engines that start together must not mistake each other's attempt for a session.
+# Held while a session is opened: until then, `_only_one` is held even by an engine that adopts a context.
 _opening = threading.Lock()
 
 
 class Session:
-    """A SparkContext that suits the engine, and its JVM if that is ours."""
+    """A SparkContext that suits the engine, and its JVM if the engine started it."""
 
     def __init__(self, context: SparkContext, *, adopted: bool, jvm: Jvm | None) -> None:
         self.context = context
-        # The context belongs to the program, or is lent: it is not stopped.
+        # Whether the context belongs to the program or is lent: `close` does not stop it.
         self.adopted = adopted
         self._jvm = jvm
         # Whether the JVM is the one of `spark-submit`.
@@ -73,7 +73,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether our JVM's process runs; True for a JVM that is not ours."""
+        """Whether the JVM that we started runs; True for any other JVM."""
         return self._jvm is None or self._jvm.alive
 
     def lent(self) -> "Session":
@@ -83,12 +83,12 @@ class Session:
         return session
 
     def warm_up(self) -> None:
-        """Run an empty task, which starts the worker daemon. An error is ignored: the next task meets it again."""
+        """Run an empty task, which starts the worker daemon. An error is ignored: the next task will report it."""
         with contextlib.suppress(Exception):
             self.context.parallelize([0], 1).count()
 
     def close(self, abort: Bell) -> None:
-        """End the context and the JVM if they are ours, at once if `abort` rings. A hanging JVM is killed."""
+        """End the context and the JVM if they are ours, at once if `abort` is set. A hanging JVM is killed."""
         if self.adopted:
             return
         with quiet_py4j():
@@ -115,7 +115,7 @@ class Session:
 
 
 def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) -> Session:
-    """Find or make a Spark. Raises `SparkUnfit`, `SparkFailed`, `JavaMissing`; `StopForced` when `abort` rings."""
+    """Adopt or make a context. Raises `SparkUnfit`, `SparkFailed`, `JavaMissing`; `StopForced` once `abort` is set."""
     for variable in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         if os.environ.get(variable):
             raise SparkUnfit(
@@ -127,8 +127,8 @@ def open_session(options: SparkOptions, *, name: str, shards: int, abort: Bell) 
     with _opening:
         if not _only_one.acquire(blocking=False):
             raise SparkUnfit(
-                "an engine of this process has a Spark of its own already, and a process can have one: "
-                "make a SparkContext in the program, and all its engines will use that"
+                "an engine of this process has started Spark already, and a process can start one at a time: "
+                "make a SparkContext in the program, and all its engines will use it"
             )
         try:
             session = _find_or_make(options, name, shards, abort)
@@ -146,7 +146,7 @@ def has_context() -> bool:
 
 
 def call_within(seconds: float, call: Callable[[], object], abort: Bell | None = None) -> bool:
-    """Make a call that may never return; return whether it returned in time. Its errors are ignored."""
+    """Make a call that may hang, in a thread; return whether it returned in time. Its errors are ignored."""
     thread = threading.Thread(target=_quietly, args=(call,), name="spark-call", daemon=True)
     thread.start()
     deadline = time.monotonic() + seconds
@@ -178,7 +178,7 @@ def _own(options: SparkOptions, name: str, shards: int, abort: Bell) -> Session:
     _forget_gateway()
     jvm = Jvm(settings, home=home, python=python, make_archive=options.make_archive)
     try:
-        # Around everything, because a JVM may hang at any point of its start.
+        # Encloses the whole start, because a JVM may hang at any point of it.
         with _killed_by(abort, jvm):
             gateway = jvm.connect(abort)
             with environment_set({"PYSPARK_PYTHON": python}):
@@ -275,7 +275,7 @@ def _stop(context: SparkContext) -> None:
 
 
 def _forget_gateway() -> None:
-    """Make PySpark forget a JVM of ours, which it keeps in class variables, so that it can start another."""
+    """Make PySpark forget the JVM that we started, which it keeps in class variables, so that it can start another."""
     gateway = SparkContext._gateway
     if gateway is not None:
         call_within(_FORGET_SECONDS, gateway.shutdown)
@@ -286,7 +286,7 @@ def _forget_gateway() -> None:
 
 @contextlib.contextmanager
 def _killed_by(abort: Bell, jvm: Jvm) -> Iterator[None]:
-    """Kill the JVM if `abort` rings meanwhile, which ends every call that waits for the JVM."""
+    """Within the block, kill the JVM once `abort` is set: every call that waits for the JVM then ends."""
     over = threading.Event()
 
     def listen() -> None:
@@ -322,6 +322,6 @@ def quiet_py4j() -> Iterator[None]:
 
 
 def _quietly(call: Callable[[], object]) -> None:
-    """Make a call and ignore its errors, because its JVM may be gone."""
+    """Make a call and ignore its errors, because the JVM may be gone."""
     with contextlib.suppress(Exception):
         call()

@@ -1,4 +1,4 @@
-"""The settings that the engine gives to Spark and those that it refuses, as pure functions.
+"""The settings that the engine gives to Spark, and the settings that it refuses, as pure functions.
 
 The user's settings win over ours, whether they come from options, `spark-submit` or `spark-defaults.conf`. A setting
 that would break the engine is refused by name. Settings are visible in process lists, so secrets must not be in them.
@@ -40,9 +40,9 @@ _NEEDED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
-    """How to start Spark. A program with a SparkContext ignores all of it, except the line's port."""
+    """How to start Spark. If the program already has a SparkContext, only `line_port` is used."""
 
-    # As for `--master`; by default local, with enough slots for the shards.
+    # As for `spark-submit --master`; by default local, with enough slots for the shards.
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     # The workers' interpreter: by default the driver's own; `./environment/bin/python` in a packed environment.
@@ -59,14 +59,14 @@ class SparkOptions:
 
     def __post_init__(self) -> None:
         wrong = [
-            f"conf {shorten(key)}: give a text, as Spark wants it"
+            f"conf {shorten(key)}: give a text, such as 'true' or '8'"
             for key, value in dict(self.conf).items()
             if not _is_text(key) or not _is_text(value)
         ]
         if not _is_port(self.line_port):
             wrong.append(f"line_port {shorten(self.line_port)}: give a number from 0 to {_HIGHEST_PORT}")
         if wrong:
-            raise PipelineInvalid(f"Spark's options cannot work: {'; '.join(wrong)}")
+            raise PipelineInvalid(f"Spark's options are invalid: {'; '.join(wrong)}")
 
 
 def _is_text(value: object) -> bool:
@@ -103,7 +103,7 @@ def master_of(given: Mapping[str, str], shards: int) -> str:
 
 
 def context_settings(given: Mapping[str, str], *, name: str, shards: int, submitted: bool) -> dict[str, str]:
-    """Return the settings of a context that we make. Under `spark-submit`, the user decides on the JVM's memory."""
+    """Return the settings of a new context. Under `spark-submit`, the user decides on the JVM's memory."""
     master = master_of(given, shards)
     settings = {
         "spark.app.name": name,
@@ -124,7 +124,7 @@ def context_settings(given: Mapping[str, str], *, name: str, shards: int, submit
     else:
         settings |= {
             "spark.executor.cores": "1",
-            # One core to spare: a shard that lost its executor finds another at once.
+            # With a spare core, a shard that lost its executor finds another at once.
             "spark.cores.max": str(shards + 1),
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": " ".join(_SMALL_AND_QUICK),
@@ -137,7 +137,7 @@ def context_settings(given: Mapping[str, str], *, name: str, shards: int, submit
 
 
 def java_options(*, log_configuration: Path, temporary: Path, archive: tuple[str, ...], user: str) -> str:
-    """Return the options of our own JVM: a quick start, little memory, few logs."""
+    """Return the options of a JVM that the engine starts: a quick start, little memory, few logs."""
     options = (
         *_SMALL_AND_QUICK,
         f"-Dlog4j2.configurationFile={log_configuration}",

@@ -42,14 +42,14 @@ class WarmSpark:
         return self._warmed.is_set()
 
     def check(self) -> None:
-        """Raise the error that kept it from opening, or `EngineLost` if its JVM has ended. Never waits."""
+        """Raise the error that kept the session from opening, or `EngineLost` if its JVM has ended. Never waits."""
         if self._error is not None:
             raise self._error
         if self._session is not None and not self._session.alive:
             raise EngineLost("Spark's JVM has ended: start the program again")
 
     def lend(self, abort: Bell) -> Session:
-        """Return the session for one engine, once it is open. Raises as `check`; `StopForced` when `abort` rings."""
+        """Return the session for one engine, once it is open. Raises as `check`; `StopForced` once `abort` is set."""
         while not self._opened.wait(_LOOK_SECONDS):
             if abort.rung:
                 raise StopForced("stopped while Spark was starting")
@@ -59,7 +59,7 @@ class WarmSpark:
         return self._session.lent()
 
     def close(self, abort: Bell | None = None) -> None:
-        """End the session, at once if `abort` rings. No engine may use it any more. Harmless when repeated."""
+        """End the session, at once if `abort` is set. No engine may use it any more. Harmless when repeated."""
         if not self._opened.is_set():
             self._abort.ring("close")
         if self._thread.ident is not None:
@@ -69,7 +69,7 @@ class WarmSpark:
             try:
                 session.close(abort or Bell())
             except Exception:
-                logger.exception("Spark could not be closed in good order")
+                logger.exception("Spark could not be closed gracefully")
 
     def _open(self) -> None:
         try:

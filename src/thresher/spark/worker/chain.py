@@ -1,10 +1,11 @@
 """Imports the functions of a pipeline and passes batches through them, in one process, one batch at a time.
 
-1. Every function is imported and its signature looked at before any of them is called.
-2. They are composed from the first to the last; the last one pulls.
-3. A function passes on batches, one by one: Arrow record batches, or any other value that the next one takes.
-4. When it is time to stop, the first function is not asked for another batch, so that the chain runs dry.
-5. At the end, however it comes, the functions are closed from the last to the first, then what they entered.
+1. Every function is imported and its signature checked before any of them is called.
+2. The functions are composed from the first to the last; the last one pulls.
+3. A function yields batches one by one: Arrow record batches, or any other value that the next function takes.
+4. On a stop, the first function is not asked for another batch. To the others, their input has then ended.
+5. At the end, also after an error, the functions are closed from the last to the first. The task then closes the
+   resources that they entered (`Shard.enter`).
 """
 
 import importlib
@@ -26,7 +27,7 @@ Function = Callable[..., Any]
 
 
 class Intake:
-    """The source's batches until it ends or it is time to stop."""
+    """The source's batches, until the source ends or a stop is requested. `ended`: the source has ended."""
 
     def __init__(self, shard: Shard, batches: Iterator[Any]) -> None:
         self.ended = False
@@ -47,9 +48,9 @@ class Intake:
 def run_chain(
     steps: Sequence[Step], shard: Shard, on_close: Callable[[BaseException | None], None] = lambda _error: None
 ) -> None:
-    """Run until the source ends or it is time to stop. Whatever a function raises is raised.
+    """Run until the source ends or a stop is requested. Raises the errors of the functions.
 
-    `on_close` is told how it ended before the functions are closed, which may take long, hang, or fail in its turn.
+    `on_close` gets the error, or None, before the functions are closed: closing may take long, hang or fail as well.
     """
     functions = [resolve(step.function, arguments=2 if number == 0 else 3) for number, step in enumerate(steps)]
     with ExitStack() as generators:
@@ -64,7 +65,7 @@ def run_chain(
 def _pull(chain: list[tuple[Function, Step]], shard: Shard, generators: ExitStack) -> None:
     def passed_on(step: Step, given: object) -> Iterator[Any]:
         batches = checked(step.function, given)
-        # Both: closing the outer one does not reach an inner one that was never started.
+        # Both are closed: closing the outer generator does not reach an inner one that was never started.
         for generator in (given, batches):
             if hasattr(generator, "close"):
                 generators.callback(generator.close)
@@ -86,28 +87,28 @@ def _pull(chain: list[tuple[Function, Step]], shard: Shard, generators: ExitStac
 
 
 def checked(function: str, given: object) -> Iterator[Any]:
-    """Pass on what a function gives, one batch after another."""
+    """Return a function's batches as an iterator. Raises `WrongBatch`, also later, at a batch that is None."""
     if not isinstance(given, Iterable) or isinstance(given, pa.RecordBatch | str | bytes | Mapping):
-        raise WrongBatch(f"{function} returned {_kind(given)}: it must give its batches one by one")
+        raise WrongBatch(f"{function} returned {_kind(given)}: it must yield its batches one by one")
     return _checked(function, given)
 
 
 def _checked(function: str, given: Iterable[Any]) -> Iterator[Any]:
     for batch in given:
         if batch is None:
-            raise WrongBatch(f"{function} passed on nothing: a batch is needed")
+            raise WrongBatch(f"{function} yielded None: it must yield batches")
         yield batch
 
 
 def resolve(path: str, *, arguments: int) -> Function:
-    """Import a function by its path and see that it can be called with so many arguments."""
+    """Import a function by its path and check that it takes this number of arguments. Raises `StepUnusable`."""
     module, _, name = path.partition(":")
     found: Any
     try:
         found = importlib.import_module(module)
     except BaseException as error:
-        looked = _looked(error, module)
-        raise StepUnusable(f"{path} cannot be imported: {type(error).__name__}: {error}{looked}") from error
+        searched = _searched_paths(error, module)
+        raise StepUnusable(f"{path} cannot be imported: {type(error).__name__}: {error}{searched}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise StepUnusable(f"{path} cannot be imported: {module} has no {name}")
@@ -117,7 +118,7 @@ def resolve(path: str, *, arguments: int) -> Function:
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):
-        signature = None  # written in C: the call itself will show
+        signature = None  # a function in C: only the call itself can fail
     try:
         if signature is not None:
             signature.bind(*range(arguments))
@@ -128,13 +129,13 @@ def resolve(path: str, *, arguments: int) -> Function:
     return function
 
 
-def _looked(error: BaseException, module: str) -> str:
-    """Return where a module was looked for, if it was not found; of one that it imports, that is no news."""
+def _searched_paths(error: BaseException, module: str) -> str:
+    """Return the paths that were searched if the function's own module was not found, else nothing."""
     found_none = isinstance(error, ModuleNotFoundError) and error.name is not None
     if not found_none or not f"{module}.".startswith(f"{error.name}."):  # type: ignore[attr-defined]
         return ""
-    places = dict.fromkeys(place or str(Path.cwd()) for place in sys.path)
-    return f"; looked in {', '.join(place for place in places if Path(place).exists())}"
+    paths = dict.fromkeys(path or str(Path.cwd()) for path in sys.path)
+    return f"; looked in {', '.join(path for path in paths if Path(path).exists())}"
 
 
 def _kind(value: object) -> str:

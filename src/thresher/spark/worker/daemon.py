@@ -1,7 +1,7 @@
 """The worker daemon for local workers, in place of PySpark's: it imports their modules once, before it forks them.
 
-Imports take most of a second of a worker's start, for which a take-over would wait. A process with threads must not
-fork. If an import has started a thread, this daemon gives way to PySpark's own, and nothing is gained or lost.
+Imports take most of a second of a worker's start, and a take-over would wait for them. A process with threads must not
+fork: if an import has started a thread, PySpark's own daemon replaces this one, and workers import by themselves.
 """
 
 import contextlib

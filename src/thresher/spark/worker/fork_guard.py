@@ -32,7 +32,7 @@ class ForkGuard:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         if self._forked_by_main:
-            # The kernel reports the end of the forking thread. For any thread but the main one, that means nothing.
+            # The kernel reports the end of the forking thread. Only the main thread's end means the end of the process.
             signal_at_parent_death(signal.SIGKILL)
             if os.getppid() != self._parent:
                 os._exit(self._exit_status)  # the parent died before the kernel could report it

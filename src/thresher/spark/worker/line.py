@@ -2,8 +2,8 @@
 
 1. Hello: token, version, shard, attempt, Spark's task attempt id, host, process and parent. The driver welcomes or
    refuses the task.
-2. Heartbeats go both ways from then on. The task's carry its figures and the ages of the steps that run; its events
-   are sent as they happen.
+2. Heartbeats go both ways from then on. The task's heartbeats carry its figures and for how long each running step has
+   run. Its events are sent as they happen.
 3. The driver sends `stop` and `kill`, which `task_watch` obeys.
 4. At the end the task sends its last figures, or the reason why it ends its own process.
 
@@ -62,14 +62,14 @@ class Line:
         except OSError as error:
             raise LineUnreachable(
                 f"the driver at {address.host}:{address.port} cannot be reached from {socket.gethostname()} ({error}): "
-                "see that spark.driver.host names a host, and the line's port one, that executors can reach"
+                "set spark.driver.host and SparkOptions.line_port to a host and a port that executors can reach"
             ) from error
         self._socket = opened = FrameSocket(connection)
         try:
             opened.send(self._hello())
             answer = self._answer(opened)
         except ConnectionBroken as error:
-            raise LineUnreachable(f"the driver hung up on the hello: {error}") from error
+            raise LineUnreachable(f"the connection broke before the driver answered the hello: {error}") from error
         match answer.get("is"), answer.get("why"):
             case "welcome", _:
                 pass
@@ -93,7 +93,7 @@ class Line:
         self._wakeup.wake()
 
     def receive(self, seconds: float) -> list[Frame]:
-        """Wait at most that long for frames or for something to send; return the frames. Raises `ConnectionBroken`."""
+        """Wait at most `seconds` for frames or for something to send; return the frames. Raises `ConnectionBroken`."""
         opened = self._socket
         poll = select.poll()
         poll.register(self._wakeup, select.POLLIN)
@@ -144,9 +144,9 @@ class Line:
             self._socket.close()
 
     def _hello(self) -> Frame:
-        # Spark's daemon leads the process group of its workers. If it has died, our parent is another process, which
-        # adopts orphans: the driver must not learn of it, because it kills what it learns of.
-        me, parent = look(os.getpid()), look(self.parent) if self.parent == os.getpgrp() else None
+        # Spark's daemon leads the process group of its workers. After its death, the parent is an unrelated process
+        # that adopts orphans. It is not reported, because the driver may kill the processes that a hello names.
+        process, parent = look(os.getpid()), look(self.parent) if self.parent == os.getpgrp() else None
         return {
             "is": "hello",
             "token": self._spec.address.token,
@@ -156,7 +156,7 @@ class Line:
             "task": self._task,
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "born": me.born if me else 0,
+            "born": process.born if process else 0,
             "parent": [parent.pid, parent.born] if parent else None,
         }
 
@@ -172,7 +172,7 @@ class Line:
         raise LineUnreachable(f"the driver did not answer the hello within {_CONNECT_SECONDS:.0f} s")
 
     def _report(self) -> Frame:
-        # Each copy is one step of the interpreter, so that the main thread can go on counting.
+        # Each copy is atomic under the interpreter's lock, so that the main thread can go on counting.
         counts, gauges = dict(self._figures.counts), dict(self._figures.gauges)
         return {
             "counts": counts,
@@ -184,7 +184,7 @@ class Line:
         }
 
     def _flush(self, opened: FrameSocket) -> None:
-        """Wait until the driver has taken all bytes, for a second at most."""
+        """Wait until the socket has accepted all bytes, for a second at most."""
         poll = select.poll()
         poll.register(opened, select.POLLOUT)
         deadline = time.monotonic() + _FAREWELL_SECONDS

@@ -1,7 +1,7 @@
-"""The steps that an attempt at a shard is in, by name, and for how long: heartbeats tell the driver of them.
+"""The running steps of an attempt at a shard, by name, and for how long each has run. Heartbeats carry them.
 
-A step is entered by one thread at a time, and any other may ask for its age. Entering costs one look at the clock, so
-that a step may be as short as one query.
+A step is entered by one thread at a time, and any other may ask for its age. Entering costs one reading of the clock,
+so that a step may be as short as one query.
 """
 
 import time
@@ -10,11 +10,11 @@ from types import TracebackType
 
 
 class RunningStep:
-    """One step of an attempt: runs while it is entered."""
+    """A step of an attempt. It runs from entry to exit."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        # When it was entered; None while it does not run.
+        # When the step was entered; None while it does not run.
         self.began: float | None = None
 
     def __enter__(self) -> None:
@@ -34,12 +34,12 @@ class RunningSteps:
         self._steps: dict[str, RunningStep] = {}
 
     def step(self, name: str) -> RunningStep:
-        """Return the step of this name, the same one each time: a thread that enters it often may keep it."""
+        """Return the step of this name, the same object each time: a thread that enters it often may keep it."""
         return self._steps.setdefault(name, RunningStep(self._monotonic))
 
     def ages(self) -> dict[str, float]:
-        """Return for how many seconds each step that runs has been running."""
+        """Return for how many seconds each running step has run."""
         now = self._monotonic()
-        # The copy is one step of the interpreter, so that other threads can go on.
+        # The copy is atomic under the interpreter's lock, so that other threads can add steps meanwhile.
         began = {name: step.began for name, step in self._steps.copy().items()}
         return {name: max(0.0, now - moment) for name, moment in began.items() if moment is not None}

@@ -1,4 +1,7 @@
-"""What a function of the chain may know and ask: which shard it serves, whether to stop, and where its figures go."""
+"""A shard as the functions of the chain see it: its number, whether to stop, its resources and its figures.
+
+Figures are counts and gauges, which heartbeats carry to the driver.
+"""
 
 import json
 import math
@@ -23,21 +26,21 @@ _MOST_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class Figures:
-    """What a pipeline counts, as the driver will see it at the next beat."""
+    """The counts, gauges and notes that the next heartbeat carries to the driver."""
 
     counts: dict[str, Number] = field(default_factory=dict)
     gauges: dict[str, Number] = field(default_factory=dict)
-    # Asked for at each beat.
+    # Called at each heartbeat.
     notes: dict[str, Callable[[], list[str]]] = field(default_factory=dict)
 
     def told(self) -> dict[str, list[str]]:
-        """Return what the notes say now, 64 KiB of each at most. For the line's thread."""
+        """Return the notes' present texts, without notes of more than 64 KiB. For the line's thread."""
         told = {name: tell() for name, tell in self.notes.copy().items()}
         return {name: texts for name, texts in told.items() if len(json.dumps(texts)) <= _MOST_BYTES}
 
 
 class Shard:
-    """One attempt at one shard, as its functions see it. For the task's main thread; another may count figures."""
+    """An attempt at a shard, as its functions see it. For the task's main thread; other threads may report figures."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class Shard:
         self.pipeline = pipeline
         self.index = index
         self.shards = shards
-        # Counted by the driver from 1. An older attempt may still breathe: nothing may rest on there being one.
+        # Numbered by the driver from 1. An older attempt may still run: no function may rely on being the only one.
         self.attempt = attempt
         self._figures = figures
         self._shared: dict[type, Any] = {}
@@ -66,11 +69,11 @@ class Shard:
 
     @property
     def stopping(self) -> bool:
-        """Whether to finish the open batch and begin no other. The engine itself asks for no further batch."""
+        """Whether a stop was requested: finish the open batch. The engine asks the source for no further batch."""
         return self._bell.rung
 
     def wait(self, seconds: float) -> bool:
-        """Sleep between two looks for work; wakes at once when it is time to stop, and returns whether it is."""
+        """Sleep between two polls for work. Returns at once on a stop, and returns whether a stop was requested."""
         return self._bell.wait(seconds)
 
     def enter(self, resource: AbstractContextManager[T]) -> T:
@@ -78,22 +81,22 @@ class Shard:
         return self._resources.enter_context(resource)
 
     def share(self, kind: type[T], make: Callable[[], T] | None = None) -> T:
-        """Return the one object of this type that the functions of this attempt share, made by the first that asks."""
+        """Return the one object of this type that the functions of this attempt share. The first call makes it."""
         if kind not in self._shared:
             self._shared[kind] = (make or kind)()
         found: T = self._shared[kind]
         return found
 
     def step(self, name: str) -> RunningStep:
-        """Return a step to enter while it runs, by one thread at a time: the driver is told which steps run how long.
+        """Return a context manager around a named step, for one thread at a time. The driver learns how long it runs.
 
-        A step that waits for rows, or for another step, is none: it would look as if it hung.
+        Do not wrap a wait for rows or for another step: it would look like a step that hangs.
         """
         return self._steps.step(name)
 
     @property
     def counts(self) -> Mapping[str, Number]:
-        """What this attempt has counted so far."""
+        """The counts of this attempt so far."""
         return MappingProxyType(self._figures.counts)
 
     def count(self, name: str, amount: Number = 1) -> None:
@@ -107,12 +110,12 @@ class Shard:
         gauges[name] = plain(name, value) if name in gauges else _first(gauges, name, value)
 
     def note(self, name: str, tell: Callable[[], list[str]]) -> None:
-        """Have the driver told with each beat what this function returns. It is called in another thread."""
+        """Attach the texts that `tell` returns to each heartbeat. `tell` is called in another thread."""
         _require_name(name)
         self._figures.notes[name] = tell
 
     def event(self, name: str, **fields: Any) -> None:
-        """Tell the driver that something happened. Fields are what JSON can carry, 64 KiB of it at most."""
+        """Report an event to the driver. Fields are JSON values, 64 KiB in all at most. Raises `FigureInvalid`."""
         try:
             text = json.dumps(fields, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
@@ -120,7 +123,7 @@ class Shard:
         _require_name(name)
         if len(text) > _MOST_BYTES:
             raise FigureInvalid(f"the event {shorten(name)} cannot be reported: {len(text)} bytes are too many")
-        # As it is now, whatever the caller does to it later.
+        # A copy, because the caller may change the fields before they are sent.
         self._on_event(name, json.loads(text))
 
 
@@ -135,19 +138,19 @@ def plain(name: str, value: object) -> Number:
     elif isinstance(value, numbers.Real):
         number = float(value)
     else:
-        raise FigureInvalid(f"the figure {shorten(name)} cannot be {shorten(value)}, a {kind.__name__}")
+        raise FigureInvalid(f"the figure {shorten(name)} cannot be {shorten(value)}, a {kind.__name__}: give a number")
     if not math.isfinite(number):
-        raise FigureInvalid(f"the figure {shorten(name)} cannot be {number}")
+        raise FigureInvalid(f"the figure {shorten(name)} cannot be {number}: give a finite number")
     return number
 
 
 def _require_name(name: object) -> None:
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
-        raise FigureInvalid(f"nothing can be named {shorten(name)}: give a text of up to {_LONGEST_NAME} letters")
+        raise FigureInvalid(f"{shorten(name)} cannot be a name: give a text of up to {_LONGEST_NAME} characters")
 
 
 def _first(figures: dict[str, Number], name: str, value: object) -> Number:
-    """Check the name too: once is enough."""
+    """Check the value, and the name too, which is checked at its first use only."""
     _require_name(name)
     if len(figures) >= _MOST_FIGURES:
         raise FigureInvalid(f"{shorten(name)} is one figure too many: {_MOST_FIGURES} can be reported")

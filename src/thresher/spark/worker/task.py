@@ -1,7 +1,8 @@
 """The Spark task: one attempt at one shard, from hello to outcome.
 
 The outcome is returned as the task's only value, so that its type survives and Spark counts no failure. Every error
-of a function becomes an outcome, and the first error counts. A killed process returns none, see `outcome.TaskLost`.
+of a function becomes an outcome; after several errors, the first counts. A killed process returns no outcome, see
+`outcome.TaskLost`.
 """
 
 import contextlib
@@ -44,8 +45,8 @@ class Task:
 
 def run_shard(spec: TaskSpec, figures: Figures, *, task: int) -> Outcome:
     """Run one attempt and return when the chain has ended. `task_watch` may end the process earlier."""
-    # The driver's places come last: they are needed only for modules that the worker cannot find otherwise.
-    sys.path += [place for place in spec.path if place not in sys.path]
+    # The driver's paths come last: they are needed only for modules that the worker cannot find otherwise.
+    sys.path += [path for path in spec.path if path not in sys.path]
     steps = RunningSteps()
     line = Line(spec, figures, task=task, steps=steps)
     try:
@@ -97,7 +98,7 @@ def _run_watched(
     except BaseException as error:  # noqa: BLE001 - SystemExit too: the supervisor decides what it means
         return outcome_of(first or error)
     if first is not None:
-        # A context manager has swallowed the error. Its rows would be lost silently if it did not count.
+        # A context manager has swallowed the error. It counts all the same, or its rows would be lost silently.
         return outcome_of(first)
     return Stopped(why=bell.why) if bell.rung else Finished()
 

@@ -1,9 +1,9 @@
 """A thread beside the chain of functions that keeps the line and ends the process when it must not go on.
 
-1. A stop from the driver, a broken line, a silent driver, a dead parent, SIGTERM and SIGHUP mean the same. The chain
-   finishes the open batch and begins no other.
-2. A chain that has not finished within its grace is ended with the process. Only a thread can do that, because the
-   main thread may sit in a call that never returns.
+1. A stop from the driver, a broken line, a silent driver, a dead parent, SIGTERM and SIGHUP have the same effect. The
+   chain finishes the open batch and begins no other.
+2. If the chain has not finished within its grace period, this thread ends the process. The main thread could not: it
+   may be in a call that never returns.
 3. A kill from the driver, and memory beyond the limit, end the process at once.
 4. If a C function keeps the interpreter's lock, this thread cannot run. Then the kernel's timer kills the process,
    see `watchdog`.
@@ -38,7 +38,7 @@ class TaskWatch:
         self._bell = bell
         self._closing = threading.Event()
         self._heard_at = time.monotonic()
-        # When the process is ended, if it is stopping.
+        # The deadline of a stop, after which the process is ended. None before a stop.
         self._stop_by: float | None = None
         # The work in progress, for the message of an overdue stop.
         self._unfinished = "the open batch"
@@ -50,18 +50,18 @@ class TaskWatch:
             signal.signal(number, lambda which, _frame: self._bell.ring(signal.Signals(which).name))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the driver
         ForkGuard(self._line, exit_status=KILLED).install()
-        # Spark's daemon forked us in its only thread, so that this reports the daemon's death.
+        # Spark's daemon forked this process in its only thread, so that SIGHUP reports the daemon's death.
         signal_at_parent_death(signal.SIGHUP)
         self._thread.start()
 
     def chain_ended(self, error: BaseException | None) -> None:
-        """Limit what follows: the functions must be closed within the grace."""
+        """Set a deadline: the functions must be closed within the grace period."""
         after = "" if error is None else f"after {type(error).__name__}: {error}"[:_MOST_LETTERS] + ", "
         self._unfinished = f"{after}closing"
         self._stop_by = self._earliest(self._policy.grace_seconds)
 
     def close(self) -> None:
-        """Send the last figures and close the line. The watchdog's timer runs on, in case Spark's own end hangs."""
+        """Send the last figures and close the line. The watchdog's timer runs on, in case PySpark hangs at its end."""
         self._closing.set()
         self._line.wake()
         if self._thread.ident is not None:
@@ -106,7 +106,7 @@ class TaskWatch:
         if limit is not None and size > limit:
             self._end(_TOO_BIG, "MemoryExceeded", f"{size >> 20} MiB are resident, {limit >> 20} MiB allowed")
         if self._bell.rung and self._stop_by is None:
-            # A signal handler cannot set a deadline, so it is set here: the same as without a driver.
+            # A signal handler rang the bell and set no deadline: use the deadline of a task without a driver.
             self._stop_by = now + self._policy.orphan_seconds
         if self._stop_by is not None and now > self._stop_by:
             self._end(_OVERDUE, "StopOverdue", f"{self._unfinished} was not finished in time")
@@ -120,7 +120,7 @@ class TaskWatch:
         return stop_by if self._stop_by is None else min(self._stop_by, stop_by)
 
     def _orphaned(self, why: str) -> None:
-        # Harmless in every round: the earliest deadline stays.
+        # Called in every round: the earliest deadline stays.
         self._stop(self._policy.orphan_seconds, why)
 
     def _end(self, status: int, kind: str, message: str) -> None:

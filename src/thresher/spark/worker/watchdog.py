@@ -1,7 +1,7 @@
 """A watchdog timer in the kernel, which kills this process unless it is reset in time.
 
-It is for a process in which no Python code can run, because a C function keeps the interpreter's lock. SIGKILL cannot
-be caught or blocked, nor can a library take it for itself, as it could SIGALRM. A forked child does not inherit it.
+The timer ends a process in which no Python code can run, because a C function keeps the interpreter's lock. It sends
+SIGKILL, which no library can catch or block, unlike SIGALRM. A forked child does not inherit the timer.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ class WatchdogTimer:
         self._call("timer_create", _CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
 
     def reset(self, seconds: float) -> None:
-        """Let the process be killed that many seconds from now, unless the timer is reset again."""
+        """Let the kernel kill the process `seconds` from now, unless the timer is reset again."""
         whole = int(seconds)
         value = _Itimerspec(value=(whole, int((seconds - whole) * 1e9)))
         self._call("timer_settime", self._timer, 0, ctypes.byref(value), None)
