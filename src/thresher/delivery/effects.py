@@ -27,8 +27,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Why records were not delivered. The row at `place` is at fault; without a place, any row of the transaction may
-    be.
+    """Why records were not delivered. The row at `place` is at fault; without a place, any row may be.
 
     With a `topic`, the whole topic is at fault. Without a `kind`, trying again may help. `passing`: the cause may pass,
     as a wrong clock does, so the row has a grace. `doubtful`: only a try of this row alone will show whether it is at

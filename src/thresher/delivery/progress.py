@@ -28,7 +28,7 @@ class ProgressOrigin(Protocol):
 
     @property
     def outbox_id(self) -> str:
-        """The outbox' id."""
+        """The outbox's id."""
 
 
 class StoredProgress(ProgressRecord, Protocol):

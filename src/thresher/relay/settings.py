@@ -125,7 +125,7 @@ class Settings:
     topic_locking: TopicLocking
     # The import path of a function that makes the shards' producers from the client's properties.
     producer_factory: str | None
-    # Rows that were stamped longer ago are archived, to the outbox' archive table or to a directory.
+    # Rows that were stamped longer ago are archived, to the outbox's archive table or to a directory.
     archive_after_seconds: float | None
     archive_to: str
 

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class DriverSession(Protocol):
-    """A driver's session in its outbox' database."""
+    """A driver's session in its outbox's database."""
 
     @property
     def outbox(self) -> TableName:
@@ -23,7 +23,7 @@ class DriverSession(Protocol):
 
     @property
     def control(self) -> ControlRows:
-        """The control rows, which are in the outbox' schema."""
+        """The control rows, which are in the outbox's schema."""
 
     def incarnation(self) -> Incarnation:
         """Return the identity of this database: which system, and since which start."""

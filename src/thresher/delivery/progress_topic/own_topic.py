@@ -1,4 +1,4 @@
-"""Finds the progress topic in a take-over: makes it if the pipeline never had one, refuses another outbox' topic."""
+"""Finds the progress topic in a take-over: makes it if the pipeline never had one, refuses another outbox's topic."""
 
 from thresher.db.control import ControlRow
 from thresher.delivery.problem import ForeignProgress
@@ -21,7 +21,7 @@ def own_topic(admin: Admin, source: ProgressSource[P], row: ControlRow, *, parti
     require_kept(admin, name)
     ours, theirs = False, ""
     for partition in range(found.partitions):
-        # Read before anything is fenced: if the topic is another outbox', its relay must not be disturbed.
+        # Read before anything is fenced: if the topic is another outbox's, its relay must not be disturbed.
         with source.log(source.seal(row.secret, partition), row.outbox_id) as log:
             ours |= log.last() is not None
         if log.other_outbox is not None:

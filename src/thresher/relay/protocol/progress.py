@@ -1,6 +1,6 @@
 """The progress record of a transaction: written in the same transaction as its rows, so it is committed if they are.
 
-It holds the id, the create time and the fate of each row, and its origin: the outbox' id, the database's incarnation,
+It holds the id, the create time and the fate of each row, and its origin: the outbox's id, the database's incarnation,
 the term, the shard and the transaction's number. Only a committed progress record removes a row. It is encoded as one
 Arrow batch, so that ten thousand rows cost one call.
 """

@@ -27,8 +27,7 @@ _AIM, _MAX_GROWTH = 0.95, 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
-    """The oldest transaction that was running just before the shard's first row was looked up. Windows start from
-    there.
+    """The oldest transaction that was running just before the shard's first row was looked up.
 
     `age` is the age of that transaction, prepared ones included. An age is a number of transactions: how many have
     begun since. `generation` counts how often the read-ahead had been discarded by then.
@@ -70,8 +69,7 @@ def may_read_behind(row: RowBehind, horizon: Horizon) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where the next window begins. Every row with an id up to `last` that was committed before `horizon` has been
-    read.
+    """Where the next window begins. Every row up to id `last` that was committed before `horizon` has been read.
 
     `horizon` is the oldest transaction that was running just before the shard's first row was looked up. `generation`
     counts how often the read-ahead had been discarded by then. The position is used until `until`.
@@ -150,8 +148,7 @@ class ScanPlan:
         return FromHead()
 
     def each(self, rows: int) -> int:
-        """Return how many rows one bucket may give: about an equal share if all have many, more if few buckets have
-        rows.
+        """Return how many rows one bucket may give: about an equal share if all have rows, more if few do.
 
         In a read by id every bucket is asked for the same number, and rows beyond the wanted ones are read in vain.
         """

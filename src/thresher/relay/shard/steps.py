@@ -1,5 +1,4 @@
-"""The first and the last step of a relay's pipeline, `read` and `publish`, which run in the Python worker of a Spark
-task.
+"""The first and the last step of a relay's pipeline in a Spark task's Python worker: `read` and `publish`.
 
 The publisher pulls batches from the reader, and recovers before it pulls: nothing is read before `init_transactions`.
 Reader and publisher share the rows in flight through `ReadAhead`.

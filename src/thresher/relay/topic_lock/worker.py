@@ -1,5 +1,4 @@
-"""A worker that shares an outbox' topics with other workers: it locks one topic after another, and takes a turn at
-each.
+"""A worker that shares an outbox's topics with others: it locks one topic after another, and takes a turn at each.
 
 1. A **round** reads the locks of all topics with pending rows. A topic without a lock gets one.
 2. Each free lock is taken, worked on (`turn`), and freed. Topics whose producer this worker has kept come first: a turn
