@@ -111,4 +111,4 @@ def test_the_programs_relay_tell_what_they_do_and_end_well_when_told_to(
     refused = second.err.read_text()
     assert "Traceback" not in refused, second.told()
     assert "\"outbox\" is relayed under the name 'orders'" in refused
-    assert "Give this one that name, if it is to stand by for the other, or an outbox of its own" in refused
+    assert "Give this relay the name 'orders' to make it a standby, or give it another outbox" in refused

@@ -132,7 +132,7 @@ def test_a_claim_that_is_not_certain_is_made_again_and_given_up_in_the_end() -> 
     recovery.doubts = 2
     assert recovery.run() == [0, 0, 0]
     recovery.doubts = 9
-    with pytest.raises(BrokerLost, match="not certain"):
+    with pytest.raises(BrokerLost, match="may not have been committed"):
         recovery.run()
 
 

@@ -474,7 +474,7 @@ def test_where_no_more_rows_can_be_left_out_the_shard_rests() -> None:
     more = range(10 * MOST_ROWS, 10 * MOST_ROWS + 3)
     (hold,) = [effect for effect in run.carry(*map(merged, more)) if isinstance(effect, Hold)]
     assert (len(hold.rows), len(hold.behind), hold.resting) == (1, 0, True)
-    assert hold.why.startswith("it is not there; so many rows wait")
+    assert hold.why.startswith("it is not there; too many rows wait")
 
 
 def test_rows_whose_partition_has_come_go_together() -> None:

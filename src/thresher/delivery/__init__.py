@@ -1,1 +1,1 @@
-"""Rows to Kafka in transactions with a progress record: what every pipeline that publishes shares."""
+"""Publishes rows to Kafka in transactions, each with a progress record. Every pipeline that publishes uses it."""

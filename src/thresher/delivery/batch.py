@@ -1,7 +1,7 @@
-"""A batch: rows that were read together, each with the record to send or with why there is none.
+"""A batch: rows that were read together, each with the record to send or with the reason why it cannot be sent.
 
-One typed value travels through the chain, from the reader through the transforms to the publisher: rows, the generation
-that they were read in, and how many rows transforms failed on.
+The reader makes a batch, transforms may change it, and the publisher sends it. It carries the rows, the generation in
+which they were read, and the number of rows in a row on which transforms failed.
 """
 
 import enum
@@ -23,18 +23,18 @@ from thresher.delivery.stored_rows import FEW, FewRows, micros
 _FLAWS = {
     "too-large": (Kind.TOO_LARGE, "its key, value or headers are larger than any record can be"),
     "headers": (Kind.MALFORMED, "its headers are arrays of arrays"),
-    "message": (Kind.MALFORMED, "it is in the log, and in no encoding that we know; its value is all of it"),
+    "message": (Kind.MALFORMED, "its message in the log has an unknown encoding; the value holds the whole message"),
     "timestamp": (Kind.MALFORMED, "its timestamp is before 1970 or after 9999, which Kafka cannot hold"),
 }
-# A year that Kafka's clients can still show, in microseconds: a later moment is a mistake.
+# The end of the year 9999 in microseconds: Kafka's clients cannot show a later time, and it is surely a mistake.
 _LATEST = 253_402_300_800_000_000
-# Says whether a topic is one that no row may be sent to.
+# Returns whether a topic is reserved: no row may be sent to it.
 Reserved = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingTransform:
-    """A transform is at fault itself: rows of these stored topics wait for it."""
+    """A transform keeps failing, so the fault is its own: rows of these stored topics wait until it succeeds."""
 
     topics: frozenset[str]
     why: str
@@ -45,18 +45,18 @@ class Batch:
     """Rows read together, in the order in which they must be sent."""
 
     rows: Rows
-    # How often rows had gone back to the table when these were read.
+    # How often the read-ahead had been discarded when these rows were read. A batch of an older generation is dropped.
     generation: int = 0
-    # Rows in a row that transforms failed on, up to the end of this batch.
+    # Consecutive rows on which transforms failed, up to the end of this batch.
     failures: int = 0
-    # Set where a transform is at fault: then there are no rows, and those that were read go back.
+    # Set if a transform is at fault: then the batch is empty, and the rows stay in the table to be read again.
     failing: FailingTransform | None = None
-    # The time that transforms took.
+    # How long transforms took.
     transform_seconds: float = 0.0
 
 
 class NothingYet(enum.Enum):
-    """The answer of a reader that has no row to give at the moment."""
+    """The answer of a reader that has no row at the moment."""
 
     NOTHING_YET = enum.auto()
 
@@ -65,12 +65,12 @@ NOTHING_YET = NothingYet.NOTHING_YET
 
 
 def nothing_reserved(_: str) -> bool:
-    """Let rows be sent to any topic."""
+    """Reserve no topic: rows may be sent to any."""
     return False
 
 
 def _flawed(batch: pa.RecordBatch) -> dict[int, Dead]:
-    """Return the rows that the database found a flaw in, by id."""
+    """Return the fate of each row in which the database found a flaw, by id."""
     if "flaw" not in batch.schema.names or batch.column("flaw").null_count == batch.num_rows:
         return {}
     pairs = zip(batch.column("id").to_pylist(), batch.column("flaw").to_pylist(), strict=True)
@@ -78,9 +78,9 @@ def _flawed(batch: pa.RecordBatch) -> dict[int, Dead]:
 
 
 def rows_of(batch: pa.RecordBatch | FewRows, reserved: Reserved = nothing_reserved) -> Rows:
-    """Return rows that no transform has touched, each with its record or with why there is none.
+    """Return stored rows, each with its record or with the reason why it cannot be sent. For rows without transforms.
 
-    A row to a topic that is reserved is dead.
+    A row for a reserved topic is dead.
     """
     if isinstance(batch, FewRows):
         plain = _plain_columns(batch, reserved) if len(batch.found) > FEW else None
@@ -90,7 +90,7 @@ def rows_of(batch: pa.RecordBatch | FewRows, reserved: Reserved = nothing_reserv
 
 
 def column_rows(batch: pa.RecordBatch, reserved: Reserved = nothing_reserved) -> ColumnRows | None:
-    """Return the rows of a batch if all of them can be sent, and nothing about them is out of the ordinary."""
+    """Return the rows as columns; None if a row cannot be sent, or has a timestamp or partition key of its own."""
     if _flawed(batch) or _has_partition_keys(batch):
         return None
     names, values = batch.column("header_keys"), batch.column("header_values")
@@ -120,7 +120,7 @@ def column_rows(batch: pa.RecordBatch, reserved: Reserved = nothing_reserved) ->
 
 
 def _headers(names: pa.Array, values: pa.Array) -> Sequence[Headers | None] | None:
-    """Return each row's headers; None if one has no name, or a row has more names than values or fewer."""
+    """Return each row's headers; None if a header has no name, or a row has unequal numbers of names and values."""
     flat = names.flatten()
     if not len(flat) and not len(values.flatten()):
         return [None] * len(names)
@@ -132,7 +132,7 @@ def _headers(names: pa.Array, values: pa.Array) -> Sequence[Headers | None] | No
 
 
 def _plain_columns(few: FewRows, reserved: Reserved) -> ColumnRows | None:
-    """Return rows as columns if all of them can be sent, and nothing about them is out of the ordinary."""
+    """Return the rows as columns; None if a row cannot be sent, or has a timestamp or partition key of its own."""
     ids, _, topics, keys, contents, names, values, partitions, moments, *rest = zip(*few.found, strict=True)
     count = len(ids)
     if any(column.count(None) < count for column in (moments, *rest)):
@@ -145,7 +145,7 @@ def _plain_columns(few: FewRows, reserved: Reserved) -> ColumnRows | None:
         return None
     headers: list[Headers | None] = [None] * count
     if any(names) or any(values):
-        # By functions of C: these rows are many.
+        # `map` and `zip` run in C, which matters here: there are many rows.
         if None in names or None in values or None in chain.from_iterable(names):
             return None
         if list(map(len, names)) != list(map(len, values)):
@@ -193,9 +193,10 @@ def _each(batch: pa.RecordBatch, reserved: Reserved) -> RowList:
 def transformed(
     batch: pa.RecordBatch, result: pa.RecordBatch, failed: Mapping[int, Dead], reserved: Reserved = nothing_reserved
 ) -> RowList:
-    """Return the rows of a batch with the plans that transforms made of them.
+    """Return the rows of a batch, each with the plan that the transforms' result gives it.
 
-    A row keeps its partition key, whatever a transform makes of its key, unless that names a partition.
+    A row's partition key still chooses the partition after a transform has changed the key, unless the transform names
+    a partition.
     """
     topics, keys = result.column("topic").to_pylist(), result.column("key").to_pylist()
     plans: dict[int, Record | Dead | Filtered] = dict(
@@ -219,7 +220,7 @@ def _has_partition_keys(batch: pa.RecordBatch) -> bool:
 def _by_partition_keys(
     partition_keys: Sequence[bytes | None], keys: Sequence[bytes | None], plans: Sequence[Any]
 ) -> tuple[list[bytes | None], list[Any]]:
-    """Return the rows' keys and plans: where there is a partition key, order and partition go by it."""
+    """Return the rows' keys and plans. A partition key, if a row has one, decides its order and its partition."""
     ordered, planned = list(keys), list(plans)
     for place, partition_key in enumerate(partition_keys):
         if partition_key is not None:
@@ -282,7 +283,7 @@ def _plans(
         elif moment is not None and not 0 <= moment < _LATEST:
             add(dead(Kind.MALFORMED, "its timestamp is before 1970 or after 9999, which Kafka cannot hold"))
         else:
-            # 0 means the time of sending, so the first millisecond of 1970 is the second.
+            # 0 stands for the time of sending, so a timestamp in the first millisecond of 1970 becomes 1.
             at = 0 if moment is None else max(1, moment // 1000)
             add(Record(topic, value, key, -1 if partition is None else partition, at, headers))
     return plans

@@ -1,15 +1,16 @@
-"""Carries rows to their fates: what both guarantees, and every pipeline that publishes, have in common.
+"""Recovers a shard and publishes its batches. Both guarantees, and every pipeline that publishes, share these steps.
 
-1. **Recover**: the control row's term must be ours; `Init` fences the last owner and ends its transaction; our claim
-   to the shard must count (`claims`); the term must still be ours, or we leave and never init again; then the committed
-   progress is read and settled, all of its horizon if the database is not the incarnation it speaks of.
-2. **Carry** a batch: `Begin`, `Produce`, `Flush`; only when nothing failed, `WriteProgress`; `Commit` only once the
-   settling of the transaction before is durable; then `Settle`.
-   An open transaction waits for a settling a few seconds at most: readers of its partitions wait with it. Then it is
-   abandoned, and its rows are read anew once the settling is durable.
-3. After a rejection the producer is not used again: recover as at the start, and read anew. Then the topic that is not
-   there is left out, the row that was named is set aside, or the rows are tried by halves: only one that fails alone is
-   poison.
+1. **Recover**: the control row must have our term. `Init` fences the last owner and ends its transaction. The control
+   row must still have our term, or the attempt ends and never calls `Init` again. Our claim to the shard must count
+   (`claims`). Then the last committed progress record is read and settled; if the database was restarted, failed over
+   or restored since that record, all records within the horizon are.
+2. **Carry** a batch: `Begin`, `Produce`, `Flush`; `WriteProgress` only if nothing failed; `Commit` only once the
+   previous transaction's settling is durable; then `Settle`.
+   An open transaction waits at most a few seconds for that settling, because readers of its partitions wait with it.
+   Then it is aborted, and its rows are read again once the settling is durable.
+3. After a rejected transaction the producer is discarded: the shard recovers as at the start, and reads again. A
+   missing topic is then left out of reads, and a row that the broker named is set aside. If no row was named, the rows
+   are tried by halves: only a row that fails alone is poison.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -45,10 +46,10 @@ from thresher.kafka.problem import BrokerLost
 
 Steps = Generator[Effect, Any, None]
 
-# So often in a row the shard recovers by itself.
-_MOST_STRIKES = 4
-# An open transaction waits so long for the settling of the one before it. It may have been opened ahead, and flushing
-# takes its time: all that together is less than the broker's transaction time-out.
+# After more consecutive transactions that failed for no known reason, the attempt ends.
+_MAX_STRIKES = 4
+# How long an open transaction waits for the previous one's settling. The transaction may have been opened ahead of its
+# rows, and flushing takes time: the sum must stay below the broker's transaction time-out.
 _OPEN_SECONDS = 2.5
 
 
@@ -63,16 +64,17 @@ class ShardIdentity:
 
 @dataclass
 class Carrier:
-    """What both guarantees have in common: recovery, and carrying rows to their fates."""
+    """Recovery of a shard, and publishing of its batches, as generators of effects. Subclasses adapt single steps."""
 
     me: ShardIdentity
     rules: Rules
     progress: ProgressBook
     number: int = 0
-    # Rows in a row that transforms failed on, by the last progress record that recovery read.
+    # Consecutive rows on which transforms failed, by the last progress record that recovery read.
     failures: int = 0
-    # Transactions that were rejected on the way to finding poison; those in a row that were nobody's fault.
+    # Transactions rejected while a poison row is being looked for.
     rejections: int = 0
+    # Consecutive transactions that failed without a row or a topic at fault.
     strikes: int = 0
     ownership: Ownership = field(init=False)
     gate: Gate = field(init=False)
@@ -82,14 +84,14 @@ class Carrier:
         self.gate = Gate(self.rules, self.ownership)
 
     def recover(self) -> Steps:
-        """Fence the last owner of the shard, see that it is still ours, and settle what was published."""
+        """Fence the last owner of the shard, check that the shard is still ours, and settle what was published."""
         control = yield from self.ownership.take()
         self.progress.opened(control)
         records: list[ProgressRecord] = yield ReadProgress()
         self.progress.require_ours(records)
         horizon: Iterable[ProgressRecord] = records
         if self.progress.wants_horizon(records):
-            # A restart may have taken more than the last settling back, of any layout.
+            # The database may have lost more than the last settling, and of any shard that ever had our rows.
             horizon = yield ReadProgress(whole=True)
         for record in horizon:
             self.progress.require_ours([record])
@@ -98,28 +100,31 @@ class Carrier:
         if records:
             self.number, self.failures = records[-1].number, records[-1].failures
         else:
-            # Our name on the partition: another outbox finds it taken from the start.
+            # An empty record marks the partition as ours, so that another outbox finds it taken.
             first = self.progress.record(0, RowList(), 0)
             if (yield Begin()) is False or not (yield WriteProgress(first)) or not (yield Commit()):
                 raise BrokerLost("the first progress record may not have been committed")
 
     def start_over(self) -> Steps:
-        """Give up a producer that failed while it carried nothing."""
+        """Replace a producer that failed while it had no rows, and recover."""
         self._count_strike(())
         yield from self.recover()
         yield DiscardReadAhead()
 
     def wait_for_transform(self, failing: FailingTransform) -> Steps:
-        """Let rows that wait for a transform go back to the table, and read anew after a while."""
+        """Leave rows whose transform keeps failing in the table, and read them again after a pause."""
         yield AwaitSettled()
         yield WaitForTransform(failing)
         yield DiscardReadAhead()
 
     def carry(self, batch: Batch) -> Generator[Effect, Any, bool]:
-        """Bring the rows of a batch to their fates, or back to the table; return whether read-ahead is discarded."""
+        """Publish and settle the rows of a batch; rows that cannot be sent now stay in the table.
+
+        Return whether the read-ahead was discarded.
+        """
         self.gate.begin()
         rest = self._judged(batch.rows)
-        # Rows are left for later: they went back to the table, or wait in it behind one that blocks their key.
+        # Whether rows are left for later: they are held, or wait behind a dead row that blocks their key.
         left = len(rest) < len(batch.rows)
         while rest:
             before = len(rest)
@@ -147,7 +152,7 @@ class Carrier:
                 return True
             left |= sent.has_blocking
         if left:
-            # They must not be overtaken by what was read behind them.
+            # Rows that were read after them would overtake them.
             yield AwaitSettled()
             yield DiscardReadAhead()
         return left
@@ -155,7 +160,7 @@ class Carrier:
     def _concluded(
         self, rows: Rows, sent: Rows, progress: ProgressRecord, faults: Sequence[Fault]
     ) -> Generator[Effect, Any, bool]:
-        """Commit a transaction, of whose rows these were sent, and settle them; else start over and return False."""
+        """Commit a transaction and settle the rows that it `sent`. If that fails, recover and return False."""
         if not (yield WriteProgress(progress, despite=bool(faults))):
             yield from self._rejected(rows, faults)
             return False
@@ -172,26 +177,26 @@ class Carrier:
         return True
 
     def _abandoned(self) -> Steps:
-        """Keep no transaction open behind a settling that hangs: start over when that has ended."""
+        """Abort a transaction that waits for a settling that hangs, and recover once the settling has ended."""
         yield Abandon()
         yield AwaitSettled()
         yield from self.recover()
         yield DiscardReadAhead()
 
     def _behind(self) -> Iterable[Row]:
-        """Return rows that were read for later batches, as far as they are known."""
+        """Return the rows known to have been read for later batches. None are known here."""
         return ()
 
     def _spared(self, _rows: Rows, _faults: Sequence[Fault]) -> Rows | None:
-        """Return what of a transaction with faults may be committed nevertheless; None if it must not be."""
+        """Return the rows of a transaction with faults that may still be committed; None if it may not commit."""
         return None
 
     def _compacted(self, rows: Rows) -> Rows:
-        """Return a transaction's rows without records that newer ones among them make superfluous: all of them."""
+        """Return a transaction's rows with records filtered out that newer ones replace. Nothing is filtered here."""
         return rows
 
     def _cut(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return what one transaction may carry, and the rest: suspects go by themselves, half of a group at most."""
+        """Return the rows for one transaction, and the rest. Suspects go without others, half of a group at most."""
         fit = self.progress.fitting(rows)
         if self.gate.rows:
             places = [(place, row) for place, row in enumerate(rows[:fit]) if isinstance(row.plan, Record)]
@@ -201,7 +206,7 @@ class Carrier:
         return rows[:fit], rows[fit:]
 
     def _judged(self, rows: Rows) -> Rows:
-        """Apply the policy to rows that are dead already, and the sentence to those that were found out."""
+        """Give dead rows the fate that the poison policy asks for, and condemned rows the fate that was found."""
         if not self.gate.rows and not rows.has_dead:
             return rows
         judged = []
@@ -216,7 +221,7 @@ class Carrier:
         return RowList(judged).blocked_left_out()
 
     def _rejected(self, rows: Rows, faults: Sequence[Fault]) -> Steps:
-        """Start over, since a producer that failed is not used again, and remember what the rejection tells."""
+        """Recover with a new producer after a rejected transaction, and note which topics or rows are at fault."""
         sent = [place for place, _ in rows.records()]
         yield ReportRejected(
             frozenset(fault.topic for fault in faults if fault.topic is not None) or rows.topics,
@@ -226,7 +231,7 @@ class Carrier:
         self._count_strike(faults)
         yield from self.recover()
         self.rejections += 1
-        # What time may mend tells nothing about a row.
+        # A fault without a kind may pass by itself, and says nothing about a row.
         telling = [fault for fault in faults if fault.kind is not None]
         lost = [fault for fault in faults if fault.topic is not None]
         named = {fault.place: fault for fault in telling if fault.place is not None}
@@ -240,15 +245,15 @@ class Carrier:
                 if fault.doubtful and len(sent) > 1:
                     self.gate.rows.accuse([(rows[place].id, rows[place].create_time)])
                 else:
-                    yield from self._found_out(rows[place], fault, now)
+                    yield from self._failed_alone(rows[place], fault, now)
         elif telling:
-            # Only a row that has a time of its own can be refused for it, though others of its batch are named as well.
+            # The broker names every row of the batch, but only a row with its own timestamp can be refused for it.
             suspects = [place for place in sent if refused is None or _has_time(rows[place])] or sent
             self.gate.rows.accuse((rows[place].id, rows[place].create_time) for place in suspects)
         yield DiscardReadAhead()
 
-    def _found_out(self, row: Row, fault: Fault, now: float) -> Steps:
-        """Have a row that fails alone wait, if its fault may pass and its grace is not over; else condemn it."""
+    def _failed_alone(self, row: Row, fault: Fault, now: float) -> Steps:
+        """Let a row that is at fault wait if the fault may pass and its grace is not over; otherwise condemn it."""
         key = (row.id, row.create_time)
         topic = row.plan.topic if isinstance(row.plan, Record) else row.topic
         if fault.passing and self.gate.rows.wait(key, topic, fault.why, now, tried=True):
@@ -260,17 +265,17 @@ class Carrier:
             yield Lift(topic)
 
     def _count_strike(self, faults: Sequence[Fault]) -> None:
-        """Give up after a few transactions in a row that came to nothing without anybody's fault."""
+        """End the attempt after a few consecutive transactions that failed without a row or a topic at fault."""
         if any(fault.kind is not None or fault.topic is not None for fault in faults):
             return
         self.strikes += 1
-        if self.strikes > _MOST_STRIKES:
-            # Whoever starts the shard again waits before, and longer each time.
+        if self.strikes > _MAX_STRIKES:
+            # The supervisor starts the shard again after a pause that grows with each failure.
             why = faults[0].why if faults else "whether it was committed is not known"
             raise BrokerLost(f"{self.strikes} transactions in a row came to nothing: {why}")
 
     def _delivered(self, rows: Rows) -> Steps:
-        """Forget what these rows have disproved."""
+        """Forget the waits and suspicions about rows and topics that were delivered, and clear their alarms."""
         lifted = set(self.gate.topics.delivered(rows.topics))
         if self.gate.rows:
             for row in rows:

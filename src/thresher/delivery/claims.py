@@ -1,33 +1,35 @@
-"""Which of a shard's transactional ids may be written with: the one of the last claim that counts.
+"""Decides with which of its transactional ids a shard may write: the id of the last claim that counts.
 
-A broker refuses a transactional id whose last transaction cannot end, for as long as a partition of it cannot be
-written to. So a shard has several ids, its **lanes**, and moves to another one: its other topics may be healthy.
+A transaction cannot end while one of its partitions cannot be written to, and until it ends the broker refuses its
+transactional id. So a shard has several transactional ids, its **lanes**. When one is blocked, the shard goes on with
+another: its other topics may be healthy.
 
-1. After `init_transactions`, an attempt commits a claim to its progress partition, through the lane that it wants to
-   write with, and reads the partition up to that claim. A reader that does not find the claim was shown an old end.
-2. A claim counts if it comes through the lane of the last claim that counts: `init_transactions` has fenced its author.
-   It also counts if both have the same author, who numbers claims: an attempt moves to another lane only after its own
-   producer is gone.
-3. Only the author of the last claim that counts takes rows. Any other attempt finds its claim without effect, and
-   starts over with the lane of the one that counts.
+1. After `init_transactions`, an attempt commits a claim to its progress partition, with the lane that it wants to use.
+   Then it reads the partition up to that claim. If the claim is not there, the broker showed an old end of the
+   partition, and the read is refused.
+2. A claim counts if it uses the same lane as the last claim that counts: `init_transactions` has fenced that claim's
+   author. A claim also counts if it has the same author and a higher number: an attempt moves to another lane only
+   after its own producer is gone.
+3. Only the author of the last claim that counts takes rows. Any other attempt finds that its claim does not count, and
+   starts over with the lane of the claim that does.
 
-The partition's order decides, so no two attempts differ about who may write. A progress record says whose claim counted
-when it was written: what lies before the last one need not be read.
+The order of records in the partition decides, so all attempts agree on which of them may write. A progress record
+carries its writer's claim, so nothing before the last progress record has to be read.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# A shard goes on while all but one of its lanes are blocked.
+# Transactional ids of a shard: it goes on while at least one of them is not blocked.
 LANES = 3
 _MARK = "claim"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """An attempt's word that it writes with this lane. `claimant` is drawn anew by each attempt.
+    """States that an attempt writes with this lane. `claimant` is a random id of the attempt.
 
-    `number` tells an attempt's claims apart: a reader that finds an older one has not reached the last.
+    `number` orders an attempt's claims: a reader that finds an older one has not reached the last.
     """
 
     lane: int
@@ -39,12 +41,12 @@ class Claim:
         return f"{_MARK}/{self.lane}/{self.claimant}/{self.number}".encode()
 
 
-# Before the first claim, everybody wrote with lane 0.
+# Before the first claim, every attempt writes with lane 0.
 UNCLAIMED = Claim(lane=0, claimant="")
 
 
 def decoded(key: bytes | None) -> Claim | None:
-    """Return the claim that a record's key holds; None where it holds none."""
+    """Return the claim in a record's key; None if the key holds no claim."""
     match (key or b"").decode("utf-8", "replace").split("/"):
         case [mark, lane, claimant, number] if mark == _MARK and lane.isdecimal() and number.isdecimal():
             return Claim(lane=int(lane), claimant=claimant, number=int(number))
@@ -52,10 +54,11 @@ def decoded(key: bytes | None) -> Claim | None:
 
 
 def holder(last: Claim | None, later: Iterable[Claim]) -> Claim:
-    """Return the last claim that counts: `last` is that of the last progress record, `later` are those behind it."""
+    """Return the claim that counts. `last` is that of the last progress record, `later` are the claims after it."""
     held = last or UNCLAIMED
     for claim in later:
-        # A stranger may copy a claim, seal and all: an author never goes back to an older one.
+        # Another client may write a copy of an old claim, with its seal. An author's numbers only rise, so it is
+        # ignored.
         own = claim.claimant == held.claimant
         if claim.number > held.number if own else claim.lane == held.lane:
             held = claim

@@ -1,4 +1,4 @@
-"""The named places between two steps of a protocol: where a crash test kills, and nothing else happens."""
+"""Named points between two steps of a protocol, at which a crash test may kill the process."""
 
 import enum
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from thresher.spark.worker.chain import resolve
 
 
 class CrashPoint(enum.StrEnum):
-    """Where an attempt can be cut off."""
+    """A point at which a crash test may end an attempt."""
 
     BEFORE_BEGIN = "before-begin"
     PRODUCED_SOME = "produced-some"
@@ -16,7 +16,7 @@ class CrashPoint(enum.StrEnum):
     BEFORE_COMMIT = "before-commit"
     COMMITTED = "committed"
     SETTLING = "settling"
-    # A tail's dead changes are set aside, and its slot is not confirmed.
+    # A tail has written its dead rows, and has not confirmed its replication slot yet.
     DEAD_WRITTEN = "dead-written"
     SETTLED = "settled"
     RECOVERY_FENCED = "recovery-fenced"
@@ -26,12 +26,12 @@ class CrashPoint(enum.StrEnum):
     RECOVERED = "recovered"
 
 
-# Called with the crash point, the shard and the ids of the rows that are in flight there.
+# Called with the crash point, the shard and the ids of the rows in flight.
 Hook = Callable[[CrashPoint, int, list[int]], None]
 
 
 class CrashPoints:
-    """Tells a crash test where one attempt is. Without a hook, it costs a comparison."""
+    """Calls a crash test's hook at each crash point of one attempt. Without a hook, each costs a comparison."""
 
     def __init__(self, hook: str | None, shard: int) -> None:
         """`hook` is a function by import path."""
@@ -44,15 +44,15 @@ class CrashPoints:
 
     @property
     def watched(self) -> bool:
-        """Whether anybody is told."""
+        """Whether there is a hook."""
         return self._hook is not None
 
     def hold(self, rows: Sequence[int]) -> None:
-        """Take in which rows are in flight."""
+        """Note which rows are in flight."""
         if self._hook is not None:
             self._rows = list(rows)
 
     def reach(self, point: CrashPoint, rows: Sequence[int] | None = None) -> None:
-        """Tell that a place was reached, with these rows or with those in flight."""
+        """Call the hook with a crash point, and with these rows or those in flight."""
         if self._hook is not None:
             self._hook(point, self._shard, self._rows if rows is None else list(rows))

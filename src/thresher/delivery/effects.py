@@ -1,8 +1,8 @@
-"""What a protocol asks of the world, one step at a time, and what the world answers.
+"""The effects of a protocol: each is one step for Kafka or the database to do, and names its answer.
 
-A protocol is a generator of these effects. A shell does them against Kafka and a database; a property test does them
-against a model of both, which may stop anywhere. An error that an effect meets is raised where the effect is done and
-ends the attempt.
+A protocol is a generator of effects, without input or output of its own. In a worker, handlers perform them against
+Kafka and the database. In a property test, a model of both performs them, and may stop at any effect. An error in a
+handler ends the attempt: it is not sent into the protocol.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from thresher.delivery.row import Rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """What a shard needs of the control row, and the database's incarnation."""
+    """The parts of the control row that a shard needs, and the database's incarnation."""
 
     outbox_id: str
     term: str
@@ -27,11 +27,11 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What kept records from being delivered: one row where its place is known, any of them where it is not.
+    """Why records were not delivered. The row at `place` is at fault; without a place, any row may be.
 
-    With a topic, the fault is the whole topic's. Without a kind, trying again may help. `passing`: the reason may
-    pass, as a wrong clock does, and the row has a grace. `doubtful`: whether it was this row, and why, a try of the row
-    alone will tell.
+    With a `topic`, the whole topic is at fault. Without a `kind`, trying again may help. `passing`: the cause may pass,
+    as a wrong clock does, so the row has a grace. `doubtful`: only a try of this row alone will show whether it is at
+    fault.
     """
 
     kind: Kind | None
@@ -59,7 +59,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Whose claim counts: through which lane it came, and whether it is this attempt's."""
+    """The claim that counts: its lane, and whether it is this attempt's."""
 
     lane: int
     ours: bool
@@ -67,9 +67,9 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """With a new producer, end and fence whatever a lane of this shard was at → None, or `Blocked`.
+    """Fence the last producer of a lane and end its transaction, with a new producer → None, or `Blocked`.
 
-    Our own producer is gone before that, whatever its lane was.
+    Our own last producer, of whichever lane, is discarded first.
     """
 
     lane: int = 0
@@ -77,14 +77,14 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class TryLane:
-    """With a producer of its own, see whether the last transaction of a lane that we left has ended → bool."""
+    """Ask, with a separate producer, whether the last transaction of a lane that we left has ended → bool."""
 
     lane: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteClaim:
-    """Commit our claim to the progress partition, through the producer that was initialised → whether it is certain."""
+    """Commit our claim to the progress partition, with the initialised producer → whether it certainly committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,17 @@ class ReadHolder:
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """Read committed progress, to an end sampled now: our last record → list, or all partitions' horizon → iterator."""
+    """Read committed progress up to its present end: our last record → list.
+
+    If `whole`: every record that is still there, of all partitions → iterator.
+    """
 
     whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Begin to execute a committed record's fates in the table."""
+    """Start executing a committed progress record's fates in the table. `AwaitSettled` waits for the end."""
 
     progress: ProgressRecord
     recovering: bool = False
@@ -109,21 +112,21 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class AwaitSettled:
-    """Wait until every settling that has begun is durable, at most so long → whether it is."""
+    """Wait until every settling that has begun is durable, at most `within_seconds` → whether it is."""
 
     within_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Reading may begin: what the last owner left has been settled."""
+    """Report that the rows of the last owner are settled: reading may begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Take the next batch, read after `Init` → `Batch`, `NOTHING_YET`, or None when it is time to stop.
+    """Take the next batch, read after `Init` → `Batch`, `NOTHING_YET`, or None to stop.
 
-    With `wait`, the answer may take a moment. No more rows of the `hot` keys are wanted.
+    With `wait`, the answer may take a moment. Rows of the `hot` keys are left out of further reads.
     """
 
     wait: bool = False
@@ -132,20 +135,20 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class OpenAhead:
-    """Open a transaction before its rows come, if rows came lately; end one that has waited in vain for too long.
+    """Open a transaction before its rows come, if rows came lately; end one that has waited too long without rows.
 
-    False if that did not succeed: the producer is not used again.
+    → False if that failed: the producer must not be used again.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class CloseAhead:
-    """End a transaction that was opened ahead and carries nothing, if there is one."""
+    """End the transaction that was opened ahead, if there is one. It has no rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Look up the status of these topics, as far as it is known or asked anew → `Surveyed`."""
+    """Look up the status of these topics → `Surveyed`. A recent answer may be reused unless `fresh`."""
 
     topics: frozenset[str]
     fresh: bool = False
@@ -153,12 +156,12 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Open a transaction, unless one was opened ahead. False if that did not succeed."""
+    """Open a transaction, unless one was opened ahead → False if that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """Hand over the records among these rows, in order → list of `Fault`."""
+    """Hand the records of these rows to the client, in order → list of `Fault`."""
 
     rows: Rows
 
@@ -167,7 +170,7 @@ class Produce:
 class Flush:
     """Wait until the broker has answered for every record → list of `Fault`.
 
-    The draft of the progress record can be encoded meanwhile, and is not sent yet.
+    Meanwhile the `draft` of the progress record may be encoded; it is not sent.
     """
 
     draft: ProgressRecord | None = None
@@ -175,7 +178,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class WriteProgress:
-    """Produce the progress record, `despite` faults that were dealt with → whether the transaction can commit."""
+    """Produce the progress record → whether the transaction can commit. `despite`: records failed and were left out."""
 
     progress: ProgressRecord
     despite: bool = False
@@ -183,19 +186,20 @@ class WriteProgress:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Commit → whether that is certain. If it is not, only the committed progress can tell."""
+    """Commit → True if it certainly committed. If it is not certain, only the committed progress can tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Abort the open transaction, whose records were all answered for. The producer is not used again."""
+    """Abort the open transaction, all of whose records were answered for. The producer is not used again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Leave rows out of reads for a while: of these stored topics, of these keys of a stored topic, and these rows.
+    """Leave rows out of reads for a while: all rows of `topics`, all rows of `streams`, and single `rows`.
 
-    Raise the alarm about the topics that are missing, or that lack what a row needs.
+    Topics and keys are the stored ones. Raise the alarm about `missing`: topics that cannot be written to, or that lack
+    the partition that a row names.
     """
 
     topics: frozenset[str]
@@ -204,22 +208,22 @@ class Hold:
     streams: frozenset[tuple[str, bytes]] = frozenset()
     # Create times in microseconds, by id.
     rows: Mapping[int, int] = field(default_factory=dict)
-    # Rows that are sent behind those: left out for longer, since nothing is learned from them.
+    # Rows that must be sent after `rows`. Left out for longer: a look at them tells nothing new.
     behind: Mapping[int, int] = field(default_factory=dict)
-    # No other row can be left out, and nothing else is to be sent: the shard rests a moment.
+    # No further row can be left out and there is nothing else to send: the shard pauses a moment.
     resting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForTransform:
-    """Raise the alarm about rows that wait for a transform, and wait a while: the shard does nothing else meanwhile."""
+    """Raise the alarm about rows whose transform keeps failing, and pause the whole shard for a while."""
 
     failing: FailingTransform
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRejected:
-    """Report that a transaction with so many records was rejected: of which topics, and why."""
+    """Report a rejected transaction: its topics, its number of records, and the reason."""
 
     topics: frozenset[str]
     records: int
@@ -228,7 +232,7 @@ class ReportRejected:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Leave nothing out of reads any more: rows that were left out are to be sent before others, by id."""
+    """Leave nothing out of reads any more: the rows that were left out come first again, by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +244,14 @@ class Lift:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Take the marks off rows that are marked and were not sent."""
+    """Remove the marks of rows that are marked and were not sent."""
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardReadAhead:
-    """Forget every row that is not settled and every batch read so far: the next one is read from the head."""
+    """Forget all rows in flight and all batches read so far: the next batch is read from the head of the table."""
 
 
 Effect = (
@@ -278,5 +282,5 @@ Effect = (
     | DiscardReadAhead
     | Reset
 )
-# What a shell does for each effect.
+# The function that performs each effect.
 Handlers = dict[type[Effect], Any]

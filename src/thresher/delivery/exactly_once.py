@@ -1,20 +1,20 @@
 """The exactly-once protocol of one shard, without any input or output: a generator of effects.
 
-1. **Recover**: the control row's term must be ours; `Init` fences the last owner and ends its transaction; our claim
-   to the shard must count; the term must still be ours, or we leave and never init again; then the committed progress
-   is read and settled, all of its horizon if the database is not the incarnation it speaks of; only then the first row
-   is read.
-2. **Take** a batch; while there is none, open a transaction ahead. Rows whose topic is missing are held back or, after
-   the grace, set aside.
-3. **Publish**: `Begin`, `Produce`, `Flush`; only when nothing failed, `WriteProgress`; `Commit` only once the
-   settling of the transaction before is durable.
+1. **Recover** (`carrier`): the control row must have our term. `Init` fences the last owner and ends its transaction.
+   The control row must still have our term, or the attempt ends and never calls `Init` again. Our claim to the shard
+   must count. The committed progress is read and settled. Only then is the first row read.
+2. **Take** a batch; while there is none, open a transaction ahead of its rows. Rows of a missing topic are held, and
+   set aside once their grace is over.
+3. **Publish**: `Begin`, `Produce`, `Flush`; `WriteProgress` only if nothing failed; `Commit` only once the previous
+   transaction's settling is durable.
 4. **Settle** the committed record's fates. Nothing else removes a row.
-5. After a rejection the producer is not used again: recover as at the start, and read anew. Then the topic that is not
-   there is left out, the row that was named is set aside, or the rows are tried by halves: only one that fails alone is
-   poison.
-6. Rows that were taken and not sent go back: everything read meanwhile is forgotten, so that nothing overtakes them.
+5. After a rejected transaction the producer is discarded: the shard recovers as at the start, and reads again. A
+   missing topic is then left out of reads, and a row that the broker named is set aside. If no row was named, the rows
+   are tried by halves: only a row that fails alone is poison.
+6. Rows that were taken and not sent stay in the table. Everything read after them is forgotten, so that nothing
+   overtakes them.
 
-A crash between any two effects neither loses, repeats nor reorders for readers of committed records:
+A crash between any two effects loses, repeats and reorders nothing for readers of committed records:
 `tests/property/test_exactly_once_property.py` tries all of them against a model.
 """
 
@@ -28,7 +28,7 @@ from thresher.delivery.rules import Rules
 
 
 def protocol(me: ShardIdentity, rules: Rules, progress: ProgressBook) -> Steps:
-    """Yield what has to be done, for as long as there are batches to take."""
+    """Yield the effects of one attempt, until `Take` answers None."""
     carrier = Carrier(me, rules, progress)
     yield from carrier.recover()
     yield Recovered()

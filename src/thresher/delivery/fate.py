@@ -1,4 +1,4 @@
-"""What becomes of a row: the three fates that a progress record can hold."""
+"""The fate of a row, as a progress record holds it: sent, filtered or dead."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from thresher.kafka.refusal import Refusal
 
 __all__ = ["DEAD_KINDS", "FILTERED", "SENT", "Dead", "Fate", "Filtered", "Kind", "Sent", "dead"]
 
-# A reason is for a person to read; the row itself is kept whole.
+# In characters. A reason is for people to read; the row itself is kept whole.
 _LONGEST_REASON = 500
 
 
-# The dead-letter kind for each refusal of the broker. For any other refusal, time may mend it.
+# The dead-letter kind for each refusal of the broker. Any other refusal may pass by itself.
 DEAD_KINDS: Mapping[Refusal | None, Kind] = {
     Refusal.ROW: Kind.REJECTED,
     Refusal.TIME: Kind.REJECTED,
@@ -25,16 +25,16 @@ DEAD_KINDS: Mapping[Refusal | None, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """It is part of the transaction that carries the progress record."""
+    """The row's record is part of the transaction that carries the progress record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """A transform left it out: it is settled without being sent."""
+    """A transform or compaction left the row out: it is settled without being sent."""
 
 
 class Dead(NamedTuple):
-    """It can never be sent, and is set aside. `blocking`: the later rows of its topic and key wait for an operator."""
+    """The row can never be sent, and is set aside. `blocking`: later rows of its topic and key wait for an operator."""
 
     kind: Kind
     reason: str
@@ -48,7 +48,7 @@ SENT, FILTERED = Sent(), Filtered()
 
 
 def dead(kind: Kind, reason: str, attempts: int = 1, *, blocking: bool = False) -> Dead:
-    """Return the fate with a reason of bounded length that Postgres can store."""
+    """Return the fate, with its reason cut and cleaned so that Postgres can store it."""
     text = reason.replace("\0", "�").encode("utf-8", "replace").decode()
     cut = text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
     return Dead(kind, cut, attempts, blocking)

@@ -1,10 +1,12 @@
-"""What the records that were not delivered tell: whose fault it was, and whether trying again may help.
+"""Finds out from undelivered records which row or topic is at fault, and whether trying again may help.
 
-1. A broker that refuses a time that we gave, or our progress, is nobody's fault in the outbox: the attempt ends.
-2. A topic's fault is the whole topic's. A row's own where its place is known; where a batch was refused, anybody's.
-3. What time may mend is a fault without a kind: the topic's, or at least once one row's where the wave has no other of
-   its topic and key. A producer that is fenced is no such thing: who tried again would fence its successor in its turn.
-4. Partitions that did not answer are their topics' fault, unless the whole transaction was not answered for.
+1. If the broker refuses a timestamp that the relay gave, or the progress record, no row is at fault: the attempt ends.
+2. A refusal of a topic is the whole topic's fault. Any other refusal is the row's, if its place is known; if a batch
+   was refused, any of its rows may be at fault.
+3. A refusal that may pass by itself is a fault without a kind. It is the topic's; under at-least-once it is the row's,
+   if the wave has no other row of its topic and key. A fenced producer ends the attempt: another `init_transactions`
+   would fence its successor.
+4. If partitions did not answer, their topics are at fault, unless not even the progress partition answered.
 """
 
 from collections.abc import Sequence
@@ -21,65 +23,69 @@ from thresher.kafka.refusal import Refusal
 from thresher.kafka.topic_status import TopicSurvey, Unavailable
 from thresher.kafka.transactional import Undelivered
 
-# The partitions that a message names.
-_NAMED = 5
+# How many partitions a message names.
+_MAX_NAMED = 5
 _OF_TOPIC = frozenset({Refusal.TOPIC, Refusal.TOPIC_DENIED})
 _OF_RECORD = frozenset({Refusal.ROW, Refusal.TIME})
-# What undelivered records have where the broker tells a bad record from the others of its batch.
+# The only refusals that occur if the broker names the bad records of a batch and spares their neighbours.
 _TOLD_APART = _OF_RECORD | {Refusal.NEIGHBOUR}
-# Of more rows, those that are wanting are found by halves.
-_SINGLY = 100
+# If more rows may be at fault, they are tried by halves instead of one by one.
+_MAX_TRIED_SINGLY = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Interprets for one shard. `lenient`: the protocol bears faults that time may mend."""
+    """Finds the faults of one shard's transactions.
+
+    `lenient`: the protocol can commit a transaction although single records failed. At-least-once only.
+    """
 
     progress: str
     topics: TopicSurvey
     lenient: bool
 
     def of(self, undelivered: Sequence[Undelivered], produced: Rows) -> list[Fault]:
-        """Return whose fault it was; raise where it was no row's and no topic's."""
+        """Return which rows or topics are at fault. Raises `BrokerLost` if records failed for another reason."""
         self.require_epoch(undelivered)
         if self.lenient:
-            # The empty record of progress: nothing rests on it. Where the client holds it against the transaction, it
-            # does not commit.
+            # The empty record that opens a transaction on the progress partition: nothing is lost without it. If its
+            # failure has doomed the transaction, the commit fails.
             undelivered = [
                 each for each in undelivered if (each.topic, each.refusal) != (self.progress, Refusal.MOMENT)
             ]
         if undelivered and self.lenient and (faults := self._named(undelivered, produced)) is not None:
             return faults
         if undelivered and all(each.refusal is Refusal.NEIGHBOUR for each in undelivered):
-            # The client failed the transaction as a whole, and does not say for which topic.
+            # The client failed the transaction as a whole, and does not say because of which topic.
             return self._lost_topics(undelivered)
         _require_clock(undelivered, produced)
         return self._judged(undelivered, produced) or [self._fault(each) for each in undelivered]
 
     def _judged(self, undelivered: Sequence[Undelivered], produced: Rows) -> list[Fault]:
-        """Return the rows that a broker found wanting, where it told them from their neighbours; else nothing.
+        """Return the faults of the rows that a broker named as bad. Empty if it named none, or too many.
 
-        It names a record, and the client tells us its topic and key: several rows may have those. Of several records
-        the client does not say what was wrong with them.
+        The client passes on only the topic and key of a bad record, which several rows may share. If several records
+        are bad, the client does not say what is wrong with each.
         """
         told_apart = all(each.place is None and each.refusal in _TOLD_APART for each in undelivered)
         wanting = {(each.topic, each.key): each for each in undelivered if each.refusal in _OF_RECORD}
         places = _places(produced) if told_apart and wanting else {}
         found = [(each, places.get(name, [])) for name, each in wanting.items()]
-        if sum(len(own) for _, own in found) > _SINGLY:
+        if sum(len(own) for _, own in found) > _MAX_TRIED_SINGLY:
             return []
         faults = []
         for each, own in found:
             for place, timed in own:
-                # A time that a clock gave is no row's fault: a try of the row alone will tell that too.
+                # A timestamp that a clock gave is no row's fault: only a try of the row alone shows that.
                 sure = len(own) == 1 and each.refusal is Refusal.TIME and timed
                 faults.append(replace(self._fault(each), place=place, doubtful=not sure))
         return faults
 
     def of_silence(self, problem: RecordsUnanswered) -> list[Fault]:
-        """Return the topics that did not answer. Where not even progress was answered for, only unhealthy ones.
+        """Return a fault for each topic that did not answer.
 
-        Then the transaction as a whole may be kept waiting, and a healthy topic is silent because of that.
+        If not even the progress partition answered, only topics that the cluster calls unhealthy are at fault: the
+        whole transaction may be stuck, and healthy topics are silent because of that.
         """
         owing: dict[str, list[str]] = {}
         for topic, partition, count in problem.partitions:
@@ -94,14 +100,14 @@ class Faults:
         return [
             Fault(
                 kind=None,
-                why=unhealthy.get(topic) or f"no answer from {', '.join(owing[topic][:_NAMED])} in time",
+                why=unhealthy.get(topic) or f"no answer from {', '.join(owing[topic][:_MAX_NAMED])} in time",
                 topic=topic,
             )
             for topic in blamed
         ]
 
     def require_progress(self, undelivered: Sequence[Undelivered]) -> None:
-        """Raise if the topic of progress took no record."""
+        """Raise if the progress topic did not take a record."""
         if not undelivered:
             return
         self.require_epoch(undelivered)
@@ -114,12 +120,12 @@ class Faults:
         """Raise if the producer was fenced."""
         fenced = next((each for each in undelivered if each.refusal is Refusal.FENCED), None)
         if fenced is not None:
-            # The cause says that it was a fence: it is counted as one.
+            # By this cause, the error is counted as a fence.
             cause = KafkaException(KafkaError(KafkaError._FENCED, fenced.why))
             raise BrokerLost(f"a record for {fenced.topic} was not delivered: {fenced.why}") from cause
 
     def _named(self, undelivered: Sequence[Undelivered], produced: Rows) -> list[Fault] | None:
-        """Return faults that are single rows' alone; None if there are others. A wave has one row of a key."""
+        """Return the faults if each is a single row's; otherwise None. A wave has at most one row of a key."""
         places = _places(produced)
         faults = []
         for each in undelivered:
@@ -127,7 +133,7 @@ class Faults:
                 return None
             named = places.get((each.topic, each.key), [])
             own = [each.place] if each.place is not None else [place for place, _ in named]
-            # A broker refuses records by the batch, and some of them for nothing.
+            # A broker refuses whole batches, so a record that it refused need not be bad itself.
             if len(own) != 1 or (each.place is None and each.refusal is not Refusal.MOMENT):
                 return None
             kind = DEAD_KINDS.get(each.refusal)
@@ -169,20 +175,21 @@ class Faults:
 
 
 def _places(produced: Rows) -> dict[tuple[str, bytes | None], list[tuple[int, bool]]]:
-    """Return the places of records by topic and key, each with whether it has a time of its own."""
+    """Return the places of records by topic and key, each with whether the record has its own timestamp."""
     places: dict[tuple[str, bytes | None], list[tuple[int, bool]]] = {}
     for place, record in produced.records():
-        # By position: rows that are kept as columns give plain tuples.
+        # By position: `ColumnRows` gives plain tuples.
         places.setdefault((record[0], record[2]), []).append((place, record[4] > 0))
     return places
 
 
 def _require_clock(undelivered: Sequence[Undelivered], produced: Rows) -> None:
-    """Raise if the broker refused a time that we gave: then no row is at fault, and all would be set aside."""
+    """Raise if the broker refused a timestamp that the relay gave: no row is at fault, and all would be set aside."""
     refused = next((each for each in undelivered if each.refusal is Refusal.TIME), None)
     if refused is None or any(record[4] for _, record in produced.records()):
         return
     raise BrokerLost(
-        f"the broker refused the time of a record for {refused.topic} that has the database's: {refused.why}; set "
-        "the clocks of both right, or change the topic's message.timestamp.before.max.ms or …after.max.ms"
+        f"the broker refused the timestamp of a record for {refused.topic}, which is the database's time: "
+        f"{refused.why}; set the clocks of both right, or change the topic's message.timestamp.before.max.ms or "
+        "…after.max.ms"
     )

@@ -1,43 +1,43 @@
-"""The names that contain a pipeline's own: its transactional ids, its progress topic, its database sessions."""
+"""Names made from a pipeline's name: its transactional ids, its progress topic, its database sessions."""
 
 import hashlib
 import re
 
-# With what is added to it, a topic's name must fit, and so must a transactional id in a broker's log.
+# Short enough that a topic name and a transactional id made from it stay within Kafka's limits.
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 
 
 def valid_name(name: str) -> bool:
-    """Whether a pipeline can be named so."""
+    """Whether a pipeline may have this name."""
     return _NAME.fullmatch(name) is not None
 
 
 def transactional_id(name: str, shard: int, lane: int = 0) -> str:
-    """Return the id under which a shard publishes; with a lane, one that it moves to while that one is blocked."""
+    """Return a shard's transactional id: the first, or the one of a lane that it uses while the first is blocked."""
     return f"{name}-{shard}.{lane}" if lane else f"{name}-{shard}"
 
 
-# How the name of every progress topic ends.
+# The ending of every progress topic's name.
 PROGRESS = ".progress"
 
 
 def progress_topic(name: str) -> str:
-    """Return the topic of a pipeline's progress."""
+    """Return the name of a pipeline's progress topic."""
     return f"{name}{PROGRESS}"
 
 
 def sessions(name: str, term: str = "") -> str:
-    """Return how the names of a pipeline's database sessions begin; with a term, those of that term.
+    """Return the prefix of a pipeline's session names (`application_name`); with a term, of that term's sessions.
 
-    Postgres keeps 63 bytes: the pipeline's own name may be longer.
+    Contains a hash of the pipeline's name: Postgres keeps 63 bytes, and the name may be longer.
     """
     return f"thresher/{_short(name)}/{term}"
 
 
 def visitor(name: str, term: str = "") -> str:
-    """Return the name of a database session that works on no rows, and that nobody ends.
+    """Return the name of a session of a process that is joining, and that takes no rows. No take-over ends it.
 
-    With a term, that of a process which founds a group of relays under it.
+    With a term: of the process that founds a group of relays under that term.
     """
     return f"thresher-join/{_short(name)}/{term}"
 

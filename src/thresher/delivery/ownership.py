@@ -1,9 +1,10 @@
-"""Becomes the one attempt that may write for a shard, before anything is read.
+"""Makes an attempt the owner of its shard, the only one that may write for it, before anything is read.
 
-1. The control row's term must be ours, before a lane is fenced and after it: else we leave, and never fence again.
-2. `Init` fences the last owner of a lane and ends its transaction. Our claim through that lane must count (`claims`).
-3. A lane is blocked while a partition of its last transaction cannot be written to. Another attempt may hold it, and go
-   on with it once it heals: so only the holder moves on to another lane, and everybody else waits.
+1. The control row must have our term, before a lane is fenced and after it. Otherwise the attempt ends, and never
+   fences again.
+2. `Init` fences the last owner of a lane and ends its transaction. Our claim with that lane must count (`claims`).
+3. A lane is blocked while a partition of its last transaction cannot be written to. Its holder may be alive, and go on
+   once the partition heals. So only the holder itself moves to another lane; every other attempt waits.
 """
 
 from collections.abc import Generator
@@ -15,23 +16,23 @@ from thresher.delivery.claims import LANES
 from thresher.delivery.effects import Blocked, Control, Effect, Holder, Init, ReadControl, ReadHolder, WriteClaim
 from thresher.kafka.problem import BrokerLost
 
-# So many claims in a row may be answered late: whoever starts the shard again waits before.
-_MOST_DOUBTS = 4
+# After more claims in a row whose commit is not certain, the attempt ends, and is started again after a pause.
+_MAX_DOUBTS = 4
 
 
 @dataclass
 class Ownership:
-    """One attempt's: the lane that it writes with, and whether a claim of its own has counted."""
+    """The lane that an attempt writes with, and whether a claim of the attempt has counted."""
 
     outbox_id: str
     term: str
     lane: int = 0
     holding: bool = False
-    # Lanes that it found blocked, and has left.
+    # Lanes that the attempt has left because they were blocked.
     blocked: set[int] = field(default_factory=set)
 
     def take(self) -> Generator[Effect, Any, Control]:
-        """Fence everybody else, and return the control row as it is then."""
+        """Become the owner: fence all other attempts. Return the control row as read after that."""
         self.require_mine((yield ReadControl()))
         blocked_lanes: set[int] = set()
         doubts = 0
@@ -43,8 +44,8 @@ class Ownership:
             self.require_mine(control)
             if blocked is None and (yield WriteClaim()) is False:
                 doubts += 1
-                if doubts > _MOST_DOUBTS:
-                    raise BrokerLost(f"{doubts} claims to the shard in a row were not certain")
+                if doubts > _MAX_DOUBTS:
+                    raise BrokerLost(f"{doubts} claims to the shard in a row may not have been committed")
                 continue
             holder: Holder = yield ReadHolder()
             if blocked is None and holder == Holder(lane=self.lane, ours=True):
@@ -63,7 +64,7 @@ class Ownership:
                 self.lane = holder.lane
 
     def require_mine(self, control: Control | None) -> None:
-        """Raise `Superseded` if the control row, as it is now, is another's."""
+        """Raise `Superseded` if the control row is gone, or belongs to another outbox or term."""
         if control is None or control.outbox_id != self.outbox_id:
             raise Superseded("the control row is not this relay's any more: somebody removed or replaced it")
         if control.term != self.term:

@@ -1,7 +1,7 @@
-"""The partition of rows that go by a partition key: CRC32, as ruby-kafka chooses it.
+"""Chooses the partition of rows with a partition key: CRC32, as ruby-kafka does it.
 
-A pure decision, made for each transaction: the number of a topic's partitions is the one that was told before it. A
-topic that gets more partitions has other ones for its keys from then on, as with every client of Kafka.
+A pure function, called for each transaction with the number of partitions that was looked up before it. If a topic gets
+more partitions, its keys move to others, as with every Kafka client.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from thresher.kafka.partitioners import crc32_partition
 
 
 def with_partitions(rows: Rows, partitions: Mapping[str, int]) -> Rows:
-    """Return the rows, each record that goes by its row's key with its partition. `partitions`: how many, by topic."""
+    """Return the rows with the partition of each record that is `BY_ROW_KEY`. `partitions`: their number, by topic."""
     if isinstance(rows, ColumnRows) or all(record.partition != BY_ROW_KEY for _, record in rows.records()):
         return rows
     return RowList([_placed(row, partitions) for row in rows])

@@ -1,4 +1,4 @@
-"""What can go wrong with a delivery. Each class says by its type whether a retry can help."""
+"""The errors of a delivery. A retry can help against a `Trouble`; for any other, somebody has to act."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ class ForeignProgress(PipelineProblem):
 
 
 class Halted(PipelineProblem):
-    """A row cannot be sent, and the policy is to halt."""
+    """A row can never be sent, and the poison policy is `halt`."""
 
 
 class TransformUnusable(PipelineProblem):
@@ -20,4 +20,4 @@ class TransformUnusable(PipelineProblem):
 
 
 class TransformKeepsFailing(Trouble):
-    """A transform fails on row after row, or on its whole first batch: its shard waits, and sets nothing aside."""
+    """A transform fails on many rows in a row, or on its whole first batch: its shard waits, and sets nothing aside."""

@@ -1,8 +1,7 @@
-"""The port for progress: what a pipeline's progress records hold, and which of them have to be settled.
+"""The port for progress: how a pipeline makes its progress records, and decides which of them have to be settled.
 
-A progress record is written in the same Kafka transaction as the rows it speaks of, so it is committed if they are. A
-relay's holds ids and fates, which are settled in a table; a tail's would hold a position in a log, with nothing to
-settle.
+A progress record is written in the same Kafka transaction as its rows, so it is committed exactly if they are. A
+relay's record holds ids and fates, which are settled in the table. A tail's holds a position in the database's log.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,27 +20,27 @@ class ProgressRecord(Protocol):
 
     @property
     def failures(self) -> int:
-        """How many rows in a row transforms failed on, up to and including this transaction."""
+        """Consecutive rows on which transforms failed, up to and including this transaction."""
 
 
 class ProgressOrigin(Protocol):
-    """Whose progress a record is."""
+    """The outbox that a progress record belongs to."""
 
     @property
     def outbox_id(self) -> str:
-        """The id of the outbox that its pipeline serves."""
+        """The outbox's id."""
 
 
 class StoredProgress(ProgressRecord, Protocol):
-    """One transaction's progress as it lies in its topic."""
+    """One transaction's progress as read from the progress topic."""
 
     @property
     def origin(self) -> ProgressOrigin:
-        """Whose it is."""
+        """The outbox that it belongs to."""
 
 
 class RowProgress(ProgressRecord, Protocol):
-    """One transaction's progress with the rows that it carried, in the order in which they were taken."""
+    """One transaction's progress with its rows, in the order in which they were taken."""
 
     @property
     def ids(self) -> Sequence[int]:
@@ -53,7 +52,7 @@ class RowProgress(ProgressRecord, Protocol):
 
     @property
     def fates(self) -> Sequence[Fate]:
-        """What became of each row."""
+        """The fate of each row."""
 
     @property
     def all_sent(self) -> bool:
@@ -61,19 +60,19 @@ class RowProgress(ProgressRecord, Protocol):
 
 
 class ProgressBook(Protocol):
-    """Makes one shard's progress records, and judges those that recovery finds."""
+    """Makes one shard's progress records, and checks those that recovery finds."""
 
     def opened(self, control: Any) -> None:
-        """Take in the control row that recovery read: records are written in its name from now on."""
+        """Remember the control row that recovery read: records name its outbox, database and term from now on."""
 
     def record(self, number: int, rows: Rows, failures: int) -> ProgressRecord:
-        """Return the record of a transaction that carries these rows."""
+        """Return the progress record of a transaction with these rows."""
 
     def fitting(self, rows: Rows) -> int:
-        """Return how many of the rows, from the first, fit into one record: one at least."""
+        """Return how many of the rows, from the first, fit into one progress record: at least one."""
 
     def require_ours(self, records: Iterable[Any]) -> None:
-        """Raise `ForeignProgress` if a record is another's."""
+        """Raise `ForeignProgress` if a record belongs to another outbox."""
 
     def wants_horizon(self, records: Sequence[Any]) -> bool:
-        """Whether more than the last record has to be settled, because the database may have lost settlings."""
+        """Whether all records within the horizon have to be settled, because the database may have lost settlings."""

@@ -1,8 +1,8 @@
-"""Rows on their way to Kafka: what each was when it was read, and the record to send.
+"""Rows on their way to Kafka: each as it was read, with the record to send.
 
-A protocol handles rows as a whole (`Rows`) and asks them what it needs to know: whether a row is dead, whether a dead
-row blocks its key, which topics are written to. Most rows are sent as they are stored, and then nobody looks at a
-single row: `ColumnRows` keeps them as columns.
+A protocol handles rows as a whole (`Rows`), and asks whether a row is dead, whether a dead row blocks its key, and
+which topics are written to. Most rows are sent as they are stored, and no single row is looked at: `ColumnRows` keeps
+such rows as columns.
 """
 
 from array import array
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, Protocol, overload
 from thresher.delivery.fate import SENT, Dead, Fate, Filtered
 
 Headers = list[tuple[str, bytes | None]]
-# The partition of a record that goes by its row's key, and not by its own: found once the topic's number is known.
+# Stands for a partition that is chosen by the row's key, not the record's, once the number of partitions is known.
 BY_ROW_KEY = -2
 
 
 class Record(NamedTuple):
-    """A record as the producer takes it; `timestamp` in milliseconds, 0 for the time of sending by a server's clock."""
+    """A record as the producer takes it. `timestamp`: milliseconds; 0: the time of sending, by a server's clock."""
 
     topic: str
     value: bytes | None
@@ -30,13 +30,13 @@ class Record(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row and what is to become of it. `topic` and `key` are the stored ones: order, holds and blocks go by them.
+    """A row and its plan. `topic` and `key` are the stored ones: order, holds and blocks go by them.
 
-    In Deimos' table a partition key is the row's key, whatever the key of its record is.
+    In Deimos' table, `key` is the partition key if there is one, not the key of the record.
     """
 
     id: int
-    # Microseconds since 1970. With the id it tells a row from another that came back under the same id.
+    # Microseconds since 1970. Id and create time identify a row: after a TRUNCATE, the same ids may come again.
     create_time: int
     topic: str
     key: bytes | None
@@ -44,12 +44,12 @@ class Row(NamedTuple):
 
     @property
     def stream(self) -> Any:
-        """The topic and key within which order is promised; None where there is no order to keep."""
+        """The stored topic and key, within which order is kept; None for a row without a key, which has no order."""
         return None if self.key is None else (self.topic, self.key)
 
     @property
     def sent_stream(self) -> tuple[str, bytes] | None:
-        """The topic and key that the record is sent with; None where there is no order to keep."""
+        """The topic and key that the record is sent with; None if nothing is sent or the record has no key."""
         if not isinstance(self.plan, Record):
             return None
         key = self.key if self.plan.partition == BY_ROW_KEY else self.plan.key
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 class RecordSink(Protocol):
-    """What takes records: a producer."""
+    """Takes records: a producer."""
 
     def produce(self, records: Iterable[tuple[int, Any]], /) -> None:
         """Take records, each with its place."""
@@ -73,7 +73,7 @@ class RecordSink(Protocol):
         *,
         first: int = 0,
     ) -> None:
-        """Take records without a timestamp of their own, the first of which has this place."""
+        """Take records without timestamps; `first` is the place of the first one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +122,7 @@ class RowList(Sequence[Row]):
 
     @property
     def size(self) -> int:
-        """The bytes of key, value and headers of what is to be sent, uncompressed."""
+        """The bytes of keys, values and headers of the records to send, uncompressed."""
         return sum(_size(record) for _, record in self.records())
 
     @property
@@ -163,9 +163,9 @@ class RowList(Sequence[Row]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColumnRows(Sequence[Row]):
-    """Rows that are all sent as they are stored, as columns: a row is made when somebody looks at it.
+    """Rows that are all sent as they are stored, kept as columns. A `Row` is made only when one is asked for.
 
-    No row has a timestamp of its own. `named` is each row's topic.
+    No row has a timestamp of its own. `named` holds each row's topic.
     """
 
     ids: "array[int]"
@@ -195,7 +195,7 @@ class ColumnRows(Sequence[Row]):
         return False
 
     def records(self) -> Iterable[tuple[int, Any]]:
-        """Return what each row's `Record` holds, each with its place."""
+        """Return each row's record, as a plain tuple in the order of `Record`'s fields, with its place."""
         return enumerate(self._contents())
 
     def produce_to(self, sink: RecordSink, first: int = 0, last: int | None = None) -> None:
@@ -204,7 +204,7 @@ class ColumnRows(Sequence[Row]):
         sink.produce_columns(part.named, part.values, part.keys, part.partitions, part.headers, first=first)
 
     def blocked_left_out(self) -> "ColumnRows":
-        """Nothing is blocked by rows that are sent."""
+        """Return the rows: only dead rows block others, and none is dead."""
         return self
 
     def __len__(self) -> int:

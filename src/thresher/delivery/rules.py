@@ -1,4 +1,4 @@
-"""What the configuration leaves to choose about rows that cannot be sent."""
+"""The configured rules for rows that cannot be sent: the poison policy and the grace."""
 
 import enum
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from thresher.delivery.row import Row
 
 
 class Poison(enum.StrEnum):
-    """What to do about a row that can never be sent."""
+    """The policy for a row that can never be sent."""
 
     DEAD_LETTER = "dead-letter"
     BLOCK_KEY = "block-key"
@@ -18,19 +18,19 @@ class Poison(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The choices."""
+    """The rules for rows that cannot be sent."""
 
     poison: Poison = Poison.DEAD_LETTER
     grace_seconds: float = 60.0
-    # The part of the grace that others have waited already: for topics, and for single rows.
+    # The part of the grace that is over already, under other processes: for topics, and for single rows.
     waited_seconds: float = 0.0
     row_waited_seconds: float = 0.0
-    # Rows of several stored topics and keys may be sent to one.
+    # Transforms may send rows of several stored topics and keys to the same topic and key.
     merging: bool = False
 
     @property
     def topic_grace_seconds(self) -> float:
-        """How long a topic that is not there is still waited for."""
+        """How long rows still wait for a missing topic."""
         return max(0.0, self.grace_seconds - self.waited_seconds)
 
     @property
@@ -39,14 +39,14 @@ class Rules:
         return max(0.0, self.grace_seconds - self.row_waited_seconds)
 
     def in_vain(self, why: str) -> str:
-        """Return the reason of a row that has waited out its grace."""
+        """Return the dead-letter reason of a row whose grace is over."""
         return f"{why}, for {self.grace_seconds:g} s"
 
     def condemned(self, row: Row, fate: Dead) -> Dead:
-        """Return the fate of a row that can never be sent. Raises `Halted` where the policy is to end."""
+        """Return the fate of a row that can never be sent. Raises `Halted` if the policy is `halt`."""
         if self.poison is Poison.HALT:
             raise Halted(
-                f"row {row.id} (topic {row.topic!r}) cannot be sent: {fate.reason}; mend or delete it and start again, "
-                "or choose another policy than 'halt'"
+                f"row {row.id} (topic {row.topic!r}) cannot be sent: {fate.reason}; correct or delete it and start "
+                "again, or choose another 'poison' policy than 'halt'"
             )
         return fate._replace(blocking=self.poison is Poison.BLOCK_KEY and row.stream is not None)

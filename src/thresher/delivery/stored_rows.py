@@ -1,6 +1,6 @@
-"""Outbox rows as they are stored: their one Arrow schema, and a batch of them on its way to transforms or to Kafka.
+"""Outbox rows as they are stored: their Arrow schema, and batches of them on the way to transforms or to Kafka.
 
-A transform sees and returns record batches of `SCHEMA`. A handful of rows stays as the tuples that a query gave.
+Transforms take and return record batches of `SCHEMA`. A few rows stay as the tuples that the query returned.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ __all__ = [
     "split",
 ]
 
-# Up to here, tuples are quicker than columns.
+# Up to this many rows, tuples are faster than columns.
 FEW = 16
 _BY_COLUMNS = {len(schema): schema for schema in (SCHEMA, READ_SCHEMA, KEYED_SCHEMA)}
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
@@ -36,7 +36,7 @@ _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """A few rows as a query gave them: to put them into columns would take longer than to send them."""
+    """A few rows as a query returned them: putting them into columns would take longer than sending them."""
 
     found: Sequence[tuple[Any, ...]]
 
@@ -52,12 +52,12 @@ class FewRows:
 
     @property
     def nbytes(self) -> int:
-        """About what the rows take: keys, values and headers."""
+        """The approximate bytes of all rows: keys, values and headers."""
         return sum(self.sizes)
 
     @property
     def sizes(self) -> list[int]:
-        """About what each row takes."""
+        """The approximate bytes of each row."""
         return [sum(len(part or b"") for part in (*row[3:5], *(row[5] or ()), *(row[6] or ()))) for row in self.found]
 
     def batch(self) -> pa.RecordBatch:
@@ -67,7 +67,7 @@ class FewRows:
 
 @dataclass(frozen=True, slots=True)
 class OrderedRows(FewRows):
-    """Rows by id, however many, of which size and create times are known: as they come from a log."""
+    """Rows from the database's log, however many, ordered by id. Their size and create times are known already."""
 
     size: int
     times: Sequence[int]
@@ -79,7 +79,7 @@ class OrderedRows(FewRows):
 
     @property
     def nbytes(self) -> int:
-        """About what the rows take."""
+        """The approximate bytes of all rows."""
         return self.size
 
 
@@ -89,12 +89,12 @@ def micros(moment: datetime) -> int:
 
 
 def read_of(rows: Sequence[tuple[Any, ...]]) -> "FewRows | pa.RecordBatch":
-    """Return rows, as a query gives them, as what is quicker for so many."""
+    """Return rows of a query as tuples if they are few, otherwise as a record batch: whichever is faster."""
     return FewRows(rows) if len(rows) <= FEW else batch_of(rows)
 
 
 def batch_of(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Return rows, as a query gives them, as a batch."""
+    """Return rows of a query as a record batch."""
     schema = _BY_COLUMNS[len(rows[0])] if rows else SCHEMA
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return pa.record_batch(
@@ -103,7 +103,7 @@ def batch_of(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def flawless(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows that a transform may see, without the column for what is wrong with the others."""
+    """Return the rows without a flaw, and without the column `flaw`: the rows that a transform may see."""
     if "flaw" not in batch.schema.names:
         return batch
     return batch.filter(batch.column("flaw").is_null()).select(SCHEMA.names)
@@ -111,7 +111,7 @@ def flawless(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatch:
-    """Rows as they were read, oldest first. The generation counts how often rows have gone back to the table."""
+    """Rows as they were read, oldest first. The generation counts how often the read-ahead was discarded before."""
 
     stored: pa.RecordBatch | FewRows
     generation: int
@@ -123,7 +123,7 @@ class StoredBatch:
 
 
 def row_sizes(read: "pa.RecordBatch | FewRows") -> list[int]:
-    """Return about what each row takes: its key, its value and its headers."""
+    """Return the approximate bytes of each row: key, value and headers."""
     if isinstance(read, FewRows):
         return read.sizes
     lengths: list[int] = pc.add(_lengths(read.column("key")), _lengths(read.column("value"))).to_pylist()
@@ -140,7 +140,7 @@ def _lengths(column: pa.Array) -> pa.Array:
 
 
 def split(read: pa.RecordBatch | FewRows, rows: int) -> Sequence[pa.RecordBatch | FewRows]:
-    """Return parts of so many rows: the oldest first, whatever their keys, since rows of one age lie together."""
+    """Return parts of at most `rows` rows, the oldest first: rows of about the same age lie together in the table."""
     if isinstance(read, OrderedRows) and len(read.found) <= rows:
         return [read]
     if isinstance(read, FewRows):

@@ -1,8 +1,8 @@
-"""Does the Kafka side of a protocol: the producer of one attempt, its transactions, and the topics that they write to.
+"""Performs the Kafka effects of a protocol, with the producer of one attempt.
 
-Data is flushed before the progress record is produced: a late retry inside the client can then commit half of the next
-transaction at worst, which is a repeat and never a loss. A crash at any place leaves an open transaction, which the
-successor's `init_transactions` ends.
+The rows' records are flushed before the progress record is produced. So a late retry inside the client can at worst
+commit half of the next transaction, which is a repeat and never a loss. A crash at any point leaves an open
+transaction, which the successor's `init_transactions` ends.
 """
 
 from collections.abc import Callable
@@ -41,33 +41,34 @@ from thresher.kafka.topic_status import TopicSurvey
 from thresher.kafka.transaction_opening import TransactionOpening
 from thresher.kafka.transactional import TransactionalProducer
 
-# The topics that a message names.
-_NAMED = 5
+# How many topics a message names.
+_MAX_NAMED = 5
 
 
 class DeliveryObserver(Protocol):
-    """Counts what is delivered."""
+    """Is told of each step of a delivery, to count it."""
 
     def begun(self) -> None:
         """A transaction was opened for rows."""
 
     def sent(self, rows: Rows) -> None:
-        """The records among these rows are handed to the client."""
+        """The records of these rows are handed to the client."""
 
     def forgotten(self) -> None:
-        """Nothing that was sent and is not settled counts any more: another producer begins."""
+        """A new producer begins: records that were sent and not settled are no longer in flight."""
 
     def committed(self, progress: ProgressRecord, rows: Rows, now_us: int | None) -> None:
-        """The transaction was committed that carries these rows; `now_us` is the time by the database's clock."""
+        """The transaction with these rows was committed; `now_us` is the time by the database's clock."""
 
     def in_doubt(self, problem: Exception, why: str) -> None:
-        """A producer is given up, and recovery finds out what became of its transaction."""
+        """A producer is discarded, and recovery finds out whether its transaction was committed."""
 
 
 class Transactions:
-    """The transactions of one attempt, and what they write. For the task's own thread.
+    """The transactions of one attempt. For the task's own thread.
 
-    `lenient`: the protocol bears faults that time may mend. `ahead`: transactions may wait for rows.
+    `lenient`: the protocol can commit a transaction although single records failed. `ahead`: a transaction may be
+    opened before its rows come. `wanted` returns whether rows have come meanwhile.
     """
 
     def __init__(
@@ -91,12 +92,12 @@ class Transactions:
         self._produced: Rows = RowList()
         self._written: ProgressRecord | None = None
         self._draft: tuple[ProgressRecord, bytes] | None = None
-        # Partitions that did not answer while records were queued.
+        # Set if partitions did not answer while records were queued.
         self._silent: RecordsUnanswered | None = None
 
     @property
     def handlers(self) -> Handlers:
-        """What is done for each effect."""
+        """The function that performs each effect."""
         return {
             Init: self._init,
             TryLane: lambda effect: self.lanes.has_ended(effect.lane),
@@ -113,7 +114,7 @@ class Transactions:
 
     @property
     def producer(self) -> TransactionalProducer:
-        """The producer whose `init_transactions` fenced all others."""
+        """The producer. Its `init_transactions` has fenced all others of its lane."""
         return self.lanes.producer
 
     def _partitions(self, topic: str) -> int | KafkaError:
@@ -139,7 +140,7 @@ class Transactions:
         return opened
 
     def write_claim(self) -> bool:
-        """Commit our claim to the progress partition, and return whether that is certain."""
+        """Commit our claim to the progress partition, and return whether it certainly committed."""
         self._keep_time()
         try:
             self._faults.require_progress(self.lanes.write_claim())
@@ -183,7 +184,7 @@ class Transactions:
         return True
 
     def _keep_time(self) -> None:
-        """Tell the client the time, also for the empty record that opens a transaction."""
+        """Tell the producer the database's time, for records without a timestamp of their own."""
         if self.clock is not None:
             self.producer.now_ms = self.clock.now_ms()
 
@@ -199,13 +200,13 @@ class Transactions:
                 self._crash.reach(CrashPoint.PRODUCED_SOME)
             rows.produce_to(self.producer, some)
         except RecordsUnanswered as problem:
-            # The client's queue was full and did not empty: the next flush tells.
+            # The client's queue was full and did not drain: the next `Flush` answers with the fault.
             self._silent = problem
         return []
 
     def _flush(self, effect: Flush) -> list[Fault]:
         if effect.draft is not None:
-            # While the data is on its way.
+            # Encoded while the records are on their way.
             self._draft = (effect.draft, self._progress.encode(effect.draft))
         if self._silent is not None:
             return self._faults.of_silence(self._silent)
@@ -247,7 +248,7 @@ class Transactions:
             if not self._faults.lenient and not isinstance(problem, CommitUnknown):
                 raise
             topics = sorted(self._produced.topics)
-            named = f"{', '.join(topics[:_NAMED])}{' and others' if len(topics) > _NAMED else ''}"
+            named = f"{', '.join(topics[:_MAX_NAMED])}{' and others' if len(topics) > _MAX_NAMED else ''}"
             self._observer.in_doubt(problem, f"{problem}; the transaction is on {named}; {self.lanes.unhealthy()}")
             return False
         self._opening.committed(len(self._produced))

@@ -1,11 +1,11 @@
 """Applies the transforms: functions from a record batch to a record batch, named by import path.
 
-1. A row is known by its id: one that is not in the result was filtered; one that is unknown or there twice is an error,
-   as is a result of another schema. A function never gets a batch without rows.
-2. When a function fails, the batch is halved until the rows are found that fail alone: they are poison, the others
+1. A row is known by its id. A row that is not in the result was filtered. An unknown id, an id that occurs twice, or
+   another schema is a failure. A function never gets an empty batch.
+2. When a function fails, the batch is halved until the rows are found that fail alone: these are poison, and the others
    go on.
-3. A hundred failures in a row are the function's fault, not the rows', and so is a first batch of which every row
-   fails: nothing is set aside, the shard waits with an alarm, and reads anew.
+3. If a hundred rows in a row fail, or every row of the first batch, the function is at fault, not the rows. Then
+   nothing is set aside: the shard waits with an alarm, and reads the rows again.
 """
 
 import time
@@ -25,8 +25,9 @@ from thresher.spark.problem import StepUnusable
 from thresher.spark.worker.chain import resolve
 from thresher.spark.worker.shard import Shard
 
+# Consecutive failed rows after which the transform itself is at fault.
 MOST_FAILURES = 100
-# The step of a shard in which its transforms run.
+# The name of the step in which a shard's transforms run.
 STEP = "transform"
 
 Transform = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -35,7 +36,7 @@ _NO_STEP: AbstractContextManager[Any] = nullcontext()
 
 @dataclass(slots=True)
 class Transformed:
-    """What became of a batch: the rows that go on, and those that failed."""
+    """The result of the transforms for a batch: the rows that go on, and the fates of those that failed."""
 
     batch: pa.RecordBatch
     failed: dict[int, Dead] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class Transformed:
 
 @dataclass(slots=True)
 class FailureCount:
-    """How many rows in a row transforms have failed on, up to the last batch that was taken."""
+    """Consecutive rows on which transforms have failed, up to the last batch that was taken."""
 
     rows: int = 0
 
@@ -52,7 +53,7 @@ class FailureCount:
 def apply(
     shard: Shard, config: Mapping[str, Any], batches: Iterator[StoredBatch | NothingYet]
 ) -> Iterator[Batch | NothingYet]:
-    """Turn stored rows into rows with plans: the step of the pipeline between reader and publisher."""
+    """Transform stored rows into rows with records: the step of the pipeline between reader and publisher."""
     transforms = load(config["transforms"])
     failed_so_far = shard.share(FailureCount)
     succeeded = False
@@ -61,7 +62,7 @@ def apply(
         if isinstance(batch, NothingYet):
             yield batch
             continue
-        # A row that cannot be sent as it is stored is no transform's concern.
+        # Rows in which the database found a flaw cannot be sent: transforms do not see them.
         given = flawless(batch.arrow)
         began = time.monotonic()
         try:
@@ -94,17 +95,18 @@ def run(
     succeeded: bool = True,
     step: AbstractContextManager[Any] = _NO_STEP,
 ) -> Transformed:
-    """Pass a batch through all functions. `failures` is how many rows failed in a row so far.
+    """Pass a batch through all functions. `failures` is the number of consecutive failed rows so far.
 
-    Each call of a function is a `step` of its own: one that is slow goes on, one that hangs is seen.
+    Each call of a function is timed as a `step` of its own, so that many slow calls do not look like one that hangs.
 
-    Raises `TransformKeepsFailing` where a function is at fault: also if it fails on every row and never `succeeded`.
+    Raises `TransformKeepsFailing` if a function is at fault: also if it fails on every row and never `succeeded`
+    before.
     """
     done = _run([(path, _stepping(function, step)) for path, function in transforms], batch, failures)
     if not succeeded and len(done.failed) == batch.num_rows > 0:
         raise TransformKeepsFailing(
             f"{next(iter(done.failed.values())).reason}; it failed on all {batch.num_rows} rows of its first batch: "
-            "nothing is set aside until it has succeeded once"
+            "nothing is set aside until it has succeeded once; correct the transform"
         )
     return done
 
@@ -134,7 +136,7 @@ def _halved(
         if failures >= MOST_FAILURES:
             raise TransformKeepsFailing(
                 f"transform {failure.path} failed on {failures} rows in a row, the last being {id_}: {failure.why}; "
-                "nothing more is set aside until it is mended"
+                "nothing more is set aside until it succeeds; correct the transform"
             )
         why = f"transform {failure.path} failed on row {id_}: {failure.why}"
         return Transformed(
@@ -158,7 +160,7 @@ class _Failure(Exception):  # noqa: N818
 def _checked(transforms: Sequence[tuple[str, Transform]], batch: pa.RecordBatch) -> pa.RecordBatch:
     for path, function in transforms:
         if not batch.num_rows:
-            # Nothing of it is left to fail on.
+            # Every row was filtered.
             break
         try:
             given = function(batch)

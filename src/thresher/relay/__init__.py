@@ -1,1 +1,1 @@
-"""The relay: carries the rows of an outbox to Kafka, once, in order per key, through Spark."""
+"""The relay: publishes the rows of an outbox to Kafka, once and in order per key, in Spark tasks."""

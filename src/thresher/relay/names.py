@@ -1,4 +1,4 @@
-"""The tables of a relay, and the buckets of its shards."""
+"""The DDL of a relay's tables, and the buckets of its shards."""
 
 from thresher.db import TableName, statement
 from thresher.db.postgres.control import control_table
@@ -16,5 +16,5 @@ def companions(outbox: TableName, shape: Shape) -> list[str]:
 
 
 def buckets_of(shard: int, shards: int) -> list[int]:
-    """Return the buckets that a shard owns. The same for ever: a key stays in its shard while the number does."""
+    """Return the buckets that a shard owns. A key stays in its shard as long as the number of shards is the same."""
     return list(range(shard, BUCKETS, shards))

@@ -1,15 +1,15 @@
-"""What can go wrong between relays. Each class says by its type whether a retry can help."""
+"""The errors between relays of one outbox. A retry can help against a `Trouble`; for any other, somebody has to act."""
 
 from thresher.core.errors import PipelineProblem, Trouble
 
 
 class OtherCoordination(PipelineProblem):
-    """The outbox is relayed in the other way: by a leader, or by topic locks."""
+    """The outbox is read in another way: by a leader's relay, by topic locks, or by a tail."""
 
 
 class OtherSplit(PipelineProblem):
-    """A topic is locked in another number of parts than this relay was told."""
+    """A topic is locked in another number of parts than this relay's `split_topics` says."""
 
 
 class TopicBusy(Trouble):
-    """A topic's lock was not to be had in time."""
+    """A topic's lock could not be taken in time."""

@@ -1,4 +1,4 @@
-"""Where a relay's progress lies, and which topics its rows may not be sent to."""
+"""The progress topic of a relay, and the topics that its rows may not be sent to."""
 
 from thresher.delivery.names import progress_topic
 from thresher.delivery.progress_topic.progress_log import ProgressSource
@@ -9,13 +9,13 @@ from thresher.relay.settings import Mandate, Settings
 
 
 def progress_source(settings: Settings) -> ProgressSource[Progress]:
-    """Return where a relay's progress lies."""
+    """Return the relay's progress topic, and how it is read."""
     topic = progress_topic(settings.name)
     return ProgressSource(pipeline=settings.name, topic=topic, kafka=settings.kafka, decode=decode)
 
 
 def known_progress(mandate: Mandate) -> KnownProgress[Progress]:
-    """Return what the shards of a leader are told of its progress."""
+    """Return the progress topic as the leader found it, for its shards."""
     return KnownProgress(
         source=progress_source(mandate.settings),
         outbox_id=mandate.outbox_id,
@@ -25,5 +25,5 @@ def known_progress(mandate: Mandate) -> KnownProgress[Progress]:
 
 
 def reserved_topics(settings: Settings) -> ReservedTopics:
-    """Return what says which topics no row of a relay may be sent to."""
+    """Return the check for topics that no row of this relay may be sent to."""
     return ReservedTopics(progress_topic(settings.name), settings.kafka, is_progress)

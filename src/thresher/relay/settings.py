@@ -1,4 +1,4 @@
-"""What a relay is told, once, at the edge: frozen values that travel to its shards."""
+"""The settings of a relay: frozen values, read once, which are sent to its shards."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -33,20 +33,20 @@ __all__ = [
 
 
 class Delivery(enum.StrEnum):
-    """What is promised to readers."""
+    """The delivery guarantee."""
 
-    # To those that read committed records only.
+    # For readers with isolation.level=read_committed.
     EXACTLY_ONCE = "exactly-once"
-    # To all: a repeat directly follows its original within its key.
+    # For all readers: a duplicate directly follows its original within its key.
     AT_LEAST_ONCE = "at-least-once"
 
 
 class Coordination(enum.StrEnum):
     """How the processes of a relay share its outbox."""
 
-    # One of them leads, and its shards share the keys.
+    # One process leads, and its shards share the keys. The others are standbys.
     LEADER = "leader"
-    # All of them work, each on topics that it has locked.
+    # All processes work, each on the topics that it has locked.
     TOPIC_LOCK = "topic-lock"
 
 
@@ -54,22 +54,22 @@ class Coordination(enum.StrEnum):
 class TopicLocking:
     """How topics are locked, where the coordination is by topic locks."""
 
-    # A lock that was not renewed for so long may be taken; an errored topic rests for so long.
+    # After this time without a renewal, another process may take a lock. A topic rests this long after an error.
     lock_seconds: float = 60.0
-    # Between two rounds.
+    # The pause between two rounds.
     rest_seconds: float = 0.5
-    # Into how many parts, by key, a topic is locked; one, unless it is named here.
+    # The number of parts, by key, in which a topic is locked; 1 for topics that are not named here.
     split_topics: Mapping[str, int] = field(default_factory=dict)
     # Topics of which only the newest message of each key is sent.
     compact_topics: tuple[str, ...] = ()
 
 
 class Dispatch(enum.StrEnum):
-    """Who sends a row first."""
+    """Which process sends a row first."""
 
-    # The relay alone.
+    # The relay sends every row.
     RELAY = "relay"
-    # The application's dispatcher, after its commit. The relay sweeps: it sends what has waited too long.
+    # The application's dispatcher sends a row after its commit. The relay sweeps: it sends rows that wait too long.
     IMMEDIATE = "immediate"
 
 
@@ -79,15 +79,15 @@ class Limits:
 
     batch_rows: int = 10_000
     batch_bytes: int = 16_000_000
-    # What one batch may take to be read and published: the next ones are made smaller when one takes longer.
+    # If a batch takes longer to be read and published, the next ones are smaller.
     batch_seconds: float = 2.0
     poll_seconds: float = 0.001
     grace_seconds: float = 60.0
     horizon_seconds: float = 3600.0
-    # At least once: rows of a shard that were sent and are not purged yet, and rows that one query marks.
+    # At-least-once: the rows of a shard in flight, and the rows that one query marks.
     in_flight_rows: int = 1_000
     mark_rows: int = 1_000
-    # Immediate dispatch: how old a row is that the relay sends, and the time between two looks for one.
+    # Immediate dispatch: the age from which on the relay sends a row, and the pause between two reads.
     min_age_seconds: float = 5.0
     sweep_seconds: float = 1.0
 
@@ -100,12 +100,12 @@ _OLD_NAMES = {"dsn": "data_source", "settling": "settle", "transforms": "transfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that a relay's driver and shards need to know. Secrets are in `data_source` and `kafka`, never shown.
+    """The settings of a relay, for its driver and its shards. Secrets in `data_source` and `kafka` are not in `repr`.
 
-    A setting has the name that it has in a file. Bounds and locking may also be given one by one, as `batch_rows=500`;
-    what is given so overrides its group, and an old name its new one, so that `dataclasses.replace` takes both.
-    Values are kept as they are given: a `Harvest` judges them as those of a file, and takes `shards="2"` for 2, and
-    tells what is missing with all else that is wrong.
+    A setting has the same name as in a configuration file. Settings of `limits` and `topic_locking` may also be given
+    singly, as `batch_rows=500`. A single setting overrides its group, and an old name overrides the new one, so that
+    `dataclasses.replace` takes both. Values are kept as given: a `Harvest` checks and converts them as those of a file,
+    and takes `shards="2"` for 2. What is missing is in the same report.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Settings:
     outbox: TableName
     shape: Shape
     delivery: Delivery
-    # librdkafka's properties: for every client, and for the producers besides.
+    # librdkafka's properties: of all clients, and additional ones of the producers.
     kafka: Mapping[str, Any] = field(repr=False)
     producer: Mapping[str, Any] = field(repr=False)
     shards: int
@@ -124,9 +124,9 @@ class Settings:
     limits: Limits
     coordination: Coordination
     topic_locking: TopicLocking
-    # What the shards make their producers with, by import path: a function of the client's properties.
+    # The import path of a function that makes the shards' producers from the client's properties.
     producer_factory: str | None
-    # Rows that were stamped longer ago than that are archived, to the outbox's archive table or to a directory.
+    # Rows that were stamped longer ago are archived, to the outbox's archive table or to a directory.
     archive_after_seconds: float | None
     archive_to: str
 
@@ -164,7 +164,7 @@ class Settings:
         }  # fmt: skip
         _put(given, others)
         for setting, value in given.items():
-            # The way of a frozen dataclass that has a constructor of its own.
+            # A frozen dataclass with its own constructor can set its fields in no other way.
             object.__setattr__(self, setting, value)
 
     @property
@@ -184,14 +184,14 @@ class Settings:
 
     @property
     def mode(self) -> str:
-        """The word for this layout in the control row. By it dispatchers know a sweeper."""
+        """The name of this layout in the control row. Dispatchers recognise a sweeper by it."""
         if self.coordination is not Coordination.LEADER:
             return str(self.coordination)
         return str(self.dispatch if self.sweeps else self.delivery)
 
     @property
     def sweeps(self) -> bool:
-        """Whether an application's dispatcher sends rows first, and the relay what is left."""
+        """Whether an application's dispatcher sends rows first, and the relay only those that are left."""
         return self.dispatch is Dispatch.IMMEDIATE
 
 
@@ -234,18 +234,18 @@ def as_mapping(group: Limits | TopicLocking | Mapping[str, Any]) -> dict[str, An
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mandate:
-    """What the leader hands to its shards with the settings: under which term, for which outbox, which progress."""
+    """The leader's result of a take-over, sent to its shards: the settings, the term, the outbox and its progress."""
 
     settings: Settings
     outbox_id: str
     term: str
-    # When it was written, and on which incarnation of the database.
+    # When the term was written, and the database's incarnation then.
     term_time: datetime
     since: str
     progress_topic_id: str
-    # What progress is sealed with.
+    # The secret that progress records are sealed with.
     secret: str = field(repr=False)
-    # What about the outbox differed from the table that we would make, when the leader took over.
+    # Differences between the outbox and the table that Thresher would create, as of the take-over.
     differences: frozenset[str] = frozenset()
-    # A function by import path that is called at each named seam: for crash tests.
+    # The import path of a function that is called at each crash point: for crash tests.
     hook: str | None = None

@@ -1,6 +1,6 @@
-"""Executes the fates of a committed progress record through the store: the only way a row ever leaves the outbox.
+"""Executes the fates of a committed progress record in the outbox: the only way in which a row leaves it.
 
-Idempotent: a crash before it is repaired by recovery, never by sending again.
+Idempotent: after a crash, recovery settles the same record again, and never sends its rows again.
 """
 
 from collections.abc import Callable
@@ -19,29 +19,29 @@ class Settlement:
         self._store = store
 
     def execute(self, progress: Progress, middle: Callable[[], None] = lambda: None, mark: UUID | None = None) -> int:
-        """Settle one record in one transaction; return how many rows it still found, durably.
+        """Settle one record in one durable transaction; return how many of its rows were still there.
 
-        With a mark, only rows that carry it were sent by us. `middle` is called when some of it is done and none of it
-        is durable.
+        With a mark, rows that were sent are removed only if they carry it. `middle` is called inside the transaction,
+        when part of it is done and nothing is durable.
         """
         return self._store.settle(fates_of(progress), mark=mark, middle=middle)
 
     def require_gone(self, progress: Progress, mark: UUID | None = None, *, recovering: bool = False) -> None:
-        """Raise `DatabaseRefused` if rows that were settled are still pending: they would be sent for ever.
+        """Raise `DatabaseRefused` if rows that were settled are still pending: they would be sent again and again.
 
-        With a mark, rows that another process has marked meanwhile do not count. In recovery, dead rows do not: one
-        that an older attempt marked at that moment was missed, and is judged anew.
+        With a mark, rows that another process has marked meanwhile do not count. In recovery, dead rows do not count:
+        an older attempt may have marked one during the settling, which then missed it. It is judged again later.
         """
         rows: Fates | Progress = fates_of(progress) if recovering else progress
         self._store.require_gone(rows.ids, rows.create_times, mark=mark)
 
     def lacks(self, progress: Progress) -> int:
-        """Return how many rows of a settled record are neither stamped, by whomever, nor set aside: they are gone."""
+        """Return how many rows of a settled record are gone: neither stamped, by any process, nor set aside."""
         return len(progress.ids) - self._store.settled(progress.ids, progress.create_times)
 
 
 def fates_of(progress: Progress) -> Fates:
-    """Return a record's fates as the store takes them: what just goes, and what is to be known of the dead."""
+    """Return a record's fates as the store takes them: rows to remove, and dead rows with their reasons."""
     if progress.all_sent:
         return Fates(ids=progress.ids, create_times=progress.create_times)
     ids, times, dead = [], [], []

@@ -1,1 +1,1 @@
-"""What the drivers of all pipelines that publish rows have in common."""
+"""Parts that the drivers of all publishing pipelines share."""

@@ -7,9 +7,9 @@ from thresher.db.shape import Shape
 
 
 def dead_command(outbox: TableName, shape: Shape, *words: str) -> str:
-    """Return 'thresher dead' with these words and the options that name the outbox. The database is not named.
+    """Return 'thresher dead' with these words and the options that name the outbox, but not the database.
 
-    A connection string may hold a password, which has no place in a log.
+    A connection string may hold a password, which must not be logged.
     """
     named = ["--outbox", outbox.table] if outbox.table != "outbox" else []
     if outbox.schema is not None:

@@ -1,6 +1,6 @@
-"""Topics whose rows wait, as the driver knows them from what its shards report; and what the log says of rows.
+"""Collects the topics whose rows wait from the events of the shards, and logs what the shards report about rows.
 
-For one term. A shard that starts over holds nothing: what it held before, nobody would lift.
+For one term. A shard that starts over holds no topics, so its earlier ones are dropped: no event would lift them.
 """
 
 import logging
@@ -10,19 +10,20 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-_SAY_SECONDS = 60.0
+# The log repeats a message about a topic at most this often.
+_REPEAT_SECONDS = 60.0
 
 
 class HeldTopics:
-    """Takes events in one thread; may be looked at from any other. `look` is the command that lists dead rows."""
+    """Takes events in one thread; may be read from any other. `look` is the command that lists dead rows."""
 
     def __init__(
         self, relay: str, *, look: str = "thresher dead list", monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._relay, self._look, self._monotonic = relay, look, monotonic
-        # By topic: when the log may next say that records were rejected, and how often they were since it last did.
+        # By topic: when the next message may be logged, and how many were left out since the last one.
         self._said: dict[str, tuple[float, int]] = {}
-        # Topics and why their rows wait, by shard; replaced as a whole.
+        # By shard: topics, and why their rows wait. Replaced as a whole, for readers in other threads.
         self._held: dict[int, dict[str, str]] = {}
 
     @property
@@ -31,7 +32,7 @@ class HeldTopics:
         return {topic: why for held in self._held.values() for topic, why in held.items()}
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
-        """Take in an event of a shard."""
+        """Handle an event of a shard."""
         told = {"relay": self._relay, "shard": shard, **fields}
         match event:
             case "held":
@@ -43,7 +44,7 @@ class HeldTopics:
             case "lifted":
                 if (topic := fields["topic"]) in self.alarms:
                     logger.info("rows of topic %s go on", topic, extra=told)
-                # It is there for all of them: a shard without rows of it would never say so.
+                # Lifted for all shards: a shard that has no more rows of the topic would never report it.
                 self._held = {
                     each: {name: why for name, why in held.items() if name != topic}
                     for each, held in self._held.items()
@@ -72,7 +73,7 @@ class HeldTopics:
                 )
             case "gone":
                 logger.warning(
-                    "rows that were sent were gone before they were settled: %d; does somebody else empty the table?",
+                    "rows that were sent were gone before they were settled: %d; does another program delete rows?",
                     fields["rows"],
                     extra=told,
                 )
@@ -80,7 +81,8 @@ class HeldTopics:
                 self._say(fields["topic"], f"topic {fields['topic']} rests after an error: {fields['why']}", told)
             case "strangers":
                 logger.warning(
-                    "records of strangers on the progress topic were left out: %d; grant nobody else Write on it",
+                    "records on the progress topic that this relay did not write were ignored: %d; grant nobody else "
+                    "Write on it",
                     fields["records"],
                     extra=told,
                 )
@@ -88,11 +90,11 @@ class HeldTopics:
                 logger.debug("shard %d: %s", shard, event)
 
     def _say(self, about: str, text: str, told: Mapping[str, Any]) -> None:
-        """Say something once a minute at most: poison, for one, is found by many rejections."""
+        """Log a message, at most once a minute per topic: finding a poison row alone takes many rejections."""
         now = self._monotonic()
         due, unsaid = self._said.get(about, (now, 0))
         if now < due:
             self._said[about] = (due, unsaid + 1)
             return
-        self._said[about] = (now + _SAY_SECONDS, 0)
+        self._said[about] = (now + _REPEAT_SECONDS, 0)
         logger.warning("%s%s", text, f" ({unsaid} more since the last time)" if unsaid else "", extra=told)

@@ -1,7 +1,7 @@
 """Probes of a pipeline's servers: whether its database and its broker can be reached, without a query.
 
-A standby runs them too. A session of the database is opened and closed, under a name that no take-over ends and that
-holds no lock. The broker is asked which cluster it belongs to.
+A standby runs them too. A database session is opened and closed; it holds no lock, and by its name no take-over ends
+it. The broker is asked for the cluster's id.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +16,14 @@ SERVERS = ("database", "broker")
 
 
 def server_probes(name: str, dsn: str, kafka: Mapping[str, Any]) -> dict[str, Callable[[], None]]:
-    """Return a probe for each server. It raises a `PipelineProblem`, in time: both clients have time-outs."""
+    """Return a probe for each server. It raises `PipelineProblem` if the server fails or does not answer in time."""
 
     def database() -> None:
         connect(dsn, f"thresher-probe/{name}"[:63]).close()
 
     def broker() -> None:
         with broker_explained():
-            # The probe's error says it all: the client's own lines would repeat it.
+            # The client's own log lines would only repeat the probe's error.
             Admin.of({"log_level": 0, **kafka}).greet()
 
     return dict(zip(SERVERS, (database, broker), strict=True))

@@ -1,1 +1,1 @@
-"""The topic of a pipeline's progress: whose it is, what of it is ours, and which topics are reserved."""
+"""A pipeline's progress topic: checks whose it is, reads our own records in it, and keeps rows out of such topics."""

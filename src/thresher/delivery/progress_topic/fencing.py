@@ -1,4 +1,4 @@
-"""Fences the shards of a pipeline from outside, so that nothing is added to the progress that is read then."""
+"""Fences a pipeline's shards without running them, so that no record is added to the progress that is then read."""
 
 import uuid
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ def fenced_log(
     name: str,
     properties: Mapping[str, Any],
 ) -> ProgressLog[P]:
-    """Fence whoever may write for a shard, with the lane whose claim counts, and return the log of what was written.
+    """Fence the producer that may write for a shard, which uses the lane whose claim counts. Return the shard's log.
 
-    `name` is what the shards' transactional ids begin with; `properties` are those of their producers.
+    `name` is the prefix of the shards' transactional ids, `properties` are those of their producers.
     """
     claim = Claim(lane=0, claimant=str(uuid.uuid4()))
     for _ in range(LANES + 1):
@@ -38,10 +38,10 @@ def fenced_log(
             try:
                 producer.init(seal.topic)
             except InitBlocked as problem:
-                # Its owner may have left it for another lane.
+                # The owner may have left this lane for another: the log tells.
                 blocked = problem
             producer.now_ms = clock.now_ms()
-            # A broker that was cut off may show an old end of the progress, and does not show the claim.
+            # A broker that was cut off may show an old end of the partition: then the claim is not there.
             written = None if blocked is not None else partial(_claimed, producer, claim, seal)
             log = source.log(seal, outbox_id, commit_opener=written)
             try:

@@ -1,4 +1,4 @@
-"""The progress topic of a pipeline that takes over: made where it never had one; another one's is refused."""
+"""Finds the progress topic in a take-over: makes it if the pipeline never had one, refuses another outbox's topic."""
 
 from thresher.db.control import ControlRow
 from thresher.delivery.problem import ForeignProgress
@@ -6,12 +6,12 @@ from thresher.delivery.progress_topic.progress_log import P, ProgressSource
 from thresher.delivery.progress_topic.topic import KEPT, broker_explained, known_topic, require_kept
 from thresher.kafka.admin import Admin, TopicFacts
 
-# Its age is the broker's word: the clock of a pipeline's machine may be wrong.
+# The broker dates the records, because the clock of a pipeline's machine may be wrong.
 _TOPIC_CONFIG = {**KEPT, "message.timestamp.type": "LogAppendTime"}
 
 
 def own_topic(admin: Admin, source: ProgressSource[P], row: ControlRow, *, partitions: int) -> TopicFacts:
-    """Return the progress topic, made if this pipeline never had one; another one under its name is refused."""
+    """Return the progress topic; make it if this pipeline never had one. Raises `ForeignProgress` if it is not ours."""
     name = source.topic
     if row.progress_topic_id is None:
         with broker_explained():
@@ -21,14 +21,14 @@ def own_topic(admin: Admin, source: ProgressSource[P], row: ControlRow, *, parti
     require_kept(admin, name)
     ours, theirs = False, ""
     for partition in range(found.partitions):
-        # Before anything is fenced: the rightful owner must not notice.
+        # Read before anything is fenced: if the topic is another outbox's, its relay must not be disturbed.
         with source.log(source.seal(row.secret, partition), row.outbox_id) as log:
             ours |= log.last() is not None
         if log.other_outbox is not None:
             theirs = f"belongs to another outbox ({log.other_outbox}, this is {row.outbox_id})"
         elif log.strangers:
             theirs = theirs or "holds records that no relay wrote"
-    # A topic that this pipeline has had is its own, whatever others have written to it.
+    # A topic that the control row knows is ours, whatever others have written to it.
     if theirs and not ours and row.progress_topic_id is None:
         raise ForeignProgress(
             f"the progress topic {name} {theirs}: it must be the relay's alone, and two outboxes on one broker need "

@@ -1,8 +1,8 @@
-"""One partition of the progress topic, of which only this pipeline's own records are read.
+"""Reads this pipeline's own records in one partition of the progress topic.
 
-A record is ours if it has our seal. Before the offset where seals began, one that names our outbox is ours too: an
-earlier version wrote it. Seals begin with our first claim, an empty record, also where no progress follows it for long.
-Any other record is a stranger's: it is counted, and nothing follows from it. So it is with claims without our seal.
+A record is ours if it has our seal. Before the offset where seals began, a record without a seal that names our outbox
+is ours too: an earlier version wrote it. Seals begin with our first claim, which may come long before the first sealed
+progress. Any other record is foreign: it is counted, and otherwise ignored. A claim without our seal is ignored too.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,13 +29,13 @@ class Tail(Protocol):
         """Ask for the end."""
 
     def windows(self) -> Iterator[Iterator[TailRecord]]:
-        """Yield the last records, then more of them, up to all."""
+        """Yield the partition's last records, then more of them, until all are read."""
 
     def records(self) -> Iterator[TailRecord]:
         """Yield all records."""
 
     def require_never_written(self) -> None:
-        """Raise if there were records that are gone."""
+        """Raise if the partition had records that are gone."""
 
     def close(self) -> None:
         """Let go of connections."""
@@ -45,15 +45,15 @@ class ProgressLog(Generic[P]):
     """Reads the committed progress of one partition. A context manager, for one thread."""
 
     def __init__(self, tail: Tail, seal: Seal, outbox_id: str, decode: Callable[[bytes], P]) -> None:
-        """When seals began in the partition, the log notes in `seal`. `decode` raises `ForeignProgress`."""
+        """The log sets `seal.since`. `decode` raises `ForeignProgress` for bytes that are no progress record."""
         self._tail, self._seal, self._outbox_id, self._decode = tail, seal, outbox_id, decode
-        # Records of strangers: those behind our last one, or among all of them; and all that the last look met.
+        # Foreign records: after our last record (after `whole`: all); and all that the last call of `last` read.
         self.strangers = self.met = 0
-        # The id of the outbox that a stranger's record names, if it is progress at all.
+        # The outbox that a foreign record names, if it is a progress record.
         self.other_outbox: str | None = None
-        # Where our last record is, and its time by the broker's clock.
+        # Our last record, with its offset and its time by the broker's clock.
         self.place: TailRecord | None = None
-        # The claims behind it, oldest first.
+        # The claims after it, oldest first.
         self._claims: list[Claim] = []
 
     def __enter__(self) -> Self:
@@ -67,16 +67,17 @@ class ProgressLog(Generic[P]):
         self._tail.close()
 
     def sample(self) -> None:
-        """Ask for the end of the partition, before an opener is committed."""
+        """Ask for the end of the partition. To be called before an opener is committed."""
         self._tail.sample()
 
     def last(self) -> P | None:
         """Return our last record, or None if there never was one.
 
-        Raises `TailGone` if there was one, and `ForeignProgress` if a newer version wrote it.
+        Raises `TailGone` if records were removed from the partition, and `ForeignProgress` if a newer version wrote the
+        last one.
         """
         self.place = None
-        # Without a seal, and in our name: their offsets, and the last of those before our first claim.
+        # Records without a seal that name our outbox: their offsets, and the last one before our first claim.
         unsealed: list[int] = []
         earlier: TailRecord | None = None
         first_claim: int | None = None
@@ -102,7 +103,7 @@ class ProgressLog(Generic[P]):
             if self.place is not None:
                 break
         else:
-            # No progress is sealed yet: an earlier version has written what lies before our first claim.
+            # No progress record is sealed yet: an earlier version wrote the records before our first claim.
             self._seal.since = self._tail.end if first_claim is None else first_claim
         last = -1 if self.place is None else self.place.offset
         self.strangers += sum(offset >= max(self._seal.since, last) for offset in unsealed)
@@ -115,7 +116,7 @@ class ProgressLog(Generic[P]):
 
     @property
     def holder(self) -> Claim:
-        """The last claim that counts, as of the last call of `last`."""
+        """The last claim that counts, by the last call of `last`."""
         return holder(None if self.place is None else decoded(self.place.key), self._claims)
 
     def whole(self) -> Iterator[P]:
@@ -142,7 +143,7 @@ class ProgressLog(Generic[P]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressSource(Generic[P]):
-    """Where the progress of a pipeline lies, and how it is read. `pipeline` is the name in the control row."""
+    """The progress topic of a pipeline, and how its records are read. `pipeline` is the name in the control row."""
 
     pipeline: str
     topic: str

@@ -1,7 +1,7 @@
-"""The topics that no row may be sent to: a pipeline's own progress topic, and that of any other one.
+"""The topics that no row may be sent to: the progress topics of this pipeline and of any other.
 
-Another pipeline's topic is known by its name and by what it holds. A topic of an application may have such a name too:
-it holds no progress, and is written to as any other.
+Another pipeline's progress topic is recognised by its name and by the records in it. An application's topic may have
+such a name too: it holds no progress, and rows are sent to it as to any other.
 """
 
 import time
@@ -18,7 +18,7 @@ from thresher.kafka.committed_tail import CommittedTail, TailRecord, TailRefused
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal, refusal_of
 
-# How long an answer about a topic is believed.
+# How long an answer about a topic is cached.
 _KNOWN_SECONDS = 30.0
 
 
@@ -28,17 +28,17 @@ def _never(_: bytes) -> bool:
 
 @dataclass(slots=True)
 class ReservedTopics:
-    """Says which topics are reserved. Travels to the shards; for one thread there."""
+    """Decides which topics are reserved. Pickled to the shards; for one thread there."""
 
     own: str
     kafka: Mapping[str, Any] = field(repr=False)
-    # Whether a record without a seal is progress: early versions of the relay wrote it so.
+    # Whether a record's value is progress without a seal, as earlier versions of the relay wrote it.
     unsealed: Callable[[bytes], bool] = _never
-    # Until when it is believed, and whether the topic is reserved.
+    # By topic: until when the answer is cached, and whether the topic is reserved.
     _known: dict[str, tuple[float, bool]] = field(default_factory=dict, repr=False)
 
     def __call__(self, topic: str) -> bool:
-        """Whether no row may be sent to a topic. Raises `BrokerLost` if nobody can tell at the moment."""
+        """Whether no row may be sent to a topic. Raises `BrokerLost` if that cannot be found out now."""
         if topic == self.own:
             return True
         if not topic.endswith(PROGRESS):
@@ -53,17 +53,17 @@ class ReservedTopics:
         try:
             facts = Admin.of(self.kafka).topic(topic)
             if facts is None or 0 in facts.leaderless:
-                # Its rows wait anyway.
+                # Rows of a topic that is missing or has no leader wait anyway.
                 return False
             with CommittedTail(topic, 0, self.kafka) as tail:
                 for window in tail.windows():
                     records = list(window)
-                    # Empty records without a seal tell nothing.
+                    # Empty records without a seal say nothing: read further back.
                     if any(record.value or self._is_progress(record) for record in records):
                         return any(map(self._is_progress, records))
                 return False
         except TailRefused:
-            # Its owner lets nobody read it, and has to care for who writes to it as well.
+            # We may not read the topic. Its owner decides by ACLs who may write to it.
             return False
         except TailUnread as error:
             raise BrokerLost(f"whether {topic} holds progress is not known: {error}") from error

@@ -1,10 +1,10 @@
 """The seal of a progress record: the proof that a pipeline of this outbox wrote it, for this partition.
 
-A header holds an HMAC over topic, partition, key and content, under a secret of the control row. Whoever may write to
-the progress topic, but does not know the secret, can neither forge a record nor move one to another partition.
+A header holds an HMAC over topic, partition, key and value, under a secret of the control row. A client that may write
+to the progress topic, but does not know the secret, can neither forge a record nor move one to another partition.
 
-Records of earlier versions have no seal. Each seal names the offset where seals began in its partition: what lies
-before it was written when there were none, and nobody can write there any more.
+Records of earlier versions have no seal. Each seal names the offset where seals began in its partition: records before
+that offset are older than seals, and none can be added there any more.
 """
 
 import hmac
@@ -25,7 +25,7 @@ class Seal:
     since: int = 0
 
     def headers(self, key: bytes, value: bytes) -> list[tuple[str, bytes | None]]:
-        """Return the headers of a record with this key and content."""
+        """Return the headers that seal a record with this key and value."""
         since = self.since.to_bytes(_OFFSET_BYTES)
         return [(HEADER, since + self._code(since, key, value))]
 
@@ -39,6 +39,6 @@ class Seal:
         return None
 
     def _code(self, since: bytes, key: bytes, value: bytes) -> bytes:
-        # A topic's name has no slash. The key's length comes first: no part of a key counts as content.
+        # A topic's name has no slash. The key's length comes first, so that key and value cannot be shifted.
         place = f"{self.topic}/{self.partition}/{len(key)}/".encode()
         return hmac.digest(self.secret.encode(), place + since + key + value, "sha256")

@@ -1,1 +1,1 @@
-"""Rows read ahead of the publisher, wherever they come from."""
+"""Reads rows ahead of the publisher, from any source."""

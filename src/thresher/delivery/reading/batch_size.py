@@ -1,33 +1,33 @@
-"""How large the next batch is: small at first, larger after quick ones, smaller after a slow one.
+"""Adapts the size of batches: small at first, larger after fast batches, smaller after a slow one.
 
-A broker that cannot take many records gets few. Rows that are large make batches of fewer rows.
+So a slow broker gets few records at a time, and batches of large rows have fewer rows.
 """
 
 _FIRST_ROWS, _FIRST_BYTES = 1_000, 1_000_000
-_LEAST_ROWS, _LEAST_BYTES = 10, 100_000
-# A window aims at a little less than is wanted, and is full nevertheless.
+_MIN_ROWS, _MIN_BYTES = 10, 100_000
+# A batch counts as full from this share on: a read by a window of ids aims at a little less than the wanted rows.
 _FULL = 0.75
-# The mean size of a row rises at once, and falls slowly.
+# The mean size of a row rises at once, and falls by at most this factor per read.
 _FORGETTING = 0.75
 
 
 class RowSize:
-    """The mean size of a row, by those that were read lately."""
+    """The mean size of the rows that were read lately."""
 
     def __init__(self) -> None:
         self._bytes = 0.0
 
     def learn(self, size: int, rows: int) -> None:
-        """Take in how many bytes so many rows had."""
+        """Note that `rows` rows had `size` bytes."""
         self._bytes = max(size / rows, _FORGETTING * self._bytes)
 
     def of(self, rows: int) -> float:
-        """Return how many bytes so many rows may have."""
+        """Return an estimate of the bytes of `rows` rows."""
         return self._bytes * rows
 
 
 class BatchSize:
-    """Learns from batches how large the next may be. Looks at no clock."""
+    """The size of the next batch, by the time that earlier ones took. The caller measures the time."""
 
     def __init__(self, *, most_rows: int, most_bytes: int) -> None:
         self._most_rows, self._most_bytes = most_rows, most_bytes
@@ -37,10 +37,10 @@ class BatchSize:
         self.row_size = RowSize()
 
     def learn(self, rows: int, seconds: float, most_seconds: float) -> None:
-        """Take in how long a batch took: a slow one halves the next, a quick and full one doubles it."""
+        """Note how long a batch took: a slow one halves the next, a fast and full one makes it 2 or 4 times larger."""
         if seconds > most_seconds:
-            self.rows = min(self._most_rows, max(_LEAST_ROWS, min(self.rows, rows) // 2))
-            self.bytes = max(_LEAST_BYTES, self.bytes // 2)
+            self.rows = min(self._most_rows, max(_MIN_ROWS, min(self.rows, rows) // 2))
+            self.bytes = max(_MIN_BYTES, self.bytes // 2)
         elif seconds < most_seconds / 2:
             more = 4 if seconds < most_seconds / 8 else 2
             self.bytes = min(self._most_bytes, self.bytes * more)

@@ -1,7 +1,6 @@
-"""Reads the next batches in a thread of its own, while the one before them is published.
+"""Reads the next batches in a thread of its own, while the current one is published.
 
-Stored rows become rows with records in this thread too: the publisher waits for a broker meanwhile, and none of its
-time is spent on that.
+The thread also converts stored rows to records, while the publisher waits for the broker.
 """
 
 import threading
@@ -17,28 +16,28 @@ from thresher.delivery.reading.read_ahead import ReadAhead
 from thresher.delivery.reading.row_source import RowSource
 from thresher.delivery.stored_rows import FewRows, StoredBatch, row_sizes, split
 
-# With many rows to step over, a look is not cheap: then there are fewer of them.
+# After a slow read that found nothing, the pause is ten times as long, 1 s at most: the read stepped over many rows.
 _LONG_LOOK_SECONDS, _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS = 0.02, 0.1, 1.0
-# A shard that had nothing for half a minute looks fifty times less often than one that is in use.
+# The pause grows with the time without rows: after about half a minute it is 50 times the poll interval.
 _SHARE_OF_IDLENESS, _SLOWEST = 0.002, 50
-# While few rows are on their way no others can be, and looks would only take the processor from them.
+# While few rows are in flight, reads pause: they would only take CPU time from publishing.
 _FEW, _BUSY_SECONDS = 100, 0.003
 
 
 def pause(looked_seconds: float, idle_seconds: float, poll_seconds: float) -> float:
-    """Return how long to wait after a look in vain: longer after a slow one, and the longer nothing has come."""
+    """Return the pause after a read that found nothing: longer after a slow read, and the longer no row has come."""
     if looked_seconds >= _LONG_LOOK_SECONDS:
         return min(looked_seconds / _SHARE_OF_LOOKING, _LONGEST_WAIT_SECONDS)
     return max(poll_seconds, min(idle_seconds * _SHARE_OF_IDLENESS, _SLOWEST * poll_seconds))
 
 
 def every(seconds: float) -> Callable[[float, float, float], float]:
-    """Return what waits so long after each look in vain: a sweeper's."""
+    """Return a replacement for `pause` with a fixed pause, for a sweeper."""
     return lambda *_: seconds
 
 
 class Prefetch:
-    """Reads ahead until it is closed. An error ends it, and is raised where a batch is taken."""
+    """Reads ahead until it is closed. An error ends the reading, and is raised by `ReadAhead.take`."""
 
     def __init__(
         self,
@@ -50,9 +49,9 @@ class Prefetch:
         step: AbstractContextManager[None] | None = None,
         waits: Callable[[float, float, float], float] = pause,
     ) -> None:
-        """`convert` makes rows of a stored batch where no transform looks at it. `step` is entered for each read.
+        """`convert` turns a stored batch into rows with records; None if transforms do it. `step` times each read.
 
-        `waits` says how long to wait after a look in vain, by what `pause` is told.
+        `waits` returns the pause after a read that found nothing, with the arguments of `pause`.
         """
         self._step = nullcontext() if step is None else step
         self._ahead, self._open_source, self._convert = ahead, open_source, convert
@@ -89,7 +88,7 @@ class Prefetch:
         if read is None:
             ended = time.monotonic()
             poll = max(self._poll, _BUSY_SECONDS) if request.in_flight else self._poll
-            # A machine that stalls makes one look long; a slow database makes all of them so.
+            # The shorter of the last two reads counts: a stall of the machine makes one read slow, a slow database all.
             took, self._last_look = min(ended - began, self._last_look), ended - began
             ahead.pause(self._waits(took, ended - self._last_found, poll))
             return

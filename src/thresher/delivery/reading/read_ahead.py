@@ -1,7 +1,7 @@
-"""What the reader and the publisher of one attempt tell each other: batches that are ready, rows in flight, holds.
+"""State that the reader and the publisher of one attempt share: batches that are ready, rows in flight, holds.
 
-A read leaves out the rows that are in flight and the topics that are held. Once rows have gone back to the table,
-everything that was read before is forgotten, whole: a batch carries the generation that it was read in.
+A read leaves out the rows in flight and the held topics. When rows are left in the table to be read again, all that was
+read before is discarded: the generation rises, and batches of an older generation are dropped.
 """
 
 import threading
@@ -17,16 +17,17 @@ from thresher.delivery.reading.row_source import Key, ReadRequest
 from thresher.delivery.stored_rows import StoredBatch
 
 _HELD_SECONDS = 2.0
-# Rows behind one that is looked at again meanwhile. They are read again when that one can be sent, or is gone.
+# For rows that wait behind another row, which is read more often. All are released once that row can be sent.
 _BEHIND_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """How far ahead to read: rows and bytes of a batch at most, and how many rows may be in flight for another read.
+    """How far ahead to read: the largest batch, and how many rows may be in flight when another read begins.
 
-    Without `window_rows`, about as many rows as a batch has may be in flight. With it, no more than `window_bytes` are,
-    but for one row that is larger by itself; another read begins when half of them are gone.
+    Without `window_rows`, another read begins while at most about one batch is in flight. With it, at most
+    `window_bytes` are in flight, except for a single larger row; another read begins when half of these bytes are
+    settled.
     """
 
     most_rows: int
@@ -48,11 +49,11 @@ class ReadAhead:
         # With a window: the bytes of each row in flight, by id, and of all together.
         self._sizes: dict[int, int] = {}
         self._bytes = 0
-        # Until when: topics, keys of a topic, and rows with their create times.
+        # Held topics, keys of a topic, and rows with their create times; each with the time at which its hold ends.
         self._held: dict[str, float] = {}
         self._held_keys: dict[Key, float] = {}
         self._held_rows: dict[tuple[int, int], float] = {}
-        # Keys of which enough rows are marked; replaced as a whole by the publisher.
+        # Keys of which enough rows are marked already. The publisher replaces the tuple as a whole.
         self.hot: tuple[Key, ...] = ()
         self._ready: deque[Batch | StoredBatch] = deque()
         self._error: BaseException | None = None
@@ -62,19 +63,19 @@ class ReadAhead:
 
     @property
     def ready(self) -> bool:
-        """Whether the next batch, or the error that ended the reading, is there."""
+        """Whether `take` would return a batch, or raise, at once."""
         return bool(self._ready) or self._error is not None
 
     def is_current(self, batch: Batch) -> bool:
-        """Whether nothing has gone back since it was read."""
+        """Whether the read-ahead was not discarded since the batch was read."""
         return batch.generation == self.generation
 
     def settled(self, ids: Iterable[int], create_times: Iterable[int]) -> None:
-        """These rows are durably gone: a read that begins from now on does not find them. For any thread."""
+        """Note that these rows are durably settled: a read that begins now does not find them. For any thread."""
         with self._changed:
             in_flight = self._in_flight
             for id_, create_time in zip(ids, create_times, strict=True):
-                # Under an id that came back, another row may be in flight by now.
+                # Another row with the same id may be in flight by now, after a TRUNCATE.
                 if in_flight.get(id_) == create_time:
                     del in_flight[id_]
                     self._bytes -= self._sizes.pop(id_, 0)
@@ -87,7 +88,7 @@ class ReadAhead:
         rows: Mapping[int, int] = MappingProxyType({}),
         behind: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        """Leave these topics, keys and rows out for a while; rows that are `behind` others for longer."""
+        """Leave these topics, keys and rows out of reads for 2 s; rows that wait `behind` others for a minute."""
         with self._changed:
             now = time.monotonic()
             until = now + _HELD_SECONDS
@@ -97,14 +98,14 @@ class ReadAhead:
             self._held_rows.update(dict.fromkeys(rows.items(), until))
 
     def release(self) -> None:
-        """Leave nothing out any more."""
+        """End all holds."""
         with self._changed:
             self._held.clear()
             self._held_keys.clear()
             self._held_rows.clear()
 
     def discard(self) -> None:
-        """Forget the rows in flight and the batches that were read: rows have gone back to the table."""
+        """Forget the rows in flight and the batches that were read, so that all are read again from the head."""
         with self._changed:
             self.generation += 1
             self._in_flight.clear()
@@ -122,7 +123,7 @@ class ReadAhead:
     # For the reader
 
     def take(self, seconds: float) -> Batch | StoredBatch | None:
-        """Return the next batch; None if there is none within the time. Raises what ended the reading."""
+        """Return the next batch; None if there is none within the time. Raises the error that ended the reading."""
         with self._changed:
             self._changed.wait_for(lambda: self.ready, seconds)
             if self._error is not None:
@@ -132,7 +133,7 @@ class ReadAhead:
         return batch
 
     def await_due(self) -> ReadRequest | None:
-        """Wait until another read is worth while, and return what to ask for; None at the end."""
+        """Wait until another read is due, and return what to read; None once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._is_due())
             if self._closed:
@@ -153,11 +154,11 @@ class ReadAhead:
 
     @property
     def by_bytes(self) -> bool:
-        """Whether the bytes of each row that is read have to be known."""
+        """Whether `claim` needs the size of each row."""
         return self._window is not None
 
     def claim(self, rows: Mapping[int, int], generation: int, sizes: Sequence[int] = ()) -> None:
-        """Note rows that were read, by id with their create times, unless rows have gone back since."""
+        """Note rows as in flight, create times by id, unless the read-ahead was discarded since they were read."""
         with self._changed:
             if generation == self.generation:
                 self._in_flight.update(rows)
@@ -166,30 +167,30 @@ class ReadAhead:
                     self._sizes[id_] = size
 
     def offer(self, batch: Batch | StoredBatch) -> None:
-        """Hand a batch over, unless rows have gone back since it was read."""
+        """Hand a batch to the publisher, unless the read-ahead was discarded since it was read."""
         with self._changed:
             if batch.generation == self.generation:
                 self._ready.append(batch)
                 self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Have the next `take` raise what ended the reading."""
+        """Note the error that ended the reading: the next `take` raises it."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, or until the end."""
+        """Wait for this time, or until closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed, seconds)
 
     @property
     def closed(self) -> bool:
-        """Whether the reading has to end."""
+        """Whether the reader has to stop."""
         return self._closed
 
     def _is_due(self) -> bool:
-        """Whether to read: no batch is left, and at most one is sent and not settled: a read visits rows in flight."""
+        """Whether to read now: no batch is ready, and few rows are in flight, because a read steps over all of them."""
         if self._ready:
             return False
         if self._window is None:
@@ -197,5 +198,5 @@ class ReadAhead:
         return len(self._in_flight) < self._window and 2 * self._bytes <= self._window_bytes
 
     def _most_bytes(self) -> int:
-        """Return how many bytes the next read may have."""
+        """Return the largest size of the next read."""
         return self.size.bytes if self._window is None else min(self.size.bytes, self._window_bytes - self._bytes)

@@ -1,7 +1,7 @@
-"""Where pending rows come from: what is asked of a table, and what it answers.
+"""The port from which a shard reads its pending rows.
 
-`PendingRows` reads for exactly-once delivery and writes nothing; `Marking` marks what it reads. Both are read by one
-thread, which `Prefetch` runs.
+`PendingRows` reads for exactly-once delivery and writes nothing. `Marking` marks the rows that it reads. Each is used
+by one thread, that of `Prefetch`.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,10 +18,10 @@ Key = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
-    """What to read: at most so many rows and bytes, without rows in flight and what is held.
+    """Asks for at most `rows` rows and `bytes` bytes, without the rows in flight and the held rows.
 
-    `in_flight` and `held_rows` map ids to create times, in microseconds. `generation` counts how often rows went back
-    to the table.
+    `in_flight` and `held_rows` map ids to create times, in microseconds. `generation` counts how often the read-ahead
+    was discarded.
     """
 
     rows: int
@@ -37,7 +37,7 @@ class RowSource(Protocol):
     """Reads the oldest pending rows of one shard. For one thread."""
 
     def read(self, request: ReadRequest, /) -> pa.RecordBatch | FewRows | None:
-        """Return rows in the order of each key; None if there are none."""
+        """Return rows, those of a key in their order; None if there are none."""
 
     def close(self) -> None:
         """Let go of connections."""

@@ -1,1 +1,1 @@
-"""One attempt at one shard: what every pipeline that publishes rows does in its worker."""
+"""Parts of one attempt at one shard, in a worker, that all publishing pipelines share."""

@@ -1,7 +1,7 @@
-"""The records of a shard that were sent and are not settled: how many, and of which keys.
+"""Counts the records in flight of a shard: sent and not settled. Lists their keys.
 
-A transaction's records count from when they are handed to the client until its settling has committed; those of one
-that came to nothing, until the shard recovers. Any thread may ask: a client that hangs keeps nobody from it.
+A transaction's records are in flight from when they are handed to the client until the settling has committed; those of
+a failed transaction, until the shard recovers. Any thread may ask, even while the client hangs.
 """
 
 import itertools
@@ -12,54 +12,54 @@ from collections.abc import Sequence
 
 from thresher.observe.tally import Tally
 
-# The note by which a shard tells its driver of keys in flight.
+# The name under which a shard sends keys in flight to its driver.
 IN_FLIGHT_KEYS = "in_flight_keys"
 MOST_KEYS = 1_000
-# What one heartbeat may carry of them.
-_MOST_LETTERS = 60_000
+# The part of a heartbeat that keys may take, in characters of JSON.
+_MAX_CHARACTERS = 60_000
 
 
 class InFlight:
-    """Keys of the transactions that are not settled, in their order. Safe from any thread."""
+    """The keys of each transaction that is not settled, oldest first. Safe from any thread."""
 
     def __init__(self, tally: Tally, *, by_key: bool) -> None:
-        """`by_key`: a transaction has one record of a key at most."""
+        """`by_key`: a transaction has at most one record of a key, so that records count as keys."""
         self._tally, self._by_key = tally, by_key
         self._lock = threading.Lock()
         self._transactions: deque[Sequence[bytes | None]] = deque()
 
     def sent(self, keys: Sequence[bytes | None]) -> None:
-        """A transaction's records, with these keys, are handed to the client."""
+        """Note that a transaction's records, with these keys, are handed to the client."""
         with self._lock:
             self._transactions.append(keys)
             self._show()
 
     def settled(self) -> None:
-        """The oldest transaction is settled."""
+        """Note that the oldest transaction is settled."""
         with self._lock:
             if self._transactions:
                 self._transactions.popleft()
                 self._show()
 
     def forget(self) -> None:
-        """Nothing is in flight any more: the producer is another one."""
+        """Note that nothing is in flight any more: a new producer begins."""
         with self._lock:
             if self._transactions:
                 self._transactions.clear()
                 self._show()
 
     def keys(self) -> list[str]:
-        """Return keys of records in flight, each byte as a letter: a thousand of them, as far as they are short."""
+        """Return up to a thousand keys of records in flight, as Latin-1 text; fewer if keys are long."""
         with self._lock:
             transactions = list(self._transactions)
         found: dict[bytes, str] = {}
-        letters = 0
+        characters = 0
         for key in itertools.chain.from_iterable(transactions):
             if key is None or key in found:
                 continue
             text = key.decode("latin-1")
-            letters += len(json.dumps(text)) + 2
-            if len(found) == MOST_KEYS or letters > _MOST_LETTERS:
+            characters += len(json.dumps(text)) + 2
+            if len(found) == MOST_KEYS or characters > _MAX_CHARACTERS:
                 break
             found[key] = text
         return list(found.values())

@@ -1,4 +1,4 @@
-"""The producers of shards, lane by lane, and what they are made with where somebody has given a function."""
+"""Makes the producer of a shard's lane, with the user's factory if one is configured."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,17 +8,17 @@ from thresher.kafka.transaction_timeouts import TransactionTimeouts
 from thresher.kafka.transactional import TransactionalProducer
 from thresher.spark.worker.chain import resolve
 
-# A lane whose last transaction does not end in this time is left for another.
+# If a lane's last transaction does not end in this time, the shard moves to another lane.
 _TIMEOUTS = TransactionTimeouts(blocked_seconds=5.0)
-# Whether it has ended meanwhile is asked while all rows of the shard wait.
+# For the question whether a blocked lane's transaction has ended: all rows of the shard wait for the answer.
 _BRIEF = TransactionTimeouts(blocked_seconds=1.0, init_seconds=2.0)
 
-# Of the client's properties.
+# Makes a client from its properties.
 MakeProducer = Callable[[dict[str, Any]], Any]
 
 
 def producer_of(path: str | None) -> MakeProducer | None:
-    """Import a producer's factory; None for the real one."""
+    """Import the function that makes clients; None for Kafka's own client."""
     made: Any = None if path is None else resolve(path, arguments=1)
     return made  # type: ignore[no-any-return]
 
@@ -32,9 +32,9 @@ def lane_producer(
     factory: str | None = None,
     brief: bool = False,
 ) -> TransactionalProducer:
-    """Return the producer of a lane of a shard or a slot, not initialised; a `brief` one waits for nobody for long.
+    """Return the producer of a lane of a shard or a slot, not initialised. A `brief` one has short time-outs.
 
-    `name` is what the transactional ids of a pipeline begin with; `factory` is a function by import path.
+    `name` is the prefix of the pipeline's transactional ids; `factory` is the import path of a function.
     """
     return TransactionalProducer(
         transactional_id(name, number, lane),

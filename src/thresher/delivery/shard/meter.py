@@ -1,7 +1,7 @@
-"""Counts what a shard does. A transaction costs a few additions, however many rows it has; no row costs anything.
+"""Counts a shard's work. A transaction costs a few additions, however many rows it has.
 
-Every figure has one writer: those of settling are the settler's thread's, all others the task's own. So nothing but
-`in_flight` is locked, and no addition is lost.
+Each figure is written by one thread: those of settling by the settler's, all others by the task's own. So only
+`in_flight` needs a lock, and no addition is lost.
 """
 
 import functools
@@ -26,8 +26,8 @@ END_TO_END = Scale(
     "end_to_end_seconds",
     (0.002, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600, 14_400, 86_400),
 )
-# Of a transaction's rows, so many are looked at for their age; each stands for its neighbours.
-_MOST_LOOKED_AT = 16
+# Rows of a transaction whose age is measured; each stands for its neighbours.
+_MAX_SAMPLES = 16
 
 
 class Meter:
@@ -41,41 +41,41 @@ class Meter:
         report: Callable[..., None] = lambda _name, **_fields: None,
         waves: bool = False,
     ) -> None:
-        """`report` takes events by name, with fields. `waves`: a transaction has one row of a key at most."""
+        """`report` takes events by name, with fields. `waves`: a transaction has at most one row of a key."""
         self._tally, self._report = tally, report
         self.in_flight = InFlight(tally, by_key=waves)
         self._monotonic = monotonic
         self._began: float | None = None
 
     def recovered(self) -> None:
-        """What the last owner left has been settled: from here on the shard relays."""
+        """Note that the shard has recovered, and relays from now on."""
         self._tally.gauge("relaying", 1)
 
     def strangers(self, records: int) -> None:
-        """Recovery found so many records among the progress that this relay did not write, and left them out."""
+        """Count records on the progress topic that this relay did not write. Recovery has ignored them."""
         if records:
             self._tally.count("strangers", records)
             self._report("strangers", records=records)
 
     def begun(self) -> None:
-        """A transaction was opened."""
+        """Note that a transaction was opened."""
         self._began = self._monotonic()
 
     def sent(self, rows: Rows) -> None:
-        """The records among these rows are handed to the client."""
+        """Note that the records of these rows are handed to the client."""
         self.in_flight.sent(rows.keys)
 
     def forgotten(self) -> None:
-        """Nothing that was sent and is not settled counts any more."""
+        """Note that a new producer begins: nothing is in flight any more."""
         self.in_flight.forget()
 
     def in_doubt(self, problem: Exception, why: str) -> None:
-        """A producer is given up, and recovery finds out what became of its transaction."""
+        """Count the error for which a producer is discarded. Recovery finds out whether its transaction committed."""
         count_error(self._tally, problem)
         self._report("in doubt", why=why)
 
     def committed(self, progress: Any, rows: Rows, now_us: int | None) -> None:
-        """Count what a committed transaction carried, and report which rows it set aside."""
+        """Count the rows of a committed transaction, and report those that were set aside."""
         self.published(progress, rows, now_us)
         if not progress.all_sent:
             fates = zip(progress.ids, progress.fates, strict=True)
@@ -84,7 +84,7 @@ class Meter:
                 self._report("dead", rows=len(dead), first=dead[0][0], why=dead[0][1].reason)
 
     def published(self, progress: RowProgress, rows: Rows, now_us: int | None) -> None:
-        """The transaction was committed that carries these rows; `now_us` is the time by the database's clock."""
+        """Count the rows of a committed transaction. `now_us` is the time by the database's clock."""
         count, fates = self._tally.count, progress.fates
         count("transactions")
         if not fates:
@@ -103,7 +103,7 @@ class Meter:
                 END_TO_END.observe(self._tally, max(0, now_us - sent_times[place]) / 1_000_000, weight)
 
     def settled(self, seconds: float) -> None:
-        """A committed transaction's fates were executed in the table. For the settler's thread."""
+        """Note that a committed transaction was settled. For the settler's thread."""
         SETTLE.observe(self._tally, seconds)
         self.in_flight.settled()
 
@@ -120,7 +120,7 @@ class Meter:
 
 
 def counting_errors(step: Callable[..., None]) -> Callable[..., None]:
-    """Make a last step of a pipeline count what ends it, its own errors and those of the steps before it."""
+    """Decorate the last step of a pipeline to count the error that ends it, its own or one of an earlier step."""
 
     @functools.wraps(step)
     def counted(shard: Tally, *arguments: Any) -> None:
@@ -134,14 +134,14 @@ def counting_errors(step: Callable[..., None]) -> Callable[..., None]:
 
 
 def count_error(tally: Counts, error: BaseException) -> None:
-    """Count an error by its kind, and a fence if the broker's epoch was the reason."""
+    """Count an error by its kind, and also as a fence if the broker fenced the producer."""
     tally.count(f"errors.{kind_of(error)}")
     if fenced(error):
         tally.count("fences.broker")
 
 
-def shares(count: int, most: int = _MOST_LOOKED_AT) -> Iterator[tuple[int, int]]:
-    """Yield places evenly spread among so many rows, each with how many it stands for; together, for all of them."""
+def shares(count: int, most: int = _MAX_SAMPLES) -> Iterator[tuple[int, int]]:
+    """Yield evenly spread places among `count` rows, each with the number of rows it stands for: `count` in all."""
     parts = min(count, most)
     for part in range(parts):
         start, end = part * count // parts, (part + 1) * count // parts

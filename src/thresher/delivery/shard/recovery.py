@@ -1,4 +1,4 @@
-"""Does the steps of recovery: reads the control row and the committed progress, and reports that reading may begin."""
+"""Performs the effects of recovery: reads the control row and the committed progress, and reports its end."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -39,14 +39,14 @@ class ControlSession(Protocol):
         """The control rows."""
 
     def incarnation(self) -> Incarnation:
-        """Return which database this is."""
+        """Return the identity of this database: which system, and since which start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownProgress(Generic[P]):
-    """The progress that the leader handed to its shards: where it lies, whose it is, and the id of its topic.
+    """The progress topic as the leader found it: how to read it, the outbox that it belongs to, and the topic's id.
 
-    `merged` gives the same progress in fewer records.
+    `merged` turns records into fewer ones with the same fates.
     """
 
     source: ProgressSource[P]
@@ -56,7 +56,7 @@ class KnownProgress(Generic[P]):
 
 
 class Recovery(Generic[P]):
-    """Reads what the last owner left. For the task's own thread."""
+    """Reads the progress that the last owner committed. For the task's own thread."""
 
     def __init__(
         self,
@@ -73,17 +73,18 @@ class Recovery(Generic[P]):
         self._session = session
         self._transactions, self._crash, self._meter = transactions, crash, meter
         self._seal = seal
-        # The last committed record, read after the last `init_transactions`; and how many strangers were met.
+        # The last committed record, read after the last `init_transactions`; and the number of foreign records after
+        # it.
         self._last: P | None = None
         self._strangers = 0
-        # Where our claim is to be found: its end was sampled before the claim.
+        # The log in which our claim must be found. Its end was asked for before the claim was written.
         self._claimed: ProgressLog[P] | None = None
-        # The database's incarnation that was recovered on.
+        # The database's incarnation during recovery.
         self.since = ""
 
     @property
     def handlers(self) -> Handlers:
-        """What is done for each effect."""
+        """The function that performs each effect."""
         return {
             ReadControl: self._read_control,
             WriteClaim: self._write_claim,
@@ -109,7 +110,7 @@ class Recovery(Generic[P]):
             self._claimed.close()
         self._claimed = log = self._log(self._seal, self._claim)
         try:
-            # However many records follow the claim, it lies behind this end.
+            # The claim comes after this end, however many records follow it.
             log.sample()
             return self._transactions.write_claim()
         except BaseException:
@@ -124,7 +125,7 @@ class Recovery(Generic[P]):
 
     def _read_holder(self, _: ReadHolder) -> Holder:
         lanes = self._transactions.lanes
-        # Our claim is the opener: a broker that was cut off may show an old end, and does not show the claim.
+        # The read must find our claim: a broker that was cut off may show an old end, without the claim.
         log = self._claimed if lanes.claimed is not None else None
         with log or self._log(self._seal, None) as log:
             self._last = log.last()
@@ -136,7 +137,7 @@ class Recovery(Generic[P]):
         if effect.whole:
             return self._known.merged(self._read_horizon())
         last = self._last
-        # After the read: another topic under the name may be empty, and rows that were sent would be sent again.
+        # Checked after the read: a new topic of the same name would be empty, and rows would be sent again.
         source = self._known.source
         known_topic(self._admin, source.topic, self._known.topic_id, pipeline=source.pipeline)
         self._meter.strangers(self._strangers)
@@ -147,12 +148,12 @@ class Recovery(Generic[P]):
         return records
 
     def _read_horizon(self) -> Iterator[P]:
-        """Yield all progress of all partitions: a bucket may have been another shard's within the horizon."""
+        """Yield the progress of all partitions: another shard may have had our buckets within the horizon."""
         partitions = self._transactions.producer.partitions(self._seal.topic)
         if not isinstance(partitions, int):
             raise BrokerLost(f"the cluster did not say how {self._seal.topic} stands: {partitions.str()}")
         for partition in range(partitions):
-            # What a log learns about the seals of another partition is not this shard's.
+            # A copy of the seal: the log sets `since`, which must stay our own partition's.
             opener = partial(self._transactions.commit_opener, partition)
             with self._log(replace(self._seal, partition=partition), opener) as log:
                 yield from log.whole()

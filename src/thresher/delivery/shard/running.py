@@ -1,4 +1,4 @@
-"""Runs a protocol in a shard: does each of its effects as a step of the shard, and answers."""
+"""Runs a protocol in a shard: performs each effect as a step of the shard, and sends the answer back."""
 
 import re
 from contextlib import AbstractContextManager, nullcontext
@@ -8,12 +8,12 @@ from thresher.delivery.carrier import Steps
 from thresher.delivery.effects import AwaitSettled, Effect, Handlers, Settle, Take
 from thresher.spark.worker.shard import Shard
 
-# Effects that wait for rows, or for the settler, whose step is its own.
+# Effects that are no steps: they wait for rows, or for the settler's thread, which has a step of its own.
 _WAITS: tuple[type[Effect], ...] = (Take, Settle, AwaitSettled)
 
 
 def run(shard: Shard, steps: Steps, handlers: Handlers) -> None:
-    """Run a protocol to its end. An error that an effect meets is raised, and ends the attempt."""
+    """Run a protocol to its end. An error of an effect is raised, and ends the attempt."""
     running: dict[type[Effect], AbstractContextManager[None]] = {
         effect: nullcontext() if effect in _WAITS else shard.step(step_name(effect)) for effect in handlers
     }

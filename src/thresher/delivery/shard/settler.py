@@ -1,4 +1,4 @@
-"""Settles in a thread of its own, while the next transaction is filled."""
+"""Settles progress records in a thread of its own, while the next transaction is filled."""
 
 import queue
 import threading
@@ -9,7 +9,7 @@ P = TypeVar("P")
 
 
 class Settler(Generic[P]):
-    """Executes records one after another. A failure is raised by the next call; nothing is settled after it."""
+    """Settles records one after another. After a failure nothing more is settled, and `wait` and `check` raise it."""
 
     def __init__(self, settle: Callable[[P, bool], None]) -> None:
         self._settle = settle
@@ -22,24 +22,24 @@ class Settler(Generic[P]):
         self._thread.start()
 
     def begin(self, progress: P, recovering: bool) -> None:
-        """Hand a committed record over."""
+        """Add a committed record to the queue."""
         self._begun += 1
         self._work.put((progress, recovering))
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until everything handed over is durable, at most so long, and return whether it is."""
+        """Wait until every queued record is settled durably, at most this long, and return whether it is."""
         with self._state:
             ended = self._state.wait_for(lambda: self._error is not None or self._done == self._begun, seconds)
             self.check()
         return ended
 
     def check(self) -> None:
-        """Raise what settling failed with, if it did: a shard without further rows would not hear of it."""
+        """Raise the error that ended the settling, if any. For a shard without rows, which never calls `wait`."""
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
-        """Finish what was handed over, for a moment, and end."""
+        """Settle the queued records, for at most 5 s, and end."""
         self._work.put(None)
         self._thread.join(5.0)
 
@@ -50,7 +50,7 @@ class Settler(Generic[P]):
                 with self._state:
                     self._done += 1
                     self._state.notify_all()
-        except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+        except BaseException as error:  # noqa: BLE001 - raised again by `wait` and `check`
             with self._state:
                 self._error = error
                 self._state.notify_all()

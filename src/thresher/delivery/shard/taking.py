@@ -1,4 +1,4 @@
-"""Takes batches from the chain for a protocol, and tells the reader what the protocol decided about them."""
+"""Performs the reading effects of a protocol: takes batches, and tells the reader which rows to leave out."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +19,11 @@ from thresher.delivery.reading.read_ahead import ReadAhead
 from thresher.delivery.transforms import FailureCount
 from thresher.spark.worker.shard import Shard
 
-# An event has to fit into a frame.
+# An event has to fit into one message to the driver.
 _TOPICS_IN_AN_EVENT = 50
-# Between two looks at rows of which no more can be left out.
+# The pause when no more rows can be left out and nothing else is to be sent.
 _REST_SECONDS = 1.0
-# The longest pause between two tries of a transform.
+# The longest pause before a failing transform is tried again.
 _LONGEST_PAUSE_SECONDS = 30.0
 
 
@@ -40,20 +40,20 @@ class Taking:
         batch_seconds: float,
         check: Callable[[], None],
     ) -> None:
-        """`batch_seconds`: what a batch may take. `check` raises what settling failed with, if it did."""
+        """`batch_seconds`: the target time of a batch. `check` raises the error of a failed settling."""
         self._shard, self._ahead, self._batches = shard, ahead, batches
         self._crash, self._check = crash, check
         self._batch_seconds = batch_seconds
         self._failures = shard.share(FailureCount)
-        # What rows wait for, and how often it was tried in vain.
+        # The transform that rows wait for, and how often it has failed.
         self._failing: FailingTransform | None = None
         self._tries = 0
-        # The size of the batch that was taken last, and when.
+        # The rows of the last batch, and when it was taken.
         self._taken: tuple[int, float] | None = None
 
     @property
     def handlers(self) -> Handlers:
-        """What is done for each effect."""
+        """The function that performs each effect."""
         return {
             Take: self._take,
             Hold: self._hold,
@@ -74,16 +74,16 @@ class Taking:
         self._learn()
         for batch in self._batches:
             if isinstance(batch, NothingYet):
-                # A settling that failed is noticed also by a shard that has no other row.
+                # So a shard without further rows notices a failed settling too.
                 self._check()
                 return NOTHING_YET
             if not self._ahead.is_current(batch):
-                # A batch that a transform was at when rows went back.
+                # The read-ahead was discarded while a transform had this batch.
                 continue
             if batch.failing is None:
                 self._transformed()
             self._failures.rows = batch.failures
-            # Waiting for a transform says nothing about the size of a batch.
+            # The transform's time counts for the size of the next batch; a pause for a failing transform does not.
             began = time.monotonic() - batch.transform_seconds
             self._taken = (len(batch.rows), began) if batch.failing is None else None
             self._crash.hold(batch.rows.ids if self._crash.watched else ())

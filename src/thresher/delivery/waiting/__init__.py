@@ -1,1 +1,1 @@
-"""What cannot be sent yet, why, and for how long: topics, rows, and what must not overtake them."""
+"""Rows and topics that cannot be sent yet: why, for how long, and which later rows must not overtake them."""

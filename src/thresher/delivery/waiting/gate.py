@@ -1,10 +1,10 @@
-"""Lets the rows of a batch through that can be sent now; holds the others, or condemns them when their grace is over.
+"""Passes the rows of a batch that can be sent now, and holds the others. Rows whose grace is over become dead.
 
-1. Rows of a topic that is not there wait: the stored topic is left out of reads for a while.
-2. A row that asks for a partition that is not there, or that is not due to be tried again, waits with its key; if there
-   are many, with its stored topic.
-3. Where a transform may merge topics and keys, rows wait one by one instead, each with those that are sent behind it
-   (`withheld`). Once the first of them can be sent, all are read again from the head, by id, before any of them is.
+1. Rows of a missing topic wait: their stored topic is left out of reads for a while.
+2. A row that names a missing partition, or whose next try is not due yet, waits with all rows of its key. If there are
+   many such rows, their stored topics wait.
+3. If a transform may merge topics and keys, rows wait one by one instead, each with the rows that must be sent after it
+   (`withheld`). Once the first of them can be sent, all are read again by id before any is sent.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -21,34 +21,37 @@ from thresher.delivery.waiting.topic_states import TopicState, TopicStates
 from thresher.delivery.waiting.withheld import LeftOut, Withheld
 from thresher.kafka.topic_status import Available, Surveyed, TopicStatus
 
-# A read leaves out so many single rows at most, with their keys; beyond that, their topics.
-_MOST_HELD_ROWS = 1_000
-# Rows that come behind one that waits for its partition or its time join it for so long without another look.
+# If more rows wait, reads leave out their topics instead of single rows and keys.
+_MAX_HELD_ROWS = 1_000
+# Rows of the same topic and key as a waiting row wait with it for this long, before it is looked at again.
 _AGAIN_SECONDS = 2.0
 
 
 class Gate:
-    """What waits, of one attempt. For one thread; the time comes with a survey."""
+    """The waiting topics and rows of one attempt. For one thread; the time comes with each survey of topics."""
 
     def __init__(self, rules: Rules, ownership: Ownership) -> None:
         self._rules, self._ownership = rules, ownership
         self.topics = TopicStates(rules.topic_grace_seconds)
         self.rows = RowStates(rules.row_grace_seconds)
         self.withheld = Withheld()
-        # What the batch leaves in the table: the rest of these stored topics, and of these keys.
+        # Stored topics and keys whose further rows in this batch stay in the table.
         self._held_topics: set[str] = set()
         self._held_streams: set[Any] = set()
-        # Topics with a partition that some rows have waited for, and that has come.
+        # Topics that now have the partition that rows waited for.
         self._came: set[str] = set()
-        # How many partitions the topics have that rows were let through to.
+        # The number of partitions of each available topic, by the last survey.
         self._counts: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Take in that another batch begins."""
+        """Start a new batch."""
         self._held_topics, self._held_streams = set(), set()
 
     def let_through(self, rows: Rows, behind: Callable[[], Iterable[Row]]) -> Generator[Effect, Any, Rows]:
-        """Look at the topics; return the rows that can be settled now. `behind`: rows that were read for later."""
+        """Survey the topics, and return the rows that can be sent or settled now.
+
+        `behind` returns the rows that were read for later batches.
+        """
         topics = rows.topics
         if not topics and not self.withheld:
             return rows
@@ -75,17 +78,17 @@ class Gate:
         return rows
 
     def placed(self, rows: Rows) -> Rows:
-        """Return rows that were let through, those with a partition key with their partitions."""
+        """Return rows that were let through, with the partitions of those that have a partition key."""
         return with_partitions(rows, self._counts)
 
     def _put_off(self, due: Iterable[str]) -> Generator[Effect, Any, Mapping[str, TopicState]]:
-        """Return the topics that are due for another try and must not have one yet, with their states.
+        """Return those of the topics due for another try whose try is put off, with their states.
 
-        Each try of a topic that does not answer may cost a lane. While one is blocked by the last try, the lane itself
-        tells whether the topic takes anything.
+        A try of a topic that does not answer may block another lane. So while a lane is blocked by an earlier try, only
+        the end of that lane's transaction shows that the topic takes records again.
         """
         for lane in sorted(self._ownership.blocked):
-            # The try takes its time, and fences whoever has the lane now.
+            # The question takes time, and fences the lane's present producer: the term must be ours.
             yield CloseAhead()
             self._ownership.require_mine((yield ReadControl()))
             if not (yield TryLane(lane)):
@@ -94,7 +97,7 @@ class Gate:
         return {}
 
     def _miss(self, rows: Rows, lost: Mapping[str, TopicState]) -> Generator[Effect, Any, Rows]:
-        """Hold the rows of lost topics, or condemn them when the grace is over."""
+        """Hold the rows of topics that cannot be written to; if the grace is over, make them dead."""
         kept: list[Row] = []
         why = ""
         newly: set[str] = set()
@@ -114,10 +117,10 @@ class Gate:
         return RowList([row for row in RowList(kept).blocked_left_out() if row.topic not in self._held_topics])
 
     def _placed(self, rows: Rows, surveyed: Surveyed) -> Generator[Effect, Any, Rows]:
-        """Hold rows that ask for a partition that is not there or are not due again, or condemn them."""
+        """Hold rows that name a missing partition, or whose next try is not due yet; or make them dead."""
         if not rows.asks_for_partitions and not self.rows and not self._held_streams:
             return rows
-        # Whether a row may have another plan than before.
+        # `changed`: whether a row may have got another plan.
         changed, surveyed = yield from self._partitions(rows, surveyed)
         placed: list[Row] = []
         waiting: list[Row] = []
@@ -147,7 +150,7 @@ class Gate:
     def _one_by_one(
         self, rows: Rows, lost: Mapping[str, TopicState], surveyed: Surveyed, behind: Callable[[], Iterable[Row]]
     ) -> Generator[Effect, Any, Rows]:
-        """Hold rows that cannot be sent now, and those that are sent behind them, each by itself; or condemn them."""
+        """Hold, one by one, rows that cannot be sent now and rows that must be sent after them; or make them dead."""
         plain = not rows.asks_for_partitions and not self.rows and not self.withheld
         if not lost and plain:
             return rows
@@ -156,7 +159,7 @@ class Gate:
         kept: list[Row] = []
         waiting: list[LeftOut] = []
         until = surveyed.now + _AGAIN_SECONDS
-        # Why the rows of a topic and key wait, as they are sent, from the first of them on.
+        # Why the rows of a sent topic and key wait.
         stopped: dict[Any, str] = {}
         for row in rows:
             verdict = self._verdict(row, lost, surveyed, stopped)
@@ -184,7 +187,7 @@ class Gate:
     def _verdict(
         self, row: Row, lost: Mapping[str, TopicState], surveyed: Surveyed, stopped: Mapping[Any, str]
     ) -> Row | str:
-        """Return a row that can be settled now; or why it waits."""
+        """Return the row if it can be sent or settled now; otherwise the reason why it waits."""
         state = lost.get(_topic_of(row))
         if state is not None:
             return self._lost(row, state) if self.topics.expired(state) else state.why
@@ -199,12 +202,12 @@ class Gate:
         return row if there is None else self._misplaced(row, there)
 
     def _hold_singly(self, waiting: Sequence[LeftOut], *, alone: bool) -> Hold:
-        """Hold these rows, as far as there is room. `alone`: there is nothing else to send."""
+        """Hold these rows, up to the limit of `withheld`. `alone`: there is nothing else to send."""
         first, behind = self.withheld.leave_out(waiting)
         crowded = len(first) + len(behind) < len(waiting)
         why = waiting[0].why
         if crowded:
-            why = f"{why}; so many rows wait one by one that the whole shard waits behind them"
+            why = f"{why}; too many rows wait one by one, so the whole shard waits with them"
         return Hold(
             frozenset(),
             why,
@@ -215,8 +218,8 @@ class Gate:
         )
 
     def _hold_of(self, waiting: Sequence[Row], why: str) -> Hold:
-        """Hold rows that wait, with their keys; or the topics that they are stored for, if there are many."""
-        many = self.rows.waiting_rows > _MOST_HELD_ROWS
+        """Hold waiting rows with their keys; if there are many, their stored topics."""
+        many = self.rows.waiting_rows > _MAX_HELD_ROWS
         if many:
             self._held_topics |= {row.topic for row in waiting}
         return Hold(
@@ -228,15 +231,18 @@ class Gate:
         )
 
     def _partitions(self, rows: Rows, surveyed: Surveyed) -> Generator[Effect, Any, tuple[bool, Surveyed]]:
-        """Return what is known of the topics, after a fresh look where a partition is asked for that is not there."""
+        """Return the status of the topics, asked for again if a row names a missing partition; and whether it was."""
         doubtful = {_topic_of(row) for row in rows if _beyond(row.plan, surveyed.topics) is not None}
         if not doubtful:
             return False, surveyed
-        # Partitions may have been added since we last looked.
+        # Partitions may have been added since the last survey.
         return True, (yield Survey(frozenset(doubtful), fresh=True))
 
     def _waits(self, row: Row, there: int | None, now: float) -> Row | str | None:
-        """Return why a row waits, if it does: for its partition, or until it is tried again; or it, as a dead row."""
+        """Return the reason if a row waits, for its partition or its next try; the dead row if its grace is over.
+
+        `there` is the number of partitions, if the row names one beyond them. None: the row does not wait.
+        """
         key = (row.id, row.create_time)
         if there is not None and isinstance(row.plan, Record):
             why = _missing(row.plan, there)
@@ -247,18 +253,18 @@ class Gate:
         if self.rows.overdue(state):
             return self._condemned(row, Kind.REJECTED, self._rules.in_vain(state.why))
         if not state.retry_at:
-            # Its partition has come. Only a row that was refused goes alone when it is tried again.
+            # Its partition is there now. It need not be tried alone, as a row that the broker refused must be.
             self.rows.clear(key)
             self._came.add(state.topic)
         return state.why if now < state.retry_at else None
 
     def _lost(self, row: Row, state: TopicState) -> Row:
-        """Return a row of a topic that was not there for the whole of its grace."""
+        """Return a row as dead, because its topic could not be written to for the whole grace."""
         reason = self._rules.in_vain(state.why)
         return self._condemned(row, state.kind or Kind.REJECTED, reason, max(1, state.tries))
 
     def _misplaced(self, row: Row, there: int) -> Row:
-        """Return a row whose partition was not there for the whole of its grace."""
+        """Return a row as dead, because its partition was missing for the whole grace."""
         return self._condemned(row, Kind.NO_PARTITION, self._rules.in_vain(_missing(row.plan, there)))
 
     def _condemned(self, row: Row, kind: Kind, reason: str, attempts: int = 1) -> Row:
@@ -266,12 +272,12 @@ class Gate:
 
 
 def _topic_of(row: Row) -> str:
-    """Return the topic that a row is sent to; none that can be, if it is not."""
+    """Return the topic that a row is sent to; empty if it is not sent."""
     return row.plan.topic if isinstance(row.plan, Record) else ""
 
 
 def _beyond(plan: Any, statuses: Mapping[str, TopicStatus]) -> int | None:
-    """Return how many partitions there are, if it is a record that asks for one beyond them."""
+    """Return the topic's number of partitions if the record names one beyond them; otherwise None."""
     status = statuses.get(plan.topic) if isinstance(plan, Record) and plan.partition >= 0 else None
     if not isinstance(status, Available) or plan.partition < status.partitions:
         return None
@@ -279,4 +285,4 @@ def _beyond(plan: Any, statuses: Mapping[str, TopicStatus]) -> int | None:
 
 
 def _missing(plan: Any, there: int) -> str:
-    return f"partition {plan.partition} of {plan.topic} is not there: it has {there}"
+    return f"partition {plan.partition} of {plan.topic} does not exist: the topic has {there} partitions"

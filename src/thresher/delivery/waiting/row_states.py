@@ -1,11 +1,13 @@
-"""Why a row was not sent: one state for each row that is suspected, waits or is condemned.
+"""States of rows that could not be sent: each such row is suspect, waiting or condemned.
 
-1. **Suspect**: one of a group that went in a rejected transaction, which named nobody. A transaction carries rows of
-   one group alone, and half of the group at most. If it is rejected too, these rows are the new group, and nothing is
-   known of the others any more. So each rejection halves a group, whichever is read first.
-2. **Waiting**: its partition is not there, or the broker refuses its own timestamp. It is tried again from time to
-   time, and its key waits with it, until the grace is over. Of many, few are tried: others must go on.
-3. **Condemned**: it was found out to be poison, and is not settled as dead yet.
+1. **Suspect**: the row was in a rejected transaction, and the broker did not name the bad row. The rows of that
+   transaction are a group. From now on, a transaction has rows of one group only, and at most half of the group. If it
+   is rejected too, its rows are the new group, and the others are suspect no more. So each rejection halves a group,
+   whichever rows are read first.
+2. **Waiting**: the row's partition is missing, or the broker refuses the row's own timestamp. The row is tried again
+   from time to time until its grace is over, and later rows of its key wait with it. If many rows wait, only a few are
+   tried: each try of a refused row costs a recovery.
+3. **Condemned**: the row failed alone, so it is poison, and is not settled as dead yet.
 """
 
 from collections.abc import Iterable
@@ -16,10 +18,10 @@ from thresher.delivery.waiting.grace import Grace, waited
 
 # A row's id and create time.
 RowKey = tuple[int, int]
-# A timestamp that was refused costs a recovery each time that it is tried: this many times within the grace, and one of
-# all such rows in so many seconds.
+# Each try of a refused timestamp costs a recovery. So a row is tried this often within its grace, with a minimum pause,
+# and among all such rows there is a pause between two tries.
 _TRIES = 5
-_LEAST_RETRY_SECONDS, _BETWEEN_SECONDS = 2.0, 3.0
+_MIN_RETRY_SECONDS, _BETWEEN_SECONDS = 2.0, 3.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +33,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRow:
-    """It cannot be sent yet. `retry_at`: only a try will tell, and the next one is due then."""
+    """The row cannot be sent yet. `retry_at`: when a refused row is tried again; 0 if its partition is missing."""
 
     topic: str
     why: str
@@ -41,7 +43,7 @@ class WaitingRow:
 
 @dataclass(frozen=True, slots=True)
 class Condemned:
-    """It can never be sent."""
+    """The row can never be sent."""
 
     fate: Dead
 
@@ -50,24 +52,24 @@ RowState = Suspect | WaitingRow | Condemned
 
 
 class RowStates:
-    """The states. For one thread; the time is passed in."""
+    """The states, by row. For one thread; the time is passed in."""
 
     def __init__(self, grace_seconds: float = 60.0) -> None:
         self._grace_seconds = grace_seconds
         self._states: dict[RowKey, RowState] = {}
-        # When another row may be tried that was refused before.
+        # When the next try of any refused row is due.
         self._next_try = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._states)
 
     def waiting(self, key: RowKey) -> WaitingRow | None:
-        """Return the state of a row that waits."""
+        """Return the state of a waiting row; None for any other."""
         state = self._states.get(key)
         return state if isinstance(state, WaitingRow) else None
 
     def sentence(self, key: RowKey) -> Dead | None:
-        """Return the fate of a row that is condemned."""
+        """Return the fate of a condemned row; None for any other."""
         state = self._states.get(key)
         return state.fate if isinstance(state, Condemned) else None
 
@@ -81,7 +83,7 @@ class RowStates:
         return sum(isinstance(state, WaitingRow) for state in self._states.values())
 
     def accuse(self, keys: Iterable[RowKey]) -> None:
-        """Take in that one of these rows, which went together, is poison."""
+        """Make these rows, which were in one rejected transaction, a group of suspects."""
         group = set(keys)
         outdated = {id(state.group) for key in group if isinstance(state := self._states.get(key), Suspect)}
         self._states = {
@@ -92,12 +94,12 @@ class RowStates:
         self._states.update(dict.fromkeys(group, Suspect(group)))
 
     def wait(self, key: RowKey, topic: str, why: str, now: float, *, tried: bool = False) -> bool:
-        """Take in that a row cannot be sent yet; return False when its grace is over. `tried`: not at once again."""
+        """Make a row wait; return False if its grace is over. `tried`: the broker has refused it, so try it later."""
         before = self.waiting(key)
         retry_at = 0.0
         if tried:
             self._next_try = max(now, self._next_try) + _BETWEEN_SECONDS
-            retry_at = max(self._next_try, now + max(_LEAST_RETRY_SECONDS, self._grace_seconds / _TRIES))
+            retry_at = max(self._next_try, now + max(_MIN_RETRY_SECONDS, self._grace_seconds / _TRIES))
         state = WaitingRow(
             topic=topic,
             why=why,
@@ -111,7 +113,7 @@ class RowStates:
         return True
 
     def look(self, key: RowKey, now: float) -> WaitingRow | None:
-        """Return the state of a row that waits, and note that the row is still there."""
+        """Return the state of a waiting row, and note that the row still waits; None for any other row."""
         state = self.waiting(key)
         if state is not None:
             state = replace(state, waited=waited(state.waited, now, self._grace_seconds))
@@ -119,11 +121,11 @@ class RowStates:
         return state
 
     def overdue(self, state: WaitingRow) -> bool:
-        """Whether the grace of a row that was refused is over."""
+        """Whether a row was refused and its grace is over."""
         return bool(state.retry_at) and state.waited.over(self._grace_seconds)
 
     def forget_unseen(self, now: float) -> list[str]:
-        """Forget rows that wait and were not seen for long, perhaps deleted; return topics of which none waits now."""
+        """Forget waiting rows that were not read for long, perhaps deleted. Return topics that no row waits for now."""
         unseen = {
             key: state.topic
             for key, state in self._states.items()
@@ -134,24 +136,24 @@ class RowStates:
         return sorted(topic for topic in set(unseen.values()) if not self.waits_for(topic))
 
     def condemn(self, key: RowKey, fate: Dead) -> None:
-        """Take in that a row can never be sent."""
+        """Note that a row can never be sent."""
         self.clear(key)
         self._states[key] = Condemned(fate)
 
     def clear(self, key: RowKey) -> None:
-        """Take in that a row was delivered, or settled as dead."""
+        """Forget a row that was delivered, or is settled as dead."""
         state = self._states.pop(key, None)
         if isinstance(state, Suspect):
             state.group.discard(key)
 
     def fitting(self, keys: Iterable[RowKey]) -> int:
-        """Return how many of these rows may go together, from the first on."""
+        """Return how many of these rows, from the first, one transaction may have."""
         first: set[RowKey] | None = None
         count = 0
         for count, key in enumerate(keys):
             state = self._states.get(key)
             if isinstance(state, WaitingRow):
-                # A row that is tried again goes alone: if it is rejected, no other is suspected.
+                # A refused row is tried alone, so that no other becomes suspect if it is refused again.
                 return max(count, 1)
             group = state.group if isinstance(state, Suspect) else None
             if count == 0:

@@ -1,10 +1,10 @@
-"""Why the rows of a topic wait: one state for each topic that cannot be written to.
+"""States of topics that cannot be written to, and whose rows therefore wait.
 
-1. What the cluster says of a topic counts: a topic that it calls unavailable waits, and is lifted when it is available.
-2. A topic that refused a record, or did not answer for one, although it is called available, is tried again after a
-   while. Only a record that it takes lifts it.
-3. A state with a kind says what rows die of when the grace is over. Without a kind nothing is said about the rows:
-   they wait, however long.
+1. A topic that the cluster calls unavailable waits until the cluster calls it available.
+2. A topic that refused a record, or did not answer for one, although the cluster calls it available, is tried again
+   after a while. Its wait ends only when it takes a record.
+3. If a state has a kind, rows are set aside as dead with that kind once the grace is over. Without a kind, rows wait
+   for as long as it takes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,26 +14,26 @@ from thresher.delivery.fate import DEAD_KINDS, Kind
 from thresher.delivery.waiting.grace import Grace, waited
 from thresher.kafka.topic_status import TopicStatus, Unavailable
 
-# A refusal costs the other topics a recovery, a silence also the time that a flush waits.
+# The pause before the next try. A refusal costs the other topics a recovery; no answer also costs a flush's time-out.
 _REFUSED_SECONDS = 1.0
 _SILENT_SECONDS, _LONGEST_SILENT_SECONDS = 5.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """Why a topic cannot be written to, since when, and how often it was tried in vain."""
+    """Why a topic cannot be written to, since when, and how many tries have failed."""
 
     kind: Kind | None
     why: str
     waited: Grace
     tries: int = 0
-    # After a try in vain: when the next one is due.
+    # After a failed try: when the next one is due.
     retry_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """The topics whose rows wait, and those that do not any more. `due`: did not answer, and are to be tried again."""
+    """The topics whose rows wait, and those whose wait is over. `due`: did not answer, and may be tried again."""
 
     topics: Mapping[str, TopicState]
     lifted: tuple[str, ...] = ()
@@ -41,14 +41,14 @@ class Waiting:
 
 
 class TopicStates:
-    """The states. For one thread; the time is passed in."""
+    """The states, by topic. For one thread; the time is passed in."""
 
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
         self._states: dict[str, TopicState] = {}
 
     def surveyed(self, statuses: Mapping[str, TopicStatus], now: float) -> Waiting:
-        """Take in what the cluster says, and return which of these topics wait."""
+        """Note the topics' status by the cluster, and return which of them wait."""
         waiting: dict[str, TopicState] = {}
         lifted, due = [], []
         for topic, status in statuses.items():
@@ -65,7 +65,7 @@ class TopicStates:
         return Waiting(topics=waiting, lifted=tuple(lifted), due=tuple(due))
 
     def put_off(self, topics: Iterable[str], now: float) -> Mapping[str, TopicState]:
-        """Put the next try of all topics that did not answer off, for longer each time; return these topics' states."""
+        """Put off the next try of every topic that did not answer, longer each time; return the states of `topics`."""
         for topic, state in self._states.items():
             if state.kind is None and state.tries:
                 tries = state.tries + 1
@@ -73,27 +73,27 @@ class TopicStates:
         return {topic: self._states[topic] for topic in topics if topic in self._states}
 
     def refused(self, topic: str, kind: Kind | None, why: str, now: float) -> None:
-        """Take in that a topic refused a record; without a kind, that it did not answer for one."""
+        """Note that a topic refused a record; without a kind, that it did not answer for one."""
         state = self._note(topic, kind, why, now)
         pause = _REFUSED_SECONDS if kind is not None else _pause(state.tries)
         self._states[topic] = replace(state, tries=state.tries + 1, retry_at=now + pause)
 
     def delivered(self, topics: Iterable[str]) -> list[str]:
-        """Take in that these topics took records, and return those that waited."""
+        """Note that these topics took records, and return those whose wait this ends."""
         return [topic for topic in topics if self._states.pop(topic, None) is not None] if self._states else []
 
     def is_missing(self, topic: str) -> bool:
-        """Whether a topic is not there or forbidden, as far as is known: a grace runs for its rows."""
+        """Whether a topic is known to be missing or forbidden, so that a grace runs for its rows."""
         state = self._states.get(topic)
         return state is not None and state.kind is not None
 
     def expired(self, state: TopicState) -> bool:
-        """Whether the rows of a topic are to be set aside."""
+        """Whether the grace of a topic's rows is over: they are set aside."""
         return state.kind is not None and state.waited.over(self._grace_seconds)
 
     def _note(self, topic: str, kind: Kind | None, why: str, now: float) -> TopicState:
         before = self._states.get(topic)
-        # A grace begins with a kind.
+        # A grace begins when the state first has a kind.
         same = before.waited if before is not None and before.kind is not None and kind is not None else None
         state = TopicState(
             kind=kind,
@@ -107,5 +107,5 @@ class TopicStates:
 
 
 def _pause(tries: int) -> float:
-    """Return for how long a topic that did not answer is left alone."""
+    """Return the pause before the next try of a topic that did not answer."""
     return min(_LONGEST_SILENT_SECONDS, _SILENT_SECONDS * 2.0 ** min(tries, 10))

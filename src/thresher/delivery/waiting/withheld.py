@@ -1,8 +1,8 @@
-"""Rows that are left out of reads one by one, and the topics and keys that they are to be sent with.
+"""Rows that are left out of reads one by one, with the topics and keys that they will be sent with.
 
-A transform may send rows of several stored topics and keys to one. Then nothing that is stored tells which rows belong
-behind a row that waits: only rows that were read, and transformed, are known. So each is left out by itself, and those
-that come later for the same topic and key join it, until all are read again from the head.
+A transform may send rows of several stored topics and keys to the same topic and key. Then only a row that was read and
+transformed is known to belong behind a waiting row. So each such row is left out by its id. Later rows for the same
+sent topic and key are left out too, until all are read again from the head.
 """
 
 from collections.abc import Collection, Iterable
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from thresher.delivery.row import Record, Row
 
-# Each read names them all.
+# Bounded, because each read lists them all.
 MOST_ROWS = 50_000
 
 
 class LeftOut(NamedTuple):
-    """A row, why it waits, and until when those that are sent behind it join it without another look.
+    """A row, and why it waits. Until `until`, rows of the same sent topic and key wait with it without a look at it.
 
-    With a topic, it waits for that.
+    `topic`: the topic that it waits for, if it does.
     """
 
     row: Row
@@ -27,15 +27,15 @@ class LeftOut(NamedTuple):
 
 
 class Withheld:
-    """The rows, since all were last read again. Looks at no clock."""
+    """The rows left out since all were last read again. The time is passed in."""
 
     def __init__(self, most_rows: int = MOST_ROWS) -> None:
         self._most = most_rows
-        # Whether other rows may wait behind one, by id and create time.
+        # By id and create time: whether other rows may wait behind the row.
         self._rows: dict[tuple[int, int], bool] = {}
-        # By topic and key as they are sent: why the first of them waits, and until when the others do with it.
+        # By sent topic and key: why the first row waits, and until when the others wait with it.
         self._streams: dict[tuple[str, bytes], tuple[str, float]] = {}
-        # Topics whose rows wait because the topic does.
+        # Topics that cannot be written to, and that rows wait for.
         self._topics: set[str] = set()
 
     def __bool__(self) -> bool:
@@ -43,14 +43,14 @@ class Withheld:
 
     @property
     def full(self) -> bool:
-        """Whether no other row can be left out."""
+        """Whether no further row can be left out."""
         return len(self._rows) >= self._most
 
     def leave_out(self, rows: Iterable[LeftOut]) -> tuple[dict[int, int], dict[int, int]]:
-        """Take in rows that wait, and return those for which there is room, create times by id.
+        """Add waiting rows, up to the limit. Return the first ones and those behind them, create times by id.
 
-        The first for each topic, or topic and key, are to be looked at again soon: they tell whether the wait is over.
-        The others wait behind them.
+        The first row of each topic, or of each topic and key, is to be read again soon, to find out whether the wait is
+        over. The others wait behind it.
         """
         first: dict[int, int] = {}
         behind: dict[int, int] = {}
@@ -67,21 +67,21 @@ class Withheld:
             if topic is not None:
                 self._topics.add(topic)
             if stream is not None:
-                # Rows that join put nothing off: else those that come one by one would keep the first waiting for ever.
+                # Later rows do not prolong the wait: a steady stream of them would keep the first waiting for ever.
                 self._streams.setdefault(stream, (why, until))
         return first, behind
 
     def why(self, stream: tuple[str, bytes] | None, now: float) -> str | None:
-        """Return why a row of this topic and key has to join others that wait, if it has."""
+        """Return why rows of this sent topic and key have to wait behind others; None if they need not."""
         found = None if stream is None else self._streams.get(stream)
         return found[0] if found is not None and now < found[1] else None
 
     def overtaken_by(self, rows: Iterable[Row]) -> bool:
-        """Whether one of these rows, which go their way, might overtake one that is left out, or lets others go on."""
+        """Whether one of these rows, if sent now, might overtake a row that is left out, or ends the wait of others."""
         if not self._rows:
             return False
         return any(
-            # One that others wait behind may have become a dead row by now.
+            # Others wait behind this row, which may have become dead meanwhile.
             self._rows.get((row.id, row.create_time), False)
             or row.sent_stream in self._streams
             or (isinstance(row.plan, Record) and row.plan.topic in self._topics)
@@ -93,13 +93,13 @@ class Withheld:
         return not self._topics.isdisjoint(topics)
 
     def readmit(self, rows: Iterable[Row]) -> None:
-        """Take in that these rows go their way: those without a key overtake nobody, and are read again singly."""
+        """Forget these rows, which are sent or settled now: no row waits behind them."""
         if self._rows:
             for row in rows:
                 self._rows.pop((row.id, row.create_time), None)
 
     def release(self) -> None:
-        """Take in that nothing is left out any more."""
+        """Forget all rows: nothing is left out any more."""
         self._rows.clear()
         self._streams.clear()
         self._topics.clear()

@@ -1,1 +1,1 @@
-"""The driver's side of a relay: take-over, watch and alarms."""
+"""The driver's part of a relay: take-over, watch and alarms."""

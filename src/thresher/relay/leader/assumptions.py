@@ -1,7 +1,7 @@
-"""What a relay takes for granted about its database: seen to by a take-over, and watched for as long as it leads.
+"""Checks what a relay assumes about its outbox: in a take-over, and again and again while it leads.
 
-What breaks a guarantee raises. What merely differs from the table that we would make is returned, for the watch to tell
-of what is new.
+A difference that breaks a guarantee raises an error. Any other difference from the table that Thresher would create is
+returned, so that the watch can report new ones.
 """
 
 from thresher.db.outbox_store import StoreSession
@@ -12,7 +12,7 @@ from thresher.relay.settings import Coordination, Delivery, Settings
 
 
 def require_usable(session: StoreSession, settings: Settings) -> dict[str, str]:
-    """Return what about the outbox differs, and how. Raises `DatabaseRefused` if the guarantees do not hold on it."""
+    """Return the harmless differences of the outbox. Raises `DatabaseRefused` if one of them breaks a guarantee."""
     relation = session.relation()
     check = check_relation(relation, settings.outbox, settings.shape)
     if not check.usable:

@@ -1,6 +1,6 @@
-"""Under which id each shard marks rows, as its events say: for the log and /status. At least once only.
+"""The id with which each shard marks rows, by its events: for the log and /status. At-least-once only.
 
-An id in the column `leader_id` begins with the first half of its leader's own id, which is the term; then comes the
+An id in the column `leader_id` begins with the first half of the term, which is the leader's id, followed by the
 shard's number. So a mark of any age can be traced to its leader.
 """
 
@@ -14,15 +14,15 @@ logger = logging.getLogger(__name__)
 
 
 class ShardMarks:
-    """Takes events in one thread; may be looked at from any other."""
+    """Takes events in one thread; may be read from any other."""
 
     def __init__(self, relay: str) -> None:
         self._relay = relay
-        # By shard; replaced as a whole.
+        # By shard. Replaced as a whole, for readers in other threads.
         self.leader_ids: Mapping[int, str] = {}
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
-        """Take in an event of a shard."""
+        """Handle an event of a shard."""
         if event not in {"marking", REFRESHED}:
             return
         told = {"relay": self._relay, "shard": shard, **fields}
@@ -33,5 +33,5 @@ class ShardMarks:
         self.leader_ids = {**self.leader_ids, shard: str(fields["leader_id"])}
 
     def forget(self) -> None:
-        """Another term begins."""
+        """Forget all ids: another term begins."""
         self.leader_ids = {}

@@ -1,4 +1,4 @@
-"""The port of work beside relaying, which is the archive's: done by the leader alone, and no part of any guarantee."""
+"""The port of background work that only the leader does: archiving. No guarantee depends on it."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -6,18 +6,18 @@ from typing import Protocol
 
 
 class SideWork(Protocol):
-    """Work in a thread of its own. Its failure is told, and ends nothing. Safe from any thread."""
+    """Work in a thread of its own. A failure is reported, and does not end the relay. Safe from any thread."""
 
     def during(self, application: str) -> AbstractContextManager[None]:
-        """Work while a term lasts, with database sessions whose names begin so."""
+        """Work for the duration of a term. `application` is the prefix of the database sessions' names."""
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """What somebody should look at, and why."""
+        """The alarms: what is wrong, and why."""
 
     @property
     def rows(self) -> int:
-        """How many rows were archived in this process, over all its leaderships."""
+        """How many rows this process has archived, in all its terms."""
 
     @property
     def failures(self) -> int:

@@ -1,12 +1,13 @@
-"""A new leader takes over: in this order, so that whatever ran before neither goes on nor is forgotten.
+"""Takes an outbox over as a new leader. The order of steps stops the last leader and settles what it published.
 
-1. The database keeps our sessions; the outbox is what it should be; the tables beside it are there.
-2. The control row is this outbox's, on this database system; the progress topic is the one that it knows.
-3. The term is written. From here on older leaders' shards end when they next look.
-4. The database sessions of older terms are ended: a stopped one could hold row locks for ever.
-5. Where the recorded layout differs from ours, every transactional id of the recorded one is fenced, and what it
-   published is settled, before ours is written. Same layout: the shards recover themselves.
-6. Unless we sweep, the dispatchers that are sending rows are waited for: the layout keeps others from beginning.
+1. Check that sessions are not shared by a pooler and that the outbox is usable; create missing tables.
+2. Check that the control row belongs to this outbox and database system, and that the progress topic is the known one.
+3. Write the new term. From here on, an older leader's shards end at their next look at the control row.
+4. End the database sessions of older terms: a process that is stopped could hold row locks for ever.
+5. If the recorded layout (mode and number of shards) differs from ours, fence every transactional id of the recorded
+   layout and settle what was published with it. Then write our layout. If the layout is the same, each shard recovers
+   by itself.
+6. Unless this relay sweeps, wait for dispatchers that are sending rows. The new layout keeps others from starting.
 """
 
 import logging
@@ -38,23 +39,23 @@ from thresher.relay.store import driver_store_of
 
 logger = logging.getLogger(__name__)
 
-# How long the database may take to answer: settling an hour of another layout takes its time.
+# The time-out of a statement. Long, because a whole hour of another layout's progress may have to be settled.
 _ANSWER_SECONDS = 60.0
-# How long the sessions of a process that has just ended may stay, and how often they are looked for.
+# How long sessions may outlive a process that has just ended, and the pause between two looks at them.
 _ENDING_SECONDS, _ASK_AGAIN_SECONDS = 3.0, 0.1
 
 
 def take_over(
     settings: Settings, *, term: str | None = None, wanted: Callable[[], bool] = lambda: True
 ) -> Mandate | None:
-    """Become the leader, and return what the shards are to be told. Raises what keeps it from that.
+    """Become the leader, and return the mandate for the shards. Raises an error if that is not possible.
 
-    The term is one that nobody has had before. None if it is not wanted any more when it is about to displace whoever
-    leads now.
+    `term` must be new and unique. Return None if `wanted` returns False shortly before the present leader would be
+    displaced.
     """
     term = term or str(uuid.uuid4())
     by_locks = settings.coordination is Coordination.TOPIC_LOCK
-    # Whoever founds a group is no member yet: a leader's relay does not mind it.
+    # A founder is no member of the group yet, so its session does not count as a running relay.
     application = visitor(settings.name, term) if by_locks else f"{sessions(settings.name, term)}/d"
     store = driver_store_of(settings, _ANSWER_SECONDS)
     store.require_sessions(application)
@@ -72,15 +73,15 @@ def take_over(
         if not wanted():
             return None
         _require_stopped(session, settings, row, term)
-        # A stopped one may hold the control row too, in the middle of a mark.
+        # A process that was stopped in the middle of a mark may hold a lock on the control row.
         end_older_sessions(session, settings.name, term)
         if not wanted():
-            # The database took its time, and another process may lead by now.
+            # The statements may have taken long, and another process may lead by now.
             return None
         taken = session.control.take(settings.name, term)
         if taken is None:
             raise Superseded("the control row was removed while this relay was starting")
-        # What was read before the term may have changed since: only from here on it stays.
+        # Checked again: the row and the topic may have changed before our term was written. From here on they stay.
         row = taken
         require_polled(settings, row)
         topic = own_topic(admin, source, row, partitions=max(settings.shards, row.shards))
@@ -93,7 +94,7 @@ def take_over(
         if by_locks or (row.mode, row.shards) != (settings.mode, settings.shards):
             _settle_layout(session, settings, row, max(needed, topic.partitions))
         if by_locks or row.mode == Coordination.TOPIC_LOCK:
-            # No holder of a lock settles anything any more: that has been done for it.
+            # Everything is settled, so all locks are freed, and no earlier holder can settle any more.
             locks = session.topic_locks()
             locks.create()
             locks.reset()
@@ -108,7 +109,7 @@ def take_over(
         if not laid_out:
             raise Superseded("a newer relay of the same name has taken over while this one was starting")
         if not settings.sweeps:
-            # Dispatchers that begin from here on are refused; one that was sending holds rows that we would send too.
+            # New dispatchers are refused from here on. A dispatcher that is still sending has rows that we would send.
             session.await_dispatchers()
         since = since if by_locks else session.incarnation().since
         progress_limit(admin, source.topic, {**settings.kafka, **settings.producer})
@@ -125,20 +126,20 @@ def take_over(
 
 
 def require_polled(settings: Settings, row: ControlRow) -> None:
-    """Raise `OtherCoordination` if the outbox is a tail's: both would publish its rows."""
+    """Raise `OtherCoordination` if a tail reads the outbox: both would publish its rows."""
     if row.mode == TAIL:
         raise OtherCoordination(
             f"{settings.outbox} is read from the database's log by the tail {settings.name!r}: both would publish its "
-            "rows. To poll the table from now on: stop the tail's processes, let writers stand still, and 'thresher "
-            "tail leave -c FILE'"
+            "rows. To poll the table from now on: stop the writers, then the tail's processes, and run 'thresher tail "
+            "leave -c FILE'"
         )
 
 
 def give_up(settings: Settings) -> str:
-    """Fence and settle whatever a relay of this name has published, and return the term under which that was done.
+    """Fence the relay of this name, settle everything that it published, and return the term under which that was done.
 
-    No process of the relay may run. Nothing of it goes on afterwards: whoever takes the outbox over does so under this
-    term. A crash here leaves a relay's control row, and a relay that is started goes on.
+    For a tail that takes the outbox over under the same term. No process of the relay may run, and none can go on
+    afterwards. After a crash here the control row is still a relay's, and a relay that is started goes on.
     """
     term = str(uuid.uuid4())
     store = driver_store_of(settings, _ANSWER_SECONDS)
@@ -147,7 +148,7 @@ def give_up(settings: Settings) -> str:
         session.create_tables()
         row = own_row(session, settings.name, term=term, mode=settings.mode, shards=settings.shards)
         if row.mode == TAIL:
-            raise OtherCoordination(f"{settings.outbox} is read from the log already: there is no relay to follow")
+            raise OtherCoordination(f"a tail reads {settings.outbox} already: there is no relay to take over from")
         _require_none(session, settings, term)
         taken = session.control.take(settings.name, term)
         if taken is None:
@@ -175,9 +176,9 @@ def _require_none(session: LockingSession, settings: Settings, term: str) -> Non
 
 
 def _require_stopped(session: LockingSession, settings: Settings, row: ControlRow, term: str) -> None:
-    """Raise `OtherCoordination` while processes run that share the outbox in the other way.
+    """Raise `OtherCoordination` while processes with the other coordination run.
 
-    Nothing rests on it but peace: the control row's term and the producers' epochs fence whoever is overlooked.
+    A courtesy, no guarantee: a process that is overlooked here is fenced by the term and by the producers' epochs.
     """
     by_locks = Coordination.TOPIC_LOCK
     if row.progress_topic_id is None or (row.mode == by_locks) == (settings.coordination is by_locks):
@@ -188,13 +189,13 @@ def _require_stopped(session: LockingSession, settings: Settings, row: ControlRo
             theirs = "locks topics (coordination: topic-lock)" if row.mode == by_locks else "has a leader"
             raise OtherCoordination(
                 f"{settings.outbox} is relayed by a relay that {theirs}, and it still runs: {running} sessions of it "
-                "are open in the database. Stop all of its processes first; what they left is settled then"
+                "are open in the database. Stop all of its processes first; this relay then settles what they published"
             )
         time.sleep(_ASK_AGAIN_SECONDS)
 
 
 def _settle_layout(session: StoreSession, settings: Settings, row: ControlRow, shards: int) -> None:
-    """Fence every shard that any layout so far had, and settle what it published last."""
+    """Fence every shard that any earlier layout had, and settle what it published last."""
     logger.info(
         "the layout changes from %d shards (%s) to %d (%s)",
         row.shards,
@@ -217,7 +218,7 @@ def _settle_layout(session: StoreSession, settings: Settings, row: ControlRow, s
 
 
 def fenced_progress(settings: Settings, row: ControlRow, shard: int, clock: ServerClock) -> ProgressLog[Progress]:
-    """Fence whoever may write for a shard, and return the log of what was written."""
+    """Fence the producer that may write for a shard, and return the shard's progress log."""
     source = progress_source(settings)
     seal = source.seal(row.secret, shard)
     properties = {**settings.kafka, **settings.producer}

@@ -1,12 +1,12 @@
-"""The watch of a relay's leader: its control row, what its guarantees rest on, and progress to be trimmed.
+"""Watches what a relay's leader depends on, and trims its progress topic.
 
 1. A control row with another term raises `Superseded`. A progress topic that is gone or was replaced raises
    `ForeignProgress`.
-2. What a take-over has seen to is looked at again: the progress topic's retention and policy, the database's identity,
-   the table with its indexes, sequence, rules and triggers. What breaks a guarantee raises, and ends the relay. Any
-   other change is an alarm.
-3. Progress older than the horizon is trimmed, by the broker's clock alone: by a wrong one, what a restored database
-   needs would go. A failed trim is done later.
+2. The checks of a take-over are repeated: the progress topic's retention and policy, the database's identity, the table
+   with its indexes, sequence, rules and triggers. A change that breaks a guarantee raises an error, and ends the relay.
+   Any other change is an alarm.
+3. Progress older than the horizon is trimmed, by the broker's clock alone: a wrong clock would remove progress that is
+   needed after a restore. A trim that failed is repeated later.
 """
 
 import logging
@@ -29,34 +29,34 @@ from thresher.service.workload import Look
 
 logger = logging.getLogger(__name__)
 
-# How long the database may take to answer a look.
+# The time-out of a statement.
 _LOOK_SECONDS = 10.0
 _TOPIC_SECONDS = 5.0
-# Whoever changes what a guarantee rests on is told within a minute.
+# A change that breaks a guarantee is noticed within a minute.
 _ASSUMED_SECONDS = 20.0
 _TRIM_SECONDS = 60.0
 
 
 class RelayWatch:
-    """Looks over a connection of its own, which is made again when it is lost. For one thread."""
+    """The checks of one term, over a connection of its own that is reopened after an error. For one thread."""
 
     def __init__(self, mandate: Mandate) -> None:
         self._mandate = mandate
         self._session: StoreSession | None = None
         self._admin = Admin.of(mandate.settings.kafka)
         self._warned = False
-        # What has changed since the take-over, and how; and strangers' records, by partition. Replaced as a whole.
+        # Changes since the take-over; and foreign records, by partition. Replaced as a whole, for other threads.
         self._changes: dict[str, str] = {}
         self._strangers: dict[str, str] = {}
 
     @property
     def alarms(self) -> dict[str, str]:
-        """What somebody should look at, and why. Safe from any thread."""
+        """The alarms: what is wrong, and why. Safe from any thread."""
         return {**self._changes, **self._strangers}
 
     @property
     def looks(self) -> tuple[Look, ...]:
-        """The looks, in order."""
+        """The checks, in order."""
         return (
             Look(at="database", run=self.look_at_row),
             Look(at="broker", run=self.look_at_topic, every_seconds=_TOPIC_SECONDS),
@@ -73,16 +73,16 @@ class RelayWatch:
             raise Superseded("a newer relay of the same name has taken over; this one ends")
 
     def look_at_topic(self) -> None:
-        """Raise `ForeignProgress` if the progress topic is gone, or is another one."""
+        """Raise `ForeignProgress` if the progress topic is gone or was replaced."""
         name = self._mandate.settings.name
         known_topic(self._admin, progress_topic(name), self._mandate.progress_topic_id, pipeline=name)
 
     def look_at_policy(self) -> None:
-        """Raise `BrokerRefused` if the broker would remove progress by itself."""
+        """Raise `BrokerRefused` if the broker may remove progress by itself."""
         require_kept(self._admin, progress_topic(self._mandate.settings.name))
 
     def look_at_outbox(self) -> None:
-        """Raise `DatabaseRefused` or `ForeignProgress` if table or database are not what guarantees rest on."""
+        """Raise `DatabaseRefused` if the outbox breaks a guarantee, `ForeignProgress` if this is another database."""
         settings = self._mandate.settings
         with self._asking() as session:
             row, system_id = session.control.read(settings.name), session.incarnation().system_id
@@ -96,7 +96,7 @@ class RelayWatch:
         self._changes = changes
 
     def trim(self) -> None:
-        """Remove progress that is older than the newest of its partition by the horizon."""
+        """Remove progress records that are older than the last one of their partition by more than the horizon."""
         settings = self._mandate.settings
         source = progress_source(settings)
         topic = source.topic
@@ -105,7 +105,7 @@ class RelayWatch:
             admin = Admin.of(settings.kafka)
             facts = admin.topic(topic)
             for partition in range(facts.partitions if facts is not None else 0):
-                # The last one that is committed stays, however old: it may not be settled yet.
+                # The last committed record stays, however old: it may not be settled yet.
                 with source.log(source.seal(self._mandate.secret, partition), self._mandate.outbox_id) as log:
                     log.last()
                 self._note_strangers(topic, partition, log.met)
@@ -124,24 +124,24 @@ class RelayWatch:
             logger.debug("old progress was not trimmed: %s", error)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._session is not None:
             self._session.close()
         self._session = None
 
     def _note_strangers(self, topic: str, partition: int, records: int) -> None:
-        """Note how many records of strangers were met among the last ones."""
+        """Set or clear the alarm about foreign records among a partition's last ones."""
         what = f"{topic}, partition {partition}"
         others = {each: why for each, why in self._strangers.items() if each != what}
         remedy = "grant nobody else Write on it, and start no older version again"
-        why = f"{records} records of strangers are left out: {remedy}"
+        why = f"{records} records that this relay did not write are ignored: {remedy}"
         if records and self._strangers.get(what) != why:
             logger.warning("%s: %s", what, why, extra={"relay": self._mandate.settings.name})
         self._strangers = {**others, what: why} if records else others
 
     @contextmanager
     def _asking(self) -> Iterator[StoreSession]:
-        """Give a session; one that met a problem is not used again."""
+        """Yield the session, opened if there is none. After an error it is closed."""
         settings = self._mandate.settings
         try:
             if self._session is None:

@@ -1,7 +1,8 @@
-"""The relay as a workload of a service: takes over an outbox, and has its rows relayed by shards on the engine.
+"""The relay as a workload of a service: takes an outbox over, and runs its shards on the engine.
 
-`RelayTerm` is one take-over. Its mandate travels to the shards, whose writes are refused once a newer term is in the
-control row or their producers are fenced. So a leader that crashes or stalls needs nobody to clean up before the next.
+`RelayTerm` is the time from one take-over to the next. Its mandate is sent to the shards. Their writes are refused once
+a newer term is in the control row or their producers are fenced. So nothing has to be cleaned up after a leader that
+crashed or stalled.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,14 +32,14 @@ from thresher.service.workload import Look
 from thresher.spark.pipeline import Pipeline, Step
 from thresher.spark.policy import Policy
 
-# How long the database may take to answer: a look after a term that is gone, and a question about a step that hangs.
+# The time-outs of statements: when the term is gone, and for other questions.
 _LOOK_SECONDS, _EXPLAIN_SECONDS = 10.0, 5.0
-# All that shards need.
+# The modules that workers import in advance.
 PRELOAD = ("thresher.relay.shard.steps", "thresher.delivery.transforms")
 
 
 class RelayWorkload:
-    """One relay. `hook` is a function by import path that is called at each crash point: for tests."""
+    """One relay. `hook` is the import path of a function that is called at each crash point: for tests."""
 
     wording = WORDING
     preload = PRELOAD
@@ -72,7 +73,7 @@ class RelayWorkload:
         return server_probes(settings.name, settings.data_source, settings.kafka)
 
     def check(self, *, local: bool) -> None:
-        """Load the transforms where they are on this machine: a mistake in a name must not displace a relay."""
+        """Import the transforms if workers run on this machine: a mistake must show before a leader is displaced."""
         if local:
             load(self.settings.transform)
 
@@ -85,12 +86,12 @@ class RelayWorkload:
         return RelayTerm(replace(mandate, hook=self._hook), self._policy, self._marks, self._side_work)
 
     def report(self, observed: Observed) -> RelayReport:
-        """Return what a relay's pages add."""
+        """Return the relay's part of the status and metrics pages."""
         return RelayReport(self.settings, observed, self._marks, self._side_work)
 
 
 class RelayTerm:
-    """One take-over of a relay."""
+    """One term of a relay, from its take-over on."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class RelayTerm:
 
     @property
     def pipeline(self) -> Pipeline:
-        """Read, transform, publish."""
+        """The pipeline of each shard: read, transform, publish."""
         settings, config = self._mandate.settings, {"mandate": self._mandate}
         reserved = reserved_topics(settings)
         steps = [Step(function="thresher.relay.shard.steps:read", config=config)]
@@ -124,13 +125,13 @@ class RelayTerm:
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Topics whose rows wait and why, and what somebody should look at besides."""
+        """The alarms: topics whose rows wait, changes that the watch has found, and trouble of the archive."""
         watch, side_work = self._watch, self._side_work
         return {**self._held.alarms, **(watch.alarms if watch else {}), **(side_work.alarms if side_work else {})}
 
     @contextmanager
     def watch(self) -> Iterator[Sequence[Look]]:
-        """Look at the control row and at what the guarantees rest on, trim the progress topic, and work beside that."""
+        """Yield the checks of the watch, and run the side work meanwhile."""
         application = f"{sessions(self._mandate.settings.name, self._mandate.term)}/a"
         working = nullcontext() if self._side_work is None else self._side_work.during(application)
         with closing(RelayWatch(self._mandate)) as watch, working:
@@ -138,7 +139,7 @@ class RelayTerm:
             yield watch.looks
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
-        """Take in an event of a shard."""
+        """Handle an event of a shard."""
         self._held.observe(shard, event, fields)
         self._marks.observe(shard, event, fields)
 
@@ -147,13 +148,13 @@ class RelayTerm:
         return rows_wait(self._mandate)
 
     def explain(self, shard: int, step: str) -> str | None:
-        """Say who holds the lock that a session of the shard waits for, if one does, or which transforms run."""
+        """Return which session holds the lock that the shard waits for, if it does; or which transforms run."""
         if step == TRANSFORM:
-            return f"of {', '.join(self._mandate.settings.transform)}, one has not returned"
+            return f"one of the transforms {', '.join(self._mandate.settings.transform)} has not returned"
         return explain_lock(self._mandate, shard)
 
     def taken_back(self) -> bool:
-        """Whether the term went with a restore of the database, rather than with a newer relay's take-over."""
+        """Whether the term is gone because the database was restored, not because another relay took over."""
         mandate, settings = self._mandate, self._mandate.settings
         name = f"{sessions(settings.name, mandate.term)}/r"
         with closing(driver_store_of(settings, _LOOK_SECONDS).session(name)) as session:
@@ -171,7 +172,7 @@ def rows_wait(mandate: Mandate) -> bool:
 
 
 def explain_lock(mandate: Mandate, shard: int) -> str | None:
-    """Say who holds the lock that a session of the shard waits for, if one does."""
+    """Return which session holds the lock that a session of the shard waits for; None if none waits."""
     settings = mandate.settings
     name = f"{sessions(settings.name, mandate.term)}/e"
     with closing(driver_store_of(settings, _EXPLAIN_SECONDS).session(name)) as session:

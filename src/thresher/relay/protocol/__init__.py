@@ -1,1 +1,1 @@
-"""The two guarantees as generators of effects: no input and no output."""
+"""Protocols as generators of effects, without input or output: at-least-once, topic locks, and the progress record."""

@@ -1,21 +1,22 @@
 """The at-least-once protocol of one shard, mark-purge/reset, without any input or output: a generator of effects.
 
-For readers that are not `read_committed`: of a key they see R0 R1 R1 R2, never R0 R1 R2 R0.
+For readers with `isolation.level=read_uncommitted`: within a key they may see R0 R1 R1 R2, never R0 R1 R2 R0.
 
-1. **Recover** as the exactly-once protocol does: fence, look at the term, settle the last progress record.
-2. **Mark**: the oldest rows that are not ours become ours, under the term, with the shard's leader id. What is marked
-   and not purged is bounded by rows and by bytes.
-3. **Wave**: one row of each key that has none in flight, in a transaction of its own with a progress record. So the
-   broker's epoch keeps back what a stopped predecessor still has in its client's hands.
-4. **Purge** what a committed record says was sent, by the leader id under which it was marked. Only when that has
-   committed, the key's barrier lowers. Rows that are fewer than expected mean that somebody else is at work: stop.
-5. A row that the client did not take, or says it did not deliver, stays marked and is sent again before its followers;
-   the others of its wave are committed. When the client demands an abort, or whether it committed is not certain, the
-   shard recovers, and marks everything anew under a **new leader id**; then what was refused is tried by halves, as in
-   the exactly-once protocol.
-6. **Reset** at the end: what is marked and was not sent loses its mark.
+1. **Recover** as the exactly-once protocol does: fence, check the term, settle the last progress record.
+2. **Mark** the oldest rows without our mark with the shard's leader id, under the term. The rows that are marked and
+   not purged are bounded in number and in bytes.
+3. **Wave**: send one row of each key that has none in flight, as one transaction with a progress record. So the
+   broker's epoch refuses records that a stopped predecessor still has in its client's queue.
+4. **Purge** the rows of a committed progress record, by the leader id under which they were marked. Only when the purge
+   has committed, the barrier of their keys is lowered. If rows are missing, another process is at work: the attempt
+   ends.
+5. A row that the client did not take, or did not deliver, stays marked and is sent again before later rows of its key;
+   the rest of its wave is committed. If the client requires an abort, or the commit is not certain, the shard recovers,
+   and marks all rows again under a **new leader id**. Refused rows are then tried by halves, as in the exactly-once
+   protocol.
+6. **Reset** at the end: remove the marks of rows that were not sent.
 
-A crash between any two effects loses nothing; what it repeats directly follows its original within its key:
+A crash between any two effects loses nothing, and a duplicate directly follows its original within its key:
 `tests/property/test_mark_purge_reset_property.py` tries all of them against a model.
 """
 
@@ -33,13 +34,13 @@ from thresher.delivery.rules import Rules
 from thresher.relay.protocol.scoreboard import Scoreboard
 from thresher.relay.settings import Limits
 
-# A key with so large a part of the rows or bytes that may be marked has enough of them.
+# A key is hot if it has at least 1/16 of the rows or bytes that may be marked: no more of its rows are marked then.
 _HOT_SHARE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How many rows a shard may have sent and not purged, and how many rows and bytes marked and not purged."""
+    """The limits of a shard: rows in flight (sent, not purged), and rows and bytes that are marked and not purged."""
 
     in_flight_rows: int
     window_rows: int
@@ -47,18 +48,18 @@ class Bounds:
 
     @classmethod
     def of(cls, limits: Limits) -> "Bounds":
-        """Return the bounds: enough is marked for waves of many keys, and for what is in flight besides."""
+        """Return the bounds: enough rows are marked for waves of many keys while others are in flight."""
         rows = limits.in_flight_rows
         return cls(in_flight_rows=rows, window_rows=4 * rows + limits.mark_rows, window_bytes=2 * limits.batch_bytes)
 
 
 def protocol(me: ShardIdentity, rules: Rules, progress: ProgressBook, bounds: Bounds) -> Steps:
-    """Yield what has to be done, for as long as there are rows to mark."""
+    """Yield the effects of one attempt, until `Take` answers None."""
     waves = _Waves(me, rules, progress, board=Scoreboard(bounds.in_flight_rows))
     yield from waves.recover()
     yield Recovered()
     many, much = max(1, bounds.window_rows // _HOT_SHARE), max(1, bounds.window_bytes // _HOT_SHARE)
-    # Sent and committed; their purge is under way.
+    # Rows that were sent and committed, and whose purge is under way.
     purging: Sequence[Row] = ()
     failures = waves.failures
     while True:
@@ -74,7 +75,7 @@ def protocol(me: ShardIdentity, rules: Rules, progress: ProgressBook, bounds: Bo
             break
         if batch is not NOTHING_YET and batch.failing is not None:
             yield from waves.wait_for_transform(batch.failing)
-            # What was sent is purged, and all that is marked is marked anew.
+            # Rows that were sent are purged by now. All others are marked again.
             waves.mark_anew()
             purging = ()
             continue
@@ -82,7 +83,7 @@ def protocol(me: ShardIdentity, rules: Rules, progress: ProgressBook, bounds: Bo
             waves.board.add(batch.rows)
             failures = batch.failures
         if purging:
-            # Then all keys have their turn: a wave costs about the same, however many rows it has.
+            # Waited for, so that every key can be in the next wave: a wave's cost hardly depends on its rows.
             yield AwaitSettled()
             waves.board.purged(purging)
             purging = ()
@@ -102,14 +103,14 @@ def protocol(me: ShardIdentity, rules: Rules, progress: ProgressBook, bounds: Bo
 
 @dataclass
 class _Waves(Carrier):
-    """Carries waves. What a wave could not send does not keep the rest of it from being committed."""
+    """Publishes waves. If single rows of a wave cannot be sent, the rest of it is still committed."""
 
     board: Scoreboard = field(kw_only=True)
-    # Rows of the last wave that the client did not take or deliver, the transaction being sound.
+    # Rows of the last wave that the client did not take or deliver, although the transaction could commit.
     unsent: list[Row] = field(default_factory=list)
 
     def mark_anew(self) -> None:
-        """Begin another scoreboard: rows that were marked are marked anew."""
+        """Start with an empty scoreboard: all rows are marked again."""
         self.board = Scoreboard(self.board.most_in_flight)
 
     def carry(self, batch: Batch) -> Generator[Effect, Any, bool]:
@@ -121,7 +122,7 @@ class _Waves(Carrier):
 
     def _spared(self, rows: Rows, faults: Sequence[Fault]) -> Rows | None:
         if any(fault.passing or fault.doubtful for fault in faults):
-            # The broker has refused them: the transaction cannot commit.
+            # The broker has refused these records, so the transaction cannot commit.
             return None
         named = {fault.place: fault for fault in faults if fault.place is not None and fault.topic is None}
         if len(named) < len({(fault.place, fault.topic) for fault in faults}):

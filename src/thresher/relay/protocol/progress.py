@@ -1,8 +1,8 @@
-"""The progress record: written in the same Kafka transaction as the rows it speaks of, so it is committed if they are.
+"""The progress record of a transaction: written in the same transaction as its rows, so it is committed if they are.
 
-It holds for each row its id, its create time and its fate, and says whose it is: the outbox's id, the database's
-incarnation, the term, the shard, and the transaction's number. Nothing but a committed progress record removes a row.
-On the wire it is one Arrow batch, so that ten thousand rows cost one call.
+It holds the id, the create time and the fate of each row, and its origin: the outbox's id, the database's incarnation,
+the term, the shard and the transaction's number. Only a committed progress record removes a row. It is encoded as one
+Arrow batch, so that ten thousand rows cost one call.
 """
 
 import json
@@ -27,15 +27,15 @@ _SCHEMA = pa.schema(
 )
 _SENT, _FILTERED, _DEAD = range(3)
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4"))
-# As many as a transaction of the database settles at ease.
+# The rows of a merged record: as many as one database transaction can easily settle.
 _MERGED_ROWS = 20_000
-# What a record takes at most: schemas and metadata, then each row, then each dead row beside its reason.
+# Upper bounds of a record's size: schema and metadata; each row; each dead row, without its reason.
 _FRAME_BYTES, _ROW_BYTES, _DEAD_BYTES = 4_096, 20, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Whose progress it is, and on which incarnation of the database the rows were read."""
+    """Which shard of which outbox wrote the record, under which term, and on which incarnation of the database."""
 
     outbox_id: str
     system_id: str
@@ -53,17 +53,17 @@ class Progress:
     ids: Sequence[int] = ()
     create_times: Sequence[int] = ()
     fates: Sequence[Fate] = ()
-    # Rows that transforms failed on in a row, up to and including this transaction.
+    # Consecutive rows on which transforms failed, up to and including this transaction.
     failures: int = 0
 
     @property
     def all_sent(self) -> bool:
-        """Whether every row was sent, as most are. Costs no more than one look through the list."""
+        """Whether every row was sent."""
         return self.fates.count(SENT) == len(self.fates)
 
 
 def progress_of(origin: Origin, number: int, rows: Rows, failures: int) -> Progress:
-    """Return the record of a transaction that carries these rows."""
+    """Return the progress record of a transaction with these rows."""
     return Progress(
         origin=origin,
         number=number,
@@ -76,17 +76,17 @@ def progress_of(origin: Origin, number: int, rows: Rows, failures: int) -> Progr
 
 @dataclass(slots=True, kw_only=True)
 class OutboxProgress:
-    """Makes and judges the progress records of one shard of one outbox. Recovery names its origin first."""
+    """Makes and checks the progress records of one shard. Recovery must call `opened` first."""
 
     outbox_id: str
     term: str
     shard: int
-    # The largest that one record may be.
+    # The largest size of one record.
     most_bytes: int = 900_000
     _origin: Origin | None = None
 
     def opened(self, control: Control) -> None:
-        """Take in the control row that recovery read."""
+        """Remember the control row that recovery read: it is the origin of all records from now on."""
         self._origin = Origin(
             outbox_id=self.outbox_id,
             system_id=control.system_id,
@@ -96,24 +96,24 @@ class OutboxProgress:
         )
 
     def record(self, number: int, rows: Rows, failures: int) -> Progress:
-        """Return the record of a transaction that carries these rows."""
+        """Return the progress record of a transaction with these rows."""
         return progress_of(self._opened(), number, rows, failures)
 
     def fitting(self, rows: Rows) -> int:
-        """Return how many of the rows, from the first, fit into one record: one at least."""
+        """Return how many of the rows, from the first, fit into one record: at least one."""
         return fitting(rows, self.most_bytes)
 
     def require_ours(self, records: Iterable[Progress]) -> None:
-        """Raise `ForeignProgress` if a record is another outbox's."""
+        """Raise `ForeignProgress` if a record belongs to another outbox."""
         for record in records:
             if record.origin.outbox_id != self.outbox_id:
                 raise ForeignProgress(
                     f"the progress topic holds records of another outbox ({record.origin.outbox_id}): "
-                    "two outboxes on one broker need different names"
+                    "give the relays of two outboxes different names"
                 )
 
     def wants_horizon(self, records: Sequence[Progress]) -> bool:
-        """Whether the database is not the incarnation that the last record speaks of."""
+        """Whether the database's incarnation has changed since the last record was written."""
         return bool(records) and records[-1].origin.incarnation != self._opened().incarnation
 
     def _opened(self) -> Origin:
@@ -123,7 +123,7 @@ class OutboxProgress:
 
 
 def merged(records: Iterable[Progress]) -> Iterator[Progress]:
-    """Yield the same fates in fewer records: an hour of small transactions is settled in a few large ones."""
+    """Yield the same fates in fewer records, so that an hour of small transactions is settled in a few large ones."""
     waiting: list[Progress] = []
     rows = 0
     for record in records:
@@ -149,7 +149,7 @@ def _together(records: Sequence[Progress]) -> Progress:
 
 
 def fitting(rows: Rows, limit: int) -> int:
-    """Return how many of the rows, from the first, fit into one record of at most so many bytes: one at least."""
+    """Return how many of the rows, from the first, fit into one record of at most `limit` bytes: at least one."""
     room = limit - _FRAME_BYTES
     if not rows.has_dead:
         return min(len(rows), max(room // _ROW_BYTES, 1))
@@ -195,7 +195,7 @@ def encode(progress: Progress) -> bytes:
 
 
 def is_progress(data: bytes) -> bool:
-    """Whether it is the content of a relay's progress record."""
+    """Whether these bytes are the value of a relay's progress record."""
     try:
         decode(data)
     except ForeignProgress:
@@ -210,19 +210,19 @@ def _codes(progress: Progress) -> bytes:
 
 
 def _numbers(kind: pa.DataType, code: str, values: Sequence[int]) -> pa.Array:
-    """Return numbers as a column, without a look at each of them."""
+    """Return numbers as an Arrow column, copied as one buffer."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(code, values))])
 
 
 def decode(data: bytes) -> Progress:
-    """Return the record; raises `ForeignProgress` where it is not one of ours."""
+    """Return the record. Raises `ForeignProgress` if the bytes are no progress record, or a newer version's."""
     try:
         with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
             metadata = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}
             if metadata.get("version") != _VERSION:
                 raise ForeignProgress(
                     f"a progress record has version {metadata.get('version')!r}, this program knows {_VERSION}: "
-                    "a newer Thresher wrote it, so use that one"
+                    "a newer Thresher wrote it; use that version"
                 )
             batch = reader.read_next_batch()
         fates: list[Fate] = [FILTERED if code == _FILTERED else SENT for code in batch.column(2).to_pylist()]
@@ -244,6 +244,6 @@ def decode(data: bytes) -> Progress:
         )
     except (pa.ArrowInvalid, KeyError, OSError, ValueError, IndexError, TypeError, StopIteration) as error:
         raise ForeignProgress(
-            f"a record on the progress topic is not one of ours ({type(error).__name__}): the topic must be the "
-            "relay's alone"
+            f"a record on the progress topic is no progress record ({type(error).__name__}): no other program may "
+            "write to this topic"
         ) from error

@@ -1,11 +1,12 @@
-"""The scoreboard of a shard that delivers at least once: which rows wait, and which keys have one in flight.
+"""The scoreboard of a shard that delivers at least once: which rows wait, and which keys have a row in flight.
 
-1. Of a key, at most one row is in flight. Its barrier lowers when the row's purge has committed, and not before.
-2. A transform may give a row another topic and key. Then the row is of both keys, the stored and the sent one, and
+1. A key has at most one row in flight. The key's barrier is raised when the row is sent, and lowered only when the
+   row's purge has committed.
+2. A transform may give a row another topic and key. Then the row belongs to both keys, the stored and the sent one, and
    waits until it is the first of both.
-3. Waves are as large as the limit of rows in flight allows, and keys take turns: one with many rows slows only itself.
-   A row without a key has no order to keep, and takes its turn as if it were the only one of its key.
-4. A row that was not sent goes back to the head of its keys.
+3. A wave is as large as the limit of rows in flight allows. Keys take turns, so a key with many rows slows only itself.
+   A row without a key has no order, and takes its turn as if it had a key of its own.
+4. A row that could not be sent goes back to the head of its keys.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ from thresher.delivery.row import Record, Row
 
 
 class Marked(NamedTuple):
-    """A row on the scoreboard, with the streams that it is of."""
+    """A row on the scoreboard, with the streams (topic and key) that it belongs to."""
 
     row: Row
     streams: tuple[Any, ...]
@@ -24,21 +25,21 @@ class Marked(NamedTuple):
 
 
 class Scoreboard:
-    """Rows that are marked and not purged yet. Nothing here looks at a clock, a table or a broker."""
+    """Rows that are marked and not purged yet. Without input or output."""
 
     def __init__(self, most_in_flight: int) -> None:
         self.most_in_flight = most_in_flight
-        # By stream, each in the order in which its rows must be sent; and the bytes of each stream.
+        # By stream: its rows in the order in which they must be sent, and their bytes.
         self._waiting: dict[Any, deque[Marked]] = {}
         self._bytes: dict[Any, int] = {}
-        # Rows that are the first of all their streams, with none of them in flight, in the order of their turns.
+        # Rows that may be sent now, in the order of their turns: the first of all their streams, none in flight.
         self._ready: dict[int, Marked] = {}
         self._sent: dict[int, Marked] = {}
         self._raised: set[Any] = set()
 
     @property
     def in_flight(self) -> int:
-        """Rows whose purge has not committed."""
+        """The number of rows sent whose purge has not committed."""
         return len(self._sent)
 
     @property
@@ -48,18 +49,18 @@ class Scoreboard:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do without another mark."""
+        """Whether rows are in flight or may be sent now."""
         return bool(self._sent or self._ready)
 
     def hot(self, many: int, much: int) -> list[Any]:
-        """Return the keys with so many rows or bytes waiting: more of them need not be marked."""
+        """Return the keys with at least `many` rows or `much` bytes waiting: no more of them need be marked."""
         waiting = self._waiting
         hot = {stream for stream, rows in waiting.items() if len(rows) >= many}
         hot.update([stream for stream, size in self._bytes.items() if size >= much])
         return [stream for stream in hot if isinstance(stream, tuple)]
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take marked rows, in the order in which they must be sent."""
+        """Add marked rows, in the order in which they must be sent."""
         waiting, sizes, raised = self._waiting, self._bytes, self._raised
         for row in rows:
             marked = _marked(row)
@@ -77,7 +78,7 @@ class Scoreboard:
                 self._ready[row.id] = marked
 
     def wave(self) -> list[Row]:
-        """Return the rows to send next, one of a key, and raise the barriers of their keys."""
+        """Return the rows to send next, at most one of a key, and raise the barriers of their keys."""
         wave: list[Row] = []
         waiting, sizes = self._waiting, self._bytes
         room = self.most_in_flight - len(self._sent)
@@ -109,7 +110,7 @@ class Scoreboard:
                         self._ready[first.row.id] = first
 
     def again(self, rows: Iterable[Row]) -> None:
-        """Take back rows that were not sent: each is the first of its keys again."""
+        """Put rows that were not sent back: each is the first of its keys again."""
         for row in rows:
             marked = self._sent.pop(row.id)
             self._raised.difference_update(marked.streams)
@@ -119,17 +120,17 @@ class Scoreboard:
             self._ready[row.id] = marked
 
     def _is_first(self, marked: Marked) -> bool:
-        """Whether nothing of any of its keys comes before a row, waiting or in flight."""
+        """Whether no other row of any of its keys comes before this one, waiting or in flight."""
         return all(stream not in self._raised and self._waiting[stream][0] is marked for stream in marked.streams)
 
 
 def _marked(row: Row) -> Marked:
-    """Return the topics and keys within which a row's order is kept, stored and sent; its id where there is none."""
+    """Return a row with the stored and the sent topic and key, within which order is kept; its id if it has no key."""
     id_, _, topic, key, plan = row
     if not isinstance(plan, Record):
         return Marked(row, (id_ if key is None else (topic, key),), 0)
     size = len(plan.value or b"") + len(plan.key or b"")
-    # Mostly they are one, and nobody has to look further.
+    # Mostly the stored and the sent key are the same.
     sent = None if plan.key == key and plan.topic == topic else row.sent_stream
     if sent is None or sent == (topic, key):
         return Marked(row, (id_ if key is None else (topic, key),), size)

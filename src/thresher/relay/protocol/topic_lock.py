@@ -1,15 +1,16 @@
 """The protocol of one turn at a locked topic, without any input or output: a generator of effects.
 
-1. **Recover**, unless this process held the lock last and everything is settled: the lock must be ours; `Init` fences
-   the last holder's producer; the lock must still be ours, or we leave; then the topic's last committed progress is
-   read and settled.
+1. **Recover**, unless this process held the lock last and everything is settled. The lock must be ours. `Init` fences
+   the last holder's producer. The lock must still be ours, or the turn ends. Then the last committed progress record of
+   the lock is read and settled.
 2. **Take** a batch of the topic's oldest rows, **publish** it as one Kafka transaction with its progress record, and
-   **settle** it before the next one is taken. All of that is `Carrier.carry`.
-3. Nothing more to take ends the turn: the topic is drained, its time is up, or it cannot be written to.
+   **settle** it before the next batch is taken. `Carrier.carry` does all of that.
+3. The turn ends when `Take` answers None: the topic is drained, the turn's time is up, or the topic cannot be written
+   to.
 
-`ReadControl` reads the lock as well, and raises `LockLost` where another process has taken it. A crash between any two
-effects neither loses, repeats nor reorders for readers of committed records: the next holder's recovery settles what
-was committed, and its `Init` ends what was not.
+`ReadControl` also reads the lock, and raises `LockLost` if another process has taken it. A crash between any two
+effects loses, repeats and reorders nothing for readers of committed records: the next holder's recovery settles a
+committed transaction, and its `Init` ends an open one.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from thresher.relay.protocol.progress import OutboxProgress
 
 @dataclass
 class TopicCarrier(Carrier):
-    """Carries the rows of one topic. `compacting`: of the records of a key, only the newest is sent."""
+    """Publishes the rows of one topic. `compacting`: only the newest record of each key is sent."""
 
     compacting: bool = False
 
@@ -35,7 +36,7 @@ class TopicCarrier(Carrier):
 def newest_of_each_key(rows: Rows) -> Rows:
     """Return the rows with all but the newest record of each key filtered. Rows without a key are all sent.
 
-    For the rows of one transaction: the newest is sent if the others are filtered, whatever happens.
+    For the rows of one transaction: it settles the newest and the filtered ones together or not at all.
     """
     kept = list(rows)
     seen: set[tuple[str, bytes]] = set()
@@ -50,16 +51,16 @@ def newest_of_each_key(rows: Rows) -> Rows:
 
 
 class TopicProgress(OutboxProgress):
-    """The progress of one lock. A database that was restored is settled by whoever joins first, for all locks."""
+    """The progress of one lock. After a restore of the database, the founder of the group settles all locks."""
 
     def wants_horizon(self, records: Any) -> bool:
-        """Whether more than the last record has to be settled: never, since a join has done that."""
+        """Return False: the founder of the group has settled all records within the horizon."""
         del records
         return False
 
 
 def protocol(carrier: Carrier, *, recovered: bool) -> Steps:
-    """Yield what has to be done for one turn. `recovered`: the last turn was ours too, and left nothing open."""
+    """Yield the effects of one turn. `recovered`: the last turn was this process's too, and left nothing open."""
     if not recovered:
         yield from carrier.recover()
     yield Recovered()

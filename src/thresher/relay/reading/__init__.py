@@ -1,1 +1,1 @@
-"""Which pending rows are read next, and how far ahead."""
+"""Reads a shard's pending rows, and decides which are read next."""

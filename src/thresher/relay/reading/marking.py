@@ -1,10 +1,11 @@
-"""Marks the pending rows of a shard that delivers at least once: the oldest rows without its mark become its own.
+"""Marks and reads the oldest rows without the shard's mark, for delivery at least once.
 
-One statement under the term, so that a leader that was superseded marks nothing. An older attempt under the same term
-may still mark: a row that comes back although it was marked tells of it, and the shard starts over. A mark need not be
-durable: a database that forgets one was restarted, and then the shard starts over. So it costs no flush to disk.
-Where transforms may give rows other keys, rows are marked by id over all buckets, and no key is left out. A sweeper
-marks rows of an age alone, and none that a dispatcher has locked at the moment.
+1. One statement marks rows and checks the term, so a superseded leader marks nothing. An older attempt under the same
+   term may still mark. Then a row comes back that this attempt has marked before, and the shard starts over.
+2. A mark need not be durable, and costs no flush to disk: if the database forgets it, it was restarted, and the shard
+   starts over.
+3. If transforms may change keys, rows are marked by id over all buckets, and no key is left out.
+4. A sweeper marks only rows of a minimum age, and none that a dispatcher has locked.
 """
 
 import uuid
@@ -22,12 +23,12 @@ from thresher.relay.reading.scan_plan import ScanPlan
 from thresher.relay.settings import Mandate
 from thresher.relay.store import store_of
 
-# Buckets take turns in being the first to be asked: by a number that has no factor in common with theirs.
+# Buckets take turns at being asked first: the list is rotated by a number that is coprime with its length.
 _TURN = 7
 
 
 class Marking:
-    """Marks rows as it reads them, over sessions of its own. For one thread."""
+    """Marks rows as it reads them, over a session of its own. For one thread."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Marking:
         self._plan = ScanPlan(len(self._buckets), windows=False, by_id=self._by_id)
 
     def read(self, request: ReadRequest) -> pa.RecordBatch | FewRows | None:
-        """Mark up to so many rows and bytes, and return them by id; None if there are none."""
+        """Mark at most the requested rows and bytes, and return them by id; None if there are none."""
         if not request.in_flight and not self._probe.occupied():
             return None
         wanted = Wanted(
@@ -69,7 +70,7 @@ class Marking:
             largest_bytes=self._largest,
             held_topics=request.held,
             in_flight=request.held_rows,
-            # A key that is left out could be sent as one that is not.
+            # With transforms no key can be left out: rows of another stored key may be sent with the same key.
             hot_keys=() if self._by_id else (*self._hot(), *request.held_keys),
             min_age_seconds=self._min_age,
         )
@@ -79,10 +80,10 @@ class Marking:
         if not found:
             return None
         if taken := {row[0] for row in found}.intersection(request.in_flight):
-            # Sent once more, they would come behind their followers.
+            # If they were sent again, they would come after later rows of their keys.
             raise DatabaseLost(
-                f"{len(taken)} rows that this shard had marked were marked by another: an older attempt at it is still "
-                "at work, and the shard starts over"
+                f"{len(taken)} rows that this shard had marked were marked by another process: an older attempt at the "
+                "shard is still at work, so the shard starts over"
             )
         return read_of(found)
 

@@ -1,7 +1,7 @@
-"""Reads the pending rows of a shard: the oldest of its buckets that are not in flight.
+"""Reads the pending rows of a shard: the oldest rows of its buckets that are not in flight.
 
-An idle look and a few rows cost one prepared query; many rows come as Arrow through ADBC, as `ScanPlan` says.
-Reads are read committed, on the primary, in autocommit, and nothing is written to claim rows.
+Few rows, or none, cost one prepared query. Many rows are read as Arrow through ADBC, as `ScanPlan` decides. Reads run
+on the primary, in autocommit with READ COMMITTED, and write nothing to the table.
 """
 
 import time
@@ -32,14 +32,14 @@ from thresher.relay.reading.scan_plan import (
 from thresher.relay.settings import Settings
 from thresher.relay.store import store_of
 
-# Up to here, a query that returns Python's values is quicker.
+# Up to this many rows, a query that returns Python values is faster.
 _FEW = 200
-# A window with this many times the rows that are wanted is too wide.
+# A window with more than this many times the wanted rows is too wide.
 _TOO_MANY = 1.5
 
 
 def largest_row(settings: Settings) -> int:
-    """Return how large a row may be to be looked at: a larger one can never be sent."""
+    """Return the largest size of a row that is read whole: a larger one can never be sent."""
     asked = {**settings.kafka, **settings.producer}.get("message.max.bytes", 1_000_000)
     return max(int(asked), settings.limits.batch_bytes)
 
@@ -48,7 +48,7 @@ class PendingRows:
     """The pending rows of one shard. For one thread."""
 
     def __init__(self, settings: Settings, application: str, buckets: Collection[int], since: str) -> None:
-        # Rows that were sent and stay would be visited by windows for ever.
+        # Without deletes, windows would visit the rows that were sent again and again.
         windows = settings.shape is Shape.THRESHER and settings.settle is Settling.DELETE
         self._buckets = list(buckets)
         # Transforms may give rows of several buckets one key.
@@ -57,12 +57,12 @@ class PendingRows:
         self._plan = ScanPlan(len(self._buckets), windows=windows, shards=shards, by_id=self._by_id)
         self._reader: PendingReader = store_of(settings).pending_reader(application, since=since)
         self._largest = largest_row(settings)
-        # The last read of many rows found many: the query for a few is not worth while.
+        # Whether the last read found many rows: then the query for few rows is left out.
         self._deep = False
         self._row_size = RowSize()
 
     def read(self, request: ReadRequest) -> pa.RecordBatch | FewRows | None:
-        """Return rows in the order of each key, or by id for transforms, by what was asked for; None without any."""
+        """Return the requested rows: those of a key in order, or all by id for transforms. None if there are none."""
         if not self._deep:
             if not request.in_flight:
                 self._plan.idle()
@@ -80,11 +80,11 @@ class PendingRows:
         return batch if batch.num_rows else None
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._reader.close()
 
     def _read_many(self, request: ReadRequest) -> pa.RecordBatch:
-        # What compresses well is large without being stored out of line.
+        # A row that compresses well may be large without being stored out of line (TOAST).
         heavy = self._row_size.of(request.rows) > request.bytes or self._reader.holds_large_rows()
         observed = Observed(
             now=time.monotonic(),
@@ -102,7 +102,7 @@ class PendingRows:
             by_buckets = plan if isinstance(plan, ByBuckets) else ByBuckets(self._plan.each(request.rows))
             batch = self._read_by_buckets(request, by_buckets, observed)
         if batch.num_rows and not (isinstance(plan, ByBuckets) and plan.fair):
-            # Rows of quiet buckets may be larger than the others.
+            # A fair read does not count: the rows of quiet buckets may be of another size.
             self._row_size.learn(batch.nbytes, batch.num_rows)
         return batch
 
@@ -118,8 +118,8 @@ class PendingRows:
         return batch
 
     def _first_position(self, request: ReadRequest, observed: Observed) -> Position | None:
-        """Return the position before the shard's first row; None where keys are blocked, or no row is there."""
-        # In this order: every row that is older than the horizon is committed when the first row is looked up.
+        """Return the position before the shard's first row; None if keys are blocked, or there is no row."""
+        # The order matters: every row older than the horizon is committed when the first row is looked up.
         horizon = self._reader.oldest_transaction()
         wanted = self._wanted(request, self._buckets, request.rows)
         first = None if horizon is None else self._reader.next_id(wanted, after=LOWEST)
@@ -129,10 +129,10 @@ class PendingRows:
         return self._plan.begin(first - 1, horizon, observed)
 
     def _read_window(self, request: ReadRequest, position: Position, observed: Observed) -> pa.RecordBatch | None:
-        """Return rows behind the position, up to the first that may not be read; None if no row is there."""
+        """Return rows after the position, up to the first that `may_read_behind` refuses; None if there are none."""
         window, upto = self._look_among(request, position.last, position.horizon)
         if not window.num_rows:
-            # Other shards, or nobody, had many ids in succession.
+            # This shard had none of these ids: skip to its next one.
             wanted = self._wanted(request, self._buckets, request.rows)
             following = self._reader.next_id(wanted, after=upto)
             if following is None:
@@ -150,7 +150,7 @@ class PendingRows:
         return batch
 
     def _look_among(self, request: ReadRequest, after: int, horizon: str) -> tuple[pa.RecordBatch, int]:
-        """Return the rows in a window that should hold about as many as are wanted, by id, and where it ends."""
+        """Return the rows in a window of about the wanted size, by id, and the id where the window ends."""
         rows = request.rows
         most = max(rows + 1, int(_TOO_MANY * rows))
         upto = min(after + self._plan.width(rows), HIGHEST)
@@ -160,7 +160,7 @@ class PendingRows:
             if whole:
                 self._plan.learn_width(window.num_rows, upto - after)
                 return window, upto
-            # Some rows are missing: there are at least so many up to the one at this place.
+            # The read was cut off, so the window is too wide. Try one that ends at a row that was found.
             upto = min(window.column("id")[min(rows, window.num_rows // 2) - 1].as_py(), upto - 1)
 
     def _wanted(self, request: ReadRequest, buckets: Sequence[int], rows: int, each: int | None = None) -> Wanted:
@@ -177,14 +177,14 @@ class PendingRows:
         )
 
     def _turn(self, id_: int, key: bytes | None) -> int:
-        """Begin behind the last row's bucket next time, and return how many buckets were asked.
+        """Rotate the buckets, so that the next read begins after the last row's. Return how many buckets were asked.
 
-        So a bucket with a long backlog does not keep the others waiting, nor does one whose next row was too large to
-        come along.
+        So a bucket with a long backlog does not keep the others waiting, and a row that did not fit into this read
+        comes first in its turn.
         """
         last = id_ % BUCKETS if key is None else bucket_of(key)
         if last not in self._buckets:
-            # Its key was too large to be looked at.
+            # The row's key was too large to be read, so its bucket is not known.
             return len(self._buckets)
         place = self._buckets.index(last) + 1
         self._buckets = self._buckets[place:] + self._buckets[:place]
@@ -192,7 +192,7 @@ class PendingRows:
 
 
 def _readable(window: pa.RecordBatch, position: Position, observed: Observed) -> int:
-    """Return how many rows come before the first that may not be read behind the position."""
+    """Return how many rows come before the first that `may_read_behind` refuses."""
     rows: int = window.num_rows
     if not rows:
         return 0
@@ -200,7 +200,7 @@ def _readable(window: pa.RecordBatch, position: Position, observed: Observed) ->
     horizon = Horizon(age=window.column("horizon_age")[0].as_py(), generation=position.generation)
     youngest = RowBehind(age=pc.min(ages).as_py(), generation=observed.generation, left_out=observed.left_out)
     if may_read_behind(youngest, horizon):
-        # As it mostly is: then all may be.
+        # The common case: if the youngest row may be read, all may.
         return rows
     # Rows of one transaction have one age.
     refused = [age for age in pc.unique(ages).to_pylist() if not may_read_behind(replace(youngest, age=age), horizon)]

@@ -1,1 +1,1 @@
-"""What a relay shows: status page, metrics and backlog."""
+"""A relay's part of the status page, its metrics and its backlog."""

@@ -1,17 +1,17 @@
-"""How many rows wait, and for how long: by shard, and where topics are locked, by topic."""
+"""The backlog: how many rows wait, and for how long. By shard; with topic locks, by topic too."""
 
 from dataclasses import dataclass
 
 from thresher.db.topic_locks import LockingSession, TopicFigures
 from thresher.relay.settings import Coordination, Settings
 
-# Topics that are told of; a service with more has its longest waits among them.
-_MOST_TOPICS = 50
+# Topics that are reported: those that wait longest.
+_MAX_TOPICS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What waits. If it is not `exact`, `pending` and `by_shard` are estimates."""
+    """The pending and the dead rows. If it is not `exact`, `pending` and `by_shard` are estimates."""
 
     pending: int
     exact: bool
@@ -19,12 +19,12 @@ class Backlog:
     oldest_seconds: float | None
     dead: int
     blocking: int
-    # By topic, where topics are locked.
+    # By topic, with topic locks only.
     topics: tuple[TopicFigures, ...] = ()
 
 
 def read_backlog(session: LockingSession, settings: Settings) -> Backlog:
-    """Look at the outbox and its dead rows."""
+    """Query the outbox and its dead rows."""
     found, shards = session.backlog(), settings.shards
     by_locks = settings.coordination is Coordination.TOPIC_LOCK
     counts = found.by_bucket.items()
@@ -35,5 +35,5 @@ def read_backlog(session: LockingSession, settings: Settings) -> Backlog:
         oldest_seconds=found.oldest_seconds,
         dead=found.dead,
         blocking=found.blocking,
-        topics=tuple(session.topic_locks().figures(_MOST_TOPICS)) if by_locks else (),
+        topics=tuple(session.topic_locks().figures(_MAX_TOPICS)) if by_locks else (),
     )

@@ -1,4 +1,4 @@
-"""The metrics of a relay beside those of every service, and how they are read from what the driver knows."""
+"""The metrics that a relay adds to those of every service, and how their values are taken from the driver's figures."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -21,14 +21,14 @@ from thresher.service.wording import Wording
 WORDING = Wording(
     label="relay", verb="relay", doing="relaying", done="relayed", held="held_topics", own_steps=frozenset({TRANSFORM})
 )
-# The errors that shards and take-overs meet most, beside those of every service.
+# The most frequent errors of shards and take-overs, in addition to those of every service.
 ERROR_KINDS = ("database_lost", "broker_lost", "producer_problem", "commit_unknown")
 
 _counter = partial(family, WORDING.label, MetricKind.COUNTER)
 _gauge = partial(family, WORDING.label, MetricKind.GAUGE)
 _histogram = partial(family, WORDING.label, MetricKind.HISTOGRAM)
 
-# Counted by shards, under these names.
+# Counters of each shard, by the name under which the shard counts.
 _BY_SHARD: dict[str, Family] = {
     "relayed": _counter("relayed_records", "Rows whose records were committed to Kafka.", "shard"),
     "relayed_bytes": _counter(
@@ -36,21 +36,21 @@ _BY_SHARD: dict[str, Family] = {
     ),
     "filtered": _counter("filtered_records", "Rows that a transform left out: settled, and not sent.", "shard"),
     "recovered": _counter(
-        "recovered_records", "Rows settled by recovery: sent before, and not settled by whoever sent them.", "shard"
+        "recovered_records", "Rows settled by recovery: an earlier attempt sent them and did not settle them.", "shard"
     ),
     "strangers": _counter(
         "foreign_progress_records",
-        "Records on the progress topic that others wrote, and that recovery left out.",
+        "Records on the progress topic that this relay did not write, and that recovery ignored.",
         "shard",
     ),
     "transactions": _counter("transactions", "Kafka transactions committed.", "shard"),
 }
-# Counted where topics are locked.
+# Counters of each shard, with topic locks only.
 _LOCK_COUNTS: dict[str, Family] = {
     "turns": _counter("topic_turns", "Topic locks: turns at a topic's lock.", "shard"),
-    "errored_turns": _counter("topic_errors", "Topic locks: turns after which the topic rests.", "shard"),
+    "errored_turns": _counter("topic_errors", "Topic locks: turns that ended with an error.", "shard"),
     "locks_lost": _counter(
-        "topic_locks_lost", "Topic locks: turns whose lock another process took meanwhile.", "shard"
+        "topic_locks_lost", "Topic locks: turns during which another process took the lock.", "shard"
     ),
 }
 _DEAD = _counter("dead_records", "Rows that can never be sent and were set aside, by kind.", "shard", "kind")
@@ -58,18 +58,18 @@ _HISTOGRAMS: dict[Scale, Family] = {
     BATCH: _histogram("batch_records", "Rows in a Kafka transaction."),
     PUBLISH: _histogram(
         "publish_seconds", "From the opening of a Kafka transaction to the answer to its commit, which waits for the "
-        "settling of the one before.",
+        "settling of the previous one.",
     ),
     SETTLE: _histogram("settle_seconds", "Settling the rows of one Kafka transaction in the database."),
     END_TO_END: _histogram(
         "end_to_end_seconds", "From a row's create time to the commit of its record, by the database's clock. At most "
-        "16 rows of a transaction are looked at, each standing for its neighbours.",
+        "16 rows of a transaction are measured, each standing for its neighbours.",
     ),
 }  # fmt: skip
 _IN_FLIGHT_ROWS = _gauge("in_flight_records", "Rows that were sent and are not settled yet.", "shard")
 _IN_FLIGHT_KEYS = _gauge("in_flight_keys", "Keys with a record in flight.", "shard")
 _PENDING = _gauge("pending_records", "Rows that wait; an estimate while thresher_pending_exact is 0.", "shard")
-_EXACT = _gauge("pending_exact", "1 while the pending rows were counted, 0 while there are too many to count.")
+_EXACT = _gauge("pending_exact", "1 if the pending rows were counted, 0 if there are too many to count.")
 _OLDEST = _gauge("oldest_pending_age_seconds", "Age of the oldest row that waits, 0 if none does.")
 _DEAD_ROWS = _gauge("dead_rows", "Rows set aside that nobody has replayed or dropped yet.")
 _BLOCKING = _gauge("blocking_rows", "Rows set aside that keep the later rows of their key waiting.")
@@ -102,12 +102,12 @@ OWN_FAMILIES: tuple[Family, ...] = (
     *_BY_SHARD.values(), _DEAD, *_HISTOGRAMS.values(), _IN_FLIGHT_ROWS, _IN_FLIGHT_KEYS, _PENDING, _EXACT, _OLDEST,
     _DEAD_ROWS, _BLOCKING, _HELD, *TOPIC_LOCK_FAMILIES, *ARCHIVE_FAMILIES,
 )  # fmt: skip
-# All that a relay's process shows.
+# All metrics of a relay's process.
 FAMILIES: tuple[Family, ...] = (*ServiceMetrics(WORDING, servers=SERVERS).families, *OWN_FAMILIES)
 
 
 def readings(moment: Moment, backlog: Backlog | None, side_work: SideWork | None = None) -> Iterator[Reading]:
-    """Yield what a relay adds to its service's metrics. An unknown figure is left out, rather than shown as 0."""
+    """Yield the values of the relay's own metrics. An unknown value is left out, not shown as 0."""
     relay = moment.name
 
     def reading(of: Family, value: float, *labels: str) -> Reading:
@@ -121,7 +121,7 @@ def readings(moment: Moment, backlog: Backlog | None, side_work: SideWork | None
     together = summed(moment.counts.values())
     for scale, of in _HISTOGRAMS.items():
         yield Reading(family=of, labels=(relay,), value=Histogram.read(scale, together))
-    # Other alarms have names that no topic can have.
+    # Alarms that are not about a topic have names that no topic can have.
     yield reading(_HELD, sum(map(is_topic, moment.alarms)))
     for name, of in (("in_flight_rows", _IN_FLIGHT_ROWS), ("in_flight_keys", _IN_FLIGHT_KEYS)):
         for each in (shard for shard in moment.shards if name in shard.gauges):

@@ -1,7 +1,6 @@
-"""A relay's part of the pages of its process: what waits in its outbox, and its own figures.
+"""A relay's part of the /status and /metrics pages of its process: the backlog of its outbox, and its own figures.
 
-No page waits long for a database that does not answer. For a standby the database is not asked at all: it holds no
-connection.
+A page waits at most 3 s for the database. On a standby the database is not asked: a standby keeps no connection.
 """
 
 import logging
@@ -26,21 +25,21 @@ from thresher.service.report import Moment, Observed, StatusPart
 
 logger = logging.getLogger(__name__)
 
-# A request that comes sooner gets the same answer.
+# How long an answer of the database is reused.
 _FRESH_SECONDS = 0.5
-# A request does not wait longer for the database.
+# How long a request waits for the database.
 _PATIENCE_SECONDS = 3.0
 # How long a process may keep its session after it became a standby.
 _STANDBY_SECONDS = 1.0
-# Counted by shards, and shown for each of them.
+# Counters that are shown for each shard.
 _SHARD_FIGURES = ("filtered", "dead", "recovered", "transactions")
 
-# What waits, or why that is not known; neither for a standby, which does not ask.
+# The backlog, or the reason why it is not known. Both are None on a standby, which does not ask.
 Answer = tuple[Backlog | None, str | None]
 
 
 class RelayReport:
-    """The part of one relay. Safe from any thread; `close` ends its thread."""
+    """One relay's part of the pages. Safe from any thread; `close` ends its thread."""
 
     families = OWN_FAMILIES
     error_kinds = ERROR_KINDS
@@ -52,11 +51,11 @@ class RelayReport:
         self._reader = BacklogReader(settings, observed)
 
     def ask(self) -> Answer:
-        """Return what waits in the outbox, or why that is not known."""
+        """Return the backlog, or the reason why it is not known."""
         return self._reader.look()
 
     def status(self, moment: Moment, answer: Answer) -> StatusPart:
-        """Return the outbox, what waits in it, and what became of its rows."""
+        """Return the relay's part of /status: the outbox, its backlog, and counters by shard."""
         backlog, trouble = answer
         database = moment.servers.get("database")
         if trouble is None and database is not None and not database.up:
@@ -77,7 +76,7 @@ class RelayReport:
                 each.shard: {
                     **{figure: moment.counts.get(each.shard, {}).get(figure, 0) for figure in _SHARD_FIGURES},
                     "pending": backlog.by_shard[each.shard] if backlog else None,
-                    # With which rows are marked.
+                    # The mark of the shard's rows.
                     "leader_id": self._marks.leader_ids.get(each.shard),
                 }
                 for each in moment.shards
@@ -90,12 +89,12 @@ class RelayReport:
         return readings(moment, backlog, self._side_work)
 
     def close(self) -> None:
-        """End."""
+        """End the thread that reads the backlog."""
         self._reader.close()
 
 
 class BacklogReader:
-    """Looks at what waits in the outbox, in a thread of its own: a database may take for ever to answer."""
+    """Reads the backlog in a thread of its own, because the database may take for ever to answer."""
 
     def __init__(self, settings: Settings, observed: Observed) -> None:
         self._settings, self._observed = settings, observed
@@ -110,7 +109,7 @@ class BacklogReader:
         self._thread.start()
 
     def look(self) -> Answer:
-        """Return what waits, or why that is not known; neither for a standby, which does not ask."""
+        """Return the backlog, or the reason why it is not known. Both are None on a standby."""
         with self._state:
             if time.monotonic() - self._looked >= _FRESH_SECONDS:
                 before = self._looks
@@ -122,7 +121,7 @@ class BacklogReader:
             return self._found
 
     def close(self) -> None:
-        """End, unless the database keeps the thread: then it ends with the process."""
+        """End the thread. If it waits for the database, it ends with the process."""
         with self._state:
             self._closed = True
             self._state.notify_all()
@@ -136,7 +135,7 @@ class BacklogReader:
                     break
                 wanted, self._wanted = self._wanted, False
             if self._observed.role is Role.STANDBY:
-                # Whether anybody asks or not: it became one with a connection open.
+                # Closed even without a request: the session was opened while this process was leader.
                 self._let_go()
             if not wanted:
                 continue
@@ -156,7 +155,7 @@ class BacklogReader:
             self._let_go()
             return None, str(error)
         except Exception as error:
-            # The request has to be answered, and the thread goes on for the next one.
+            # The request must be answered, and the thread must go on for the next one.
             logger.exception("the backlog could not be read")
             self._let_go()
             return None, f"{type(error).__name__}: {error}"
@@ -167,9 +166,9 @@ class BacklogReader:
             try:
                 return read_backlog(self._session, settings)
             except DatabaseLost:
-                # Perhaps only this session was: it may be minutes old.
+                # Perhaps only this session was lost, which may be minutes old: try a new one.
                 pass
-        # A session with an older term in its name is ended by whoever takes over, ourselves included.
+        # A take-over ends sessions with an older term in their name, our own included.
         self._let_go()
         self._session, self._term = driver_store_of(settings).session(f"{sessions(settings.name, term)}/s"), term
         return read_backlog(self._session, settings)

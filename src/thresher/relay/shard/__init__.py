@@ -1,1 +1,1 @@
-"""The worker's side of a relay: one attempt at one shard."""
+"""The worker's part of a relay: one attempt at one shard."""

@@ -1,7 +1,7 @@
-"""One attempt at one shard of a relay: its sessions, its producer and its threads, put together for its protocol.
+"""One attempt at one shard of a relay: connects its sessions, its producer and its threads with its protocol.
 
-Everything that an attempt opens is closed when it ends. A crash leaves row locks and an open transaction at most: the
-successor ends the sessions, and its `init_transactions` ends the transaction.
+Everything that an attempt opens is closed when it ends. A crash leaves at most row locks and an open transaction. The
+successor ends the sessions that hold the locks, and its `init_transactions` ends the transaction.
 """
 
 import uuid
@@ -38,12 +38,12 @@ from thresher.spark.worker.shard import Shard
 
 
 class Attempt:
-    """Puts the parts of one attempt together. For the task's own thread, but for `open_source`."""
+    """The parts of one attempt. For the task's own thread, except `open_source`."""
 
     def __init__(self, shard: Shard, mandate: Mandate, ahead: ReadAhead) -> None:
         settings = mandate.settings
         self._shard, self._mandate, self._ahead = shard, mandate, ahead
-        # Spark may run a task again within an attempt: marks are by what this process drew.
+        # Spark may run a task again within an attempt, so marks contain a random id of this run.
         self._drawn = uuid.uuid4()
         self._term = uuid.UUID(mandate.term)
         self._application = shard_sessions(settings.name, mandate.term, shard.index)
@@ -68,7 +68,7 @@ class Attempt:
             observer=meter,
             crash=crash,
             lenient=self._marking,
-            # A transform may take longer over a batch than a broker waits for a transaction.
+            # A transform may take longer for a batch than the broker's transaction time-out.
             ahead=not settings.transform,
             wanted=lambda: ahead.ready,
         )
@@ -81,7 +81,7 @@ class Attempt:
         self._crash = crash
 
     def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
-        """Return what is done for each effect of a protocol."""
+        """Return the function that performs each effect of a protocol."""
         taking = Taking(
             self._shard,
             self._ahead,
@@ -97,7 +97,7 @@ class Attempt:
             **taking.handlers,
         }
         if self._marking:
-            # From here on, rows are marked under another id.
+            # After these effects, rows are marked with another id: report it.
             handlers |= {each: self._then_tell_mark(handlers[each]) for each in (Recovered, DiscardReadAhead)}
         return handlers
 
@@ -111,22 +111,23 @@ class Attempt:
         return done
 
     def progress_bytes(self) -> int:
-        """Return how large a progress record may be now."""
+        """Return the largest size of a progress record, as the broker allows it now."""
         settings = self._mandate.settings
         return progress_limit(self._admin, progress_topic(settings.name), {**settings.kafka, **settings.producer})
 
     def leader(self, generation: int) -> uuid.UUID:
-        """Return what rows are marked with: another id after each start over.
+        """Return the id that rows are marked with: a new one for each generation.
 
-        Its first half is that of the term, which is the leader's id, so that a mark in the table tells whose it is; the
-        shard's number follows. The rest is not the attempt's number, which comes again where Spark runs a task again by
-        itself: what the first had marked would count as the second's, and be sent by nobody.
+        1. Its first half is the term's, so that a mark in the table can be traced to its leader.
+        2. The next byte is the shard's number.
+        3. The rest is random. The attempt's number would not do: it is the same when Spark itself runs the task again.
+           Then rows marked by the first run would count as marked by the second, which would never send them.
         """
         own = uuid.uuid5(self._drawn, str(generation))
         return uuid.UUID(bytes=self._term.bytes[:8] + bytes([self._shard.index]) + own.bytes[:7])
 
     def open_source(self) -> RowSource:
-        """Open what rows are read from. For the reader's thread."""
+        """Open the source that rows are read from. For the reader's thread."""
         buckets = buckets_of(self._shard.index, self._shard.shards)
         since = self._recovery.since
         if self._marking:

@@ -1,7 +1,7 @@
-"""Settles what was committed, in a thread of its own, while the next transaction is filled.
+"""Settles committed progress records in a thread of its own, while the next transaction is filled.
 
-Nothing but a committed progress record removes a row. A crash before a settling is repaired by recovery, which executes
-the same fates again.
+Only a committed progress record removes a row. After a crash before or during a settling, recovery settles the same
+record again.
 """
 
 import time
@@ -23,7 +23,7 @@ from thresher.spark.worker.shard import Shard
 
 
 class SettleSteps:
-    """Executes fates, and takes marks off. `leader` returns the mark of a generation, where rows are marked."""
+    """Executes fates, and removes marks. `leader` returns the mark of a generation; None if rows are not marked."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SettleSteps:
 
     @property
     def handlers(self) -> Handlers:
-        """What is done for each effect."""
+        """The function that performs each effect."""
         return {
             Settle: lambda effect: self.settler.begin(effect.progress, effect.recovering),
             AwaitSettled: self._await_settled,
@@ -83,17 +83,17 @@ class SettleSteps:
         if lacking:
             self._settlement.require_gone(progress, mark, recovering=recovering)
         if lacking and self._sweeps and not recovering:
-            # The application stamps rows too: one that it stamped meanwhile is no fault of anybody's.
+            # The application's dispatcher stamps rows too: rows that it has stamped meanwhile are not missing.
             lacking = self._settlement.lacks(progress)
         if lacking:
             if mark is not None:
-                # A row that another attempt marked will be sent by it, behind its followers that are in our hands.
+                # Another attempt would send the rows that it has marked after later rows of their keys that we send.
                 raise DatabaseLost(
-                    f"{lacking} of {len(progress.ids)} rows were gone, or marked by another, before "
-                    "they were settled: somebody else is at work in this table, and the shard starts over"
+                    f"{lacking} of {len(progress.ids)} rows were gone, or marked by another process, before they were "
+                    "settled: another process works on this table, so the shard starts over"
                 )
             if not recovering:
-                # Reported by the task's own thread, once this one is waited for.
+                # The task's own thread reports the number when it next waits for this one.
                 self._gone += lacking
         if not recovering:
             self._meter.settled(time.monotonic() - began)

@@ -1,7 +1,7 @@
-"""The two ends of a relay's pipeline, which the engine runs in a Python worker of a Spark task: `read` and `publish`.
+"""The first and the last step of a relay's pipeline in a Spark task's Python worker: `read` and `publish`.
 
-The publisher pulls, and recovers before it pulls: nothing is read before `init_transactions`. The two ends tell each
-other about rows in flight through `ReadAhead`; rows travel in batches through the chain.
+The publisher pulls batches from the reader, and recovers before it pulls: nothing is read before `init_transactions`.
+Reader and publisher share the rows in flight through `ReadAhead`.
 """
 
 import gc
@@ -30,7 +30,7 @@ _LOOK_SECONDS = 0.05
 
 
 def read_ahead_of(shard: Shard, mandate: Mandate) -> ReadAhead:
-    """Return what the reader and the publisher of this attempt share."""
+    """Return the read-ahead that the reader and the publisher of this attempt share."""
     limits = mandate.settings.limits
     if mandate.settings.delivery is Delivery.AT_LEAST_ONCE:
         bounds = Bounds.of(limits)
@@ -46,14 +46,14 @@ def read_ahead_of(shard: Shard, mandate: Mandate) -> ReadAhead:
 
 
 def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatch | NothingYet]:
-    """Give the batches that are read ahead. The publisher has recovered by the time the first is asked for."""
+    """Yield the batches that are read ahead. The publisher has recovered before it asks for the first."""
     mandate: Mandate = config["mandate"]
     ahead = read_ahead_of(shard, mandate)
     attempt = shard.share(Attempt, lambda: Attempt(shard, mandate, ahead))
     reserved = reserved_topics(mandate.settings)
 
     def convert(stored: StoredBatch) -> Batch:
-        # A row in the progress topic would be taken for progress, and nobody could recover from it.
+        # A row sent to the progress topic would be taken for a progress record, and break recovery.
         return Batch(rows=rows_of(stored.stored, reserved), generation=stored.generation)
 
     prefetch = Prefetch(
@@ -71,10 +71,10 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
 
 @counting_errors
 def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[Batch | NothingYet]) -> None:
-    """Run the protocol to its end: the chain runs dry, or something fails."""
+    """Run the protocol until the shard stops or an error ends it."""
     mandate: Mandate = config["mandate"]
     settings = mandate.settings
-    # Rows come and go by the ten thousand and have no cycles: looking through them for some is in vain.
+    # Rows come and go by the ten thousand and have no reference cycles: collections would be wasted time.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
     ahead = read_ahead_of(shard, mandate)
@@ -87,7 +87,7 @@ def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[Batch | N
         outbox_id=mandate.outbox_id,
         term=mandate.term,
         shard=shard.index,
-        # Asked anew by each attempt: the one before may have failed because it was lowered.
+        # Asked for by each attempt: the last one may have failed because the limit was lowered.
         most_bytes=progress_bytes,
     )
     if settings.delivery is Delivery.AT_LEAST_ONCE:

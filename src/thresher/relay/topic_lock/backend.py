@@ -1,7 +1,7 @@
-"""Relays by topic locks in threads of the application's own process, or of a small one: no Spark, no Java.
+"""Runs a relay with topic locks in threads of any Python process: no Spark, no Java.
 
-Each thread is a worker, as a Spark task is. One more thread joins the group,
-watches it, and starts the workers again after trouble; it ends when told to, or for what somebody has to act on.
+Each worker thread does the work of one Spark task. One more thread joins the group, watches it, and starts the workers
+again after trouble. It ends when asked to stop, or after an error that a retry cannot help.
 """
 
 import logging
@@ -25,15 +25,15 @@ from thresher.spark.worker.shard import Figures, Shard
 
 logger = logging.getLogger(__name__)
 
-# Between two looks at the group; and after trouble, the first time and at most.
+# The pause between two checks of the group; the first and the longest pause after trouble.
 _LOOK_SECONDS = 0.2
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 5.0
-# A worker that takes longer to end is told of.
+# If a worker takes longer to end, the log says so.
 _SLOW_SECONDS = 30.0
 
 
 class DbBackend:
-    """Workers of one process. A context manager: entering starts, leaving stops. Safe from any thread."""
+    """The workers of one process. A context manager: entering starts, leaving stops. Safe from any thread."""
 
     def __init__(self, settings: Settings, *, threads: int = 2, hook: str | None = None) -> None:
         self.settings = replace(settings, coordination=Coordination.TOPIC_LOCK, shards=threads)
@@ -41,46 +41,46 @@ class DbBackend:
         self._stopping = Bell()
         self._ending = Bell()
         self._killed = False
-        # What it ended with.
+        # The error that ended it.
         self.error: BaseException | None = None
         self._figures = [Figures() for _ in range(threads)]
         self._told: TopicLockTerm | None = None
         self._thread = threading.Thread(target=self._run, name="thresher-db-backend", daemon=True)
 
     def start(self) -> None:
-        """Start. Once."""
+        """Start the threads. To be called once."""
         self._thread.start()
 
     def request_stop(self) -> None:
-        """Ask for a stop in good order: workers finish their batch and free their lock. Safe in a signal handler."""
+        """Ask for an orderly stop: workers finish their batch and free their lock. Safe in a signal handler."""
         self._stopping.ring("asked to stop")
-        # Workers are not to wait for a look that is under way.
+        # Told to the workers at once: a check of the group that is under way may take long.
         self._ending.ring("asked to stop")
 
     def stop(self, seconds: float | None = None) -> None:
-        """Stop in good order, and wait for it."""
+        """Stop in an orderly way, and wait for the end."""
         self.request_stop()
         self.wait(seconds)
 
     def kill(self) -> None:
-        """End without waiting for its workers: their locks run out. Safe in a signal handler."""
+        """End without waiting for the workers: their locks expire. Safe in a signal handler."""
         self._killed = True
         self.request_stop()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait for its end. Raises what ended it, if it was not asked to."""
+        """Wait for the end. Raises the error that ended it, if any."""
         self._thread.join(seconds)
         if self.error is not None:
             raise self.error
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the backend has not ended."""
         return self._thread.is_alive()
 
     @property
     def counts(self) -> Mapping[str, Number]:
-        """What its workers have counted so far: `relayed`, `dead`, `turns`, …"""
+        """The counters of all workers: `relayed`, `dead`, `turns`, …"""
         return summed([dict(each.counts) for each in self._figures])
 
     @property
@@ -103,7 +103,7 @@ class DbBackend:
             began = time.monotonic()
             try:
                 self._be_member()
-            except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+            except BaseException as error:  # noqa: BLE001 - raised again by `wait`
                 if not self._bears(error):
                     return
             if time.monotonic() - began > _LONGEST_WAIT_SECONDS:
@@ -112,7 +112,7 @@ class DbBackend:
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
     def _bears(self, error: BaseException) -> bool:
-        """Take in what ended a membership, and return whether another may follow."""
+        """Return whether to join the group again after this error; otherwise keep the error for `wait`."""
         try:
             if isinstance(error, Superseded) and self._told is not None and self._goes_on(self._told):
                 logger.warning("%s joins the group again: %s", self.settings.name, error)
@@ -126,7 +126,7 @@ class DbBackend:
         return False
 
     def _be_member(self) -> None:
-        """Join the group and work for it, until a stop is asked for or something ends the membership."""
+        """Join the group and work for it, until a stop is asked for or an error ends the membership."""
         mandate = join(self.settings, lambda: not self._stopping.rung)
         if mandate is None:
             return
@@ -157,7 +157,7 @@ class DbBackend:
             raise errors[0]
 
     def _await(self, thread: threading.Thread) -> None:
-        """Wait for a worker, unless there is no time for that."""
+        """Wait for a worker to end, unless this backend was killed."""
         told = time.monotonic() + _SLOW_SECONDS
         while thread.is_alive() and not self._killed:
             thread.join(_LOOK_SECONDS)
@@ -181,7 +181,7 @@ class DbBackend:
     def _work(
         self, number: int, term: TopicLockTerm, mandate: Mandate, ending: Bell, errors: list[BaseException]
     ) -> None:
-        """Be one worker. In a thread of its own."""
+        """Run one worker. In a thread of its own."""
         try:
             with (
                 self._shard(number, term, ending) as shard,

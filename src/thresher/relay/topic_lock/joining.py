@@ -1,12 +1,12 @@
-"""Joins the processes that share an outbox by topic locks; the first one founds the group.
+"""Joins the group of processes that share an outbox by topic locks; the first process founds the group.
 
-1. All processes of a group have one term, that of the control row. A process that finds a group on this very
-   incarnation of the database just joins it: nothing is written.
-2. Otherwise it **founds** the group anew: it writes a term, fences every slot of the layout that it finds, whichever
-   that is, settles what was published, frees all locks, and only then records that all is settled on this incarnation.
-   So a database that was restarted or restored, and a switch from a leader's relay, are settled before any row is read.
-3. Of several that would found, the last to write its term does; the others wait for it and join. A founder that has
-   died is succeeded as soon as its session is gone, one that hangs once its session has done nothing for a while.
+1. All processes of a group have one term, that of the control row. If a group is settled on the present incarnation of
+   the database, a process joins it without writing anything.
+2. Otherwise the process **founds** the group: it writes a new term, fences every slot of the recorded layout, settles
+   what was published, and frees all locks. Only then it records that all is settled on this incarnation. So after a
+   restart or a restore of the database, or a change from a leader's relay, everything is settled before a row is read.
+3. If several processes want to found the group, the last to write its term does; the others wait and join. If a founder
+   dies, another takes its place as soon as its session is gone; if it hangs, once its session was idle for a while.
 """
 
 import time
@@ -35,15 +35,15 @@ from thresher.relay.store import driver_store_of
 from thresher.relay.topic_lock.split import require_splits
 
 _ANSWER_SECONDS = 30.0
-# A founder whose session has done nothing for so long is taken for one that hangs. It is fenced, whatever it does.
+# After this idle time of its session, a founder is taken to hang. The next founder fences it, whatever it still does.
 _FOUNDING_SECONDS = 120.0
 _LOOK_SECONDS = 0.1
-# No session is named so.
+# No session has this name.
 _NONE = "-"
 
 
 def join(settings: Settings, wanted: Callable[[], bool] = lambda: True) -> Mandate | None:
-    """Join the group, or found it, and return what its workers are to be told. None if it is not wanted any more."""
+    """Join the group, or found it, and return the mandate for the workers. None once `wanted` returns False."""
     while wanted():
         found = _look(settings)
         if isinstance(found, Mandate):
@@ -55,13 +55,13 @@ def join(settings: Settings, wanted: Callable[[], bool] = lambda: True) -> Manda
             if take_over(settings, term=str(uuid.uuid4()), wanted=wanted) is None:
                 return None
         except (Superseded, ProducerFenced):
-            # Another process founds the group, or a leader's relay has taken over: the next look tells.
+            # Another process founds the group, or a leader's relay has taken over: look again.
             continue
     return None
 
 
 def _look(settings: Settings) -> Mandate | bool:
-    """Return what the group's workers are told; where there is none, whether this process is to found it."""
+    """Return the mandate if there is a group to join; otherwise whether this process may found one now."""
     store = driver_store_of(settings, _ANSWER_SECONDS)
     with closing(store.session(visitor(settings.name), locate=True)) as session:
         settings = replace(settings, outbox=session.outbox)
@@ -94,7 +94,7 @@ def _look(settings: Settings) -> Mandate | bool:
 
 
 def _may_found(session: LockingSession, settings: Settings, row: ControlRow) -> bool:
-    """Whether no other process is about to: one that took the term and is not done, with a session that lives."""
+    """Whether no other process is founding the group, with its term written and its session alive."""
     if row.settled_on is not None:
         return True
     founder = visitor(settings.name, row.term)
@@ -102,10 +102,10 @@ def _may_found(session: LockingSession, settings: Settings, row: ControlRow) -> 
 
 
 def _require_index(session: LockingSession, settings: Settings) -> None:
-    """Raise `DatabaseRefused` if topics cannot be found without a look at all rows."""
+    """Raise `DatabaseRefused` if there is no index by which the pending topics can be found."""
     relation, column = session.relation(), TOPIC[settings.shape]
     fitting = [index for index in (relation.indexes if relation else ()) if index.columns[:2] == (column, "id")]
-    # Among rows that were stamped, an index of all of them would be stepped through.
+    # If rows are stamped and stay, an index over all rows would have to step over them.
     plain = settings.settle is Settling.DELETE
     if any(index.predicate == PENDING or (plain and index.predicate is None) for index in fitting):
         return

@@ -1,7 +1,7 @@
-"""The slots of locks: each is a partition of the progress topic, and a transactional id of the relay.
+"""The slots of locks: a slot is the number of a partition of the progress topic, and of a transactional id.
 
-A lock keeps its slot for ever, so recovery finds a topic's last progress record where a shard's is found: it is the
-last one of its partition. The topic is made wider before a slot beyond its partitions is written to.
+A lock keeps its slot for ever. So recovery finds a lock's last progress record as it finds a shard's: as the last
+record of one partition. Partitions are added to the progress topic before a slot beyond them is used.
 """
 
 import time
@@ -12,21 +12,21 @@ from thresher.delivery.progress_topic.topic import broker_explained
 from thresher.kafka.admin import Admin
 from thresher.kafka.problem import BrokerLost
 
-# Partitions come by so many: adding one for each topic would have clients look again and again.
+# Partitions are added in steps: one by one, clients would have to refresh their metadata for each topic.
 _STEP = 8
-# How long a cluster may take to agree on how many there are.
+# How long new partitions may be unknown to some brokers, and the pause between two looks.
 _SETTLING_SECONDS, _ASK_AGAIN_SECONDS = 5.0, 0.05
 
 
 class Slots:
-    """Sees to it that the progress topic has a partition for each slot. For one thread."""
+    """Adds partitions to the progress topic, so that each slot has one. For one thread."""
 
     def __init__(self, admin: Admin, topic: str) -> None:
         self._admin, self._topic = admin, topic
         self._partitions = 0
 
     def require(self, slot: int) -> None:
-        """Return once the progress topic has the slot's partition. Raises `BrokerLost` where it does not get it."""
+        """Return once the progress topic has the slot's partition. Raises `BrokerLost` if that takes too long."""
         if slot < self._partitions:
             return
         with broker_explained():
@@ -37,13 +37,13 @@ class Slots:
             try:
                 self._admin.widen_topic(self._topic, wanted)
             except KafkaException as error:
-                # Another process did it first.
+                # Another process has added the partitions first.
                 if error.args[0].code() != KafkaError.INVALID_PARTITIONS:
                     raise
             deadline = time.monotonic() + _SETTLING_SECONDS
             self._look()
             while slot >= self._partitions and time.monotonic() < deadline:
-                # Another broker may not have heard of it yet.
+                # The broker that was asked may not know the new partitions yet.
                 time.sleep(_ASK_AGAIN_SECONDS)
                 self._look()
         if slot >= self._partitions:

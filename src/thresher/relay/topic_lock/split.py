@@ -1,7 +1,8 @@
-"""Topics that are locked in parts: each part has the keys of some buckets, and its own lock, slot and order.
+"""Topics that are locked in parts: each part has the keys of some buckets, and its own lock and slot.
 
-The number of parts is recorded with the topic. A relay that was told another number is refused: two processes that
-differ about the parts would send rows of a key side by side. Only `change_split` changes it, once nobody works.
+The number of parts is recorded with the topic. A relay with another number in `split_topics` is refused: two processes
+that disagree about the parts would send rows of one key at the same time. Only `change_split` changes the number, while
+it holds all locks of the topic.
 """
 
 import time
@@ -26,35 +27,36 @@ _LOOK_SECONDS = 0.02
 
 
 def require_split(topic: str, *, recorded: int, told: int) -> None:
-    """Raise `OtherSplit` if a topic is locked in another number of parts than this relay was told."""
+    """Raise `OtherSplit` if a topic's recorded number of parts is not the one in `split_topics`."""
     if recorded != told:
         raise OtherSplit(
-            f"topic {topic} is locked in {recorded} part{'s' * (recorded > 1)}, and split_topics says {told}: say "
-            f"{recorded}, or change it for all with 'thresher topics split {topic} {told}'"
+            f"topic {topic} is locked in {recorded} part{'s' * (recorded > 1)}, and split_topics says {told}: set it "
+            f"to {recorded}, or change it for all relays with 'thresher topics split {topic} {told}'"
         )
 
 
 def require_splits(recorded: Mapping[str, int], told: Mapping[str, int]) -> None:
-    """Raise `OtherSplit` for the first topic whose recorded number of parts differs from what this relay was told."""
+    """Raise `OtherSplit` for the first topic whose recorded number of parts is not the one in `split_topics`."""
     for topic, parts in sorted(recorded.items()):
         require_split(topic, recorded=parts, told=told.get(topic, 1))
 
 
 def change_split(settings: Settings, topic: str, parts: int, *, wait_seconds: float) -> int:
-    """Lock a topic in another number of parts from now on, and return the number so far; 0 where it had none.
+    """Change the number of parts in which a topic is locked, and return the old number; 0 if the topic had no lock.
 
-    1. All of its locks are taken, as any worker takes one.
-    2. The producer of each is fenced, and what it published is settled.
-    3. The new number is recorded and the locks are freed, both or neither. A crash before that changes nothing.
+    1. Take all locks of the topic, as a worker does.
+    2. Fence the producer of each, and settle what it published.
+    3. Record the new number and free the locks, in one transaction. A crash before that changes nothing.
 
-    Raises `TopicBusy` if a lock cannot be had in time. Relays that were told the old number end with `OtherSplit`.
+    Raises `TopicBusy` if a lock cannot be taken in time. Relays with the old number in `split_topics` end with
+    `OtherSplit`.
     """
     store = driver_store_of(settings, _ANSWER_SECONDS)
     with closing(store.session(visitor(settings.name), locate=True)) as session:
         row = session.control.read(settings.name) if session.control.exists() else None
         if row is None or row.mode != Coordination.TOPIC_LOCK:
             raise DatabaseRefused(
-                f"{settings.outbox} is not relayed by topic locks: there is no split to change; say it in split_topics"
+                f"{settings.outbox} is not relayed by topic locks, so no split can be changed: set split_topics instead"
             )
         locks = session.topic_locks()
         locks.create()
@@ -100,7 +102,7 @@ def _take_all(locks: TopicLocks, topic: str, parts: int, terms: LockTerms, wait_
 
 
 def _settle(session: StoreSession, locks: TopicLocks, settings: Settings, row: ControlRow, lock: TopicLock) -> None:
-    """Fence whoever may write with a lock's producer, and settle what was published last."""
+    """Fence the producer of a lock's slot, and settle what it published last."""
     clock = ServerClock(session.incarnation().now)
     with fenced_progress(settings, row, lock.slot, clock) as log:
         last = log.last()

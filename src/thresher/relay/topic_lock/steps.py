@@ -1,4 +1,4 @@
-"""The pipeline of a relay by topic locks: one worker in each Spark task, round after round."""
+"""The pipeline of a relay with topic locks: one worker in each Spark task, which works in rounds."""
 
 import gc
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from thresher.spark.worker.shard import Shard
 
 
 def rounds(shard: Shard, config: Mapping[str, Any]) -> Iterator[NothingYet]:
-    """Give the signal for each round, with a rest between two of them."""
+    """Yield once for each round, with a pause between two."""
     mandate: Mandate = config["mandate"]
     while not shard.stopping:
         yield NOTHING_YET
@@ -22,8 +22,8 @@ def rounds(shard: Shard, config: Mapping[str, Any]) -> Iterator[NothingYet]:
 
 @counting_errors
 def work(shard: Shard, config: Mapping[str, Any], signals: Iterator[NothingYet]) -> None:
-    """Work round after round, until it is time to stop or something fails."""
-    # Rows come and go by the thousand and have no cycles.
+    """Work one round for each signal, until the shard stops or an error ends it."""
+    # Rows come and go by the thousand and have no reference cycles: collections would be wasted time.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
     with closing(Worker(shard, config["mandate"])) as worker:

@@ -1,7 +1,7 @@
-"""One process's work on one lock: the producer of its slot, and what is done for each effect of a turn.
+"""One process's turns at one lock: the producer of its slot, and the functions that perform each effect of a turn.
 
-Kept after a turn that left nothing open: where nobody held the lock since, the next turn goes on with the same
-producer. A crash leaves an open transaction and a lock that runs out: the next holder's recovery does the rest.
+The producer is kept after a turn that left nothing open: if no other process held the lock since, the next turn goes on
+with it. A crash leaves an open transaction and a lock that expires; the next holder's recovery ends and settles both.
 """
 
 import time
@@ -51,25 +51,26 @@ from thresher.relay.settle import Settlement, fates_of
 from thresher.relay.shard.factory import lane_producer
 from thresher.spark.worker.shard import Shard
 
-# No record can be larger than what any client sends.
+# The largest size of a row that is read whole: no client sends a larger record.
 _LARGEST_BYTES = 1 << 30
-# A compacted topic is read as far as one progress record reaches.
+# The batch of a compacted topic: as many rows as fit into one progress record.
 _COMPACTED_ROWS = 40_000
-# A lock is renewed when so much of its time is over.
+# A lock is renewed once this share of its time is over.
 _RENEWED = 0.25
-# A turn ends after so long, or a topic that is never drained would keep a worker from all others.
+# The longest turn, and the longest while suspect or waiting rows are tried: a topic that is never drained must not keep
+# a worker from all others.
 _TURN_SECONDS, _LONGEST_TURN_SECONDS = 5.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What a worker does all its turns with: its sessions, its clients and its figures."""
+    """The sessions, clients and figures of a worker, shared by all its turns."""
 
     shard: Shard
     mandate: Mandate
     session: StoreSession
     locks: TopicLocks
-    # Over a session whose commits do not wait for the disk.
+    # Over a session with synchronous_commit off.
     marks: TopicLocks
     admin: Admin
     meter: Meter
@@ -79,14 +80,14 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The topic is drained, or its time is up; all is settled. `waiting`: single rows cannot be sent yet."""
+    """The topic is drained, or the turn's time is up; all is settled. `waiting`: single rows cannot be sent yet."""
 
     waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """The topic cannot be written to. `missing`: it is not there, or forbidden."""
+    """The topic cannot be written to. `missing`: it does not exist, or is forbidden."""
 
     why: str
     missing: bool = False
@@ -94,20 +95,20 @@ class Errored:
 
 @dataclass(slots=True, kw_only=True)
 class _Turn:
-    """One turn, while it lasts."""
+    """The state of the present turn."""
 
-    # What is read next; rows and keys that cannot be sent yet are left out.
+    # The next read. It leaves out rows and keys that cannot be sent yet.
     wanted: Wanted
     begun: float = 0.0
     renewed: float = 0.0
-    # Whether there may be more than what was read last.
+    # Whether the last read may have left rows.
     full: bool = True
-    # Why the topic cannot be written to.
+    # Why the topic cannot be written to; empty if it can.
     held: str = ""
 
 
 class Turns:
-    """The turns of one process at one lock. For one thread. `close` gives the producer up."""
+    """The turns of one process at one lock. For one thread. `close` discards the producer."""
 
     def __init__(self, bench: Bench, lock: TopicLock) -> None:
         settings, mandate = bench.mandate.settings, bench.mandate
@@ -141,7 +142,8 @@ class Turns:
             bench.meter,
         )
         self._settlement = Settlement(bench.session.settlement)
-        # Whoever had the topic before has waited, too. A producer that is kept begins with what it found itself.
+        # The grace runs over all processes: part of it was over when this process took the lock. Then the producer is
+        # not kept, so that the next turn reads the times again.
         self.waited = lock.missing_seconds > 0 or lock.waiting_seconds > 0
         rules = Rules(
             poison=settings.poison,
@@ -160,7 +162,7 @@ class Turns:
             ),
             compacting=lock.topic in settings.topic_locking.compact_topics,
         )
-        # Whether all that this process has published under the lock is settled, so that the producer may go on.
+        # Whether everything that this process published under the lock is settled, so that its producer can be kept.
         self._settled = False
         self._turn = _Turn(wanted=Wanted(buckets=(), rows=0, batch_bytes=0, largest_bytes=0))
         self._handlers = self._all_handlers()
@@ -169,13 +171,13 @@ class Turns:
         }
 
     def goes_on(self, lock: TopicLock) -> bool:
-        """Whether nobody has held the lock since our last turn, and nothing of it is open."""
+        """Whether no other process has held the lock since our last turn, and that turn left nothing open."""
         return self._settled and not self.waited and lock.token == self.lock.token + 1
 
     def take_turn(self, lock: TopicLock) -> Done | Errored:
-        """Work on the topic until it is drained, its time is up, or it cannot be written to.
+        """Work on the topic until it is drained, the turn's time is up, or the topic cannot be written to.
 
-        Raises `LockLost` where another process has taken the lock; the errors of both servers as they are.
+        Raises `LockLost` if another process has taken the lock. Errors of the broker and the database are passed on.
         """
         kept, self._settled = self.goes_on(lock), False
         self.lock = lock
@@ -205,7 +207,7 @@ class Turns:
         return Done(waiting=bool(self._carrier.gate.rows))
 
     def close(self) -> None:
-        """Give the producer up."""
+        """Discard the producer."""
         self._lanes.discard()
 
     def _all_handlers(self) -> Handlers:
@@ -233,7 +235,7 @@ class Turns:
         return checked
 
     def _renew(self) -> None:
-        """Renew the lock in the middle of a long batch."""
+        """Renew the lock if a quarter of its time is over."""
         seconds = self._bench.mandate.settings.topic_locking.lock_seconds
         if time.monotonic() - self._turn.renewed > seconds * _RENEWED:
             self._bench.locks.renew(self.lock)
@@ -241,7 +243,7 @@ class Turns:
 
     def _take(self, _: Take) -> Batch | None:
         bench = self._bench
-        # Suspects are tried within one turn: another worker would begin with all of them.
+        # Suspect rows are tried within one turn: another worker does not know them, and would begin with all rows.
         most = _LONGEST_TURN_SECONDS if self._carrier.gate.rows else _TURN_SECONDS
         over = time.monotonic() - self._turn.begun > most
         if bench.shard.stopping or self._turn.held or over or not self._turn.full:
@@ -250,7 +252,7 @@ class Turns:
         if not found:
             return None
         read = read_of(found)
-        # One that is bounded by bytes may have fewer rows, and more of them wait.
+        # A read that was bounded by bytes has fewer rows, although more wait.
         self._turn.full = (
             len(found) >= self._turn.wanted.rows or sum(row_sizes(read)) > self._turn.wanted.batch_bytes // 2
         )
@@ -292,7 +294,7 @@ class Turns:
 
     def _report_rejected(self, effect: ReportRejected) -> None:
         topics = sorted(effect.topics)
-        # Its rows are still there, however few they were.
+        # The rejected rows are still in the table.
         self._turn.full = True
         self._bench.shard.event("rejected", topics=topics, records=effect.records, why=effect.why)
 

@@ -1,14 +1,14 @@
-"""A worker that shares an outbox' topics with others: locks one after another, and works on each in turns.
+"""A worker that shares an outbox's topics with others: it locks one topic after another, and takes a turn at each.
 
-1. A **round** looks at the locks of all topics with pending rows. A topic that nobody has locked before gets its row.
-2. Each lock that is free is taken, worked on (`turn`), and freed. Topics whose producer this worker has kept come
-   first: a turn at another's costs an `init_transactions` and a recovery.
-3. A topic that errors rests, and the others go on. A lock that was lost meanwhile is left to whoever has it.
-4. A turn that met an error begins anew, once. A producer that was fenced although the lock is ours was fenced by a
-   process that came too late, and has left: that turn begins anew a few times.
+1. A **round** reads the locks of all topics with pending rows. A topic without a lock gets one.
+2. Each free lock is taken, worked on (`turn`), and freed. Topics whose producer this worker has kept come first: a turn
+   at another topic costs an `init_transactions` and a recovery.
+3. A topic that errors rests, and the others go on. A lock that another process has taken is left to it.
+4. A turn that failed is repeated once. If its producer was fenced although the lock is ours, a process that had lost
+   the lock fenced it and has left: then the turn is repeated up to three times.
 
-`Superseded` and what somebody has to act on end the worker; a database that is lost ends it too, and it is started
-again.
+`Superseded`, and errors that a retry cannot help, end the worker. So does a lost database, after which the worker is
+started again.
 """
 
 import contextlib
@@ -37,14 +37,14 @@ from thresher.relay.topic_lock.turn import Bench, Done, Errored, Turns
 from thresher.spark.worker.shard import Shard
 
 # Producers that are kept between turns: each has threads and connections of its own.
-_MOST_KEPT = 64
-# A turn is begun anew so often where its producer was fenced, and after another error of a producer or a broker: one
+_MAX_KEPT = 64
+# Repetitions of a turn whose producer was fenced; tries of a turn after any other error of a producer or a broker: one
 # slow answer is no reason for a topic to rest.
-_MOST_FENCES, _MOST_TRIES = 3, 2
+_MAX_FENCES, _MAX_TRIES = 3, 2
 
 
 class Worker:
-    """Works for one shard, or for one thread of a program. `close` gives its producers up."""
+    """The worker of one Spark task, or of one thread of a program. `close` discards its producers."""
 
     def __init__(
         self, shard: Shard, mandate: Mandate, shuffle: Callable[[list[LockState]], None] = random.shuffle
@@ -78,7 +78,7 @@ class Worker:
             owner=str(uuid.uuid4()), relay=settings.name, term=mandate.term, seconds=locking.lock_seconds
         )
         self._kept: OrderedDict[str, Turns] = OrderedDict()
-        # Topics that this worker has raised an alarm about.
+        # Topics with an alarm of this worker.
         self._alarmed: set[str] = set()
         meter.recovered()
         shard.event("relaying")
@@ -98,19 +98,19 @@ class Worker:
                 self._work(lock)
 
     def close(self) -> None:
-        """Give all producers up."""
+        """Discard all producers."""
         while self._kept:
             self._kept.popitem()[1].close()
 
     def _lift(self, states: Sequence[LockState]) -> None:
-        """Clear the alarms about topics that rest no more, whoever brought them back."""
+        """Clear the alarms about topics that no longer rest, whichever worker succeeded with them."""
         errored = {state.topic for state in states if state.errored}
         for topic in self._alarmed - errored:
             self._shard.event("lifted", topic=topic)
         self._alarmed &= errored
 
     def _registered(self, states: Sequence[LockState]) -> Iterable[LockState]:
-        """Return the locks that can be taken, once each topic has as many as it is split into."""
+        """Yield the locks that can be taken. A topic without locks gets one for each of its parts first."""
         for state in states:
             parts = self._mandate.settings.topic_locking.split_topics.get(state.topic, 1)
             if state.token is None:
@@ -123,7 +123,7 @@ class Worker:
                     yield state
 
     def _in_order(self, states: Iterable[LockState]) -> list[LockState]:
-        """Return the locks whose producers are kept and may go on, then the others; each in any order."""
+        """Return the locks whose kept producers can go on, then the others; each group in random order."""
         found = list(states)
         self._shuffle(found)
         return sorted(found, key=lambda state: not self._is_warm(state))
@@ -133,10 +133,10 @@ class Worker:
         return kept is not None and kept.lock.token == state.token
 
     def _require_term(self) -> None:
-        """Raise `Superseded` if no lock can be had because the term is over."""
+        """Raise `Superseded` if the lock could not be taken because the term is over."""
         row = self._bench.session.control.read(self._mandate.settings.name)
         if row is None or row.term != self._mandate.term:
-            raise Superseded("another process has taken over, or settles after a restart of the database")
+            raise Superseded("another process has taken over, or is settling after a restart of the database")
 
     def _work(self, lock: TopicLock) -> None:
         shard = self._shard
@@ -153,13 +153,13 @@ class Worker:
         except BaseException as error:
             self._drop(lock)
             if not isinstance(error, DatabaseLost):
-                # So that another process finds it free, or resting, at once.
+                # Freed at once: otherwise other processes would have to wait until the lock expires.
                 with contextlib.suppress(ThresherError):
                     self._locks.fail(lock, str(error))
             raise
 
     def _turn(self, lock: TopicLock) -> Done | Errored:
-        """Take a turn; once more after an error, and again where the producer was fenced and the lock was not lost."""
+        """Take a turn. Repeat it once after an error, and a few times if the producer was fenced and the lock kept."""
         fences = tries = 0
         while True:
             try:
@@ -175,7 +175,7 @@ class Worker:
                     fences += 1
                 else:
                     tries += 1
-                if fences > _MOST_FENCES or tries == _MOST_TRIES or self._shard.stopping:
+                if fences > _MAX_FENCES or tries == _MAX_TRIES or self._shard.stopping:
                     return Errored(str(error))
             else:
                 if isinstance(outcome, Errored):
@@ -183,7 +183,7 @@ class Worker:
                 return outcome
 
     def _turns_at(self, lock: TopicLock) -> Turns:
-        """Return what this worker kept of the lock, if it may go on with it, or a fresh start."""
+        """Return the kept `Turns` of the lock if its producer can go on; otherwise a new one."""
         kept = self._kept.pop(lock.name, None)
         if kept is None or not kept.goes_on(lock):
             if kept is not None:
@@ -191,7 +191,7 @@ class Worker:
             self._slots.require(lock.slot)
             kept = Turns(self._bench, lock)
         self._kept[lock.name] = kept
-        if len(self._kept) > _MOST_KEPT:
+        if len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)[1].close()
         return kept
 

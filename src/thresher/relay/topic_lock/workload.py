@@ -1,6 +1,7 @@
-"""A relay by topic locks as a workload of a service: joins the group, and has its topics worked on by shards.
+"""A relay with topic locks as a workload of a service: joins the group, and runs its workers on the engine.
 
-Any number of processes run at once, each unopposed. Leaving the group needs nothing: a lock that is not freed runs out.
+Any number of processes run at once, without an election. A process leaves the group without a step of its own: locks
+that it has not freed expire.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ _INCARNATION_SECONDS = 1.0
 
 
 class TopicLockWorkload:
-    """One member of a group. `hook` is a function by import path that is called at each crash point: for tests."""
+    """One member of a group. `hook` is the import path of a function that is called at each crash point: for tests."""
 
     wording = WORDING
     preload = ("thresher.relay.topic_lock.steps",)
@@ -57,20 +58,20 @@ class TopicLockWorkload:
         return server_probes(settings.name, settings.data_source, settings.kafka)
 
     def check(self, *, local: bool) -> None:
-        """Nothing can be known to be wrong before the servers were asked."""
+        """Check nothing: mistakes show only once the servers are asked."""
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "TopicLockTerm | None":
-        """Join the group. The term is this member's own; the group's is in the mandate."""
+        """Join the group. `term` is this member's own; the group's term is in the mandate."""
         mandate = join(self.settings, wanted)
         return None if mandate is None else TopicLockTerm(term, replace(mandate, hook=self._hook), self._policy)
 
     def report(self, observed: Observed) -> RelayReport:
-        """Return what the pages add."""
+        """Return the relay's part of the status and metrics pages."""
         return RelayReport(self.settings, observed, ShardMarks(self.settings.name))
 
 
 class TopicLockTerm:
-    """One membership."""
+    """One membership of a process in the group."""
 
     def __init__(self, id_: str, mandate: Mandate, policy: Policy = POLICY) -> None:
         self._id, self._mandate, self._policy = id_, mandate, policy
@@ -80,12 +81,12 @@ class TopicLockTerm:
 
     @property
     def id(self) -> str:
-        """The member's own."""
+        """The member's own term."""
         return self._id
 
     @property
     def pipeline(self) -> Pipeline:
-        """Signals, and work."""
+        """The pipeline of each worker: a signal for each round, and the work."""
         settings, config = self._mandate.settings, {"mandate": self._mandate}
         functions = ("rounds", "work")
         steps = tuple(Step(function=f"thresher.relay.topic_lock.steps:{each}", config=config) for each in functions)
@@ -93,13 +94,13 @@ class TopicLockTerm:
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Topics whose rows wait and why, and what somebody should look at besides."""
+        """The alarms: topics whose rows wait, and changes that the watch has found."""
         watch = self._watch
         return self._held.alarms if watch is None else {**self._held.alarms, **watch.alarms}
 
     @contextmanager
     def watch(self) -> Iterator[Sequence[Look]]:
-        """Look at the control row, at the database's incarnation, and at what the guarantees rest on."""
+        """Yield the checks: the database's incarnation, then those of `RelayWatch`."""
         with closing(RelayWatch(self._mandate)) as watch:
             self._watch = watch
             yield (
@@ -108,16 +109,16 @@ class TopicLockTerm:
             )
 
     def look_at_incarnation(self) -> None:
-        """Raise `Superseded` if all has to be settled anew: the database was restarted, or the table replaced."""
+        """Raise `Superseded` if the database was restarted or the table replaced: all must be settled again first."""
         settings = self._mandate.settings
         name = f"{sessions(settings.name, self._mandate.term)}/i"
         with closing(driver_store_of(settings, _LOOK_SECONDS).session(name)) as session:
             since = session.incarnation().since
         if since != self._mandate.since:
-            raise Superseded("the database or the outbox was restarted or replaced: everything is settled anew first")
+            raise Superseded("the database was restarted or the outbox was replaced: everything is settled again first")
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
-        """Take in an event of a shard."""
+        """Handle an event of a shard."""
         self._held.observe(shard, event, fields)
 
     def work_waits(self) -> bool:
@@ -125,12 +126,12 @@ class TopicLockTerm:
         return rows_wait(self._mandate)
 
     def explain(self, shard: int, step: str) -> str | None:
-        """Say who holds the lock that a session of the shard waits for, if one does."""
+        """Return which session holds the lock that a session of the shard waits for; None if none waits."""
         del step
         return explain_lock(self._mandate, shard)
 
     def taken_back(self) -> bool:
-        """Whether the group goes on, founded anew or about to be: then this member joins it again."""
+        """Whether the outbox is still relayed by topic locks: then this member joins the group again."""
         settings = self._mandate.settings
         with closing(driver_store_of(settings, _LOOK_SECONDS).session(visitor(settings.name))) as session:
             row = session.control.read(settings.name)
