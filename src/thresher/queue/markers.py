@@ -1,7 +1,7 @@
 """Sends the markers after a Start, KeepAlives and Ends, through one producer for all queues of a service.
 
-No caller waits for room in the producer's queue. The queue has room for more markers than a service has messages in
-progress: each message has one settling marker, and at most one unanswered KeepAlive.
+No caller waits for room in the producer's queue, which holds more markers than a service has messages in progress. Each
+message has one settling marker, and at most one unanswered KeepAlive.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Decides where a member begins to read in the partitions assigned to it.
 
-1. The group has an offset for the partition: there. If retention has removed that record, the member begins at the
-   log's first record and commits that offset, so that the removed records are counted once.
+1. The group has an offset for the partition: there. If retention has removed that record: at the log's first
+   record. That offset is committed, so that the removed records are counted once.
 2. The group has no offset for the partition and never had one: at the first record. The member commits that offset,
    then writes a note of it to the compacted topic `<marker-topic>.queues`. After a crash between the two, the next
    member writes the note.

@@ -132,7 +132,7 @@ class Outcome(Enum):
 
 
 class Verdict(Enum):
-    """What the group's offsets say about a transaction whose outcome was uncertain."""
+    """The answer of the group's offsets about a transaction whose outcome was uncertain."""
 
     OURS = "it was committed"
     BEFORE = "it was not"

@@ -1,8 +1,8 @@
 """A dead letter: the record in the dead-letter topic of a message that is not delivered any more.
 
-The topic is compacted. The key consists of the message's origin id, its time of sending and its queue, so that a
-message has one dead letter, however often it is written. A tombstone with the same key removes it. The time is part of
-the key because origin ids repeat when the message topic is recreated.
+The topic is compacted. The key consists of the message's origin id, its time of sending and its queue. So a message has
+one dead letter, however often it is written. A tombstone with the same key removes it. The time is part of the key
+because origin ids repeat when the message topic is recreated.
 """
 
 from typing import NamedTuple
