@@ -106,7 +106,7 @@ def problems_of(
     for name, why, setting, wanted in (
         *_size_problems(config, configs),
         *_retention_problems(config, configs),
-        *_trust_problems(config, configs),
+        *_safety_problems(config, configs),
     ):
         yield name, f"{setting} is {configs[name][setting]}: {why}; set it to {wanted}"
 
@@ -147,7 +147,7 @@ def _retention_problems(config: QueueConfig, found: Configs) -> Iterator[Problem
             yield name, why, "retention.ms", f"{_DAY_MS} or more"
 
 
-def _trust_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
+def _safety_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
     """Yield the topics whose timestamps or leader election are unsafe."""
     if found[config.marker_topic]["message.timestamp.type"] != "LogAppendTime":
         yield config.marker_topic, "the tracker's clock is the broker's time", "message.timestamp.type", "LogAppendTime"

@@ -25,7 +25,7 @@ from thresher.queue.clients import LARGEST_BYTES
 from thresher.tracker.settings import TrackerSettings
 
 _SEPARATOR = ":"
-_DECIDING = 0
+_DECIDING_PARTITION = 0
 
 
 def marker_partitions(settings: TrackerSettings) -> range:
@@ -50,8 +50,8 @@ def claim_all(settings: TrackerSettings, term: str, wanted: Callable[[], bool] =
     for partition in partitions:
         if not wanted():
             return False
-        if partition != _DECIDING:
-            require_claim(settings, offsets_of(settings, [_DECIDING]), term)
+        if partition != _DECIDING_PARTITION:
+            require_claim(settings, offsets_of(settings, [_DECIDING_PARTITION]), term)
         producer = producer_of(settings, settings.transactional_id(partition))
         try:
             producer.init(settings.marker_topic)
@@ -80,7 +80,7 @@ def is_by(found: GroupOffset | None, term: str, name: str) -> bool:
 
 def require_claim(settings: TrackerSettings, found: Mapping[int, GroupOffset], term: str) -> None:
     """Raise `Superseded` if these offsets include partition 0 under another term."""
-    offset = found.get(_DECIDING)
+    offset = found.get(_DECIDING_PARTITION)
     holder = term if offset is None else offset.metadata.partition(_SEPARATOR)[0]
     if holder != term:
         raise Superseded(
@@ -90,7 +90,7 @@ def require_claim(settings: TrackerSettings, found: Mapping[int, GroupOffset], t
 
 def claimed_offset(settings: TrackerSettings, partition: int, term: str) -> GroupOffset | None:
     """Return a partition's committed offset, or None. Raises `Superseded`."""
-    found = offsets_of(settings, {partition, _DECIDING})
+    found = offsets_of(settings, {partition, _DECIDING_PARTITION})
     require_claim(settings, found, term)
     return found.get(partition)
 

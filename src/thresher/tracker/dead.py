@@ -29,9 +29,9 @@ from thresher.queue.wire.marker import MessageId
 from thresher.queue.wire.record import headers_of
 
 # The limits of one transaction: letters, and approximate bytes.
-_AT_ONCE, _AT_ONCE_BYTES = 500, 4_000_000
+_MOST_LETTERS, _MOST_BYTES = 500, 4_000_000
 # The broker checks the size of a batch. Small batches ensure that letters that fit alone also fit together.
-_SMALL = {"batch.size": 16_384}
+_SMALL_BATCHES = {"batch.size": 16_384}
 _READ_SECONDS, _POLL_SECONDS = 60.0, 0.5
 
 Chosen = Callable[[DeadLetter], bool]
@@ -84,11 +84,11 @@ def _change(config: QueueConfig, chosen: Chosen, records: Callable[[DeadLetter, 
         if not isinstance(partitions, int):
             raise BrokerLost(f"{config.message_topic}: {partitions.str()}")
         try:
-            for some in _portions(letters):
+            for some in _batches(letters):
                 written = [
                     record
                     for letter in some
-                    for record in (*records(letter, partitions), _taken_out(config.dead_topic, letter))
+                    for record in (*records(letter, partitions), _tombstone(config.dead_topic, letter))
                 ]
                 producer.begin()
                 producer.produce(enumerate(written))
@@ -104,18 +104,18 @@ def _change(config: QueueConfig, chosen: Chosen, records: Callable[[DeadLetter, 
             ) from error
         except ProducerProblem as error:
             raise ChangeRefused(
-                f"{done} letters were changed, and perhaps {_AT_ONCE} more: {error}; run 'thresher queue dead list', "
-                "and repeat the command for the letters that are left"
+                f"{done} letters were changed, and perhaps {_MOST_LETTERS} more: {error}; run 'thresher queue dead "
+                "list', and repeat the command for the letters that are left"
             ) from error
     return done
 
 
-def _portions(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
+def _batches(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
     """Yield the letters of each transaction."""
     some: list[DeadLetter] = []
     size = 0
     for letter in letters:
-        if some and (len(some) >= _AT_ONCE or size + letter.record.size > _AT_ONCE_BYTES):
+        if some and (len(some) >= _MOST_LETTERS or size + letter.record.size > _MOST_BYTES):
             yield some
             some, size = [], 0
         some.append(letter)
@@ -124,7 +124,7 @@ def _portions(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
         yield some
 
 
-def _taken_out(topic: str, letter: DeadLetter) -> Produced:
+def _tombstone(topic: str, letter: DeadLetter) -> Produced:
     # Written to the letter's own partition, even if partitions were added since.
     place = letter.record.message_id.partition
     return (topic, None, letter.key, place, 0, None)
@@ -132,7 +132,12 @@ def _taken_out(topic: str, letter: DeadLetter) -> Produced:
 
 @contextmanager
 def _producer(config: QueueConfig) -> Iterator[TransactionalProducer]:
-    properties: Mapping[str, Any] = {**config.clients, **config.producer, "message.max.bytes": LARGEST_BYTES, **_SMALL}
+    properties: Mapping[str, Any] = {
+        **config.clients,
+        **config.producer,
+        "message.max.bytes": LARGEST_BYTES,
+        **_SMALL_BATCHES,
+    }
     producer = TransactionalProducer(f"{config.dead_topic}.changes", properties)
     try:
         producer.init(config.dead_topic)

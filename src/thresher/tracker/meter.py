@@ -11,7 +11,7 @@ from thresher.observe.tally import Number
 from thresher.tracker.protocol.by_queue import QueueFigures, together
 from thresher.tracker.protocol.tracking import Tracking
 
-_TELL_SECONDS, _PART = 0.5, 20
+_TELL_SECONDS, _TIME_SHARE = 0.5, 20
 # How many queues are reported by name, over all shards; the others are reported together.
 MOST_QUEUES = 50
 OTHER = "other"
@@ -79,9 +79,9 @@ class Meter:
             self._told.gauge(name, value)
         if now >= self._queues_due:
             self._queues = _by_queue(partitions, due, self._most_named)
-            # There may be as many queues as messages, so only one part in `_PART` of the time is spent on this.
+            # There may be as many queues as messages, so only one part in `_TIME_SHARE` of the time is spent on this.
             took = self._monotonic() - now
-            self._queues_due = now + max(_TELL_SECONDS, _PART * took)
+            self._queues_due = now + max(_TELL_SECONDS, _TIME_SHARE * took)
 
     def _tell_counts(self, number: int, tracking: Tracking) -> None:
         before = self._counted.get(number, Counter())

@@ -18,10 +18,10 @@ from thresher.tracker.settings import TrackerSettings
 _LEAST_RETENTION_MS = 1_000
 _LEAST_BATCH, _MOST_BATCH = 1_000, 1_000_000
 # The overhead of a batch.
-_HEAD = 512
+_BATCH_OVERHEAD = 512
 # A topic is refused if at least this many of its first records are not markers, and none is. A few may be a mistake.
 # And how many records of each partition are checked.
-_LEAST_STRANGE, _LOOKED_AT = 10, 100
+_LEAST_NON_MARKERS, _CHECKED_RECORDS = 10, 100
 _LOOK_SECONDS, _POLL_SECONDS = 10.0, 0.2
 
 
@@ -64,7 +64,8 @@ def require_suitable(settings: TrackerSettings) -> TopicFacts:
         )
     smallest = min(int(each["max.message.bytes"]) for each in (messages, markers, dead))
     return TopicFacts(
-        retention_ms=int(markers["retention.ms"]), batch_bytes=max(_LEAST_BATCH, min(_MOST_BATCH, smallest - _HEAD))
+        retention_ms=int(markers["retention.ms"]),
+        batch_bytes=max(_LEAST_BATCH, min(_MOST_BATCH, smallest - _BATCH_OVERHEAD)),
     )
 
 
@@ -77,20 +78,20 @@ def require_markers(settings: TrackerSettings) -> None:
     partitions = marker_partitions(settings)
     if offsets_of(settings, partitions):
         return
-    strange, left = Counter[int](), set(partitions)
+    non_markers, left = Counter[int](), set(partitions)
     deadline = time.monotonic() + _LOOK_SECONDS
     with AssignedReader(settings.marker_topic, {**settings.kafka, **settings.consumer}) as reader:
         while left and time.monotonic() < deadline:
-            for event in reader.poll(_POLL_SECONDS, at_most=_LOOKED_AT):
+            for event in reader.poll(_POLL_SECONDS, at_most=_CHECKED_RECORDS):
                 if isinstance(event, EndOfPartition):
                     left.discard(event.partition)
                 elif isinstance(event, ConsumerRecord):
                     if _is_marker(event.value or b""):
                         return
-                    strange[event.partition] += 1
-                    if strange[event.partition] >= _LOOKED_AT:
+                    non_markers[event.partition] += 1
+                    if non_markers[event.partition] >= _CHECKED_RECORDS:
                         left.discard(event.partition)
-    if strange.total() >= _LEAST_STRANGE:
+    if non_markers.total() >= _LEAST_NON_MARKERS:
         raise TopicsUnsuitable(
             f"{settings.marker_topic} holds records that are not markers, and no markers: it is another topic. "
             "Set marker-topic to the topic that 'thresher queue init' created"

@@ -44,7 +44,7 @@ _NO_MEMBER = frozenset(
 )
 
 # The group never accepts this member, however often it retries.
-_UNJOINABLE = frozenset(
+_JOIN_REFUSED = frozenset(
     {
         KafkaError.GROUP_MAX_SIZE_REACHED,
         KafkaError.INCONSISTENT_GROUP_PROTOCOL,
@@ -69,7 +69,7 @@ class GroupMember:
         self._paused = False
         self.polled_at = 0.0
         self._missing_since: float | None = None
-        client.subscribe([topic], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+        client.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
 
     def poll(self, seconds: float) -> None:
         """Wait up to `seconds` for records, and add them to the intake.
@@ -122,7 +122,7 @@ class GroupMember:
         """Leave the group."""
         self._client.close()
 
-    def _given(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
         self.epoch += 1
         self._intake.forget()
         self._paused = False
@@ -139,7 +139,7 @@ class GroupMember:
         self._figures.count("rebalances")
         self._assign()
 
-    def _taken(self, client: Consumer, _: list[TopicPartition]) -> None:
+    def _on_revoke(self, client: Consumer, _: list[TopicPartition]) -> None:
         self.epoch += 1
         self.metadata = None
         self._intake.forget()
@@ -180,7 +180,7 @@ class GroupMember:
             self._missing_since = self._missing_since or now
             if now - self._missing_since > _MISSING_SECONDS:
                 raise broker_problem(f"the topic {self._topic} cannot be read", error)
-        elif error.code() in _UNJOINABLE:
+        elif error.code() in _JOIN_REFUSED:
             raise BrokerRefused(
                 f"the group of queue {self._queue!r} does not take this consumer: {error.str()}; correct "
                 "the properties of 'consumer', or stop the members that use the group with other properties"

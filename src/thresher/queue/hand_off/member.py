@@ -123,7 +123,7 @@ class MemberThread:
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                self._belong()
+                self._run_membership()
             except Stopped:
                 break
             except Rejoin:
@@ -140,7 +140,7 @@ class MemberThread:
         self._buffer.end()
         self._writing.close()
 
-    def _belong(self) -> None:
+    def _run_membership(self) -> None:
         """Join the group, and hand off until the membership ends."""
         intake = Intake(most_skipped=self._config.consumer_max_messages_per_commit, most_bytes=_BATCH_BYTES)
         self._placing.require_topics()

@@ -92,7 +92,7 @@ class Placing:
             )
         return found.topic_id
 
-    def _place_of_notes(self) -> int:
+    def _note_partition(self) -> int:
         return murmur2_partition(self._queue, self._producer.partitions(self._config.queues_topic, _ANSWER_SECONDS))
 
     def _note(self, start: Beginning) -> None:
@@ -107,7 +107,7 @@ class Placing:
                 errors.append(error)
             answered.release()
 
-        place = self._place_of_notes()
+        place = self._note_partition()
         for partition in start.to_note:
             note = Note(
                 queue=self._queue, topic_id=self._topic_id, partition=partition, offset=start.offsets[partition]

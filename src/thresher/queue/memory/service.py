@@ -29,7 +29,7 @@ from thresher.queue.queue import queue_id
 from thresher.queue.wire.marker import decode
 
 # Placeholders for the required keys: this service has no servers.
-_NOWHERE = {"bootstrap-servers": "memory:9092", "message-topic": "messages", "marker-topic": "markers"}
+_PLACEHOLDERS = {"bootstrap-servers": "memory:9092", "message-topic": "messages", "marker-topic": "markers"}
 
 
 class MemoryQueueService(BaseQueueService):
@@ -48,7 +48,7 @@ class MemoryQueueService(BaseQueueService):
         forward.
         """
         if not isinstance(config, QueueConfig):
-            config = {**_NOWHERE, **{str(name).replace("_", "-"): value for name, value in (config or {}).items()}}
+            config = {**_PLACEHOLDERS, **{str(name).replace("_", "-"): value for name, value in (config or {}).items()}}
         super().__init__(configured(config))
         self._tracker = MemoryTracker(self.config, monotonic, wall_clock)
 

@@ -207,7 +207,7 @@ class MemoryTracker:
         heapq.heappush(self._delayed, entry)
         if self._thread is None and not self._closed:
             # The thread wakes a waiting `receive`.
-            self._thread = threading.Thread(target=self._look_often, name="thresher-queue-memory", daemon=True)
+            self._thread = threading.Thread(target=self._redeliver_due, name="thresher-queue-memory", daemon=True)
             self._thread.start()
 
     def _requeue(self, queue: bytes, record: Record, *, delivered: bool) -> None:
@@ -222,7 +222,7 @@ class MemoryTracker:
                 record = replace(record, delivery_count=record.delivery_count + 1)
         self._queues[queue].waiting.append(replace(record, message_id=self._new_id()))
 
-    def _look_often(self) -> None:
+    def _redeliver_due(self) -> None:
         with self.changed:
             while self._delayed and not self._closed:
                 self.changed.wait(_LOOK_SECONDS)
