@@ -89,7 +89,7 @@ def test_an_operators_day_with_the_tracker(topics: QueueTopics, file: Path) -> N
             assert page["marker_topic"] == topics.config.marker_topic
             assert page["queues"] == {"orders": {"redelivered": 1, "dead": 2}}
             (malformed,) = page["malformed_markers"]
-            assert "-0: 9 bytes are no marker: " in malformed
+            assert "-0: 9 bytes are not a marker: " in malformed
             shown = thresher("status", "--at", at)
             assert shown.returncode == 0
             assert "redelivered 1, dead 2" in shown.stdout

@@ -28,7 +28,7 @@ def test_a_batch_has_what_is_there_and_no_more_than_asked(queue: Queue) -> None:
         first, second = consumer.receive_batch(3), consumer.receive_batch(100)
         assert (len(first), len(second)) == (3, 2)
         for most in (0, -1):
-            with pytest.raises(ValueError, match="at least one"):
+            with pytest.raises(ValueError, match="at least 1"):
                 consumer.receive_batch(most)
         for message in (*first, *second):
             message.ack()

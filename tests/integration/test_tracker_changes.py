@@ -190,7 +190,7 @@ def test_a_topic_of_something_else_is_refused_before_it_is_claimed(topics: Queue
     error = ended_by(topics)
     assert isinstance(error, TopicsUnsuitable)
     assert error.exit_code == 4
-    assert "holds records that are no markers" in str(error)
+    assert "holds records that are not markers" in str(error)
     assert tracked_to(topics) == {}
 
 

@@ -78,7 +78,7 @@ def test_every_problem_is_in_one_message(tmp_path: Path) -> None:
         "bootstrap-servers: HOST:PORT is needed", "marker-topics: there is no such key, did you mean 'marker-topic'?",
         "message-topic: 1 to 242 of the characters", "handoff: ", "redelivery-timeout: ",
         "consumer-receive-buffer-capacity: ", "send-timeout: ", "redelivery-tracker: keys with their values are needed",
-        "kafka.isolation.level: the guarantee of queues rests on", "marker-topic: it is missing",
+        "kafka.isolation.level: the guarantee of queues depends on", "marker-topic: it is missing",
         "kafka.sasl.pasword: there is no such key, did you mean 'sasl.password'?",
     ):  # fmt: skip
         assert part in text
@@ -108,13 +108,13 @@ def test_what_cannot_be_a_topic_is_refused(topic: str) -> None:
 
 
 def test_messages_and_markers_need_two_topics() -> None:
-    assert "marker-topic: it is the message-topic too" in problems(marker_topic="messages")
+    assert "marker-topic: it is also the message-topic" in problems(marker_topic="messages")
 
 
 @pytest.mark.parametrize("section", ["kafka", "producer", "consumer"])
 @pytest.mark.parametrize("name", sorted(_GUARDED))
 def test_what_the_guarantee_rests_on_is_refused(name: str, section: str) -> None:
-    assert f"{section}.{name}: the guarantee of queues rests on" in problems(**{section: {name: 1}})
+    assert f"{section}.{name}: the guarantee of queues depends on" in problems(**{section: {name: 1}})
 
 
 def test_names_that_mean_the_same_property_are_refused() -> None:

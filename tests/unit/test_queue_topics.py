@@ -71,7 +71,7 @@ def test_what_could_lose_a_message_is_a_problem(topic: str, name: str, value: st
 
 def test_fewer_partitions_than_asked_for_are_a_problem() -> None:
     ((topic, why),) = problems(partitions=2, asked=3)
-    assert (topic, why) == ("m", "it has 2 partitions, and 3 were asked for: add partitions, or ask for 2")
+    assert (topic, why) == ("m", "it has 2 partitions, and 3 were requested: add partitions, or request 2")
     assert problems(partitions=2, asked=2) == problems(partitions=2, asked=1) == problems(partitions=2) == []
 
 

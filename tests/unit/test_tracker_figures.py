@@ -148,7 +148,7 @@ def test_a_record_that_is_no_marker_is_told_with_its_offset() -> None:
     assert (last["partition"], last["offset"]) == (0, place + 29)
     shown = scene.told.notes["malformed"]()
     assert len(shown) == 10
-    assert shown[-1].startswith(f"0-{place + 29}: 9 bytes are no marker")
+    assert shown[-1].startswith(f"0-{place + 29}: 9 bytes are not a marker")
     assert scene.told.counts["malformed"] == 30
     scene.meter.tell({0: scene.log.tracking})
     assert len(scene.told.events) == 2, "it is told once; the other event is that it tracks"

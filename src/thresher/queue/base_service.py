@@ -1,4 +1,4 @@
-"""What a service of queues is, on Kafka or in memory: queues by their ids, its consumers, its figures, and its end."""
+"""The base of the queue services on Kafka and in memory: queues by id, consumers, metrics, closing."""
 
 import contextlib
 import threading
@@ -27,17 +27,20 @@ class BaseQueueService(ABC):
         self._consumers: list[QueueConsumer] = []
 
     def queue(self, given: str | bytes) -> Queue:
-        """Return a queue by its id, text or bytes. It needs not be made, and costs nothing until it is used."""
+        """Return a queue by its id, text or bytes.
+
+        A queue is not created on the broker, and costs nothing until it is used.
+        """
         return Queue(queue_id(given), self)
 
     get_or_create_queue = queue
 
     def families(self) -> tuple[Family, ...]:
-        """Return the metrics there are."""
+        """Return the metric families."""
         return FAMILIES
 
     def metrics(self) -> Iterator[Reading]:
-        """Yield the metrics as they are now. `thresher.observe.prometheus` shows them to Prometheus."""
+        """Yield the current values of the metrics. `thresher.observe.prometheus` exports them to Prometheus."""
         return self._figures.read(
             self.config.message_topic, lambda: sum(each.in_progress for each in tuple(self._consumers))
         )
@@ -66,12 +69,12 @@ class BaseQueueService(ABC):
         return consumer
 
     def close(self) -> None:
-        """Close every consumer, send what producers have queued, and end."""
+        """Close every consumer, send the records that producers have queued, and end."""
         with self._lock:
             self._closed = True
             consumers = list(self._consumers)
         for consumer in consumers:
-            # All at once: each takes as long as its poll.
+            # All leave at the same time, because each takes as long as its poll.
             consumer.leave(0.0)
         for consumer in consumers:
             consumer.close()
@@ -85,19 +88,19 @@ class BaseQueueService(ABC):
 
     @abstractmethod
     def _sending(self) -> SharedProducer:
-        """Return what all producers send by. The service's lock is held."""
+        """Return the client that all producers share. The caller holds the service's lock."""
 
     @abstractmethod
     def _marker_partition(self, queue: bytes) -> int:
-        """Return which partition has the markers of a queue's next messages."""
+        """Return the marker partition for a queue's next messages."""
 
     @abstractmethod
     def _consumer(self, queue: bytes) -> QueueConsumer:
-        """Return a consumer that has `_forget` called once it is closed. The service's lock is held."""
+        """Return a consumer that calls `_forget` when it is closed. The caller holds the service's lock."""
 
     @abstractmethod
     def _end(self) -> None:
-        """End what the service has besides its consumers."""
+        """Close the parts of the service other than its consumers."""
 
     def _require_open(self) -> None:
         if self._closed:

@@ -1,4 +1,4 @@
-"""Messages that are started and wait for the application."""
+"""The messages that are started and wait for the application."""
 
 import threading
 import time
@@ -10,12 +10,12 @@ from thresher.queue.problem import QueueClosed
 
 
 class ReceiveBuffer:
-    """Between the thread that starts messages and the application's. Safe from any thread."""
+    """The buffer between the thread that starts messages and the application's threads. Safe from any thread."""
 
     def __init__(self, changed: threading.Condition | None = None) -> None:
-        """`changed` is the condition, with its lock, that buffers share."""
+        """`changed` is a condition, with its lock, that several buffers share."""
         self._changed = changed or threading.Condition()
-        # For the one thread that starts messages: it waits until there are no more than `enough`.
+        # For the thread that starts messages: it waits until at most `_enough` messages are left.
         self._room = threading.Event()
         self._enough = -1
         self._messages: deque[Message] = deque()
@@ -27,7 +27,7 @@ class ReceiveBuffer:
         return len(self._messages)
 
     def put(self, messages: Iterable[Message]) -> None:
-        """Add messages. Those that come after `close` stay until they are drained."""
+        """Add messages. Messages added after `close` are never taken: the consumer gives them back."""
         with self._changed:
             self._messages.extend(messages)
             self._changed.notify_all()
@@ -36,16 +36,18 @@ class ReceiveBuffer:
     def take(
         self, most: int, seconds: float | None, taken: Callable[[list[Message]], list[Message]] = lambda found: found
     ) -> list[Message]:
-        """Return up to so many messages: wait for the first one, and no longer than so many seconds; None: for ever.
+        """Return up to `most` messages: wait up to `seconds` for the first one, or indefinitely if that is None.
 
-        `taken` is called with them before anybody can close the buffer: a close knows what the application has. It
-        returns those that are still to be had. Raises `QueueClosed`, or the error that ended the consumer.
+        `taken` gets the messages before another thread can close the buffer, so that a close knows which messages the
+        application has. It returns those that may still be delivered. Raises `QueueClosed`, or the error that ended the
+        consumer.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._changed:
             found: list[Message] = []
             while not found:
-                # What was started before an error is delivered: nobody else gets it while this process lives.
+                # Messages started before an error are still delivered: no other consumer gets them while this process
+                # lives.
                 while not self._messages or self._closed:
                     self._require_open()
                     left = None if deadline is None else deadline - time.monotonic()
@@ -62,15 +64,15 @@ class ReceiveBuffer:
         if self._closed:
             raise QueueClosed("the consumer was closed")
         if self._error is not None:
-            # The traceback would grow with every `take`.
+            # Raised with its own traceback, the error would grow with every `take`.
             raise self._error.with_traceback(None)
         if self._ended:
             raise QueueClosed("the consumer has left its group")
 
     def await_room(self, buffered: int, seconds: float) -> bool:
-        """Wait until there are no more than so many messages, or the buffer is closed; return whether that is so.
+        """Wait until at most `buffered` messages are left or the buffer is closed. Return False on timeout.
 
-        It waits for so many seconds at most. For one thread: the one that puts.
+        Only for the thread that puts.
         """
         with self._changed:
             if self._closed or len(self._messages) <= buffered:
@@ -80,21 +82,21 @@ class ReceiveBuffer:
         return self._room.wait(seconds)
 
     def fail(self, error: BaseException) -> None:
-        """Have every `take` raise the error that ended the consumer."""
+        """Make every `take` raise the error that ended the consumer, once the buffer is empty."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
         self._tell()
 
     def end(self) -> None:
-        """Say that nothing more is put: a `take` that finds nothing raises `QueueClosed`."""
+        """Declare that no more messages are put: a `take` that finds the buffer empty raises `QueueClosed`."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
         self._tell()
 
     def close(self) -> None:
-        """End every `take`."""
+        """End every `take`, even if messages are left."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -103,15 +105,15 @@ class ReceiveBuffer:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the buffer was closed."""
         return self._closed
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Have a function called, from any thread, whenever `take` may return more than before."""
+        """Register a function to be called, from any thread, whenever `take` may return more than before."""
         with self._changed:
             self._listeners.append(listener)
 
     def _tell(self) -> None:
-        # Without the lock: a listener may call back.
+        # Without the lock, because a listener may call this buffer.
         for listener in tuple(self._listeners):
             listener()

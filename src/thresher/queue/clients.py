@@ -1,4 +1,4 @@
-"""The Kafka clients of queues, made by a factory, so that a program or a test can make them otherwise."""
+"""The factory of the queues' Kafka clients. A program or a test can pass another factory."""
 
 import logging
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 
 
-# librdkafka's limit. Other programs may write larger messages than we do: what is too large, the broker decides.
+# librdkafka's limit. Other programs may write larger messages than ours, so the broker decides what is too large.
 LARGEST_BYTES = 1_000_000_000
 
 
 class Clients(Protocol):
-    """Makes clients by their properties."""
+    """Makes clients from their properties."""
 
     def producer(self, properties: Mapping[str, Any]) -> Producer:
-        """Return a producer that is idempotent."""
+        """Return an idempotent producer."""
 
     def consumer(self, properties: Mapping[str, Any]) -> Consumer:
-        """Return a consumer that has subscribed to nothing."""
+        """Return a consumer without a subscription."""
 
     def transactional(
         self, transactional_id: str, properties: Mapping[str, Any], timeouts: TransactionTimeouts

@@ -1,7 +1,7 @@
-"""The configuration of queues: kafka-mq-go's keys, and a few of our own. Times are milliseconds, as there.
+"""The configuration of queues: kafka-mq-go's keys, and some of our own. Times are in milliseconds, as in kafka-mq-go.
 
-Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are made from
-that; after a change, `maintenance/configuration_table.py` writes the table anew.
+Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are generated
+from the declaration. After a change, run `maintenance/configuration_table.py` to update that page.
 """
 
 import enum
@@ -21,7 +21,7 @@ from thresher.kafka.transactional import GUARDED
 
 _TWELVE_HOURS = 43_200_000
 _TEN_YEARS = 315_360_000_000
-# What the guarantees of a queue rest on, besides what those of a transaction do.
+# Properties that the guarantees of queues depend on, in addition to those that transactions depend on.
 _GUARDED = GUARDED | {
     "partitioner", "group.id", "group.instance.id", "group.protocol", "group.remote.assignor",
     "partition.assignment.strategy", "isolation.level", "enable.auto.commit", "enable.auto.offset.store",
@@ -32,12 +32,12 @@ _GUARDED = GUARDED | {
 
 def _mapping(given: object) -> object:
     if not isinstance(given, Mapping):
-        raise ValueError("keys with their values are needed")  # noqa: TRY004 - pydantic takes this one
+        raise ValueError("keys with their values are needed")  # noqa: TRY004 - pydantic reports only ValueError
     return {str(name): value for name, value in given.items()}
 
 
 class HandOff(enum.StrEnum):
-    """How messages are started."""
+    """The guarantee with which messages are started."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -55,42 +55,44 @@ class QueueConfig(Form):
         default="", alias="message-topic", description="The topic of the messages of all queues."
     )
     marker_topic: Annotated[str, Required("which topic holds the markers?")] = Field(
-        default="", alias="marker-topic", description="The topic of the markers, by which messages are tracked."
+        default="",
+        alias="marker-topic",
+        description="The topic of the markers, which record the progress of each message.",
     )
     redelivery_timeout: int = Field(
         default=60_000,
         ge=10,
         le=_TWELVE_HOURS,
         alias="redelivery-timeout",
-        description="Milliseconds after which a message is redelivered, if its consumer is silent. A consumer that "
-        "lives keeps its messages alive at half of that time.",
+        description="Milliseconds after which a message is redelivered if its consumer sends no marker for it. A live "
+        "consumer sends a KeepAlive at half of this time.",
     )
     consumer_receive_buffer_capacity: int = Field(
         default=500,
         ge=1,
         le=100_000,
         alias="consumer-receive-buffer-capacity",
-        description="The most messages that are started and wait for the application. A message that waits is kept "
-        "from other consumers.",
+        description="The maximum number of messages that are started and wait for the application. No other consumer "
+        "gets these messages.",
     )
     consumer_next_message_timeout: int = Field(
         default=1_000,
         ge=1,
         le=60_000,
         alias="consumer-next-message-timeout",
-        description="Milliseconds that a consumer waits for a record at a time.",
+        description="Milliseconds that one poll of a consumer waits for a record.",
     )
     consumer_max_messages_per_commit: int = Field(
         default=1_000,
         ge=1,
         le=1_000_000,
         alias="consumer-max-messages-per-commit",
-        description="The most records of other queues that are passed before offsets are committed.",
+        description="The number of skipped records of other queues after which offsets are committed.",
     )
     redelivery_tracker: Annotated[dict[str, Any], BeforeValidator(_mapping), Section(), DefaultText("none")] = Field(
         default={},
         alias="redelivery-tracker",
-        description="The tracker's own keys. Only 'thresher queue track' reads and judges them: see "
+        description="The tracker's own keys. Only 'thresher queue track' reads and checks them: see "
         "[the tracker's keys](#the-trackers-keys).",
     )
     max_deliveries: int | None = Field(
@@ -98,54 +100,54 @@ class QueueConfig(Form):
         ge=1,
         le=1_000_000,
         alias="max-deliveries",
-        description="The most times that a message is delivered. One that was delivered as often, and not acked, "
-        "becomes a dead letter.",
+        description="The maximum number of deliveries of a message. After the last one, an unacked message becomes a "
+        "dead letter.",
     )
     ttl: int | None = Field(
         default=None,
         ge=1,
         le=_TEN_YEARS,
-        description="Milliseconds after the start of a message's first delivery during which it is delivered again. "
+        description="Milliseconds after the start of a message's first delivery during which it can be redelivered. "
         "Later it becomes a dead letter.",
     )
     max_deliveries_by_queue: Annotated[Properties, DefaultText("none")] = Field(
         default={},
         alias="max-deliveries-by-queue",
-        description="`max-deliveries` for some queues, by their ids. A message's own comes before both.",
+        description="`max-deliveries` by queue id. A message's own limit overrides both.",
     )
     ttl_by_queue: Annotated[Properties, DefaultText("none")] = Field(
         default={},
         alias="ttl-by-queue",
-        description="`ttl` for some queues, by their ids. A message's own comes before both.",
+        description="`ttl` by queue id. A message's own limit overrides both.",
     )
     handoff: HandOff = Field(
         default=HandOff.EXACTLY_ONCE,
-        description="How messages are started. `exactly-once` starts each message once, in a transaction; with "
-        "`at-least-once`, as kafka-mq-go does it, a crash may start a message twice.",
+        description="How messages are started. `exactly-once` starts each message once, in a transaction. With "
+        "`at-least-once`, which is kafka-mq-go's way, a crash may start a message twice.",
     )
     max_in_progress: int = Field(
         default=1_000,
         ge=1,
         le=1_000_000,
         alias="max-in-progress",
-        description="The most messages of a consumer that are started and not settled.",
+        description="The maximum number of a consumer's messages that are started and not settled.",
     )
     max_message_bytes: int = Field(
         default=1_048_576,
         ge=1_000,
         le=100_000_000,
         alias="max-message-bytes",
-        description="The most bytes of a message, with its queue's id and its headers. A larger one is refused before "
-        "it is sent.",
+        description="The maximum size of a message in bytes, including its queue's id and its headers. A larger "
+        "message is refused before it is sent.",
     )
     send_timeout: int = Field(
         default=30_000,
         ge=100,
         le=900_000,
         alias="send-timeout",
-        description="Milliseconds after which a send is given up. Whether the message was sent is then unknown.",
+        description="Milliseconds after which an unanswered send fails. The message may or may not be in the queue.",
     )
-    # They may hold secrets.
+    # Not in the repr, because properties may hold secrets.
     kafka: KafkaProperties = Field(
         default={},
         repr=False,
@@ -169,7 +171,7 @@ class QueueConfig(Form):
     @field_validator("message_topic", "marker_topic")
     @classmethod
     def _topic(cls, topic: str) -> str:
-        # The longest topic made from it is `<topic>.queues`.
+        # The longest topic name derived from it is `<topic>.queues`.
         if topic and (re.fullmatch(r"[a-zA-Z0-9._-]{1,242}", topic) is None or topic in {".", ".."}):
             raise ValueError("1 to 242 of the characters a-z A-Z 0-9 . _ - are needed")
         return topic
@@ -184,7 +186,7 @@ class QueueConfig(Form):
 
     @property
     def redelivery_seconds(self) -> float:
-        """The redelivery time-out."""
+        """The redelivery time-out, in seconds."""
         return self.redelivery_timeout / 1000
 
     @property
@@ -194,22 +196,22 @@ class QueueConfig(Form):
 
     @property
     def queues_topic(self) -> str:
-        """The compacted topic that notes where each queue's consumer group began."""
+        """The compacted topic that records where each queue's consumer group began."""
         return f"{self.marker_topic}.queues"
 
     @property
     def clients(self) -> dict[str, Any]:
-        """The properties of every client."""
+        """The properties shared by all clients."""
         return {**self.kafka, "bootstrap.servers": self.bootstrap_servers}
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
-        """What keys must agree on."""
+        """The rules that involve several keys."""
         return _RULES
 
 
 def configured(given: "QueueConfig | Mapping[str, Any]") -> QueueConfig:
-    """Return a configuration that can work. Raises `ConfigurationInvalid` with every problem. No server is asked."""
+    """Return a checked configuration. Contacts no server. Raises `ConfigurationInvalid` with every problem."""
     keys = given.model_dump(by_alias=True, exclude_unset=True) if isinstance(given, QueueConfig) else dict(given)
     # In code, keys have underscores.
     return complete(QueueConfig, {str(name).replace("_", "-"): value for name, value in keys.items()}).form
@@ -224,13 +226,13 @@ def load_queue_config(
 
 def _differ(form: QueueConfig, _: Mapping[str, Any]) -> Iterator[Problem]:
     if form.message_topic and form.message_topic == form.marker_topic:
-        yield "marker-topic", "it is the message-topic too: markers need a topic of their own"
+        yield "marker-topic", "it is also the message-topic: markers need a topic of their own"
 
 
 _KAFKA = KafkaSections(
     sections=("kafka", "producer", "consumer"),
     guarded=_GUARDED,
-    guarded_because=lambda _: "the guarantee of queues rests on their own setting, leave it out",
+    guarded_because=lambda _: "the guarantee of queues depends on Thresher's value: leave it out",
     producer=dict,
     servers_key="bootstrap-servers",
 )

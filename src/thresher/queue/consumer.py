@@ -1,4 +1,4 @@
-"""Receives the messages of a queue: each is started once, and redelivered unless it is acked."""
+"""Receives the messages of a queue. Each message is started once, and redelivered unless it is acked."""
 
 import logging
 import threading
@@ -15,12 +15,12 @@ from thresher.queue.running import Handler, Running
 
 logger = logging.getLogger(__name__)
 
-# How long `close` waits for a hand-off that is under way, and for the broker's answers.
+# How long `close` waits for a hand-off in flight, and for the broker's answers.
 _STOP_SECONDS = 30.0
 
 
 class QueueConsumer:
-    """Receives from one queue, beside any number of others. Safe from any thread; a context manager; an iterator."""
+    """Receives from one queue, which may have any number of consumers. Thread-safe; a context manager; an iterator."""
 
     def __init__(
         self,
@@ -40,17 +40,17 @@ class QueueConsumer:
         member.start()
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, or None if none came within `timeout` seconds; without one, wait for ever.
+        """Return the next message, or None if none came within `timeout` seconds. Without a timeout, wait indefinitely.
 
-        Raises `QueueClosed` after `close`, also where it was waiting, or the error that ended the consumer.
+        Raises `QueueClosed` after `close`, even in a `receive` that was waiting, or the error that ended the consumer.
         """
         messages = self.receive_batch(1, timeout)
         return messages[0] if messages else None
 
     def receive_batch(self, most: int, timeout: float | None = None) -> list[Message]:
-        """Return up to `most` messages: wait for the first, as `receive` does, and take those that are there."""
+        """Return up to `most` messages: wait for the first as `receive` does, then add those that are already there."""
         if most < 1:
-            raise ValueError(f"at least one message has to be asked for, not {most}")
+            raise ValueError(f"`most` must be at least 1, not {most}")
         return self._buffer.take(most, timeout, self._in_progress.received)
 
     def __iter__(self) -> Iterator[Message]:
@@ -63,9 +63,10 @@ class QueueConsumer:
                 yield message
 
     def run(self, handler: Handler, concurrency: int = 1) -> None:
-        """Call a handler with each message, in so many threads, until SIGTERM, SIGINT or `close`; then close.
+        """Call a handler for each message, in `concurrency` threads, until SIGTERM, SIGINT or `close`; then close.
 
-        Ack on return; on an exception nack, with a back-off that doubles with each delivery.
+        A message is acked when its handler returns. An exception nacks it, with a back-off that doubles with each
+        delivery.
         """
         try:
             Running(self, handler, concurrency, leave=lambda: self.leave(0.0)).run()
@@ -73,26 +74,29 @@ class QueueConsumer:
             self.close()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Have a function called, from any thread, whenever `receive` may return more than before. It must be quick."""
+        """Register a function to be called, from any thread, whenever `receive` may return more. It must be quick."""
         self._buffer.listen(listener)
 
     def flush(self, timeout: float = _STOP_SECONDS) -> bool:
-        """Wait until the broker has answered for the acks, nacks and rejects given, and return whether it has."""
+        """Wait until the broker has answered all acks, nacks and rejects. Return False on timeout."""
         return self._markers.flush(timeout)
 
     def leave(self, timeout: float = _STOP_SECONDS) -> None:
-        """Leave the group: nothing more is started. What was started can be received and settled until `close`.
+        """Leave the group, so that no more messages are started.
 
-        A `receive` that finds nothing more raises `QueueClosed`. This waits so many seconds, and goes on in the
-        background.
+        Started messages can be received and settled until `close`. Once they are received, `receive` raises
+        `QueueClosed`. This waits up to `timeout` seconds. The consumer then continues to leave in the background.
         """
         self._member.stop(timeout)
 
     def close(self) -> None:
-        """Leave the group, give back what was not settled, and wait for the broker's answers. Ends every `receive`."""
-        # Another thread that closes too waits here until it is done: the service's producer is closed behind it.
+        """Leave the group, give back unsettled messages, wait for the broker's answers.
+
+        Ends every waiting `receive`.
+        """
+        # A second thread that closes waits here for the first one: the service closes its producer afterwards.
         with self._closing:
-            # Broken off by a KeyboardInterrupt, it can be called again: each step may be done twice.
+            # After a KeyboardInterrupt, `close` can be called again: each step may run twice.
             if self._closed:
                 return
             self._buffer.close()
@@ -112,5 +116,5 @@ class QueueConsumer:
 
     @property
     def in_progress(self) -> int:
-        """How many messages are started and not settled, those that wait to be received included."""
+        """The number of messages that are started and not settled, including those not received yet."""
         return len(self._in_progress)

@@ -1,17 +1,17 @@
-"""The messages of one consumer that are started and not settled, and the markers that tell of them.
+"""The messages of one consumer that are started and not settled, and the markers that report their progress.
 
-1. A message is settled once: the first ack, nack or reject counts, and nothing follows it. Marker and bookkeeping
-   happen under one lock, so no KeepAlive gets behind an End.
-2. Until then a KeepAlive goes out at half of the redelivery time-out, also while the message waits in the buffer; none
-   while the last one is not answered.
-3. A message that no KeepAlive reached in time may be redelivered already: an application that has not received it does
-   not get it. It is given back.
-4. `give_back` ends all that are left, at once and without an ack: the tracker redelivers them. Messages that no
-   application has seen are marked so, and do not count as delivered.
-5. A marker names its message by its id, its origin id and when it was sent. Where the message topic was made anew, ids
-   come again: the ack of an old message ends no new one.
+1. A message is settled once, by the first ack, nack or reject. No marker of the message follows: sending the marker and
+   removing the message share one lock, so no KeepAlive comes after an End.
+2. Until then a KeepAlive is sent at half of the redelivery time-out, even while the message waits in the buffer. The
+   next one is sent only after the broker has answered the last one.
+3. A message whose KeepAlives were not confirmed in time may have been redelivered. If the application has not received
+   it yet, the message is given back instead of delivered.
+4. `give_back` ends all remaining messages without an ack: the tracker redelivers them at once. A message that no
+   application has received is marked as such, and this delivery does not count.
+5. A marker identifies its message by its id, its origin id and the time of sending. Ids repeat when the message topic
+   is recreated, and the ack of an old message must not end a new one.
 
-Nothing here waits for the broker but a sync settlement, which holds no lock.
+Only a sync settlement waits for the broker, and it holds no lock meanwhile.
 """
 
 import contextlib
@@ -33,20 +33,20 @@ from thresher.queue.wire.record import Record
 
 @dataclass(slots=True)
 class _Entry:
-    # The partition of the message's Start.
+    # The marker partition of the message's Start.
     partition: int
-    # When the next KeepAlive is due, and until when the tracker waits, as far as the broker has confirmed.
+    # When the next KeepAlive is due; and until when the tracker waits, as far as the broker has confirmed.
     due: float
     alive_until: float
-    # Until when the application has extended the message; when it was received.
+    # Until when the application has extended the message; and when the application received it.
     extended: float = 0.0
     received: float | None = None
-    # The KeepAlive that the broker has not answered.
+    # The KeepAlive that the broker has not answered yet.
     unanswered: Marker | None = None
 
 
 class InProgress:
-    """Implements `Progress` with markers. Safe from any thread."""
+    """Implements `Progress` by sending markers. Safe from any thread."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class InProgress:
         self._redelivery_seconds = redelivery_seconds
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # By the message itself: another one may come to have its id.
+        # The key is the message object, because another message may get the same id.
         self._entries: dict[Message, _Entry] = {}
         self._closed = False
 
@@ -69,19 +69,22 @@ class InProgress:
         return len(self._entries)
 
     def started(self, records: Sequence[Record], partition: int, at: float) -> list[Message]:
-        """Take in records whose Starts are committed since `at`, in that partition, and return their messages."""
+        """Add records whose Starts, in this marker partition, are committed, and return their messages.
+
+        `at` is the time before the Starts were written: KeepAlives are due from then on.
+        """
         messages = [Message.of(record, self._queue, self) for record in records]
         due, alive_until = at + self._redelivery_seconds / 2, at + self._redelivery_seconds
         with self._lock:
             for message in messages:
                 self._entries[message] = _Entry(partition, due, alive_until)
         if self._closed:
-            # They came while the consumer was closed, or after it.
+            # The messages arrived during or after the consumer's `close`.
             self.give_back()
         return messages
 
     def received(self, messages: Iterable[Message]) -> list[Message]:
-        """Take in that the application gets these messages now, and return those that it may have."""
+        """Register that the application receives these messages now, and return those that it may have."""
         now, found = self._monotonic(), []
         with self._lock:
             for message in messages:
@@ -97,12 +100,12 @@ class InProgress:
         return found
 
     def settle(self, message: Message, settlement: Settlement, *, sync: bool) -> None:
-        """End a message's progress."""
+        """Settle a message."""
         confirmed = self._markers.confirmation() if sync else None
         answered = None if confirmed is None else confirmed.answer
         with self._lock:
             entry = self._require(message)
-            # Where this raises too: kept alive for ever, the message would come to nobody.
+            # Removed even if the marker cannot be sent: kept alive without end, the message would reach nobody.
             del self._entries[message]
             self._markers.settle(self._queue, entry.partition, _marker(message, settlement), answered)
         self._figures.settled(settlement, None if entry.received is None else self._monotonic() - entry.received)
@@ -110,7 +113,7 @@ class InProgress:
             confirmed.wait()
 
     def extend(self, message: Message, seconds: float) -> None:
-        """Put the redelivery off."""
+        """Prevent redelivery for at least `seconds` from now."""
         with self._lock:
             entry = self._require(message)
             entry.extended = max(entry.extended, self._monotonic() + seconds)
@@ -122,7 +125,7 @@ class InProgress:
         with self._lock:
             due = [each for each, entry in self._entries.items() if entry.due <= now and entry.unanswered is None]
         for message in due:
-            # The lock for each of them: an ack does not wait for all.
+            # The lock is taken for each message, so that an ack does not wait for all KeepAlives.
             with self._lock:
                 entry = self._entries.get(message)
                 if entry is None:
@@ -134,7 +137,7 @@ class InProgress:
                     self._keep_alive(message, entry)
 
     def give_back(self) -> None:
-        """End all that are left: each is redelivered at once. Later calls for them raise `QueueClosed`."""
+        """Give back all remaining messages: each is redelivered at once. Later calls for them raise `QueueClosed`."""
         with self._lock:
             self._closed = True
             left, self._entries = self._entries, {}
@@ -156,7 +159,7 @@ class InProgress:
         marker.redeliver_after_ms = int(left * 1000)
 
         def answered(error: KafkaError | None) -> None:
-            # One that came too late brings nothing back: the message may be redelivered already.
+            # A late confirmation does not help: the message may have been redelivered already.
             if error is None and self._monotonic() <= entry.alive_until:
                 entry.alive_until = max(entry.alive_until, now + left)
             if entry.unanswered is marker:
@@ -165,20 +168,21 @@ class InProgress:
                 entry.unanswered = None
 
         entry.unanswered = marker
-        # One that is not queued is answered too: the next one may get through; without any, the message is redelivered.
+        # If the KeepAlive cannot be queued, `answered` gets an error, and the next one may succeed.
         self._markers.keep_alive(self._queue, entry.partition, marker, answered)
 
     def _expire(self, message: Message, entry: _Entry) -> None:
-        """Give back a message that waited here for too long."""
+        """Give back a message that waited in the buffer without a confirmed KeepAlive for the redelivery time-out."""
         del self._entries[message]
         self._return(message, entry)
         self._figures.count("expired")
 
     def _return(self, message: Message, entry: _Entry) -> None:
-        """Have a message redelivered at once."""
+        """Have the tracker redeliver a message at once."""
         marker = _marker_of(message, MarkerType.KEEPALIVE)
         marker.undelivered, marker.released = entry.received is None, True
-        # If that is not queued, it is redelivered after the time-out; the others need not wait for that.
+        # If the marker cannot be queued, the tracker redelivers the message after the time-out. The other messages go
+        # on.
         with contextlib.suppress(MarkerUnknown):
             self._markers.settle(self._queue, entry.partition, marker)
 

@@ -1,8 +1,8 @@
-"""Reads how queues stand: the messages that wait, and what is in progress. Joins no group and changes nothing.
+"""Reads the state of queues: messages that wait, and messages in progress. Joins no group and changes nothing.
 
-1. Only committed records count, up to the end that each partition had when its reading began.
-2. A message waits while its queue's group has not passed it. A queue without a group has every message waiting.
-3. A message is in progress from its Start to its End, among the markers that retention has kept. A message that was
+1. Only committed records count, up to each partition's end at the time when reading began.
+2. A message waits until its queue's group has moved past it. Without a group, every message of the queue waits.
+3. A message is in progress from its Start to its End, as far as retention has kept the markers. A message that was
    given back is in progress until the tracker has redelivered it.
 """
 
@@ -37,17 +37,17 @@ from thresher.queue.wire.record import Record, record_of
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 _ANSWER_SECONDS = 15.0
-# Read at a time; and how far from the end the newest messages are looked for at first.
+# Records read at once; and how far before the end the search for the newest messages begins.
 _RECORDS, _FIRST_STEP = 500, 1_000
 _GROUP_PREFIX = group_of(b"")
-# More than a copy of a Start can be behind an End.
+# How many Ends are remembered: more than the distance between an End and a later copy of its Start.
 _ENDED = 200_000
 _Origin = tuple[MessageId, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peeked:
-    """A message of the message topic, and whether no consumer has been handed it yet."""
+    """A message of the message topic, and whether it still waits for a consumer."""
 
     record: Record
     written_ms: int
@@ -56,7 +56,7 @@ class Peeked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStats:
-    """A topic. `records` is counted by offsets: ends of transactions and removed records between count too."""
+    """A topic. `records` is a difference of offsets, so it includes transaction markers and removed records."""
 
     name: str
     partitions: int
@@ -65,9 +65,9 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """A queue. `lag_records` are the topic's records, of all queues, that its group has not passed.
+    """A queue. `lag_records` are the message topic's records, of all queues, that its group has not read yet.
 
-    Where the broker refuses to tell of the group, `problem` says why, and what the group has is None.
+    If the broker refuses access to the group, `problem` holds the reason, and the group's figures are None.
     """
 
     queue: bytes
@@ -81,7 +81,7 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """The topics, the queues by id, and how many records of the marker topic are no markers."""
+    """The topics, the queues by id, and the number of records in the marker topic that are not markers."""
 
     topics: tuple[TopicStats, ...]
     queues: tuple[QueueStats, ...]
@@ -89,27 +89,27 @@ class Stats:
 
 
 class StartedMessages:
-    """The messages in progress, as the markers of one partition after another tell."""
+    """The messages in progress, rebuilt from the markers of one partition after another."""
 
     def __init__(self) -> None:
-        # Of each: its queue, when it was started, and by what it is known besides its id.
+        # For each message: its queue, the time of its Start, and its origin.
         self._started: dict[MessageId, tuple[bytes, int, _Origin]] = {}
-        # Messages that have ended, by id: a copy of a Start may come behind the End. The newest last.
+        # Messages that have ended, by id, newest last: a copy of a Start may come after the End.
         self._ended: dict[MessageId, None] = {}
 
     def take(self, marker: Marker, timestamp_ms: int) -> None:
-        """Take in the next marker of a partition. A Start that was written again keeps its first time."""
+        """Process the next marker of a partition. A rewritten Start keeps the time of the first one."""
         place = marker.message_id
         if marker.type is MarkerType.START:
             known = self._started.get(place)
             if known is not None and known[2] == _origin(marker):
                 return
             if marker.read_to is None or (known is None and place not in self._ended):
-                # Where another message had the id, the tracker redelivers that one.
+                # If another message had this id, the tracker redelivers that one.
                 self._started[place] = (marker.key, timestamp_ms, _origin(marker))
         elif marker.type is MarkerType.END:
             known = self._started.get(place)
-            # A tracker's End is for one of the messages that had the id; of a consumer's, that is not known.
+            # Only an End with an origin tells which of several messages with this id has ended.
             if known is not None and (marker.origin_id is None or known[2] == _origin(marker)):
                 del self._started[place]
             self._ended.pop(place, None)
@@ -118,15 +118,15 @@ class StartedMessages:
                 del self._ended[next(iter(self._ended))]
 
     def counts(self) -> Counter[bytes]:
-        """Return how many messages of each queue are in progress."""
+        """Return the number of messages in progress, by queue."""
         return Counter(queue for place, (queue, _, _) in self._started.items() if place.partition >= 0)
 
     def delayed(self) -> Counter[bytes]:
-        """Return how many messages of each queue were sent with a delay, and wait."""
+        """Return the number of messages that were sent with a delay and still wait, by queue."""
         return Counter(queue for place, (queue, _, _) in self._started.items() if place.partition < 0)
 
     def oldest_ms(self, queue: bytes) -> int | None:
-        """Return when the oldest message in progress was started, if there is one."""
+        """Return the time of the Start of a queue's oldest message in progress, if there is one."""
         found = (at for place, (each, at, _) in self._started.items() if each == queue and place.partition >= 0)
         return min(found, default=None)
 
@@ -136,23 +136,26 @@ def _origin(marker: Marker) -> _Origin:
 
 
 def queue_of(group: str) -> bytes | None:
-    """Return the id of the queue whose consumer group this is; None for another's group."""
+    """Return the id of the queue that this consumer group belongs to; None for any other group."""
     return unquote_to_bytes(group.removeprefix(_GROUP_PREFIX)) if group.startswith(_GROUP_PREFIX) else None
 
 
 def lag(ends: Mapping[int, PartitionEnds], offsets: Mapping[int, GroupOffset]) -> int:
-    """Return how many records a group has before it. A partition without an offset is read from its first record."""
+    """Return the number of offsets that a group has not read.
+
+    A partition without an offset counts from its first record.
+    """
     return sum(end.high - _next(end, offsets.get(partition)) for partition, end in ends.items())
 
 
 def chosen(found: Iterable[Peeked], most: int, *, last: bool) -> list[Peeked]:
-    """Return the oldest or the newest messages of all partitions, the oldest first."""
+    """Return the oldest or the newest messages of all partitions, oldest first."""
     in_order = sorted(found, key=lambda each: (each.written_ms, each.record.message_id))
     return in_order[-most:] if last else in_order[:most]
 
 
 def described(message_id: MessageId, message: ReceivedMessage | Record) -> dict[str, object]:
-    """Return a message as JSON can hold it, with every byte."""
+    """Return a message as a JSON object that keeps every byte."""
     return {
         "id": str(message_id),
         "origin_id": str(message.origin_id),
@@ -164,7 +167,7 @@ def described(message_id: MessageId, message: ReceivedMessage | Record) -> dict[
 
 
 def as_json_text(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Return content under its name as text; what is no text, in base64, under `<name>_base64`."""
+    """Return content as text under its name, or in base64 under `<name>_base64` if it is not UTF-8."""
     if content is None:
         return {name: None}
     try:
@@ -174,12 +177,12 @@ def as_json_text(name: str, content: bytes | None) -> dict[str, str | None]:
 
 
 def time_of(milliseconds: int) -> datetime:
-    """Return a time of Kafka's."""
+    """Convert a Kafka timestamp."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def reached(config: QueueConfig, topics: Iterable[str]) -> tuple[Admin, dict[str, int]]:
-    """Require that the broker answers and has these topics; return their numbers of partitions.
+    """Check that the broker answers and has these topics; return an admin client and the number of partitions by topic.
 
     Raises `TopicsUnsuitable`, `BrokerRefused` or `BrokerLost`.
     """
@@ -200,7 +203,7 @@ def reached(config: QueueConfig, topics: Iterable[str]) -> tuple[Admin, dict[str
 
 
 def peek(config: QueueConfig, queue: bytes, most: int, *, last: bool, handed_off: bool) -> list[Peeked]:
-    """Return the oldest or the newest messages of a queue that wait; with `handed_off`, others that are kept too."""
+    """Return a queue's oldest or newest waiting messages; with `handed_off`, also started ones still in the topic."""
     topic = config.message_topic
     admin, partitions = reached(config, [topic])
     numbers = range(partitions[topic])
@@ -218,7 +221,7 @@ def peek(config: QueueConfig, queue: bytes, most: int, *, last: bool, handed_off
 
 
 def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
-    """Return how queues stand: those given, or all that have a consumer group, or messages in progress or delayed."""
+    """Return the state of these queues, or of all that have a consumer group, or messages in progress or delayed."""
     names = (config.message_topic, config.marker_topic, config.queues_topic, config.dead_topic)
     admin, partitions = reached(config, names)
     ends = {name: partition_ends(admin.client, name, range(partitions[name])) for name in names}
@@ -231,7 +234,7 @@ def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
         count, behind, problem = members.get(queue, 0), None, None
         try:
             offsets = group_offsets(config.clients, group_of(queue), config.message_topic, messages)
-            # Groups of queues on other topics have the same prefix.
+            # Skip queues on other topics: their groups have the same prefix.
             if not offsets and queue not in wanted and not in_progress[queue] and not delayed[queue]:
                 continue
             behind = lag(messages, offsets)
@@ -263,7 +266,7 @@ def stats(config: QueueConfig, queues: Iterable[bytes] = ()) -> Stats:
 
 
 def _started(config: QueueConfig, ends: Mapping[int, PartitionEnds]) -> tuple[StartedMessages, int]:
-    """Read the markers; return the messages in progress, and how many records are no markers."""
+    """Read the markers; return the messages in progress, and the number of records that are not markers."""
     started, malformed = StartedMessages(), 0
     with closing(_reader(config)) as reader:
         for partition, end in ends.items():
@@ -276,7 +279,7 @@ def _started(config: QueueConfig, ends: Mapping[int, PartitionEnds]) -> tuple[St
 
 
 def _members(admin: Admin) -> dict[bytes, int | None]:
-    """Return the queues that have a consumer group, with the number of its members; None where that is refused."""
+    """Return the number of members of each queue's consumer group; None if the broker refuses access to the group."""
     try:
         listed = admin.client.list_consumer_groups(request_timeout=_ANSWER_SECONDS).result()
         if listed.errors:
@@ -287,7 +290,7 @@ def _members(admin: Admin) -> dict[bytes, int | None]:
         described = admin.client.describe_consumer_groups(list(groups), request_timeout=_ANSWER_SECONDS)
         return {groups[group]: _member_count(answer) for group, answer in described.items()}
     except KafkaException as error:
-        raise broker_problem("the consumer groups are unknown", error.args[0]) from error
+        raise broker_problem("the consumer groups could not be listed", error.args[0]) from error
 
 
 def _member_count(answer: Future[Any]) -> int | None:
@@ -300,7 +303,7 @@ def _member_count(answer: Future[Any]) -> int | None:
 
 
 def _next(end: PartitionEnds, offset: GroupOffset | None) -> int:
-    """Return the next offset that a group reads, of those that are still there."""
+    """Return the offset that a group reads next, limited to the offsets that exist."""
     return end.first if offset is None else min(max(offset.offset, end.first), end.high)
 
 
@@ -309,7 +312,7 @@ def _oldest(reader: Consumer, place: TopicPartition, end: int, queue: bytes, mos
 
 
 def _newest(reader: Consumer, place: TopicPartition, end: int, queue: bytes, most: int) -> list[Message]:
-    """Read from ever further before the end, until enough messages are found or all was read."""
+    """Read from further and further before the end, until enough messages are found or everything was read."""
     step = max(_FIRST_STEP, 4 * most)
     while True:
         start = TopicPartition(place.topic, place.partition, max(place.offset, end - step))
@@ -335,13 +338,13 @@ def _reader(config: QueueConfig) -> Consumer:
         "fetch.wait.max.ms": 10,
         **config.clients,
         **config.consumer,
-        # The client needs a name for a group, which it never joins.
+        # The client requires a group name, but never joins the group.
         "group.id": f"{config.message_topic}.reader",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
-        # What retention removes meanwhile is left out.
+        # Records that retention removes meanwhile are skipped.
         "auto.offset.reset": "earliest",
         "allow.auto.create.topics": False,
     }
@@ -349,7 +352,10 @@ def _reader(config: QueueConfig) -> Consumer:
 
 
 def _records(reader: Consumer, place: TopicPartition, end: int) -> Iterator[Message]:
-    """Yield a partition's committed records from an offset to before `end`. Raises `BrokerLost` or `BrokerRefused`."""
+    """Yield a partition's committed records from an offset up to `end`, exclusive.
+
+    Raises `BrokerLost` or `BrokerRefused`.
+    """
     if place.offset >= end:
         return
     what = f"{place.topic}/{place.partition} cannot be read"
@@ -359,14 +365,15 @@ def _records(reader: Consumer, place: TopicPartition, end: int) -> Iterator[Mess
         for message in _consumed(reader, what):
             heard = time.monotonic()
             if (error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF:
-                # The client mends what passes, such as a leader that moves. The group is none of ours.
+                # The client retries temporary errors, such as a change of leader. Access to the group is not needed.
                 if refusal_of(error) is not Refusal.MOMENT and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise broker_problem(what, error)
                 continue
             offset = message.offset() or 0
             if error is None and offset < end:
                 yield message
-            # Ends of transactions take offsets too: only the client's event tells that no record follows.
+            # Transaction markers take offsets too: only the client's end-of-partition event shows that no record
+            # follows.
             if offset >= (end - 1 if error is None else end):
                 return
         if time.monotonic() - heard > _ANSWER_SECONDS:
@@ -375,7 +382,7 @@ def _records(reader: Consumer, place: TopicPartition, end: int) -> Iterator[Mess
 
 def _consumed(reader: Consumer, what: str) -> list[Message]:
     try:
-        # `consume` would wait for as many as it is told; `poll` returns with the first.
+        # `consume` waits for the full number of records; `poll` returns with the first one.
         first = reader.poll(1.0)
         return [] if first is None else [first, *reader.consume(_RECORDS, 0)]
     except KafkaException as error:

@@ -1,4 +1,4 @@
-"""One thread that keeps the messages of all consumers of a service alive."""
+"""The thread that sends KeepAlives for all consumers of a service."""
 
 import logging
 import threading
@@ -6,20 +6,20 @@ from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
-# Of the redelivery time-out: KeepAlives are due at half of it, so they come at six tenths of it at the latest.
+# How often the thread checks, as a share of the redelivery time-out: a KeepAlive due at 0.5 is sent by 0.6 of it.
 _LOOK_SHARE = 0.1
 _LONGEST_SECONDS = 1.0
 
 
 class KeptAlive(Protocol):
-    """Messages that need KeepAlives."""
+    """Messages that need KeepAlives: those of one consumer."""
 
     def keep_alive(self) -> None:
-        """Send those that are due."""
+        """Send the KeepAlives that are due."""
 
 
 class KeepAlive:
-    """The thread. A failure of one consumer does not touch the others."""
+    """The thread. An error of one consumer does not affect the others."""
 
     def __init__(self, redelivery_seconds: float) -> None:
         self._every = min(_LONGEST_SECONDS, redelivery_seconds * _LOOK_SHARE)
@@ -37,7 +37,7 @@ class KeepAlive:
                 self._thread.start()
 
     def remove(self, kept: KeptAlive) -> None:
-        """Let these messages be."""
+        """Stop keeping these messages alive."""
         with self._lock:
             if kept in self._kept:
                 self._kept.remove(kept)
@@ -55,5 +55,5 @@ class KeepAlive:
             for each in kept:
                 try:
                     each.keep_alive()
-                except Exception:  # whatever it is, the others need theirs
+                except Exception:  # the other consumers still need their KeepAlives
                     logger.exception("the KeepAlives of a consumer were not sent")

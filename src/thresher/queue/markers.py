@@ -1,7 +1,7 @@
-"""Sends the markers that follow a Start: KeepAlives and Ends, by one producer for all queues of a service.
+"""Sends the markers after a Start, KeepAlives and Ends, through one producer for all queues of a service.
 
-Nobody waits for room in the producer's queue. It holds more markers than a service has messages in progress: a message
-has one marker that settles it, and no KeepAlive while the last one is not answered.
+No caller waits for room in the producer's queue, which holds more markers than a service has messages in progress. Each
+message has one settling marker, and at most one unanswered KeepAlive.
 """
 
 import logging
@@ -20,9 +20,9 @@ from thresher.queue.wire.marker import Marker, MessageId, encode
 
 logger = logging.getLogger(__name__)
 
-# Partitions may be added: how long their number is taken for known, and how long an answer may take.
+# How long the number of partitions is cached, since partitions may be added; and how long the query may take.
 _KNOWN_SECONDS, _ANSWER_SECONDS = 10.0, 10.0
-# The producer was replaced, and had the record still.
+# The producer was replaced while it still held the record.
 _PURGED = frozenset({KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE})
 
 Answered = Callable[[KafkaError | None], None]
@@ -46,16 +46,16 @@ class Markers:
         self._known: tuple[int, float] | None = None
 
     def partition(self, queue: bytes) -> int:
-        """Return the partition for the markers of a queue's next messages: the Java client's choice for the key."""
+        """Return the marker partition for a queue's next messages: the Java client's choice for the key."""
         now = self._monotonic()
         if self._known is None or now > self._known[1]:
             self._known = (self._producer.partitions(self._topic, _ANSWER_SECONDS), now + _KNOWN_SECONDS)
         return murmur2_partition(queue, self._known[0])
 
     def settle(self, queue: bytes, partition: int, marker: Marker, answered: Answered | None = None) -> None:
-        """Queue a message's last marker behind those that were queued before it.
+        """Queue a message's last marker, after all markers that are queued already.
 
-        `answered` is told the broker's answer. Raises `MarkerUnknown` where the marker cannot be queued.
+        `answered` is called with the broker's answer. Raises `MarkerUnknown` if the marker cannot be queued.
         """
         settling = _Settling(self, queue, partition, marker.message_id, encode(marker), answered)
         try:
@@ -64,11 +64,11 @@ class Markers:
             why = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             self.unknown(marker.message_id, why)
             raise MarkerUnknown(
-                f"the marker of message {marker.message_id}: {why}; the message is redelivered"
+                f"the marker of message {marker.message_id} could not be sent: {why}; the message is redelivered"
             ) from error
 
     def queue(self, settling: "_Settling", *, again: bool) -> None:
-        """Queue a message's last marker; `again`: its client was replaced. Raises what the producer does."""
+        """Queue a message's last marker. With `again`, its client was replaced. Raises the producer's errors."""
         self._producer.produce(
             self._topic,
             settling.content,
@@ -80,7 +80,10 @@ class Markers:
         )
 
     def keep_alive(self, queue: bytes, partition: int, marker: Marker, answered: Answered) -> None:
-        """Queue a KeepAlive. `answered` is told the broker's answer, or at once that it was not queued."""
+        """Queue a KeepAlive.
+
+        `answered` is called with the broker's answer, or at once if the marker cannot be queued.
+        """
 
         def report(error: KafkaError | None, _: Message | None) -> None:
             self._figures.count("keep_alives" if error is None else "keep_alives_unknown")
@@ -94,23 +97,23 @@ class Markers:
             report(error.args[0], None)
 
     def unknown(self, message_id: MessageId, why: str) -> None:
-        """Count a last marker that the broker did not confirm."""
+        """Count and log a last marker that the broker did not confirm."""
         self._figures.count("markers_unknown")
         logger.warning("a marker was not confirmed", extra={"message_id": str(message_id), "reason": why})
 
     def confirmation(self) -> "Confirmed":
-        """Return what waits for the broker's answer to one marker."""
+        """Return an object that waits for the broker's answer to one marker."""
         return Confirmed(self._confirm_seconds)
 
     def flush(self, seconds: float) -> bool:
-        """Wait for the broker's answers, and return whether all came."""
+        """Wait for the broker's answers to all markers. Return False on timeout."""
         return self._producer.flush(seconds)
 
 
 class _Settling:
-    """A message's last marker on its way, and the report that the client calls with the broker's answer.
+    """A message's last marker in flight. The client calls it with the broker's answer.
 
-    One object for each ack: functions within functions would be nine, all of them looked at by the garbage collector.
+    One object per ack: nested functions would be nine objects for the garbage collector to visit.
     """
 
     __slots__ = ("_answered", "_markers", "_message_id", "content", "partition", "queue")
@@ -129,7 +132,7 @@ class _Settling:
 
     def __call__(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
-            # Nothing follows it, so it may be queued again behind whatever was.
+            # No marker of this message follows, so it can be queued again after any others.
             if error.code() in _PURGED and self._queued_again():
                 return
             self._markers.unknown(self._message_id, error.str())
@@ -146,7 +149,7 @@ class _Settling:
 
 
 class Confirmed:
-    """The broker's answer to a marker, for those who wait for it."""
+    """The broker's answer to one marker, for the threads that wait for it."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -154,13 +157,15 @@ class Confirmed:
         self._error: KafkaError | None = None
 
     def answer(self, error: KafkaError | None) -> None:
-        """Take in the answer."""
+        """Set the answer."""
         self._error = error
         self._answered.set()
 
     def wait(self) -> None:
-        """Wait for the answer. Raises `MarkerUnknown` where the broker did not confirm the marker."""
+        """Wait for the answer. Raises `MarkerUnknown` if the broker did not confirm the marker."""
         if not self._answered.wait(self._seconds):
-            raise MarkerUnknown(f"no answer in {self._seconds:g} s; if the marker was lost, the message is redelivered")
+            raise MarkerUnknown(
+                f"no answer from the broker in {self._seconds:g} s; if the marker was lost, the message is redelivered"
+            )
         if self._error is not None:
             raise MarkerUnknown(f"{self._error.str()}; if the marker was lost, the message is redelivered")

@@ -1,4 +1,4 @@
-"""A message, as an application receives it, and what the application may do with it."""
+"""A message as an application receives it, and the operations on it."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """The message goes back to its queue, after so many seconds."""
+    """The message returns to its queue after a delay."""
 
     delay_seconds: float = 0.0
 
@@ -35,13 +35,13 @@ _ACK = Ack()
 
 
 class Progress(Protocol):
-    """Where a message reports its progress: to Kafka's markers, or to the memory of a test."""
+    """Receives a message's progress: sent to Kafka as markers, or kept in memory for tests."""
 
     def settle(self, message: "Message", settlement: Settlement, *, sync: bool) -> None:
-        """End a message's progress. Raises `AlreadySettled` or `QueueClosed`; with `sync`, also `MarkerUnknown`."""
+        """Settle a message. Raises `AlreadySettled` or `QueueClosed`; with `sync`, also `MarkerUnknown`."""
 
     def extend(self, message: "Message", seconds: float) -> None:
-        """Put the redelivery off, to so many seconds from now. Raises `AlreadySettled` or `QueueClosed`."""
+        """Prevent redelivery for at least `seconds` from now. Raises `AlreadySettled` or `QueueClosed`."""
 
 
 class Message:
@@ -76,7 +76,7 @@ class Message:
 
     @classmethod
     def of(cls, record: Record, queue: bytes, progress: Progress) -> "Message":
-        """Return the message that a record is, in that queue; `progress` is told what becomes of it."""
+        """Make a message of a record. `progress` receives its settlement."""
         return cls(
             queue=queue,
             payload=record.payload,
@@ -93,37 +93,37 @@ class Message:
 
     @property
     def enqueued_at(self) -> datetime:
-        """When the message was first sent, by the clock of its sender or its broker."""
+        """The time of the first send, by the clock of the sender or of its broker."""
         return datetime.fromtimestamp(self.enqueued_at_ms / 1000, UTC)
 
     def ack(self, *, sync: bool = False) -> None:
-        """Say that the message was processed, in whatever order. With `sync`, wait for the broker.
+        """Confirm that the message was processed. Messages can be acked in any order.
 
-        Raises `AlreadySettled`, or `QueueClosed` after the consumer was closed.
+        With `sync`, wait for the broker. Raises `AlreadySettled`, or `QueueClosed` after the consumer was closed.
         """
         self._progress.settle(self, _ACK, sync=sync)
 
     def nack(self, delay: float = 0.0, *, sync: bool = False) -> None:
-        """Give the message back: it is redelivered after `delay` seconds, and counts as delivered."""
+        """Give the message back: it is redelivered after `delay` seconds, and this delivery counts."""
         if not is_number(delay) or not 0 <= delay <= MOST_SECONDS:
             raise ValueError(f"a delay of 0 to {MOST_SECONDS:g} seconds is needed, not {delay}")
         self._progress.settle(self, Nack(delay), sync=sync)
 
     def reject(self, reason: str, *, sync: bool = False) -> None:
-        """Have the message become a dead letter, with this reason, of which the first thousand characters are kept."""
+        """Make the message a dead letter with this reason. The first thousand characters of the reason are kept."""
         if not isinstance(reason, str):
             raise InvalidInput(f"a reason is text, not {type(reason).__name__}")
         self._progress.settle(self, Reject(reason[:MOST_REASON]), sync=sync)
 
     def extend(self, seconds: float) -> None:
-        """Put the redelivery off, to `seconds` from now at least: for work during which this process may be stopped."""
+        """Prevent redelivery for at least `seconds` from now, even if this process is stopped meanwhile."""
         if not is_number(seconds) or not 0 < seconds <= MOST_SECONDS:
             raise ValueError(f"more than 0 and at most {MOST_SECONDS:g} seconds are needed, not {seconds}")
         self._progress.extend(self, seconds)
 
 
 def is_number(given: object) -> bool:
-    """Whether this is a number of seconds: a text or a truth value is not."""
+    """Whether this is an int or a float, and not a bool."""
     return isinstance(given, int | float) and not isinstance(given, bool)
 
 

@@ -1,4 +1,4 @@
-"""The figures of queues, of one service: counted where things happen, read as metrics."""
+"""The metrics of one queue service: counted by its parts, read as metric families."""
 
 import threading
 from bisect import bisect_left
@@ -20,18 +20,18 @@ def _family(name: str, kind: MetricKind, help_: str) -> Family:
     return Family(name=f"thresher_queue_{name}", kind=kind, help=help_, labels=_LABELS)
 
 
-# By the name under which they are counted.
+# By the name that the code counts under.
 _COUNTERS = {
     "produced": _family("messages_produced", MetricKind.COUNTER, "Messages that the broker has confirmed"),
     "send_unknown": _family("sends_unknown", MetricKind.COUNTER, "Sends that the broker did not answer in time"),
-    "send_refused": _family("sends_refused", MetricKind.COUNTER, "Messages that were refused"),
+    "send_refused": _family("sends_refused", MetricKind.COUNTER, "Messages that the client or the broker refused"),
     "consumed": _family("messages_consumed", MetricKind.COUNTER, "Messages that applications have received"),
     "acked": _family("messages_acked", MetricKind.COUNTER, "Messages that were processed"),
     "given_back": _family(
-        "messages_given_back", MetricKind.COUNTER, "Messages that went back to their queue, by a nack or a close"
+        "messages_given_back", MetricKind.COUNTER, "Messages returned to their queue by a nack or a close"
     ),
     "rejected": _family("messages_rejected", MetricKind.COUNTER, "Messages that applications have rejected"),
-    "dead": _family("messages_dead", MetricKind.COUNTER, "Messages whose Start was refused: they are dead letters"),
+    "dead": _family("messages_dead", MetricKind.COUNTER, "Dead letters of messages whose Start the broker refused"),
     "keep_alives": _family("keep_alives", MetricKind.COUNTER, "KeepAlive markers that the broker has confirmed"),
     "markers_unknown": _family(
         "markers_unknown", MetricKind.COUNTER, "Acks, nacks and rejects that the broker did not confirm"
@@ -42,16 +42,16 @@ _COUNTERS = {
     "expired": _family(
         "messages_expired",
         MetricKind.COUNTER,
-        "Messages that waited here without a KeepAlive for the redelivery time-out: they were given back",
+        "Messages given back unreceived: no KeepAlive was confirmed within the redelivery time-out",
     ),
     "hand_offs": _family("hand_offs", MetricKind.COUNTER, "Transactions that started messages"),
     "hand_offs_given_up": _family(
-        "hand_offs_given_up", MetricKind.COUNTER, "Batches that another consumer, or the tracker, has taken over"
+        "hand_offs_given_up", MetricKind.COUNTER, "Batches given up, to be read again or redelivered"
     ),
-    "rebalances": _family("rebalances", MetricKind.COUNTER, "Times that a consumer was given partitions anew"),
-    "skipped": _family("records_skipped", MetricKind.COUNTER, "Records of other queues that were read and left out"),
+    "rebalances": _family("rebalances", MetricKind.COUNTER, "Assignments of partitions to consumers"),
+    "skipped": _family("records_skipped", MetricKind.COUNTER, "Records of other queues that were read and skipped"),
     "removed": _family(
-        "records_removed", MetricKind.COUNTER, "Offsets below the log's first: records that retention removed unread"
+        "records_removed", MetricKind.COUNTER, "Offsets that retention removed before they were read"
     ),
 }  # fmt: skip
 IN_PROGRESS = _family("messages_in_progress", MetricKind.GAUGE, "Messages that are started and not settled")
@@ -63,26 +63,26 @@ FAMILIES = (*_COUNTERS.values(), IN_PROGRESS, *_HISTOGRAMS.values())
 
 
 class Figures:
-    """Takes figures from any thread."""
+    """The counters and histograms of one service. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: defaultdict[str, Number] = defaultdict(int)
 
     def count(self, name: str, amount: Number = 1) -> None:
-        """Add to a figure."""
+        """Add to a counter."""
         with self._lock:
             self._counts[name] += amount
 
     def observe(self, scale: Scale, value: float) -> None:
-        """Add a value to a histogram. Called for every message: so both figures behind one lock."""
+        """Add a value to a histogram. One lock for bucket and sum, because every message comes here."""
         place = scale.figures[bisect_left(scale.bounds, value)]
         with self._lock:
             self._counts[place] += 1
             self._counts[scale.sum_figure] += value
 
     def settled(self, settlement: Settlement, seconds: float | None) -> None:
-        """Count the end of a message's progress, so many seconds after it was received; None: it was not."""
+        """Count a settled message. `seconds` is the time since its receipt, None if it was not received."""
         match settlement:
             case Ack():
                 self.observe(RECEIVE_TO_ACK_SECONDS, seconds or 0.0)
@@ -92,10 +92,10 @@ class Figures:
                 self.count("rejected")
 
     def read(self, topic: str, in_progress: Callable[[], int]) -> Iterator[Reading]:
-        """Yield every metric as it is now."""
+        """Yield the current value of every metric."""
         with self._lock:
             counts = dict(self._counts)
-        # Each of them was observed.
+        # Every send and every ack is in a histogram, so these counters are read from there.
         counts["produced"] = Histogram.read(SEND_SECONDS, counts).count
         counts["acked"] = Histogram.read(RECEIVE_TO_ACK_SECONDS, counts).count
         for name, family in _COUNTERS.items():

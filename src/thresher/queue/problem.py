@@ -1,4 +1,4 @@
-"""The errors of queues. A result that is not known has a class of its own: it is never reported as failed."""
+"""The errors of queues. An unknown outcome has its own error class and is never reported as a failure."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ class QueueClosed(ThresherError):  # noqa: N818
 
 
 class AlreadySettled(ThresherError):  # noqa: N818
-    """The message was acked, nacked or rejected before: the first one counts."""
+    """The message was already acked, nacked or rejected: only the first of these counts."""
 
 
 class MessageInvalid(InvalidInput):
@@ -34,7 +34,7 @@ class MarkerUnknown(ThresherError):  # noqa: N818
 
 
 class OffsetsLost(PipelineProblem):
-    """The consumer group had an offset and has none. Starting at the beginning would repeat every message."""
+    """The consumer group had an offset and has none now. Beginning at the first record would repeat every message."""
 
 
 class TopicsUnsuitable(PipelineProblem):
@@ -42,4 +42,4 @@ class TopicsUnsuitable(PipelineProblem):
 
 
 class DeadLetterRefused(PipelineProblem):
-    """The broker refuses the Start of a message, and its dead letter too."""
+    """The broker refuses both the Start and the dead letter of a message."""

@@ -1,7 +1,7 @@
-"""Sends messages to a queue: records of the message topic whose key is the queue's id, to partitions at random.
+"""Sends messages to a queue: records of the message topic with the queue's id as key, in random partitions.
 
-A message with a delay is not in the message topic yet: it is a Start in the marker topic, of an id that no record has.
-When its time has come, the tracker puts it into the queue, as it does with a message that was given back.
+A message with a delay does not go to the message topic at first. It is a Start in the marker topic, with an id that no
+record has. When the delay has passed, the tracker writes the message to the message topic, as it does in a redelivery.
 """
 
 import math
@@ -23,9 +23,9 @@ from thresher.queue.wire.marker import SYNTHETIC, Marker, MarkerType, encode
 from thresher.queue.wire.record import OWN, limit_headers
 
 GivenHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
-# The marker topic, and what says which of its partitions has the markers of a queue.
+# The marker topic, and a function that returns a queue's marker partition.
 MarkerPlace = tuple[str, Callable[[bytes], int]]
-# What a header has besides its name and value.
+# The overhead of a header, in addition to its name and value.
 _HEADER_BYTES = 16
 _MOST_DELIVERIES, _MOST_TTL_SECONDS = 1_000_000, 315_360_000.0
 
@@ -48,7 +48,8 @@ class QueueProducer:
         self._delayed = delayed
         self._most_bytes, self._seconds = most_bytes, seconds
         self._closed = False
-        # Changed without a lock, which senders and reports would fight for: each change is one step of the interpreter.
+        # Changed without a lock, to avoid contention between senders and reports: each change is atomic in the
+        # interpreter.
         self._in_flight: set[Sent] = set()
         self._idle = threading.Condition()
         self._flushes = 0
@@ -64,15 +65,15 @@ class QueueProducer:
     ) -> MessageId:
         """Send a message, and return its id once every in-sync replica has it.
 
-        It is delivered `delay` seconds later, `max_deliveries` times at most, and not again when `ttl` seconds have
-        passed since its first delivery was started. A delay needs a tracker.
+        It is delivered after `delay` seconds, at most `max_deliveries` times, and not again once `ttl` seconds have
+        passed since the start of its first delivery. A delay needs a running tracker.
 
-        Raises `MessageInvalid` or `SendRefused` where it is not in the queue, and `SendUnknown` where that is
-        not known.
+        Raises `MessageInvalid` or `SendRefused` if the message is not in the queue, and `SendUnknown` if that is not
+        known.
         """
         sent = self.send_async(payload, headers, delay=delay, max_deliveries=max_deliveries, ttl=ttl)
         try:
-            # The client gives up before that, and says why.
+            # The client times out earlier, with a reason.
             return sent.result(self._seconds + 5.0)
         except FutureTimeout:
             raise SendUnknown(unknown(f"no answer in {self._seconds:g} s")) from None
@@ -87,9 +88,9 @@ class QueueProducer:
         max_deliveries: int | None = None,
         ttl: float | None = None,
     ) -> Sent:
-        """Send a message without waiting; return a future of its id, whose errors are those of `send`.
+        """Send a message without waiting; return a future of its id. The future raises the errors of `send`.
 
-        `callback` is called with the future, by the thread that serves all sends: it must be quick.
+        `callback` gets the future, in the thread that serves all sends: it must be quick.
         """
         if self._closed:
             raise QueueClosed("the producer was closed")
@@ -97,7 +98,7 @@ class QueueProducer:
             content = payload.encode() if isinstance(payload, str) else payload
             given = _headers(headers) if headers else None
         except UnicodeEncodeError as error:
-            raise MessageInvalid(f"text that has no UTF-8 cannot be sent: {error}") from error
+            raise MessageInvalid(f"the text cannot be encoded as UTF-8: {error}") from error
         self._require_valid(content, given)
         ttl_ms = _require_limits(delay, max_deliveries, ttl)
         sent = Sent(self, callback)
@@ -119,9 +120,9 @@ class QueueProducer:
         return sent
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until every message was answered for, and return whether that is so. Errors are the futures'.
+        """Wait until every send is answered. Return False on timeout. Errors are raised by the futures.
 
-        A callback must not call it: it would wait for itself.
+        Must not be called from a callback: it would wait for itself.
         """
         with self._idle:
             self._flushes += 1
@@ -131,7 +132,7 @@ class QueueProducer:
                 self._flushes -= 1
 
     def close(self) -> None:
-        """Wait for what was sent, and take no more."""
+        """Accept no more sends, and wait for those in flight."""
         self._closed = True
         self.flush(self._seconds + 5.0)
 
@@ -142,7 +143,7 @@ class QueueProducer:
         self.close()
 
     def answered(self, sent: Sent, error: KafkaError | None, sent_at: float) -> None:
-        """Take in the answer for a message that was sent then. For the message that is answered for."""
+        """Register the broker's answer. Called by the send's future."""
         if error is None:
             self._figures.observe(SEND_SECONDS, time.monotonic() - sent_at)
         else:
@@ -160,13 +161,13 @@ class QueueProducer:
         max_deliveries: int | None,
         ttl_ms: int | None,
     ) -> None:
-        """Write the Start of a message that the tracker is to put into the queue later."""
+        """Write the Start of a message that the tracker writes to the message topic after the delay."""
         topic, partition_of = self._delayed
         sent.message_id = MessageId(SYNTHETIC, random.getrandbits(62))
         marker = Marker(
             type=MarkerType.START,
             message_id=sent.message_id,
-            # Never early.
+            # Rounded up, so that the message is never early.
             redeliver_after_ms=math.ceil(delay * 1000),
             key=self._queue,
             value=payload,
@@ -181,7 +182,7 @@ class QueueProducer:
 
     def _done(self, sent: Sent) -> None:
         self._in_flight.discard(sent)
-        # Whoever begins to wait looks once more.
+        # A `flush` that begins after this check checks `_in_flight` itself.
         if self._flushes and not self._in_flight:
             with self._idle:
                 self._idle.notify_all()
@@ -195,12 +196,12 @@ class QueueProducer:
         if size > self._most_bytes:
             raise MessageInvalid(
                 f"the message has {size:,} bytes and at most {self._most_bytes:,} are allowed: send less, "
-                "or raise max-message-bytes here and max.message.bytes of the topics ('thresher queue init' judges it)"
+                "or raise max-message-bytes here and max.message.bytes of the topics ('thresher queue init' checks it)"
             )
 
 
 def _require_limits(delay: float, max_deliveries: int | None, ttl: float | None) -> int | None:
-    """Return the milliseconds of a ttl. Raises `MessageInvalid` where a limit can be none."""
+    """Return the ttl in milliseconds. Raises `MessageInvalid` if the delay or a limit is out of range."""
     if not is_number(delay) or not 0 <= delay <= MOST_SECONDS:
         raise MessageInvalid(f"a delay of 0 to {MOST_SECONDS:g} seconds is needed, not {delay}")
     if max_deliveries is not None and not (type(max_deliveries) is int and 1 <= max_deliveries <= _MOST_DELIVERIES):
@@ -218,9 +219,11 @@ def _headers(given: GivenHeaders) -> list[tuple[str, bytes | None]]:
     headers = []
     for name, value in pairs:
         if not isinstance(name, str) or not isinstance(value, bytes | str | None):
-            raise MessageInvalid(f"a header is text and bytes, text or None: {name!r} is not")
+            raise MessageInvalid(
+                f"a header needs a name of text, and a value of bytes, text or None: {name!r} is wrong"
+            )
         if name in OWN:
-            raise MessageInvalid(f"the header {name!r} is our own: use another name")
-        name.encode()  # raises where the client would
+            raise MessageInvalid(f"the header name {name!r} is reserved: use another name")
+        name.encode()  # raises the error that the client would raise
         headers.append((name, value.encode() if isinstance(value, str) else value))
     return headers

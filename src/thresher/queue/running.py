@@ -1,8 +1,8 @@
 """Runs a handler over the messages of a consumer, in several threads.
 
-A message is acked when the handler returns, and nacked with a back-off when it raises; one that the handler has settled
-itself is left alone. On SIGTERM or SIGINT no further message is taken, and the handlers that run are waited for. The
-second signal waits for no handler: `run` ends by `SystemExit`, and closing gives back the messages that handlers have.
+A message is acked when its handler returns, and nacked with a back-off when the handler raises. A message that the
+handler settled itself is left alone. The first SIGTERM or SIGINT stops taking messages and waits for the running
+handlers. The second signal waits for no handler: `run` raises `SystemExit`, and closing gives their messages back.
 """
 
 import logging
@@ -19,7 +19,7 @@ from thresher.queue.problem import AlreadySettled, QueueClosed
 
 logger = logging.getLogger(__name__)
 
-# How long a thread waits before it looks whether to stop.
+# How often an idle thread checks whether to stop.
 _LOOK_SECONDS = 0.5
 _FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 1.0, 300.0
 
@@ -27,26 +27,26 @@ Handler = Callable[[Message], object]
 
 
 class Receiving(Protocol):
-    """Where messages come from."""
+    """The source of messages."""
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """Return the next message, or None."""
 
 
 class Delivery(Protocol):
-    """A message, of threads or of asyncio."""
+    """A message, blocking or asyncio."""
 
     id: MessageId
     delivery_count: int
 
 
 def back_off(delivery_count: int) -> float:
-    """Return after how many seconds a message that failed is redelivered: doubled with each delivery."""
+    """Return the delay before a failed message is redelivered, in seconds: doubled with each delivery."""
     return float(min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2 ** min(delivery_count - 1, 20)))
 
 
 def delay_after_failure(message: Delivery) -> float:
-    """Log the exception of a handler, where it is caught; return after how many seconds its message is redelivered."""
+    """Log the handler's exception, inside its `except`; return the seconds until the message is redelivered."""
     delay = back_off(message.delivery_count)
     logger.exception(
         "a handler failed: its message is redelivered",
@@ -57,7 +57,7 @@ def delay_after_failure(message: Delivery) -> float:
 
 @contextmanager
 def settling() -> Iterator[None]:
-    """Let the end of a handler settle its message: where that cannot be done, the worker goes on."""
+    """Settle a message after its handler. An error is logged, so that the worker continues."""
     try:
         yield
     except AlreadySettled:
@@ -65,18 +65,18 @@ def settling() -> Iterator[None]:
     except QueueClosed:
         logger.warning("a consumer was closed before its handler returned: the message is redelivered")
     except ThresherError as error:
-        # The broker takes no markers. The message stays in progress.
+        # The broker accepts no markers. The message stays in progress until its time-out.
         logger.warning("a message could not be settled", extra={"reason": str(error)})
 
 
 def require_concurrency(given: int) -> None:
-    """Raise `ValueError` unless there can be so many handlers at a time."""
+    """Raise `ValueError` unless the number of handlers is at least 1."""
     if given < 1:
-        raise ValueError(f"concurrency is 1 or more, not {given}")
+        raise ValueError(f"concurrency must be 1 or more, not {given}")
 
 
 def end_of_run(errors: list[BaseException], status: int | None) -> None:
-    """Raise the error that ended a run, or `SystemExit` where its handlers were abandoned, with this exit status."""
+    """Raise the error that ended a run, or `SystemExit` with this status if its handlers were abandoned."""
     if errors:
         raise errors[0]
     if status is not None:
@@ -90,17 +90,17 @@ class Running:
     def __init__(
         self, consumer: Receiving, handler: Handler, concurrency: int, *, leave: Callable[[], None] = lambda: None
     ) -> None:
-        """`leave` is called once no further message is taken: other consumers get what is left."""
+        """`leave` is called once no more messages are taken: the group's other consumers get the rest."""
         require_concurrency(concurrency)
         self._consumer, self._handler = consumer, handler
         self._leave = leave
         self._stopping = False
-        # The exit status, once handlers are not waited for.
+        # The exit status after the second signal; None before it.
         self._status: int | None = None
-        # How many threads have ended, one by one, or 0 to look at the above. A signal handler may put.
+        # 1 for each thread that has ended; 0 to wake `run`, for example from a signal handler.
         self._ended: SimpleQueue[int] = SimpleQueue()
         self._errors: list[BaseException] = []
-        # Daemons: the interpreter waits for none of them either.
+        # Daemon threads, because the interpreter must not wait for abandoned handlers.
         self._threads = [
             threading.Thread(target=self._work, name=f"thresher-queue-handler-{number}", daemon=True)
             for number in range(concurrency)
@@ -109,7 +109,8 @@ class Running:
     def run(self) -> None:
         """Handle messages until a signal or `stop`.
 
-        Raises the error that ended the consumer, what a handler exits with, or `SystemExit` after a second signal.
+        Raises the error that ended the consumer, a handler's `SystemExit` or `KeyboardInterrupt`, or `SystemExit` after
+        a second signal.
         """
         with stopped_by_signals(self.stop, self.abandon):
             for thread in self._threads:
@@ -123,12 +124,12 @@ class Running:
         end_of_run(self._errors, self._status)
 
     def stop(self) -> None:
-        """Take no further message."""
+        """Take no more messages."""
         self._stopping = True
         self._ended.put(0)
 
     def abandon(self, status: int) -> None:
-        """Wait for no handler: `run` ends by `SystemExit`, with this status."""
+        """Wait for no handler: `run` raises `SystemExit` with this status."""
         self._status = status
         self.stop()
 
@@ -152,7 +153,7 @@ class Running:
             with settling():
                 message.nack(delay)
         except BaseException as error:  # noqa: BLE001 - `run` raises it: a handler that exits ends the program
-            # Closing gives the message back: a nack could bring it to another of these threads.
+            # Closing gives the message back: after a nack, another of these threads could receive it.
             self._fail(error)
         else:
             with settling():

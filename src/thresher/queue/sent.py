@@ -1,7 +1,7 @@
-"""A message that is being sent: a future of its id, and the report that the client calls with the broker's answer.
+"""A message that is being sent: the future of its id, and the client's delivery callback.
 
-Programs send hundreds of thousands of them a second and wait for few. So it is one object, and what waiting needs is
-made for those who wait: the condition, and the lists of a future, at their first use.
+Programs send hundreds of thousands of messages a second and wait for few. So each send is one object, and the condition
+and the lists of a future are made only when a thread waits.
 """
 
 import logging
@@ -20,36 +20,36 @@ from thresher.queue.shared_producer import is_refusal
 
 logger = logging.getLogger(__name__)
 
-# Of all of them: it is held for a few instructions.
+# Shared by all sends: it is held only for a few instructions.
 _lock = threading.Lock()
 
 
 def unknown(why: str) -> str:
-    """Return what to tell of a send whose outcome is not known."""
+    """Return the error message for a send whose outcome is unknown."""
     return f"whether the message was sent is unknown: {why}; sending again may put it into the queue twice"
 
 
 class Sender(Protocol):
-    """Whoever sends a message."""
+    """The producer that sends a message."""
 
     def answered(self, sent: "Sent", error: KafkaError | None, sent_at: float) -> None:
-        """Take in the answer for a message that was sent then."""
+        """Register the broker's answer for a message that was sent at `sent_at`."""
 
 
 class Sent(Future[MessageId]):
-    """The future of one send. It cannot be cancelled: the message is on its way."""
+    """The future of one send. It cannot be cancelled: the message is in flight."""
 
-    # A future's own attributes, with which it begins. The garbage collector looks at each object in flight.
+    # A future's initial attributes, as class attributes: fewer objects for the garbage collector to visit.
     _state = RUNNING
     _result: MessageId | None = None
     _exception: BaseException | None = None
     _made: threading.Condition | None = None
 
-    # Where it is not the record's place.
+    # The message's id if it is not the record's partition and offset.
     message_id: MessageId | None = None
 
     def __init__(self, sender: Sender, callback: Callable[["Sent"], None] | None) -> None:
-        # Not `super().__init__()`, which makes a condition.
+        # Without `super().__init__()`, which makes a condition.
         self._sender, self._callback = sender, callback
         self._began = time.monotonic()
 
@@ -57,14 +57,14 @@ class Sent(Future[MessageId]):
     def _condition(self) -> threading.Condition:  # type: ignore[override]
         with _lock:
             if self._made is None:
-                # A future touches its lists under its condition alone.
+                # A future uses its lists only while it holds its condition.
                 self._waiters: list[Any] = []
                 self._done_callbacks: list[Any] = []
                 self._made = threading.Condition()
             return self._made
 
     def __call__(self, error: KafkaError | None, record: Message) -> None:
-        """Take in the broker's answer. Called once, by the thread that serves all sends."""
+        """Handle the broker's answer. Called once, by the thread that serves all sends."""
         try:
             if error is None:
                 self._finish(self.message_id or MessageId(record.partition() or 0, record.offset() or 0), None)
@@ -77,14 +77,14 @@ class Sent(Future[MessageId]):
         except Exception:
             logger.exception("the callback of a send failed")
         finally:
-            # Last: whoever waits for all messages may end the program.
+            # Last, because a thread that waits for all messages may end the program.
             self._sender.answered(self, error, self._began)
 
     def _finish(self, result: MessageId | None, exception: BaseException | None) -> None:
         with _lock:
             if self._made is None:
                 self._result, self._exception = result, exception
-                # Last: whoever sees it may take the result.
+                # Last, because a thread that sees FINISHED may read the result.
                 self._state = FINISHED
                 return
         if exception is None:
@@ -97,11 +97,11 @@ class Sent(Future[MessageId]):
         return self._state == FINISHED
 
     def result(self, timeout: float | None = None) -> MessageId:
-        """Return the message's id; wait for it. Raises `SendRefused` or `SendUnknown`."""
+        """Wait for the message's id, and return it. Raises `SendRefused` or `SendUnknown`."""
         if self._state == FINISHED and self._result is not None:
             return self._result
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error, or None where the message was sent; wait for it."""
+        """Wait for the answer, and return the error, or None if the message was sent."""
         return self._exception if self._state == FINISHED else super().exception(timeout)

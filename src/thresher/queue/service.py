@@ -1,7 +1,6 @@
-"""Queues on a pair of Kafka topics: any number of them, on one producer for messages and one for markers.
+"""Any number of queues on one pair of Kafka topics, with one producer for messages and one for markers.
 
-`QueueService` needs no Spark, no Java and no database. Unacked messages are redelivered by the tracker, which runs
-elsewhere.
+`QueueService` needs no Spark, no Java and no database. The tracker, a separate process, redelivers unacked messages.
 """
 
 import secrets
@@ -27,24 +26,24 @@ from thresher.queue.markers import Markers
 from thresher.queue.queue import group_of
 from thresher.queue.shared_producer import SharedProducer
 
-# No transaction is open for longer: it would hide the markers behind it, of all queues.
+# The maximum time that a transaction is open: meanwhile, later markers of all queues are invisible to readers.
 _TIMEOUTS = TransactionTimeouts.within(5.0)
-# A record's own bytes, besides its message; and what a Start has besides.
+# The overhead of a record, in addition to its message; and the additional overhead of a Start.
 _RECORD_BYTES, _START_BYTES = 1_024, 16_384
-# An ack is worth sending as long as the process lives: the tracker waits when the broker was silent.
+# An ack is retried as long as the process lives: after an outage of the broker, the tracker waits before it redelivers.
 _MARKER_MS = 43_200_000
-# Markers are small, and a service has no more of them than messages in progress: nobody waits for room.
+# Markers are small and no more than the messages in progress, so no caller has to wait for room.
 _MOST_MARKERS = 10_000_000
-# Who sends more waits for room: a hundred thousand futures in flight cost more time than they save.
+# A sender waits for room beyond this: more futures in flight cost more time than they save.
 _MOST_SENDS = 20_000
-# After the broker was away, KeepAlives get there before the tracker's grace is over.
+# After an outage of the broker, KeepAlives must arrive before the tracker's grace period ends.
 _RECONNECT = {"reconnect.backoff.max.ms": 1_000}
 _PRODUCER = {**_RECONNECT, "linger.ms": 2, "compression.type": "lz4", "log_level": 2}
 _CONSUMER = {
     **_RECONNECT,
     # New partitions are found within this time.
     "topic.metadata.refresh.interval.ms": 10_000,
-    # Of each consumer: a service may have many.
+    # Per consumer, and a service may have many.
     "queued.max.messages.kbytes": 16_384,
     "log_level": 2,
 }
@@ -54,7 +53,7 @@ class QueueService(BaseQueueService):
     """The queues of one pair of topics. Safe from any thread; a context manager."""
 
     def __init__(self, config: QueueConfig | Mapping[str, Any], *, clients: Clients | None = None) -> None:
-        """`clients` makes the Kafka clients. Raises `ConfigurationInvalid`; no server is asked."""
+        """`clients` makes the Kafka clients. Contacts no server. Raises `ConfigurationInvalid`."""
         super().__init__(configured(config))
         self._clients: Clients = clients or KafkaClients()
         self._sends: SharedProducer | None = None
@@ -74,7 +73,7 @@ class QueueService(BaseQueueService):
         return markers.partition(queue)
 
     def _marking(self) -> tuple[SharedProducer, Markers]:
-        """Return what all markers are sent by. The service's lock is held."""
+        """Return the producer and the sender that all markers share. The caller holds the service's lock."""
         if self._marks is None or self._markers is None:
             self._marks = SharedProducer("marking", self._marking_producer)
             self._markers = Markers(
@@ -110,7 +109,7 @@ class QueueService(BaseQueueService):
     def _writing(self, queue: bytes, markers: Markers, marking: SharedProducer) -> Writing:
         if self.config.handoff is HandOff.AT_LEAST_ONCE:
             return TwoSteps(queue, self.config, markers, marking)
-        # No other consumer has this id, so only the broker's time-out and our own renewing end its transactions.
+        # The id is unique to this consumer, so only the broker's time-out or our own `renew` ends its transactions.
         transactional_id = f"{group_of(queue)}-{secrets.token_hex(8)}"
         return Transactions(queue, transactional_id, self.config, markers, self._transactional)
 
@@ -122,10 +121,10 @@ class QueueService(BaseQueueService):
         most: dict[str, Any] = {
             "queue.buffering.max.messages": _MOST_SENDS,
             **self.config.producer,
-            # A client that lost its connection after a time-out is replaced before it can send again.
+            # After a time-out, a disconnected client is replaced before it can reconnect and send again.
             "reconnect.backoff.ms": 500,
         }
-        # A message with a delay is a Start.
+        # A message with a delay is sent as a Start.
         largest = self.config.max_message_bytes + _RECORD_BYTES + _START_BYTES
         return self._producer("random", self.config.send_timeout, largest, most)
 

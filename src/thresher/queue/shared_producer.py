@@ -1,11 +1,11 @@
 """One idempotent producer for all queues of a service, with a thread that serves its delivery reports.
 
-Only that thread polls the client: a report may call anything here, and the client's calls are never nested, which would
-end the process.
+Only that thread polls the client, so the client's calls are never nested, which would crash the process. A report can
+therefore call any method here.
 
-Every record has a report: the broker has it, refuses it, or did not answer in time. After a fatal error of the client
-the producer is replaced; the records that it still had are reported as unanswered. So it is after a record that timed
-out: the client would begin a new epoch and send what was in flight again, also what the broker has already.
+Every record gets a report: confirmed, refused, or not answered in time. After a fatal error, or after a record timed
+out, the client is replaced, and the records that it still held are reported as unanswered. After a time-out the old
+client would begin a new epoch and send its records in flight again, including those that the broker already has.
 """
 
 import logging
@@ -23,9 +23,9 @@ from thresher.queue.problem import QueueClosed, TopicsUnsuitable
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS, _END_SECONDS = 0.02, 1.0
-# How long a caller waits for room in the client's queue.
+# How long a caller waits for room in the client's queue, and how often it checks.
 _ROOM_SECONDS, _FULL_SECONDS = 30.0, 0.005
-# Codes that say for certain that the broker does not have the record.
+# The refusals after which the broker certainly does not have the record.
 _REFUSALS = frozenset(
     {Refusal.ROW, Refusal.SIZE, Refusal.TIME, Refusal.TOPIC, Refusal.TOPIC_DENIED, Refusal.CLIENT}
 )  # fmt: skip
@@ -34,18 +34,18 @@ Report = Callable[[KafkaError | None, Message], None]
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Return whether the broker, or the client before it, refused a record. Otherwise its fate is unknown."""
+    """Return whether the broker, or the client before it, refused a record. Otherwise the outcome is unknown."""
     return refusal_of(error) in _REFUSALS
 
 
 class SharedProducer:
-    """A producer for any thread."""
+    """A producer that any thread can use."""
 
     def __init__(self, name: str, make: Callable[[], Producer]) -> None:
         self._name, self._make = name, make
         self._lock = threading.Lock()
         self._producer = make()
-        # The client whose reports are being served; and those that were replaced and have not reported everything.
+        # The client being polled; and replaced clients with records not reported yet.
         self._polled = self._producer
         self._replaced: list[Producer] = []
         self._waiters: list[threading.Event] = []
@@ -66,10 +66,10 @@ class SharedProducer:
         wait: bool = True,
         again: bool = False,
     ) -> None:
-        """Queue a record. `report` is called once, by the thread. Raises `KafkaException` where the client refuses.
+        """Queue a record. The thread calls `report` once. Raises `KafkaException` if the client refuses the record.
 
-        A full queue is waited for; then, or at once without `wait`, it raises `BrokerLost`. `again`: the record was
-        queued before, and is taken while the producer is closed.
+        If the client's queue is full, this waits for room, then raises `BrokerLost`; without `wait`, it raises at once.
+        With `again`, the record was queued before, and is accepted even while the producer is closing.
         """
         deadline: float | None = None
         while True:
@@ -79,7 +79,7 @@ class SharedProducer:
             try:
                 producer.produce(topic, value, key, partition, report, None, 0, headers)
             except BufferError:
-                # The thread makes room.
+                # The thread makes room by serving reports.
                 deadline = deadline or time.monotonic() + (_ROOM_SECONDS if wait else 0.0)
                 if time.monotonic() >= deadline:
                     raise BrokerLost(
@@ -92,12 +92,12 @@ class SharedProducer:
                 self._replace(producer, error.args[0].str())
             else:
                 if producer is not self._producer or self._ended:
-                    # It was replaced or closed meanwhile: perhaps nobody serves it any more.
+                    # The client was replaced or closed meanwhile, so perhaps no thread serves it any more.
                     self._give_up(producer)
                 return
 
     def flush(self, seconds: float) -> bool:
-        """Wait until every record was reported, and return whether that is so. A report cannot wait for others."""
+        """Wait until every record is reported. Return False on timeout. Called from a report, it does not wait."""
         if threading.current_thread() is self._thread:
             return self._all_reported()
         reported = threading.Event()
@@ -108,26 +108,29 @@ class SharedProducer:
             self._waiters.remove(reported)
 
     def close(self, seconds: float) -> None:
-        """Send what is queued, and end. Records that are left after so many seconds are reported as unanswered."""
+        """Send the queued records, and end. Records left after `seconds` are reported as unanswered."""
         self.closed = True
         self._closing = time.monotonic() + seconds
-        # A report that closes cannot wait for the others.
+        # A report that closes the producer cannot wait for the other reports.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def distrust(self) -> None:
-        """Replace the client: the record that is being reported timed out."""
+        """Replace the client, because the record that is being reported timed out."""
         try:
             self._replace(self._polled, "a record timed out")
         except KafkaException:
             logger.exception("the %s producer could not be replaced", self._name)
 
     def partitions(self, topic: str, seconds: float) -> int:
-        """Return a topic's number of partitions. Raises `TopicsUnsuitable` where there is none, or `BrokerLost`."""
+        """Return a topic's number of partitions.
+
+        Raises `TopicsUnsuitable` if there is no such topic, or `BrokerLost`.
+        """
         try:
             found = self._producer.list_topics(topic, timeout=seconds).topics[topic]
         except KafkaException as error:
-            raise BrokerLost(f"the broker did not say how {topic} stands: {error.args[0].str()}") from error
+            raise BrokerLost(f"the broker did not return the partitions of {topic}: {error.args[0].str()}") from error
         if found.error is not None or not found.partitions:
             raise TopicsUnsuitable(f"there is no topic {topic}: make it with 'thresher queue init'")
         return len(found.partitions)
@@ -142,7 +145,7 @@ class SharedProducer:
             if self._all_reported():
                 for waiter in tuple(self._waiters):
                     waiter.set()
-        # Whoever has seen that it has not ended has queued before this.
+        # A record queued before this is purged here; `produce` gives up a record queued after it.
         self._ended = True
         self._producer.purge()
         deadline = time.monotonic() + _END_SECONDS
@@ -164,7 +167,7 @@ class SharedProducer:
         try:
             producer.poll(seconds)
         except BaseException:
-            # A function of the application's raised what is no error, as SystemExit: the others are still served.
+            # An application's callback raised a BaseException, such as SystemExit: the other reports are still served.
             logger.exception("a delivery report of the %s producer failed", self._name)
 
     def _replace(self, failed: Producer, why: str) -> None:
@@ -176,7 +179,7 @@ class SharedProducer:
         self._give_up(failed)
 
     def _give_up(self, producer: Producer) -> None:
-        """Have what a client still has reported as unanswered, at once: it must not send that again."""
+        """Report the records that a client still holds as unanswered, at once: the client must not send them again."""
         producer.purge()
         if not self._ended:
             self._replaced.append(producer)

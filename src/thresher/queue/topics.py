@@ -1,9 +1,9 @@
-"""The topics of queues: made as they should be, or judged.
+"""The topics of queues: creates missing ones, and checks existing ones.
 
 | topic | partitions | configuration |
 | --- | --- | --- |
-| messages | as asked | retention by time; records up to the largest message |
-| markers | as asked | LogAppendTime: the tracker's clock; retention by time; records larger than messages |
+| messages | as requested | retention by time; records up to the largest message |
+| markers | as requested | LogAppendTime: the tracker's clock; retention by time; records larger than messages |
 | `<markers>.queues` | as the markers | compacted: where each queue's group began |
 | `<messages>.dead` | as the messages | compacted: a dead letter stays until it is replayed or dropped; larger records |
 """
@@ -19,24 +19,24 @@ from thresher.kafka.problem import broker_problem
 from thresher.queue.configuration import QueueConfig
 from thresher.queue.problem import TopicsUnsuitable
 
-# A record's and a batch's own bytes; and what a Start, or a dead letter, has besides its message.
+# The overhead of a record and its batch; and the additional overhead of a Start or a dead letter.
 _RECORD_BYTES, _START_BYTES = 1_024, 16_384
-# How long brokers may take to learn of a topic.
+# How long all brokers may take to know a new topic, and how often they are asked.
 _KNOWN_SECONDS, _LOOK_SECONDS = 10.0, 0.1
-# Of messages and of markers, where nobody asks for others.
+# The default number of partitions of messages and of markers.
 _PARTITIONS = 4
-# Twice the longest delay and the longest extension of a message.
+# Twice the longest delay or extension of a message.
 _DAY_MS = 86_400_000
 _WEEK_MS = 7 * _DAY_MS
 
-# Topics' settings by name; and a topic, what would happen to it, by which setting, and what that should be.
+# Topic configurations by topic name; and a problem: the topic, the reason, the setting, and the required value.
 Configs = Mapping[str, Mapping[str, str]]
 Problem = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTopic:
-    """A topic, as it should be."""
+    """A topic as it should be."""
 
     name: str
     partitions: int
@@ -45,7 +45,7 @@ class QueueTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTopic:
-    """A topic, as it is: with the defaults that are in effect."""
+    """A topic as it is, including the defaults in effect."""
 
     partitions: int
     config: Mapping[str, str]
@@ -53,7 +53,7 @@ class FoundTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What was made of a topic, and what is wrong with it."""
+    """Whether a topic was created, and its problems."""
 
     name: str
     made: bool
@@ -62,7 +62,7 @@ class Judged:
 
 
 def topics_of(config: QueueConfig, *, partitions: int | None, marker_partitions: int | None) -> tuple[QueueTopic, ...]:
-    """Return the topics of a configuration, with so many partitions, or as many as is usual."""
+    """Return the topics of a configuration, with the given numbers of partitions or the defaults."""
     partitions, marker_partitions = partitions or _PARTITIONS, marker_partitions or _PARTITIONS
     message_bytes = config.max_message_bytes + _RECORD_BYTES
     larger = str(message_bytes + _START_BYTES)
@@ -95,15 +95,18 @@ def topics_of(config: QueueConfig, *, partitions: int | None, marker_partitions:
 def problems_of(
     config: QueueConfig, found: Mapping[str, FoundTopic], asked: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what could lose messages: a topic's name, and what to do. `asked` are partitions that were asked for."""
+    """Yield each problem that could lose messages: the topic's name, and what to do.
+
+    `asked` holds the requested numbers of partitions.
+    """
     for name, count in asked.items():
         if (there := found[name].partitions) < count:
-            yield name, f"it has {there} partitions, and {count} were asked for: add partitions, or ask for {there}"
+            yield name, f"it has {there} partitions, and {count} were requested: add partitions, or request {there}"
     configs = {name: topic.config for name, topic in found.items()}
     for name, why, setting, wanted in (
         *_size_problems(config, configs),
         *_retention_problems(config, configs),
-        *_trust_problems(config, configs),
+        *_safety_problems(config, configs),
     ):
         yield name, f"{setting} is {configs[name][setting]}: {why}; set it to {wanted}"
 
@@ -122,42 +125,42 @@ def _size_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
 
 
 def _retention_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
-    """Yield the topics that would remove a record before its time."""
+    """Yield the topics that would remove a record too early."""
     for name in (config.message_topic, config.marker_topic):
         if "compact" in found[name]["cleanup.policy"]:
-            why = "records of one queue have one key, and all but one would go"
+            why = "all records of a queue have the same key, so all but the last would be removed"
             yield name, why, "cleanup.policy", "delete"
         if int(found[name]["retention.bytes"]) >= 0:
-            yield name, "a burst would remove records before their time", "retention.bytes", "-1"
+            yield name, "a burst of records would remove records too early", "retention.bytes", "-1"
     for name, why in (
-        (config.queues_topic, "what it notes would expire"),
+        (config.queues_topic, "its records would expire"),
         (config.dead_topic, "dead letters would expire"),
     ):
         if found[name]["cleanup.policy"] != "compact":
             yield name, why, "cleanup.policy", "compact"
     kept = {name: int(each["retention.ms"]) for name, each in found.items()}
     for name, why in (
-        (config.message_topic, "messages that wait for a day would go unread"),
-        (config.marker_topic, "Starts would go before their messages are redelivered"),
+        (config.message_topic, "messages that wait for a day would be removed unread"),
+        (config.marker_topic, "Starts would be removed before their messages are redelivered"),
     ):
         if 0 <= kept[name] < _DAY_MS:
             yield name, why, "retention.ms", f"{_DAY_MS} or more"
 
 
-def _trust_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
-    """Yield the topics whose clock, or whose leader, cannot be trusted."""
+def _safety_problems(config: QueueConfig, found: Configs) -> Iterator[Problem]:
+    """Yield the topics whose timestamps or leader election are unsafe."""
     if found[config.marker_topic]["message.timestamp.type"] != "LogAppendTime":
-        yield config.marker_topic, "the tracker's clock is the broker's", "message.timestamp.type", "LogAppendTime"
+        yield config.marker_topic, "the tracker's clock is the broker's time", "message.timestamp.type", "LogAppendTime"
     for name, each in found.items():
         if each["unclean.leader.election.enable"] == "true":
-            why = "a broker that lags behind may lead, and the records that it lacks are lost"
+            why = "an out-of-sync replica may become leader, and the records that it lacks are lost"
             yield name, why, "unclean.leader.election.enable", "false"
 
 
 def init_topics(
     config: QueueConfig, *, partitions: int | None = None, marker_partitions: int | None = None
 ) -> list[Judged]:
-    """Make the topics that are missing, and judge all of them. Raises `BrokerLost` or `BrokerRefused`."""
+    """Create the missing topics, and check all of them. Raises `BrokerLost` or `BrokerRefused`."""
     admin = Admin.of(config.clients)
     wanted = topics_of(config, partitions=partitions, marker_partitions=marker_partitions)
     try:
@@ -168,7 +171,7 @@ def init_topics(
             for name, facts in await_topics(admin, [topic.name for topic in wanted]).items()
         }
     except KafkaException as error:
-        raise broker_problem("the topics of the queues cannot be made", error.args[0]) from error
+        raise broker_problem("the topics of the queues cannot be created or checked", error.args[0]) from error
     asked = {config.message_topic: partitions, config.marker_topic: marker_partitions}
     problems = list(problems_of(config, found, {name: count for name, count in asked.items() if count is not None}))
     return [
@@ -196,7 +199,7 @@ def await_topics(admin: Admin, names: Collection[str]) -> dict[str, TopicFacts]:
 
 
 def _config_of(admin: Admin, name: str) -> dict[str, str]:
-    """Return a topic's configuration. A broker learns of a new topic later than the others."""
+    """Return a topic's configuration. This waits, because brokers do not all know a new topic at the same time."""
     deadline = time.monotonic() + _KNOWN_SECONDS
     while True:
         try:

@@ -1,1 +1,1 @@
-"""The redelivery tracker: messages that were started and not ended come back to their queue."""
+"""The redelivery tracker: returns messages that were started and not ended to their queue."""

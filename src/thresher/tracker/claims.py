@@ -1,13 +1,14 @@
-"""Who has the marker partitions: the term of a leadership, beside the committed offset of each.
+"""Which leader owns the marker partitions: each committed offset carries the term of a leadership as metadata.
 
-1. A leader claims every partition when it takes over, partition 0 first: it fences whoever had it, and commits the
-   offset that is there anew, under its term.
-2. Partition 0 decides for all: where it has another term, a newer leader has them, and whoever finds that ends. So the
-   newest claim wins, whoever was stopped and goes on, and no two fence each other for ever. A claim of another
-   partition that a stopped one made late is taken back by the next attempt at that shard.
-3. A shard looks before it fences, and after. Every transaction of a shard carries the term on.
+1. A leader claims every partition when it takes over, partition 0 first. To claim a partition, it fences the previous
+   owner, and commits the same offset again under its own term.
+2. Partition 0 decides for all. A process that finds another term there has been replaced by a newer leader, and ends.
+   So the newest claim wins, even over a leader that was suspended and resumes, and no two leaders fence each other
+   endlessly. A suspended leader may still claim another partition late; the next attempt at that shard takes the
+   partition back.
+3. A shard checks the claim before and after it fences. Every transaction of a shard repeats the term.
 
-A partition without a committed offset is nobody's: it was added after the take-over, or no tracker ever ran.
+A partition without a committed offset has no owner: it was added after the take-over, or no tracker ever ran.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,22 +25,22 @@ from thresher.queue.clients import LARGEST_BYTES
 from thresher.tracker.settings import TrackerSettings
 
 _SEPARATOR = ":"
-_DECIDING = 0
+_DECIDING_PARTITION = 0
 
 
 def marker_partitions(settings: TrackerSettings) -> range:
-    """Return the partitions of the markers. Raises `BrokerLost`, also where there is no such topic any more."""
+    """Return the partitions of the marker topic. Raises `BrokerLost`, also if the topic no longer exists."""
     try:
         facts = Admin.of(settings.kafka).topic(settings.marker_topic)
     except KafkaException as error:
-        raise broker_problem("the marker topic could not be looked at", error.args[0]) from error
+        raise broker_problem("the marker topic could not be looked up", error.args[0]) from error
     if facts is None:
         raise BrokerLost(f"there is no topic {settings.marker_topic} any more")
     return range(facts.partitions)
 
 
 def claim_all(settings: TrackerSettings, term: str, wanted: Callable[[], bool] = lambda: True) -> bool:
-    """Claim every partition that there is, and return whether it is still `wanted`: else nothing more is claimed.
+    """Claim every partition, as long as `wanted` returns True. Return whether all were claimed.
 
     Raises `ProducerProblem` or `BrokerLost`, after which a retry claims the rest, and `Superseded`.
     """
@@ -49,12 +50,12 @@ def claim_all(settings: TrackerSettings, term: str, wanted: Callable[[], bool] =
     for partition in partitions:
         if not wanted():
             return False
-        if partition != _DECIDING:
-            require_claim(settings, offsets_of(settings, [_DECIDING]), term)
+        if partition != _DECIDING_PARTITION:
+            require_claim(settings, offsets_of(settings, [_DECIDING_PARTITION]), term)
         producer = producer_of(settings, settings.transactional_id(partition))
         try:
             producer.init(settings.marker_topic)
-            # After that nobody else can commit another one.
+            # After `init`, no other producer can commit an offset for this partition.
             found = offsets_of(settings, [partition]).get(partition)
             offset = ends[partition].first if found is None else found.offset
             producer.begin()
@@ -66,20 +67,20 @@ def claim_all(settings: TrackerSettings, term: str, wanted: Callable[[], bool] =
 
 
 def claimed(settings: TrackerSettings, partition: int, offset: int, term: str, name: str) -> GroupOffset:
-    """Return an offset to commit, by the transaction of that name under the term."""
+    """Return an offset to commit, with the term and the transaction's name as metadata."""
     return GroupOffset(
         topic=settings.marker_topic, partition=partition, offset=offset, metadata=f"{term}{_SEPARATOR}{name}"
     )
 
 
 def is_by(found: GroupOffset | None, term: str, name: str) -> bool:
-    """Whether an offset was committed by the transaction of that name."""
+    """Whether the transaction with this name committed this offset."""
     return found is not None and found.metadata == f"{term}{_SEPARATOR}{name}"
 
 
 def require_claim(settings: TrackerSettings, found: Mapping[int, GroupOffset], term: str) -> None:
-    """Raise `Superseded` where partition 0, if it is among these offsets, is under another term."""
-    offset = found.get(_DECIDING)
+    """Raise `Superseded` if these offsets include partition 0 under another term."""
+    offset = found.get(_DECIDING_PARTITION)
     holder = term if offset is None else offset.metadata.partition(_SEPARATOR)[0]
     if holder != term:
         raise Superseded(
@@ -88,19 +89,19 @@ def require_claim(settings: TrackerSettings, found: Mapping[int, GroupOffset], t
 
 
 def claimed_offset(settings: TrackerSettings, partition: int, term: str) -> GroupOffset | None:
-    """Return a partition's committed offset; None where there is none. Raises `Superseded`."""
-    found = offsets_of(settings, {partition, _DECIDING})
+    """Return a partition's committed offset, or None. Raises `Superseded`."""
+    found = offsets_of(settings, {partition, _DECIDING_PARTITION})
     require_claim(settings, found, term)
     return found.get(partition)
 
 
 def offsets_of(settings: TrackerSettings, partitions: Iterable[int]) -> dict[int, GroupOffset]:
-    """Return the committed offsets of partitions; one without is absent."""
+    """Return the committed offsets by partition. A partition without a committed offset is absent."""
     return group_offsets(settings.kafka, settings.name, settings.marker_topic, partitions)
 
 
 def producer_of(settings: TrackerSettings, transactional_id: str) -> TransactionalProducer:
-    """Return a producer before its `init`."""
+    """Return a producer that is not initialized yet."""
     properties = {
         **settings.kafka,
         **settings.producer,

@@ -1,7 +1,7 @@
-"""The tracker's configuration: the client's file, in which its own keys are the section `redelivery-tracker`.
+"""The tracker's configuration: the client's file, with the tracker's own keys in the section `redelivery-tracker`.
 
-Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are made from
-that; after a change, `maintenance/configuration_table.py` writes the table anew.
+Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are generated
+from the declaration. After a change, run `maintenance/configuration_table.py` to update that page.
 """
 
 import logging
@@ -33,54 +33,56 @@ _TWELVE_HOURS = 43_200_000
 
 
 class _OwnKeys(QueueConfig):
-    """The client's keys, and those that only a tracker has."""
+    """The client's keys, and the keys that only a tracker has."""
 
     use_now_if_no_marker_seen: int = Field(
         default=0,
         ge=0,
         le=_TWELVE_HOURS,
         alias="use-now-if-no-marker-seen",
-        description="Milliseconds without a marker after which time counts that no marker tells of. kafka-mq-go needs "
-        "some, because it may have markers to read yet; here time counts only while all of them were read.",
+        description="Milliseconds after the last marker from which the tracker's clock advances without markers. "
+        "kafka-mq-go needs a delay, because it may not have read all markers yet. Here 0 is safe: the clock advances "
+        "only after all markers were read.",
     )
     num_offsets_per_commit: int = Field(
         default=1_000,
         ge=1,
         le=1_000_000,
         alias="num-offsets-per-commit",
-        description="Markers after which the offset is committed. It is committed every second besides, and at most "
-        "five times a second.",
+        description="Markers after which the offset is committed. It is also committed every second, and at most five "
+        "times a second.",
     )
     shards: int = Field(
         default=1,
         ge=1,
         le=1_024,
-        description="Spark tasks that share the partitions of the markers. More than there are partitions do nothing.",
+        description="Spark tasks that share the partitions of the marker topic. Tasks beyond the number of partitions "
+        "are idle.",
     )
     memory_mb: int = Field(
         default=2_048,
         ge=256,
         le=1_048_576,
-        description="The most memory of a shard, in megabytes. A message in progress needs about 1.5 kB and its "
+        description="The maximum memory of a shard, in megabytes. A message in progress needs about 1.5 kB plus its "
         "payload.",
     )
     accept_lost_markers: bool = Field(
         default=False,
         alias="accept-lost-markers",
-        description="Go on where markers were removed before they were tracked to their end. Messages that were "
-        "started there are not redelivered.",
+        description="Continue although markers were removed before the tracker was done with them. Messages started by "
+        "the removed markers are not redelivered.",
     )
     election: ElectionKind = Field(
         default=ElectionKind.NELI,
-        description="The election among trackers of one pair of topics. `neli` is a consumer group; with `none`, the "
-        "tracker that started last leads.",
+        description="The leader election among the trackers of one pair of topics. `neli` uses a consumer group; with "
+        "`none`, the tracker that started last leads.",
     )
     step_down_seconds: float = Field(
         default=STEP_DOWN_SECONDS,
         ge=1,
         le=86_400,
-        description="Seconds without progress after which a leader that does not reach its broker lets another "
-        "process lead. With `none`, it leads on.",
+        description="Seconds without progress after which a leader that cannot reach its broker steps down. With "
+        "`election: none`, it never steps down.",
     )
 
     @field_validator("election")
@@ -92,16 +94,16 @@ class _OwnKeys(QueueConfig):
 
 
 class TrackerForm(ServiceForm, _OwnKeys):
-    """Every key of a tracker: the client's, its own, and those of every process."""
+    """Every key of a tracker: the client's, the tracker's own, and those of every service."""
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
-        """What keys must agree on."""
+        """The rules that involve several keys."""
         return (*QueueConfig.rules(), POLLS_IN_TIME, elects_as_told(OF_ELECTION | {"leader_group": ElectionKind.NELI}))
 
     @property
     def settings(self) -> TrackerSettings:
-        """What its shards need to know."""
+        """The settings that the shards need."""
         return TrackerSettings(
             message_topic=self.message_topic,
             marker_topic=self.marker_topic,
@@ -119,30 +121,30 @@ class TrackerForm(ServiceForm, _OwnKeys):
         )
 
 
-# The keys of the section: all but the client's.
+# The keys of the section: all except the client's.
 OWN_KEYS = tuple(key for key in keys_of(TrackerForm) if key not in keys_of(QueueConfig))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerConfiguration:
-    """All that a tracker needs to know."""
+    """The complete configuration of a tracker."""
 
     form: TrackerForm
     completed: Completed[TrackerForm]
 
     @property
     def settings(self) -> TrackerSettings:
-        """What its shards need to know."""
+        """The settings that the shards need."""
         return self.form.settings
 
     @property
     def election(self) -> ElectionSettings:
-        """How it competes."""
+        """The settings of the leader election."""
         form = self.form
         return ElectionSettings(
             kind=form.election,
             leader_topic=form.leader_topic,
-            # Not the group of the offsets, which is to have no members.
+            # Not the group of the tracker's offsets, which must have no members.
             leader_group=form.leader_group or f"{form.settings.name}.leader",
             heartbeat_timeout_seconds=form.heartbeat_timeout_seconds,
             min_poll_seconds=form.min_poll_seconds,
@@ -151,10 +153,10 @@ class TrackerConfiguration:
 
     @property
     def policy(self) -> Policy:
-        """How its shards are supervised.
+        """How the engine supervises the shards.
 
-        The engine's limit of memory is far above our own: it ends a worker to start it again, which would read
-        everything again, and end the same way.
+        The engine's memory limit is far above the shard's own. At its limit the engine restarts a worker, which would
+        read everything again and end the same way.
         """
         return replace(POLICY, memory_bytes=2 * self.settings.memory_bytes)
 
@@ -181,7 +183,7 @@ def load_tracker_config(
 
 
 def tracker_configured(given: QueueConfig | Mapping[str, Any]) -> TrackerConfiguration:
-    """Return a configuration that can work, from a program's keys. Raises `ConfigurationInvalid`."""
+    """Return a checked configuration from a program's keys. Raises `ConfigurationInvalid`."""
     keys = given.model_dump(by_alias=True, exclude_unset=True) if isinstance(given, QueueConfig) else dict(given)
     named = {_key(str(name)): value for name, value in keys.items()}
     problems = [*_lift(named)]
@@ -190,7 +192,7 @@ def tracker_configured(given: QueueConfig | Mapping[str, Any]) -> TrackerConfigu
 
 
 def _lift(given: dict[str, Any]) -> Iterator[Problem]:
-    """Move the section's keys to where the form has them."""
+    """Move the section's keys to the top level, where the form expects them."""
     section = given.pop(SECTION, {})
     if not isinstance(section, Mapping):
         yield SECTION, "keys with their values are needed"
@@ -204,7 +206,7 @@ def _lift(given: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _key(name: str) -> str:
-    """Return a key by its name, which may be written with dashes or underscores."""
+    """Return the key with this name, which may be written with dashes or underscores."""
     keys = keys_of(TrackerForm)
     return next((each for each in (name, name.replace("_", "-"), name.replace("-", "_")) if each in keys), name)
 

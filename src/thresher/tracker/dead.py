@@ -1,12 +1,11 @@
-"""The dead letters of queues: to look at, to put back into their queues, or to drop.
+"""The dead letters of queues: lists them, returns them to their queues, or drops them.
 
-1. Whoever changes something first takes the one transactional id over that all changes are made by, and reads the topic
-   after that, to its high watermark: what another one has put back or dropped is seen, also behind a transaction of a
-   tracker that is still open.
-2. A letter that is put back is one transaction: the message in its queue, and an empty record that takes the letter
-   out. A crash leaves both or neither.
-3. A message that is put back is as new: it counts its deliveries from one, and its ttl from its next start. It keeps
-   its origin id, so that it has the same key if it becomes a dead letter again.
+1. All changes use one transactional id. A process that changes letters first takes this id over, then reads the topic
+   up to its high watermark. So it sees all earlier changes, even those behind a tracker's open transaction.
+2. Replaying a letter is one transaction: the message in its queue, and a tombstone that removes the letter. A crash
+   leaves both or neither.
+3. A replayed message starts over: its delivery count begins at one, and its ttl at its next Start. It keeps its origin
+   id, so that it has the same key if it becomes a dead letter again.
 """
 
 import random
@@ -29,29 +28,30 @@ from thresher.queue.wire.dead_letter import DeadLetter, dead_letter_of
 from thresher.queue.wire.marker import MessageId
 from thresher.queue.wire.record import headers_of
 
-# Of one transaction: the most letters, and about how many bytes.
-_AT_ONCE, _AT_ONCE_BYTES = 500, 4_000_000
-# The broker judges batches: letters that fit by themselves fit together.
-_SMALL = {"batch.size": 16_384}
+# The limits of one transaction: letters, and approximate bytes.
+_MOST_LETTERS, _MOST_BYTES = 500, 4_000_000
+# The broker checks the size of a batch. Small batches ensure that letters that fit alone also fit together.
+_SMALL_BATCHES = {"batch.size": 16_384}
 _READ_SECONDS, _POLL_SECONDS = 60.0, 0.5
 
 Chosen = Callable[[DeadLetter], bool]
 
 
 class ChangeRefused(ThresherError):  # noqa: N818
-    """Not all letters were put back or dropped. What was, was so as a whole."""
+    """Not all letters were replayed or dropped. Each completed transaction took effect as a whole."""
 
 
 def dead_letters(config: QueueConfig, *, waiting: bool = False) -> list[DeadLetter]:
-    """Return the dead letters there are, the earliest first. Raises `BrokerLost` or `BrokerRefused`.
+    """Return the dead letters, earliest first. Raises `BrokerLost` or `BrokerRefused`.
 
-    `waiting`: open transactions of trackers are waited for, which may hide others' letters and removals.
+    With `waiting`, this waits for open transactions, which may hide later letters and removals.
     """
-    # By partition: a key moves where some are added, and partitions have no order among them.
+    # The partition is part of the key: a key's partition changes when partitions are added, and partitions have no
+    # common order.
     found: dict[tuple[int, bytes], DeadLetter] = {}
     for record in _records(config, waiting=waiting):
         key = (record.partition, record.key or b"")
-        # An empty record takes a letter out; the last one of a key counts.
+        # A tombstone removes a letter; the last record of a key counts.
         letter = None if record.value is None else _letter(record, key[1])
         if letter is None:
             found.pop(key, None)
@@ -61,7 +61,7 @@ def dead_letters(config: QueueConfig, *, waiting: bool = False) -> list[DeadLett
 
 
 def replay(config: QueueConfig, chosen: Chosen) -> int:
-    """Put the chosen letters back into their queues, and return how many they were. Raises `ChangeRefused`."""
+    """Return the chosen letters to their queues, and return their number. Raises `ChangeRefused`."""
 
     def records(letter: DeadLetter, partitions: int) -> list[Produced]:
         message = replace(letter.record, delivery_count=1, first_started_ms=None)
@@ -72,7 +72,7 @@ def replay(config: QueueConfig, chosen: Chosen) -> int:
 
 
 def drop(config: QueueConfig, chosen: Chosen) -> int:
-    """Remove the chosen letters for good, and return how many they were. Raises `ChangeRefused`."""
+    """Remove the chosen letters permanently, and return their number. Raises `ChangeRefused`."""
     return _change(config, chosen, lambda _letter, _partitions: [])
 
 
@@ -84,36 +84,38 @@ def _change(config: QueueConfig, chosen: Chosen, records: Callable[[DeadLetter, 
         if not isinstance(partitions, int):
             raise BrokerLost(f"{config.message_topic}: {partitions.str()}")
         try:
-            for some in _portions(letters):
+            for some in _batches(letters):
                 written = [
                     record
                     for letter in some
-                    for record in (*records(letter, partitions), _taken_out(config.dead_topic, letter))
+                    for record in (*records(letter, partitions), _tombstone(config.dead_topic, letter))
                 ]
                 producer.begin()
                 producer.produce(enumerate(written))
                 if faults := producer.flush():
-                    raise ChangeRefused(f"{done} letters were changed; then {faults[0].topic} refused: {faults[0].why}")
+                    raise ChangeRefused(
+                        f"{done} letters were changed; then {faults[0].topic} refused a record: {faults[0].why}"
+                    )
                 producer.commit()
                 done += len(some)
         except ProducerFenced as error:
             raise ChangeRefused(
-                f"{done} letters were changed; then somebody else began to replay or drop letters: {error}"
+                f"{done} letters were changed; then another process began to replay or drop letters: {error}"
             ) from error
         except ProducerProblem as error:
             raise ChangeRefused(
-                f"{done} letters were changed, and perhaps {_AT_ONCE} more: {error}; look with 'thresher queue dead "
-                "list', and go on with those that are left"
+                f"{done} letters were changed, and perhaps {_MOST_LETTERS} more: {error}; run 'thresher queue dead "
+                "list', and repeat the command for the letters that are left"
             ) from error
     return done
 
 
-def _portions(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """Yield the letters of one transaction after another."""
+def _batches(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """Yield the letters of each transaction."""
     some: list[DeadLetter] = []
     size = 0
     for letter in letters:
-        if some and (len(some) >= _AT_ONCE or size + letter.record.size > _AT_ONCE_BYTES):
+        if some and (len(some) >= _MOST_LETTERS or size + letter.record.size > _MOST_BYTES):
             yield some
             some, size = [], 0
         some.append(letter)
@@ -122,15 +124,20 @@ def _portions(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
         yield some
 
 
-def _taken_out(topic: str, letter: DeadLetter) -> Produced:
-    # Where it is, though partitions may have been added since.
+def _tombstone(topic: str, letter: DeadLetter) -> Produced:
+    # Written to the letter's own partition, even if partitions were added since.
     place = letter.record.message_id.partition
     return (topic, None, letter.key, place, 0, None)
 
 
 @contextmanager
 def _producer(config: QueueConfig) -> Iterator[TransactionalProducer]:
-    properties: Mapping[str, Any] = {**config.clients, **config.producer, "message.max.bytes": LARGEST_BYTES, **_SMALL}
+    properties: Mapping[str, Any] = {
+        **config.clients,
+        **config.producer,
+        "message.max.bytes": LARGEST_BYTES,
+        **_SMALL_BATCHES,
+    }
     producer = TransactionalProducer(f"{config.dead_topic}.changes", properties)
     try:
         producer.init(config.dead_topic)
@@ -145,7 +152,7 @@ def _letter(record: ConsumerRecord, key: bytes) -> DeadLetter | None:
 
 
 def _records(config: QueueConfig, *, waiting: bool) -> Iterator[ConsumerRecord]:
-    """Yield the committed records of the dead topic, those of a partition in their order, up to its end."""
+    """Yield the committed records of the dead-letter topic, in order within each partition, up to its end."""
     with AssignedReader(config.dead_topic, {**config.clients, **config.consumer}) as reader:
         left = set(reader.partitions)
         ends = partition_ends(Admin.of(config.clients).client, config.dead_topic, left) if waiting else {}

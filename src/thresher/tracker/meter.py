@@ -1,4 +1,4 @@
-"""Tells the driver how a shard stands: what it has counted, and what its partitions have in progress."""
+"""Reports a shard's figures to the driver: its counters, and the messages in progress in its partitions."""
 
 import heapq
 import json
@@ -11,56 +11,56 @@ from thresher.observe.tally import Number
 from thresher.tracker.protocol.by_queue import QueueFigures, together
 from thresher.tracker.protocol.tracking import Tracking
 
-_TELL_SECONDS, _PART = 0.5, 20
-# Queues that are told by name, of all shards; the others are told together.
+_TELL_SECONDS, _TIME_SHARE = 0.5, 20
+# How many queues are reported by name, over all shards; the others are reported together.
 MOST_QUEUES = 50
 OTHER = "other"
-# What is told of each queue: gauges in a note, and counts by name and queue.
+# The figures by queue: gauges in a note, and counters under `<name>/<queue>`.
 QUEUES = "queues"
 COUNTS_BY_QUEUE = ("redelivered", "dead")
 BETWEEN = "/"
-# The last records that are no markers.
+# The note with the last records that are not markers.
 MALFORMED = "malformed"
 _MOST_MALFORMED = 10
-# Of a queue's id, so many letters are shown.
+# How many characters of a queue's id are shown.
 _LONGEST_ID = 100
 
 
 class Told(Protocol):
-    """Where figures go: a shard."""
+    """The receiver of the figures: a shard."""
 
     def count(self, name: str, amount: Number = 1) -> None:
-        """Add to a figure that only grows."""
+        """Add to a counter."""
 
     def gauge(self, name: str, value: Number) -> None:
-        """Set a figure that goes up and down."""
+        """Set a gauge."""
 
     def note(self, name: str, tell: Callable[[], list[str]]) -> None:
-        """Have this told with each beat."""
+        """Report the function's result with each heartbeat."""
 
     def event(self, name: str, **fields: object) -> None:
-        """Tell that something happened."""
+        """Report an event."""
 
 
 class Meter:
-    """The figures of one attempt at one shard. `tell` is the task's own; notes are asked for by another thread."""
+    """The figures of one attempt at one shard. The task's thread calls `tell`; another thread reads the notes."""
 
     def __init__(self, told: Told, shards: int, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """`shards` share the queues that are told by name."""
+        """The limit of queues reported by name is divided among `shards`."""
         self._told, self._monotonic = told, monotonic
         self._most_named = max(1, MOST_QUEUES // shards)
         self._due = self._queues_due = float("-inf")
         self._counted: dict[int, Counter[str]] = {}
         self._tracking = False
         self._queues: list[str] = []
-        # Once it has a name among the counts, a queue keeps it: a count never goes down.
+        # A queue that has its own counter keeps it, because a counter never goes down.
         self._named: set[str] = set()
         self._malformed: deque[str] = deque(maxlen=_MOST_MALFORMED)
         told.note(QUEUES, lambda: self._queues)
         told.note(MALFORMED, lambda: list(self._malformed.copy()))
 
     def tell(self, partitions: Mapping[int, Tracking]) -> None:
-        """Tell how the partitions stand, if it is time."""
+        """Report the state of the partitions, if a report is due."""
         now = self._monotonic()
         decides = all(each.decides for each in partitions.values())
         if decides and not self._tracking:
@@ -79,9 +79,9 @@ class Meter:
             self._told.gauge(name, value)
         if now >= self._queues_due:
             self._queues = _by_queue(partitions, due, self._most_named)
-            # There may be as many queues as messages: a part of the time is spent on telling of them.
+            # There may be as many queues as messages, so only one part in `_TIME_SHARE` of the time is spent on this.
             took = self._monotonic() - now
-            self._queues_due = now + max(_TELL_SECONDS, _PART * took)
+            self._queues_due = now + max(_TELL_SECONDS, _TIME_SHARE * took)
 
     def _tell_counts(self, number: int, tracking: Tracking) -> None:
         before = self._counted.get(number, Counter())
@@ -106,7 +106,7 @@ class Meter:
             return
         offset, why = tracking.figures.malformed[-1]
         self._malformed += [f"{number}-{offset}: {why}" for offset, why in tracking.figures.malformed]
-        # One at a time is enough for a log: the count tells how many there are.
+        # One log event at a time is enough: the counter has the total.
         self._told.event("malformed marker", partition=number, offset=offset, why=why)
         tracking.figures.malformed.clear()
 
@@ -125,10 +125,10 @@ def _gauges(partitions: Mapping[int, Tracking], due: int) -> dict[str, Number]:
 
 
 def _by_queue(partitions: Mapping[int, Tracking], due: Mapping[int, Counter[bytes]], most: int) -> list[str]:
-    """Return a text for each queue with messages in progress, most first, up to so many; and one for the rest."""
+    """Return a text for each of the `most` queues with most messages in progress, and one for the rest."""
 
     def figures() -> Iterator[tuple[bytes, int, QueueFigures]]:
-        # All of a queue's markers are in one partition, but for those of before partitions were added.
+        # A queue's markers are in one partition, except those from before partitions were added.
         for number, tracking in partitions.items():
             for queue, each in tracking.messages.by_queue.figures(due[number], tracking.clock.now_ms):
                 yield queue, number, each

@@ -1,4 +1,4 @@
-"""The metrics of a tracker beside those of every service, and how they are read from what the driver knows."""
+"""The tracker's own metrics, in addition to those of every service, computed from what the shards have reported."""
 
 import json
 from collections.abc import Iterator
@@ -12,48 +12,50 @@ from thresher.service.wording import Wording
 from thresher.tracker.meter import BETWEEN, COUNTS_BY_QUEUE, MOST_QUEUES, OTHER, QUEUES
 from thresher.tracker.protocol.by_queue import QueueFigures, together
 
-# The words for a tracker in its metrics, on its pages and in its log.
+# The tracker's wording in metrics, pages and logs.
 WORDING = Wording(label="tracker", verb="track", doing="tracking", done="started", held="held")
-# The errors that shards and take-overs meet most, beside those of every service.
+# The most frequent errors of shards and take-overs, in addition to those of every service.
 ERROR_KINDS = ("broker_lost", "producer_problem", "commit_unknown")
 
 _counter = partial(family, WORDING.label, MetricKind.COUNTER)
 _gauge = partial(family, WORDING.label, MetricKind.GAUGE)
 
 DEAD_KINDS = ("rejected", "max_deliveries", "ttl", "refused")
-# Counted by shards, under these names.
+# By the name that the shards count under.
 _BY_SHARD: dict[str, Family] = {
     "started": _counter("tracked_starts", "Starts of messages that were read.", "shard"),
     "ended": _counter("tracked_ends", "Ends of messages that were in progress.", "shard"),
-    "redelivered": _counter("redelivered_messages", "Messages that went back to their queue.", "shard"),
-    "rewritten": _counter("rewritten_starts", "Starts that were written anew, so that older markers can go.", "shard"),
-    "malformed": _counter("malformed_markers", "Records of the marker topic that are no markers.", "shard"),
+    "redelivered": _counter("redelivered_messages", "Messages returned to their queue.", "shard"),
+    "rewritten": _counter("rewritten_starts", "Starts rewritten so that older markers can be removed.", "shard"),
+    "malformed": _counter("malformed_markers", "Records of the marker topic that are not markers.", "shard"),
     "unknown_ends": _counter("unknown_ends", "Ends of messages that were not in progress.", "shard"),
     "unknown_keep_alives": _counter("unknown_keep_alives", "KeepAlives of messages not in progress.", "shard"),
-    "undone": _counter("undone_transactions", "Transactions that took no effect, and were tried again.", "shard"),
-    "void_copies": _counter("void_copies", "Starts written anew that came too late to count.", "shard"),
+    "undone": _counter("undone_transactions", "Transactions that were aborted and retried.", "shard"),
+    "void_copies": _counter("void_copies", "Rewritten Starts that were written too late to be valid.", "shard"),
     "displaced": _counter(
-        "displaced_messages", "Messages whose id another one came to have: the message topic was made anew.", "shard"
+        "displaced_messages", "Messages whose id another message has now: the message topic was recreated.", "shard"
     ),
 }
 _DEAD = _counter("dead_messages", "Messages that became dead letters, by reason.", "shard", "kind")
 _GAUGES: dict[str, Family] = {
     "in_progress": _gauge("in_progress_messages", "Messages that are started and not ended.", "shard"),
-    "delayed": _gauge("delayed_messages", "Messages that were sent with a delay, and wait.", "shard"),
-    "oldest_seconds": _gauge("oldest_in_progress_seconds", "Time since the oldest of them was started.", "shard"),
-    "due": _gauge("due_messages", "Messages that are being redelivered: their deadline has passed.", "shard"),
-    "marker_lag": _gauge("marker_lag", "Offsets of the markers that were not read yet.", "shard"),
-    "clock_seconds": _gauge("marker_clock_seconds", "The time by which deadlines count, since 1970.", "shard"),
+    "delayed": _gauge("delayed_messages", "Messages sent with a delay that has not passed.", "shard"),
+    "oldest_seconds": _gauge(
+        "oldest_in_progress_seconds", "Time since the oldest message in progress was started.", "shard"
+    ),
+    "due": _gauge("due_messages", "Messages whose deadline has passed: they are being redelivered.", "shard"),
+    "marker_lag": _gauge("marker_lag", "Offsets of the marker topic that were not read yet.", "shard"),
+    "clock_seconds": _gauge("marker_clock_seconds", "The tracker's clock, in seconds since 1970.", "shard"),
 }
-# The same by queue, for a bounded number of queues; the others together.
+# The same by queue, for a limited number of queues; the others are summed up.
 _BY_QUEUE: dict[str, Family] = {
     "in_progress": _gauge("in_progress_messages_by_queue", "Messages that are started and not ended.", "queue"),
-    "delayed": _gauge("delayed_messages_by_queue", "Messages that were sent with a delay, and wait.", "queue"),
+    "delayed": _gauge("delayed_messages_by_queue", "Messages sent with a delay that has not passed.", "queue"),
     "due": _gauge("due_messages_by_queue", "Messages that are being redelivered.", "queue"),
     "oldest_seconds": _gauge(
         "oldest_in_progress_seconds_by_queue", "Time since the oldest message in progress was started.", "queue"
     ),
-    "redelivered": _counter("redelivered_messages_by_queue", "Messages that went back to their queue.", "queue"),
+    "redelivered": _counter("redelivered_messages_by_queue", "Messages returned to their queue.", "queue"),
     "dead": _counter("dead_messages_by_queue", "Messages that became dead letters.", "queue"),
 }
 
@@ -66,7 +68,7 @@ OWN_FAMILIES: tuple[Family, ...] = (
 
 
 def readings(moment: Moment) -> Iterator[Reading]:
-    """Yield what a tracker adds to its service's metrics. An unknown figure is left out, rather than shown as 0."""
+    """Yield the tracker's own metrics. An unknown value is omitted rather than shown as 0."""
 
     def reading(of: Family, value: float, *labels: str) -> Reading:
         return Reading(family=of, labels=(moment.name, *labels), value=value)
@@ -86,9 +88,9 @@ def readings(moment: Moment) -> Iterator[Reading]:
 
 
 def by_queue(moment: Moment) -> dict[str, dict[str, Number]]:
-    """Return the figures of the queues with most messages in progress, and of those of which most was counted first.
+    """Return the figures by queue.
 
-    The others are told together.
+    Named are the queues with most messages in progress, and the first queues with counters. The others are summed up.
     """
     in_progress: dict[str, list[QueueFigures]] = {}
     for queue, figures in _in_progress(moment):
@@ -102,7 +104,7 @@ def by_queue(moment: Moment) -> dict[str, dict[str, Number]]:
 
 def _in_progress(moment: Moment) -> Iterator[tuple[str, QueueFigures]]:
     told = [json.loads(text) for shard in moment.shards for text in shard.notes.get(QUEUES, ())]
-    # Each shard has named its share; there may have been more shards before.
+    # Each shard names its part of the limit, but there may have been more shards before.
     told.sort(key=lambda each: (each["queue"] == OTHER, -each["in_progress"]))
     for place, each in enumerate(told):
         queue = each.pop("queue")

@@ -1,13 +1,15 @@
-"""The transactions of one marker partition, by the one producer that may write for it: every outcome is certain.
+"""Writes the transactions of one marker partition, with the only producer that may do so.
 
-1. `open` takes the partition over: whoever had it before is fenced, and its transaction ended.
-2. Each transaction commits the group's offset under a name of its own. Where its outcome is not certain, a new producer
-   ends it, and the name that the offset then has tells whether it was committed.
-3. Nobody is fenced without the partition's claim, which is looked for before and after. See `claims`.
-4. A writer that finds an offset which it has neither found before nor committed is at its end: another attempt at its
-   shard goes on from what it has not read.
+Every outcome becomes certain.
 
-A crash leaves a transaction open at most, which the successor's `open` ends.
+1. `open` takes the partition over: it fences the previous owner and ends its transaction.
+2. Each transaction commits the group's offset with a unique name as metadata. If its outcome is uncertain, a new
+   producer ends it, and the name in the committed offset tells whether it was committed.
+3. The writer checks the partition's claim before and after it fences. See `claims`.
+4. A writer ends if the committed offset is neither the one that it found before nor one that it committed. Another
+   attempt at its shard has continued from there.
+
+A crash leaves at most one open transaction, which the successor's `open` ends.
 """
 
 import time
@@ -41,24 +43,24 @@ _OF_RECORD = frozenset({Refusal.ROW, Refusal.SIZE})
 
 
 class RecordRefused(PipelineProblem):
-    """The broker refuses a record that the tracker cannot do without."""
+    """The broker refuses a record that the tracker must write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The transaction took effect."""
+    """The transaction was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone:
-    """The transaction took no effect; another one may."""
+    """The transaction was aborted; a retry may succeed."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The transaction took no effect: the message topic refuses one of its messages."""
+    """The transaction was aborted: the message topic refuses one of its messages."""
 
     why: str
 
@@ -67,36 +69,37 @@ Outcome = Committed | Undone | Refused
 
 
 class PartitionWriter:
-    """Writes for one partition. For one thread."""
+    """The writer of one partition. For one thread."""
 
     def __init__(self, settings: TrackerSettings, partition: int, term: str, crash: CrashPoints) -> None:
         self._settings, self._partition, self._term, self._crash = settings, partition, term, crash
         self._group = group_metadata(settings.kafka, settings.name)
         self._producer: TransactionalProducer | None = None
-        # No other writer gives its transactions such names.
+        # The prefix of the transactions' names, unique to this writer.
         self._name, self._number = uuid.uuid4().hex[:12], 0
-        # What lay beside the offset when it was last known.
+        # The metadata of the committed offset when this writer last saw or wrote it.
         self._known: str | None = None
         self._message_partitions = MessagePartitions(self._message_leaders)
         self._committed_at = 0.0
 
     def open(self) -> int | None:
-        """Take the partition over, and return the committed offset; None where there is none. Raises `Superseded`."""
+        """Take the partition over, and return the committed offset, or None. Raises `Superseded`."""
         found = self._renew(first=True)
         self._crash.reach(CrashPoint.RECOVERY_FENCED)
         return None if found is None else found.offset
 
     def close(self) -> None:
-        """Let the producer go."""
+        """Release the producer."""
         if self._producer is not None:
             self._producer.discard()
             self._producer = None
 
     def write(self, transaction: Transaction, now_ms: int) -> Outcome:
-        """Do a transaction. Raises `Superseded`, `RecordRefused`, or a problem after which all is read again.
+        """Write a transaction.
 
-        A producer that was fenced is such a problem: whether its claim still holds, the next attempt finds out.
-        `now_ms` is the time of its records: a broker may refuse that of this machine.
+        Raises `Superseded`, `RecordRefused`, or an error after which the shard reads everything again. A fenced
+        producer is such an error: the next attempt finds out whether the claim still holds. `now_ms` is the timestamp
+        of the records, because a broker may refuse this machine's clock.
         """
         name = f"{self._name}:{self._number}"
         self._number += 1
@@ -119,7 +122,7 @@ class PartitionWriter:
         try:
             faults = producer.flush()
         except RecordsUnanswered as error:
-            # Nothing was committed: the next producer's `init` aborts it.
+            # No commit was requested: the next producer's `init` aborts the transaction.
             undone = self._undone(((topic, partition) for topic, partition, _ in error.partitions), str(error))
             self._renew()
             return undone
@@ -140,14 +143,14 @@ class PartitionWriter:
         if self._producer is None or self._producer.spent:
             self._renew()
         if self._producer is None:
-            raise ProducerProblem("the producer was given up")
+            raise ProducerProblem("the producer was closed after an error")
         return self._producer
 
     def _renew(self, *, first: bool = False, in_doubt: str | None = None) -> GroupOffset | None:
-        """Replace the producer, and return the committed offset: nobody else can commit another one from here on.
+        """Replace the producer, and return the committed offset: no other producer can change it from now on.
 
-        Raises `Superseded` where another leader has claimed the partition, and `ProducerFenced` where another attempt
-        has written since; the `first` time, all may have been written that there is.
+        Raises `Superseded` if another leader has claimed the partition, and `ProducerFenced` if another attempt has
+        written since. The `first` time, any committed offset is accepted.
         """
         self.close()
         self._offset(first, in_doubt)
@@ -166,7 +169,7 @@ class PartitionWriter:
         return offset
 
     def _judged(self, faults: list[Undelivered]) -> Outcome:
-        """Return what undelivered records mean: nothing took effect."""
+        """Return what the undelivered records mean. The transaction is not committed."""
         for fault in faults:
             if fault.refusal is Refusal.FENCED:
                 raise ProducerFenced(f"{fault.topic}: {fault.why}")
@@ -178,8 +181,8 @@ class PartitionWriter:
             if fault.refusal in _OF_RECORD:
                 if fault.topic != self._settings.message_topic:
                     raise RecordRefused(
-                        f"{fault.topic} refuses what the tracker writes: {fault.why}; 'thresher queue init' judges "
-                        "the topic's settings"
+                        f"{fault.topic} refuses a record of the tracker: {fault.why}; run 'thresher queue init' to "
+                        "check the topic's settings"
                     )
                 return Refused(why=fault.why)
         why = f"{faults[0].topic}: {faults[0].why}"
@@ -188,9 +191,9 @@ class PartitionWriter:
         return self._undone(((fault.topic, fault.partition) for fault in faults), why)
 
     def _undone(self, places: Iterable[tuple[str, int]], why: str) -> Undone:
-        """Return that partitions of the message topic failed for the moment: others will be chosen.
+        """Register that these message partitions failed with a retryable error: a retry uses others.
 
-        Raises `ProducerProblem` where it was another topic, for which there is no other place.
+        Raises `ProducerProblem` if it was another topic, for which there is no other partition.
         """
         for topic, partition in places:
             if topic != self._settings.message_topic:

@@ -1,4 +1,4 @@
-"""A tracker's transaction as records of the three topics."""
+"""Builds the Kafka records of a tracker's transaction, for the three topics."""
 
 from collections.abc import Callable
 
@@ -13,9 +13,10 @@ from thresher.tracker.settings import TrackerSettings
 def records_of(
     transaction: Transaction, settings: TrackerSettings, partition: int, message_partition: Callable[[], int]
 ) -> list[Produced]:
-    """Return the records; markers go to `partition`, and each message where `message_partition` says.
+    """Return the records.
 
-    The queue's messages come first: a record that the broker refuses is one of these.
+    Markers go to `partition`, and each message to the partition that `message_partition` returns. The messages come
+    first, so that the first record that the broker refuses is one of them.
     """
     records = [_fate_record(fate, settings, message_partition) for fate in transaction.fates]
     markers = [*transaction.copies, *map(end_of, transaction.fates)]
@@ -45,7 +46,7 @@ def record_of_start(marker: Marker) -> Record:
         headers=marker.headers,
         delivery_count=marker.delivery_count,
         origin_id=marker.origin_id or marker.message_id,
-        # kafka-mq-go does not tell.
+        # kafka-mq-go's markers have no time of sending.
         enqueued_at_ms=marker.enqueued_at_ms or 0,
         max_deliveries=marker.max_deliveries,
         ttl_ms=marker.ttl_ms,

@@ -1,4 +1,4 @@
-"""A tracker's part of the pages of its process: what is in progress, redelivered and dead. It asks no server."""
+"""The tracker's part of the status page: messages in progress, redelivered and dead. Contacts no server."""
 
 from collections.abc import Iterator
 
@@ -8,10 +8,10 @@ from thresher.tracker.meter import MALFORMED
 from thresher.tracker.metrics import ERROR_KINDS, OWN_FAMILIES, by_queue, readings
 from thresher.tracker.settings import TrackerSettings
 
-# Counted by shards, and gauged by them: each is shown for a shard, and for all together.
+# The shards' counters and gauges: shown for each shard, and as a sum.
 _COUNTS = ("started", "ended", "redelivered", "dead", "malformed", "unknown_ends", "unknown_keep_alives", "displaced")
 _GAUGES = ("in_progress", "delayed", "due", "marker_lag")
-# Shown for a shard alone.
+# Shown only for each shard.
 _OF_SHARD = ("oldest_seconds", "clock_seconds", "memory_bytes")
 
 
@@ -25,10 +25,10 @@ class TrackerReport:
         self._settings, self._observed = settings, observed
 
     def ask(self) -> None:
-        """Ask nobody."""
+        """Do nothing: there is no server to query."""
 
     def status(self, moment: Moment, answer: None) -> StatusPart:  # noqa: ARG002 - nobody was asked
-        """Return the topics, what is in progress, and what became of the rest."""
+        """Return the topics, the messages in progress, and the counters."""
         shards = {
             each.shard: {
                 **{name: moment.counts.get(each.shard, {}).get(name, 0) for name in _COUNTS},
@@ -51,8 +51,8 @@ class TrackerReport:
         )
 
     def readings(self, moment: Moment, answer: None) -> Iterator[Reading]:  # noqa: ARG002 - nobody was asked
-        """Yield a tracker's own metrics."""
+        """Yield the tracker's own metrics."""
         return readings(moment)
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to close."""

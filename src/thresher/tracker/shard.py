@@ -1,7 +1,7 @@
-"""The two ends of a tracker's pipeline, which the engine runs in a Python worker of a Spark task: `read` and `track`.
+"""The two steps of a tracker's pipeline, `read` and `track`, which the engine runs in a Python worker of a Spark task.
 
-The tracker pulls, and takes its partitions over before it pulls: nothing is read before each of them is fenced. A
-partition that is added to the markers' topic is taken over when it is announced, and then read from its offset.
+`track` takes its partitions over before it pulls from `read`, so nothing is read before each partition is fenced. A
+partition that is added to the marker topic is taken over when the reader reports it, then read from its offset.
 """
 
 import contextlib
@@ -33,20 +33,20 @@ from thresher.tracker.settings import TrackerSettings, owned
 
 _POLL_SECONDS, _RECORDS = 0.05, 2_000
 _MEMORY_SECONDS, _RETENTION_SECONDS = 0.2, 30.0
-# How long a partition that ends before its committed offset is asked for again.
+# How long to wait, and how often to ask again, if a partition ends before its committed offset.
 _OLD_ENDS_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 0.5
-# Of the limit, the part beyond which nothing more is taken in.
+# The share of the memory limit at which the shard ends.
 _FULL = 0.9
-# Of a reader: what is fetched ahead is memory that messages in progress cannot have.
+# Prefetched records take memory away from messages in progress.
 _READER = {"queued.max.messages.kbytes": 16_384, "queued.min.messages": 10_000}
 
 
 class MemoryFull(PipelineProblem):
-    """The messages in progress do not fit. A restart would read them all again, and end the same way."""
+    """The messages in progress do not fit in memory. A restart would read them all again, and end the same way."""
 
 
 class Source:
-    """The reader of an attempt, opened by whoever tracks, for whoever reads."""
+    """The reader of an attempt: opened by `track`, used by `read`."""
 
     reader: AssignedReader | None = None
 
@@ -58,16 +58,16 @@ class _Partition:
 
 
 def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[list[ReadEvent]]:  # noqa: ARG001 - a step's signature
-    """Give the events of the shard's partitions, as they come. The tracker has opened the reader by then."""
+    """Yield the events of the shard's partitions. `track` has opened the reader before it pulls."""
     source = shard.share(Source)
     while not shard.stopping:
         yield [] if source.reader is None else source.reader.poll(_POLL_SECONDS, at_most=_RECORDS)
 
 
 def track(shard: Shard, config: Mapping[str, Any], batches: Iterator[list[ReadEvent]]) -> None:
-    """Track the shard's partitions until the chain runs dry, or something fails."""
+    """Track the shard's partitions until the batches end or an error occurs."""
     settings: TrackerSettings = config["settings"]
-    # Messages in progress are many, live long and have no cycles: looking through them for some is in vain.
+    # Messages in progress are many, long-lived and free of cycles: garbage collection over them finds nothing.
     gc.freeze()
     gc.set_threshold(200_000, 50, 1_000)
     crash = CrashPoints(config.get("hook"), shard.index)
@@ -95,7 +95,7 @@ class Attempt:
         self._retention_due = time.monotonic() + _RETENTION_SECONDS
 
     def open(self) -> None:
-        """Take over the partitions that there are, and begin to read."""
+        """Take over the existing partitions, and start reading."""
         topic = self._settings.marker_topic
         facts = self._admin.topic(topic)
         if facts is None:
@@ -108,16 +108,16 @@ class Attempt:
             owns=self._owns,
         )
         self._shard.share(Source).reader = self._shard.enter(reader)
-        # One that was added between is announced by no event.
+        # No event reports a partition that was added between the two steps above.
         self._add(partition for partition in reader.partitions if partition not in starts)
 
     def close(self) -> None:
-        """Let the producers go."""
+        """Release the producers."""
         for each in self._partitions.values():
             each.writer.close()
 
     def take(self, events: list[ReadEvent]) -> None:
-        """Take in what was read."""
+        """Process the events that were read."""
         at = time.monotonic()
         partitions = self._partitions
         for event in events:
@@ -131,7 +131,7 @@ class Attempt:
         self._look_at_ends()
 
     def go_on(self) -> None:
-        """Do the next transaction of each partition."""
+        """Write the next transaction of each partition."""
         for each in self._partitions.values():
             transaction = each.tracking.next(time.monotonic())
             if transaction is None:
@@ -155,7 +155,7 @@ class Attempt:
             self._partitions[end.partition].tracking.answered(end.asked_at, end.offset)
 
     def _look_at_retention(self) -> None:
-        """Go by the retention that the markers have now: a Start must be written anew before it is removed."""
+        """Apply the marker topic's current retention: a Start must be rewritten before retention removes it."""
         now = time.monotonic()
         if now < self._retention_due:
             return
@@ -168,14 +168,14 @@ class Attempt:
             self._rules = rules
 
     def _add(self, partitions: Iterable[int]) -> None:
-        """Take partitions over that the reader has assigned to itself, and have them read from their offsets."""
+        """Take over partitions that the reader has added, and seek to their offsets."""
         reader = self._shard.share(Source).reader
         for partition, start in self._take_over(partitions).items():
             if reader is not None:
                 reader.seek(partition, start)
 
     def _take_over(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Take partitions over, and return from which offset each is to be read."""
+        """Take partitions over, and return the offset from which to read each."""
         writers = {
             partition: PartitionWriter(self._settings, partition, self._term, self._crash) for partition in partitions
         }
@@ -189,7 +189,10 @@ class Attempt:
         return starts
 
     def _current_ends(self, committed: Mapping[int, int | None]) -> dict[int, PartitionEnds]:
-        """Return the ends of partitions. A broker that was cut off may show old ones for a while."""
+        """Return the first and last offsets of partitions.
+
+        This waits, because an isolated broker may return old ones.
+        """
         deadline = time.monotonic() + _OLD_ENDS_SECONDS
         while True:
             ends = partition_ends(self._admin.client, self._settings.marker_topic, committed)
@@ -199,7 +202,7 @@ class Attempt:
             time.sleep(_ASK_AGAIN_SECONDS)
 
     def _start(self, partition: int, committed: int | None, ends: PartitionEnds) -> int:
-        """Return where to begin to read: at the committed offset, else at the beginning."""
+        """Return where to begin to read: at the committed offset, or at the first record if there is none."""
         if committed is None or ends.first <= committed <= ends.high:
             return ends.first if committed is None else committed
         lost = ends.first - committed
@@ -207,13 +210,13 @@ class Attempt:
             self._shard.event("lost markers", partition=partition, markers=max(0, lost))
             return ends.first
         what = (
-            f"has lost {lost} markers that were not tracked to their end, by its retention or by somebody's hand"
+            f"has lost {lost} markers that the tracker still needed: retention or an operator has removed them"
             if lost > 0
-            else f"ends at {ends.high}, before the offset that was tracked, {committed}: the topic was made anew"
+            else f"ends at {ends.high}, before the tracker's committed offset {committed}: the topic was recreated"
         )
         raise PositionLost(
-            f"partition {partition} of {self._settings.marker_topic} {what}: messages that were started there are "
-            "not redelivered; to go on without them, set redelivery-tracker.accept-lost-markers"
+            f"partition {partition} of {self._settings.marker_topic} {what}. Messages whose Starts are lost "
+            "are not redelivered; to continue without them, set redelivery-tracker.accept-lost-markers"
         )
 
     def _owns(self, partition: int) -> bool:
@@ -230,11 +233,11 @@ class Attempt:
             held = sum(len(each.tracking.messages) for each in self._partitions.values())
             raise MemoryFull(
                 f"shard {self._shard.index} has {held:,} messages in progress in {used >> 20} MB, and "
-                f"redelivery-tracker.memory_mb is {most >> 20}: raise it, or redelivery-tracker.shards with the "
-                "partitions of the markers"
+                f"redelivery-tracker.memory_mb is {most >> 20}: raise it, or raise redelivery-tracker.shards and the "
+                "partitions of the marker topic"
             )
 
 
 def resident_bytes(statm: Callable[[], str] = lambda: Path("/proc/self/statm").read_text()) -> int:
-    """Return how much memory this process has."""
+    """Return the resident memory of this process."""
     return int(statm().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,6 +1,6 @@
-"""The tracker as a program has it: a service whose workload tracks the markers of a pair of topics.
+"""The tracker's public class: a service whose workload tracks the markers of a pair of topics.
 
-See `thresher.service.service` for its life. Nothing is fenced before leadership is acquired.
+See `thresher.service.service` for its life cycle. It fences nothing before it has acquired leadership.
 """
 
 import logging
@@ -16,10 +16,10 @@ from thresher.tracker.workload import TrackerWorkload
 
 
 class Tracker(Service):
-    """One competitor for one pair of topics. A context manager: entering starts, leaving stops. Safe from any thread.
+    """One candidate for the leadership of one pair of topics. A context manager: entering starts, leaving stops.
 
-    `config` is a client's, whose `redelivery_tracker` holds the tracker's own keys. A `logger` gets all that Thresher
-    logs. `hook` is for tests: see `thresher.delivery.crash_points`.
+    Safe from any thread. `config` is a client's configuration, with the tracker's own keys in `redelivery_tracker`. A
+    `logger` gets everything that Thresher logs. `hook` is for tests: see `thresher.delivery.crash_points`.
     """
 
     _noun: ClassVar[str] = "tracker"
@@ -46,5 +46,5 @@ class Tracker(Service):
 
     @property
     def redelivered(self) -> int:
-        """How many messages this process has redelivered, over all its leaderships."""
+        """The number of messages that this process has redelivered, over all its leaderships."""
         return self.ledger.total("redelivered")

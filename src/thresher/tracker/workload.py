@@ -1,7 +1,7 @@
-"""The tracker as a workload of a service: takes over a pair of topics, and has their markers tracked by shards.
+"""The tracker as a workload of a service: takes over a pair of topics, and has shards track their markers.
 
-`TrackerTerm` is one take-over. There is no row in a database that says who leads: the committed offset of each
-partition does (`claims`), and each partition's transactional id is the fence.
+`TrackerTerm` is one take-over. There is no database row that names the leader: the metadata of each partition's
+committed offset does (`claims`). Each partition's transactional id is the fence.
 """
 
 import logging
@@ -26,15 +26,15 @@ from thresher.tracker.topics import require_markers, require_suitable
 
 logger = logging.getLogger(__name__)
 
-# Also the name of its metric: thresher_broker_up.
+# Also in the name of the metric thresher_broker_up.
 SERVERS = ("broker",)
-# All that shards need.
+# The modules that shards import.
 PRELOAD = ("thresher.tracker.shard",)
 _CLAIM_SECONDS, _TOPIC_SECONDS = 5.0, 30.0
 
 
 class TrackerWorkload:
-    """One tracker. `hook` is a function by import path that is called at each crash point: for tests."""
+    """One tracker. `hook` is the import path of a function that is called at each crash point: for tests."""
 
     wording = WORDING
     preload = PRELOAD
@@ -45,24 +45,24 @@ class TrackerWorkload:
 
     @property
     def name(self) -> str:
-        """The identity that all trackers of these topics share."""
+        """The identity shared by all trackers of these topics."""
         return self.settings.name
 
     @property
     def shards(self) -> int:
-        """How many shards it has."""
+        """The number of shards."""
         return self.settings.shards
 
     @property
     def probes(self) -> Mapping[str, Callable[[], None]]:
-        """How to reach its broker."""
+        """The functions that check whether each server is reachable."""
         return {SERVERS[0]: self._reach_broker}
 
     def check(self, *, local: bool) -> None:
-        """Nothing can be known to be wrong before the broker was asked."""
+        """Do nothing: no problem can be detected without asking the broker."""
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "TrackerTerm | None":
-        """Judge the topics, and claim the partitions of the markers."""
+        """Check the topics, and claim the partitions of the marker topic."""
         facts = require_suitable(self.settings)
         require_markers(self.settings)
         if not claim_all(self.settings, term, wanted):
@@ -72,12 +72,12 @@ class TrackerWorkload:
         return TrackerTerm(term, settings, more, self._policy)
 
     def report(self, observed: Observed) -> TrackerReport:
-        """Return what a tracker's pages add."""
+        """Return the tracker's part of the status page and metrics."""
         return TrackerReport(self.settings, observed)
 
     def _reach_broker(self) -> None:
         try:
-            # The probe's error says it all: the client's own lines would repeat it.
+            # The probe raises its own error, so the client's log lines would only repeat it.
             Admin.of({"log_level": 0, **self.settings.kafka}).greet()
         except KafkaException as error:
             raise broker_problem("the broker was not reached", error.args[0]) from error
@@ -87,7 +87,7 @@ class TrackerTerm:
     """One take-over of a tracker."""
 
     def __init__(self, term: str, settings: TrackerSettings, more: Mapping[str, Any], policy: Policy) -> None:
-        """`more` is what shards are told besides."""
+        """`more` is additional configuration for the shards."""
         self._term, self._settings, self._more, self._policy = term, settings, more, policy
         self.alarms: Mapping[str, str] = {}
 
@@ -98,7 +98,7 @@ class TrackerTerm:
 
     @property
     def pipeline(self) -> Pipeline:
-        """Read, track."""
+        """The pipeline of the steps `read` and `track`."""
         config = {"settings": self._settings, **self._more}
         return Pipeline(
             name=self._settings.name,
@@ -112,14 +112,14 @@ class TrackerTerm:
 
     @contextmanager
     def watch(self) -> Iterator[Sequence[Look]]:
-        """Look at the claims, and at what the guarantees rest on: the settings of the topics."""
+        """Check periodically the claims, and the topic settings that the guarantees depend on."""
         yield (
             Look(at="broker", run=self._look_at_claims, every_seconds=_CLAIM_SECONDS),
             Look(at="broker", run=self._look_at_topics, every_seconds=_TOPIC_SECONDS),
         )
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
-        """Take in an event of a shard."""
+        """Log an event of a shard."""
         if event == "lost markers":
             message = "shard %d goes on without %d markers of partition %d, which were removed before they were tracked"
             logger.warning(message, shard, fields["markers"], fields["partition"])
@@ -134,15 +134,15 @@ class TrackerTerm:
             logger.warning(message, fields["offset"], fields["partition"], self._settings.marker_topic, fields["why"])
 
     def work_waits(self) -> bool:
-        """Whether there is anything to do: markers may come at any time."""
+        """Return True: markers may come at any time."""
         return True
 
     def explain(self, shard: int, step: str) -> str | None:  # noqa: ARG002 - nothing more is known
-        """Say nothing: a client's call hangs."""
+        """Return None: only a call of the Kafka client can hang, and nothing more is known about it."""
         return None
 
     def taken_back(self) -> bool:
-        """Whether a restore has superseded it: there is no database."""
+        """Return False: without a database, no restore can supersede this term."""
         return False
 
     def _look_at_claims(self) -> None:

@@ -1,14 +1,14 @@
-"""Queues for asyncio: the same queues, by the same threads. Nothing that waits blocks the event loop.
+"""Queues for asyncio: the same queues and the same client threads. No wait blocks the event loop.
 
-1. `QueueService` is given a configuration, or a service: one on Kafka, or one in memory. A service that it was given
-   stays open when it is closed; the consumers and producers that were made here are closed.
-2. A `receive` that waits needs no thread: a consumer tells the loop whenever it may have more messages, and one of the
-   coroutines that wait takes them.
-3. Messages are taken in the last step of `receive`, so that a `receive` that is cancelled has taken none.
-4. A send that is cancelled may have been sent. An ack that is cancelled was given: only its answer is not waited for.
-5. A `close` that is cancelled goes on in a thread, and the interpreter waits for it when the program ends.
+1. `QueueService` takes a configuration, or a service on Kafka or in memory. Closing it closes the consumers and
+   producers made here. A service that was passed in stays open.
+2. A waiting `receive` occupies no thread. The consumer notifies the loop when more messages may be available, and one
+   of the waiting coroutines takes them.
+3. `receive` takes messages in its last step, so a cancelled `receive` has taken none.
+4. A cancelled send may still be sent. A cancelled ack is still sent; only the wait for the broker's answer ends.
+5. A cancelled `close` continues in a thread, and the interpreter waits for that thread at exit.
 
-All of it is for one event loop: the one that runs when it is made.
+Every object belongs to the event loop that was running when the object was made.
 """
 
 from thresher.queue.aio.consumer import QueueConsumer

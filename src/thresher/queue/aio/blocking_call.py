@@ -1,6 +1,6 @@
-"""Calls that block, made for coroutines: each has a thread of its own.
+"""Runs blocking calls for coroutines, each in a thread of its own.
 
-No call waits for another one, nor for the application's work in the loop's pool. A call is made to its end, also where
+No call waits for another call, or for the application's work in the loop's thread pool. A call runs to its end, even if
 the coroutine that waits for it is cancelled.
 """
 
@@ -17,15 +17,15 @@ _T = TypeVar("_T")
 
 
 def begin(call: Callable[[], _T], *, outlives_loop: bool = False) -> Future[_T]:
-    """Make a call in a thread. The interpreter does not end before a call that outlives the loop."""
+    """Run a call in a thread. With `outlives_loop`, the interpreter waits for the call at exit."""
     made: Future[_T] = Future()
-    # From now on it cannot be cancelled.
+    # A running future cannot be cancelled.
     made.set_running_or_notify_cancel()
 
     def make() -> None:
         try:
             result = call()
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - the waiting coroutine raises it
             made.set_exception(error)
         else:
             made.set_result(result)
@@ -35,7 +35,10 @@ def begin(call: Callable[[], _T], *, outlives_loop: bool = False) -> Future[_T]:
 
 
 async def result_of(made: Future[_T]) -> _T:
-    """Wait for a call, and return its result. Cancelled, leave it alone: its error is logged."""
+    """Wait for a call, and return its result.
+
+    If this wait is cancelled, the call continues, and its error is logged.
+    """
     try:
         return await asyncio.wrap_future(made)
     except asyncio.CancelledError:
@@ -44,7 +47,7 @@ async def result_of(made: Future[_T]) -> _T:
 
 
 async def in_thread(call: Callable[[], _T]) -> _T:
-    """Make a call in a thread, and return its result."""
+    """Run a call in a thread, and return its result."""
     return await result_of(begin(call))
 
 

@@ -12,15 +12,15 @@ from thresher.queue.aio.message import Message
 from thresher.queue.aio.running import Handler, Running
 from thresher.queue.problem import QueueClosed
 
-# How long leaving and flushing wait at most, unless told otherwise: as consumers of threads do.
+# The default timeout of `leave` and `flush`: that of the blocking consumer.
 _STOP_SECONDS = 30.0
 
 
 class QueueConsumer:
-    """Receives from one queue, beside any number of others. An asynchronous context manager and iterator."""
+    """Receives from one queue, which may have any number of consumers. An asynchronous context manager and iterator."""
 
     def __init__(self, consumer: blocking_consumer.QueueConsumer, forget: Callable[["QueueConsumer"], None]) -> None:
-        # The same one, for threads.
+        # The blocking consumer that this one wraps.
         self.blocking = consumer
         self._forget = forget
         self._loop = asyncio.get_running_loop()
@@ -28,17 +28,17 @@ class QueueConsumer:
         consumer.listen(self._hear)
 
     async def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, or None if none came within `timeout` seconds; without one, wait for ever.
+        """Return the next message, or None if none came within `timeout` seconds. Without a timeout, wait indefinitely.
 
-        Raises `QueueClosed` after `close`, also where it was waiting, or the error that ended the consumer.
+        Raises `QueueClosed` after `close`, even in a `receive` that was waiting, or the error that ended the consumer.
         """
         messages = await self.receive_batch(1, timeout)
         return messages[0] if messages else None
 
     async def receive_batch(self, most: int, timeout: float | None = None) -> list[Message]:
-        """Return up to `most` messages: wait for the first, as `receive` does, and take those that are there."""
+        """Return up to `most` messages: wait for the first as `receive` does, then add those that are already there."""
         deadline = None if timeout is None else self._loop.time() + timeout
-        # A loop over a full buffer would otherwise never let another coroutine run.
+        # Without this, a loop over a full buffer would never let another coroutine run.
         await asyncio.sleep(0)
         while True:
             messages = self._take(most)
@@ -60,11 +60,11 @@ class QueueConsumer:
                 return message
 
     async def run(self, handler: Handler, concurrency: int = 1) -> None:
-        """Await a handler with each message, so many at a time, until SIGTERM, SIGINT or `close`; then close.
+        """Await a handler for each message, `concurrency` at a time, until SIGTERM, SIGINT or `close`; then close.
 
-        Ack on return; on an exception nack, with a back-off that doubles with each delivery. A second signal waits for
-        no handler: they are cancelled, their messages are given back, and this raises `SystemExit`. A third signal,
-        for a handler that blocks the event loop, does what it did before the run.
+        A message is acked when its handler returns. An exception nacks it, with a back-off that doubles with each
+        delivery. The second signal cancels the handlers, gives their messages back, and makes this raise `SystemExit`.
+        The third signal, for a handler that blocks the event loop, does what it did before the run.
         """
         try:
             await Running(self, handler, concurrency, leave=partial(self.blocking.leave, 0.0)).run()
@@ -72,18 +72,22 @@ class QueueConsumer:
             await self.close()
 
     async def flush(self, timeout: float = _STOP_SECONDS) -> bool:
-        """Wait until the broker has answered for the acks, nacks and rejects given, and return whether it has."""
+        """Wait until the broker has answered all acks, nacks and rejects. Return False on timeout."""
         return await in_thread(partial(self.blocking.flush, timeout))
 
     async def leave(self, timeout: float = _STOP_SECONDS) -> None:
-        """Leave the group: nothing more is started. What was started can be received and settled until `close`.
+        """Leave the group, so that no more messages are started.
 
-        It waits so many seconds for that, and goes on in the background.
+        Started messages can be received and settled until `close`. This waits up to `timeout` seconds. The consumer
+        then continues to leave in the background.
         """
         await in_thread(partial(self.blocking.leave, timeout))
 
     async def close(self) -> None:
-        """Leave the group, give back what was not settled, and wait for the broker's answers. Ends every `receive`."""
+        """Leave the group, give back unsettled messages, wait for the broker's answers.
+
+        Ends every waiting `receive`.
+        """
         await result_of(begin(self.blocking.close, outlives_loop=True))
         self._forget(self)
 
@@ -95,15 +99,15 @@ class QueueConsumer:
 
     @property
     def in_progress(self) -> int:
-        """How many messages are started and not settled, those that wait to be received included."""
+        """The number of messages that are started and not settled, including those not received yet."""
         return self.blocking.in_progress
 
     def _take(self, most: int) -> list[Message]:
-        """Take what is there, and call the next coroutine that waits unless there was nothing."""
+        """Take the messages that are there, and wake the next waiting coroutine if there were any."""
         try:
             messages = [Message(message) for message in self.blocking.receive_batch(most, 0)]
         except BaseException:
-            # The others are to hear of it too.
+            # The other waiting coroutines must raise it too.
             self._wake()
             raise
         if messages:
@@ -111,24 +115,24 @@ class QueueConsumer:
         return messages
 
     async def _wait(self, seconds: float | None) -> None:
-        """Wait to be called. Whoever was called looks whether there are messages, or calls the next one."""
-        called = self._loop.create_future()
-        self._waiting.append(called)
+        """Wait to be woken. A woken coroutine takes messages; if it is cancelled instead, it wakes the next one."""
+        woken = self._loop.create_future()
+        self._waiting.append(woken)
         try:
-            await asyncio.wait((called,), timeout=seconds)
+            await asyncio.wait((woken,), timeout=seconds)
         except asyncio.CancelledError:
-            if called.done():
+            if woken.done():
                 self._wake()
             raise
         finally:
-            if not called.done():
-                self._waiting.remove(called)
+            if not woken.done():
+                self._waiting.remove(woken)
 
     def _wake(self) -> None:
         if self._waiting:
             self._waiting.popleft().set_result(None)
 
     def _hear(self) -> None:
-        # From any thread. A loop that is closed has nobody who waits.
+        # Called from any thread. Nobody waits in a closed loop.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake)

@@ -8,7 +8,7 @@ from thresher.queue.aio.blocking_call import in_thread
 
 
 class Message:
-    """One delivery of one message: as `thresher.queue.Message`, with calls to be awaited."""
+    """One delivery of one message: `thresher.queue.Message` with methods to await."""
 
     __slots__ = (
         "_message", "delivery_count", "enqueued_at_ms", "headers", "id", "origin_id", "payload", "queue",
@@ -25,13 +25,14 @@ class Message:
 
     @property
     def enqueued_at(self) -> datetime:
-        """When the message was first sent, by the clock of its sender or its broker."""
+        """The time of the first send, by the clock of the sender or of its broker."""
         return self._message.enqueued_at
 
     async def ack(self, *, sync: bool = False) -> None:
-        """Say that the message was processed, in whatever order. With `sync`, wait for the broker, in a thread.
+        """Confirm that the message was processed. Messages can be acked in any order.
 
-        Raises `AlreadySettled`, or `QueueClosed` after the consumer was closed.
+        With `sync`, wait for the broker, in a thread. Raises `AlreadySettled`, or `QueueClosed` after the consumer was
+        closed.
         """
         if sync:
             await in_thread(partial(self._message.ack, sync=True))
@@ -39,19 +40,19 @@ class Message:
             self._message.ack()
 
     async def nack(self, delay: float = 0.0, *, sync: bool = False) -> None:
-        """Give the message back: it is redelivered after `delay` seconds, and counts as delivered."""
+        """Give the message back: it is redelivered after `delay` seconds, and this delivery counts."""
         if sync:
             await in_thread(partial(self._message.nack, delay, sync=True))
         else:
             self._message.nack(delay)
 
     async def reject(self, reason: str, *, sync: bool = False) -> None:
-        """Have the message become a dead letter, with this reason."""
+        """Make the message a dead letter with this reason."""
         if sync:
             await in_thread(partial(self._message.reject, reason, sync=True))
         else:
             self._message.reject(reason)
 
     async def extend(self, seconds: float) -> None:
-        """Put the redelivery off, to `seconds` from now at least."""
+        """Prevent redelivery for at least `seconds` from now."""
         self._message.extend(seconds)

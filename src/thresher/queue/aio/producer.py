@@ -14,12 +14,12 @@ from thresher.queue.producer import GivenHeaders
 from thresher.queue.sent import Sent
 
 _MOST_SENDS = 10_000
-# librdkafka's own limits of what a client has queued. There is no limit of the number where 0 is given.
+# librdkafka's default limits of a client's send queue. 0 messages means no limit of their number.
 _QUEUED_MESSAGES, _QUEUED_KILOBYTES = 100_000, 1_048_576
 
 
 def room_for_sends(config: QueueConfig) -> int:
-    """Return how many sends may be in flight: half of what the client can queue, so that none waits for room there."""
+    """Return the limit of sends in flight: half of the client's send queue, so that no send waits for room in it."""
     client: dict[str, Any] = {**config.clients, **config.producer}
     messages = int(client.get("queue.buffering.max.messages", _QUEUED_MESSAGES)) or _QUEUED_MESSAGES
     kilobytes = int(client.get("queue.buffering.max.kbytes", _QUEUED_KILOBYTES))
@@ -35,7 +35,7 @@ class QueueProducer:
         room: asyncio.Semaphore,
         forget: Callable[["QueueProducer"], None],
     ) -> None:
-        # The same one, for threads.
+        # The blocking producer that this one wraps.
         self.blocking = producer
         self._room, self._forget = room, forget
         self._sending: set[asyncio.Task[MessageId]] = set()
@@ -50,10 +50,10 @@ class QueueProducer:
         max_deliveries: int | None = None,
         ttl: float | None = None,
     ) -> MessageId:
-        """Send a message, and return its id once every replica has it. Its limits are those of the blocking `send`.
+        """Send a message, and return its id once every in-sync replica has it.
 
-        Raises `MessageInvalid` or `SendRefused` where it is not in the queue, and `SendUnknown` where that is
-        not known.
+        The limits are those of the blocking `send`. Raises `MessageInvalid` or `SendRefused` if the message is not in
+        the queue, and `SendUnknown` if that is not known.
         """
         return await self.send_async(payload, headers, delay=delay, max_deliveries=max_deliveries, ttl=ttl)
 
@@ -66,27 +66,27 @@ class QueueProducer:
         max_deliveries: int | None = None,
         ttl: float | None = None,
     ) -> asyncio.Future[MessageId]:
-        """Send a message without waiting; return a future of its id. Every error of `send` is the future's."""
+        """Send a message without waiting; return a future of its id. Every error of `send` is raised by the future."""
         if self._closed:
             raise QueueClosed("the producer was closed")
         send = partial(
             self.blocking.send_async, payload, headers, delay=delay, max_deliveries=max_deliveries, ttl=ttl
         )  # fmt: skip
         sending = asyncio.get_running_loop().create_task(self._send(send, delayed=delay > 0))
-        # The loop itself does not keep its tasks.
+        # The event loop keeps only weak references to its tasks.
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
         return sending
 
     async def flush(self, timeout: float | None = None) -> bool:
-        """Wait until every message was answered for, and return whether that is so. Errors are the futures'."""
+        """Wait until every send is answered. Return False on timeout. Errors are raised by the futures."""
         if not self._sending:
             return True
         _, left = await asyncio.wait(tuple(self._sending), timeout=timeout)
         return not left
 
     async def close(self) -> None:
-        """Wait for what was sent, and take no more."""
+        """Accept no more sends, and wait for those in flight."""
         try:
             await self.finish()
         finally:
@@ -95,7 +95,7 @@ class QueueProducer:
         self._forget(self)
 
     async def finish(self) -> None:
-        """Take no more, and wait for what was sent. The client answers for it, in `send-timeout` at the latest."""
+        """Accept no more sends, and wait for those in flight. The client answers each within `send-timeout`."""
         self._closed = True
         await self.flush()
 
@@ -108,11 +108,11 @@ class QueueProducer:
     async def _send(self, send: Callable[[], Sent], *, delayed: bool) -> MessageId:
         await self._room.acquire()
         try:
-            # One with a delay asks for the partitions of the markers first.
+            # In a thread, because a send with a delay first asks the broker for the marker topic's partitions.
             sent = asyncio.wrap_future(await result_of(begin(send)) if delayed else send())
         except BaseException:
             self._room.release()
             raise
-        # A send that is cancelled stays in the client's queue until it is answered for.
+        # A cancelled send stays in the client's queue until it is answered.
         sent.add_done_callback(lambda _: self._room.release())
         return await asyncio.shield(sent)

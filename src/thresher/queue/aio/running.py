@@ -1,6 +1,6 @@
-"""Runs a handler over the messages of a consumer, in several coroutines: as `thresher.queue.running` in threads.
+"""Runs a handler over the messages of a consumer, in several coroutines: `thresher.queue.running` for asyncio.
 
-`thresher.core.signals` says what signals do. Handlers that are not waited for are cancelled.
+`thresher.core.signals` defines what signals do. The second signal cancels the handlers.
 """
 
 import asyncio
@@ -13,41 +13,44 @@ from thresher.queue.aio.message import Message
 from thresher.queue.problem import QueueClosed
 from thresher.queue.running import delay_after_failure, end_of_run, require_concurrency, settling
 
-# How long a handler that was cancelled may take to end, where it is not waited for.
+# How long a cancelled handler may take to end after the second signal.
 _ABANDON_SECONDS = 1.0
 
 Handler = Callable[[Message], Awaitable[object]]
 
 
 class Receiving(Protocol):
-    """Where messages come from."""
+    """The source of messages."""
 
     async def receive(self) -> Message | None:
-        """Return the next message, or None. Cancelled, it has taken none."""
+        """Return the next message, or None. A cancelled call has taken no message."""
 
 
 class Running:
     """The coroutines of one `run`."""
 
     def __init__(self, consumer: Receiving, handler: Handler, concurrency: int, *, leave: Callable[[], None]) -> None:
-        """`leave` is called once no further message is taken: other consumers get what is left. It must be quick."""
+        """`leave` is called once no more messages are taken: the group's other consumers get the rest.
+
+        It must be quick.
+        """
         require_concurrency(concurrency)
         self._consumer, self._handler, self._concurrency, self._leave = consumer, handler, concurrency, leave
         self._loop = asyncio.get_running_loop()
         self._working: set[asyncio.Task[None]] = set()
-        # Those that have no message: they may be cancelled.
+        # Tasks without a message: they can be cancelled at any time.
         self._idle: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._over = asyncio.Event()
-        # The exit status, once handlers are not waited for.
+        # The exit status after the second signal; None before it.
         self._status: int | None = None
         self._errors: list[BaseException] = []
 
     async def run(self) -> None:
         """Handle messages until a signal or `close`.
 
-        Raises the error that ended the consumer, what a handler exits with, or `SystemExit` after a second signal.
-        Cancelled, it cancels its handlers and waits for them.
+        Raises the error that ended the consumer, a handler's `SystemExit` or `KeyboardInterrupt`, or `SystemExit` after
+        a second signal. If this is cancelled, it cancels its handlers and waits for them.
         """
         with stopped_by_signals(self.stop, self.abandon):
             self._working = {self._loop.create_task(self._work()) for _ in range(self._concurrency)}
@@ -62,18 +65,18 @@ class Running:
         end_of_run(self._errors, self._status)
 
     def stop(self) -> None:
-        """Take no further message. From any thread, also in a signal handler."""
+        """Take no more messages. Safe from any thread and from a signal handler."""
         self._soon(self._stop)
 
     def abandon(self, status: int) -> None:
-        """Wait for no handler: `run` ends by `SystemExit`, with this status. As `stop`, from any thread."""
+        """Wait for no handler: `run` raises `SystemExit` with this status. Safe from any thread, like `stop`."""
         self._status = status
         self._soon(self._cancel)
-        # A handler may go on though it was cancelled.
+        # A handler may continue although it was cancelled.
         self._soon(lambda: self._loop.call_later(_ABANDON_SECONDS, self._over.set))
 
     def _soon(self, call: Callable[[], object]) -> None:
-        # A loop that is closed has nobody who waits.
+        # Nobody waits in a closed loop.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
@@ -125,14 +128,14 @@ class Running:
             await self._handler(message)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _this_task().cancelling():
-                # The run ends, not something that the handler waited for: closing gives the message back.
+                # The run itself is cancelled, not a task that the handler awaited. Closing gives the message back.
                 raise
             delay = delay_after_failure(message)
             with settling():
                 await message.nack(delay)
         except (SystemExit, KeyboardInterrupt) as error:
-            # `run` raises it, once the other handlers have returned: here it would end the event loop.
-            # Closing gives the message back.
+            # `run` raises it after the other handlers have returned; raised here, it would end the event loop. Closing
+            # gives the message back.
             self._fail(error)
         else:
             with settling():

@@ -31,7 +31,7 @@ class QueueService:
     """The queues of one pair of topics, for asyncio. An asynchronous context manager."""
 
     def __init__(self, given: QueueConfig | Mapping[str, Any] | BlockingService) -> None:
-        """Raises `ConfigurationInvalid`; no server is asked."""
+        """Contacts no server. Raises `ConfigurationInvalid`."""
         self._owned = isinstance(given, QueueConfig | Mapping)
         self._service: BlockingService = (
             blocking_service.QueueService(given) if isinstance(given, QueueConfig | Mapping) else given
@@ -43,7 +43,10 @@ class QueueService:
         self._closed = False
 
     def queue(self, given: str | bytes) -> "Queue":
-        """Return a queue by its id, text or bytes. It needs not be made, and costs nothing until it is used."""
+        """Return a queue by its id, text or bytes.
+
+        A queue is not created on the broker, and costs nothing until it is used.
+        """
         return Queue(self._service.queue(given), self)
 
     get_or_create_queue = queue
@@ -63,12 +66,12 @@ class QueueService:
         return consumer
 
     async def close(self) -> None:
-        """Close every consumer and producer that was made here, and the service unless it was given."""
+        """Close every consumer and producer that was made here. A service that was passed in stays open."""
         self._closed = True
         try:
             await asyncio.gather(*(producer.finish() for producer in self._producers))
         finally:
-            # In one thread, so that no step is left out where this coroutine is cancelled.
+            # In one thread, so that every step runs even if this coroutine is cancelled.
             close = partial(self._close, tuple(self._consumers), tuple(self._producers))
             closing = begin(close, outlives_loop=True)
         await result_of(closing)
@@ -82,7 +85,7 @@ class QueueService:
         await self.close()
 
     def _close(self, consumers: Iterable[QueueConsumer], producers: Iterable[QueueProducer]) -> None:
-        """Close everything. Whatever one of them raises, the others are closed."""
+        """Close everything. An error of one does not keep the others open."""
         with ExitStack() as closing:
             if self._owned:
                 closing.callback(self._service.close)
@@ -90,7 +93,7 @@ class QueueService:
                 closing.callback(producer.blocking.close)
             for consumer in consumers:
                 closing.callback(consumer.blocking.close)
-                # All at once: each takes as long as its poll.
+                # All leave at the same time, because each takes as long as its poll.
                 consumer.blocking.leave(0.0)
 
     def _require_open(self) -> None:
@@ -99,7 +102,7 @@ class QueueService:
 
 
 class Queue:
-    """A queue. Equal ids are the same queue, whoever uses them."""
+    """A queue. Queues with equal ids are the same queue, in every process."""
 
     def __init__(self, queue: blocking_queue.Queue, service: QueueService) -> None:
         self.id = queue.id
@@ -110,7 +113,7 @@ class Queue:
         return self._service.make_producer(self._queue)
 
     def consumer(self) -> QueueConsumer:
-        """Return a consumer of this queue: it begins to receive at once."""
+        """Return a consumer of this queue. It starts to receive at once."""
         return self._service.make_consumer(self._queue)
 
     def __repr__(self) -> str:

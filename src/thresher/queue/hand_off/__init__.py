@@ -1,1 +1,1 @@
-"""The hand-off: from records of the message topic to messages that are started, and only then delivered."""
+"""The hand-off: turns records of the message topic into started messages, and delivers only those."""

@@ -1,13 +1,14 @@
-"""Where a member begins in the partitions that it was given.
+"""Decides where a member begins to read in the partitions assigned to it.
 
-1. A partition whose offset the group has: there. If retention has removed that place: at the log's first
-   record, which is committed, so that the offsets between are counted once.
-2. A partition without an offset, for the first time: at its first record. That offset is committed, and only then noted
-   in the compacted topic `<marker-topic>.queues`. A crash between the two is mended by the next member.
-3. A partition that was noted and has no offset: an error. The group's offsets were lost or have expired, and beginning
-   at the first record would repeat every message.
+1. The group has an offset for the partition: there. If retention has removed that record: at the log's first
+   record. That offset is committed, so that the removed records are counted once.
+2. The group has no offset for the partition and never had one: at the first record. The member commits that offset,
+   then writes a note of it to the compacted topic `<marker-topic>.queues`. After a crash between the two, the next
+   member writes the note.
+3. The group has no offset, but a note of the partition exists: an error. The offsets were deleted or have expired, and
+   beginning at the first record would repeat every message.
 
-A topic that was deleted and made again has another id: what was noted of the old one says nothing.
+Notes hold the topic's id, so the notes of a deleted topic do not apply to a topic recreated under the same name.
 """
 
 import json
@@ -21,7 +22,7 @@ from thresher.queue.problem import OffsetsLost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What is noted of a partition: the group of this queue began at this offset."""
+    """The note of a partition: the group of this queue began at this offset."""
 
     queue: bytes
     topic_id: str
@@ -30,7 +31,7 @@ class Note:
 
     @property
     def key(self) -> bytes:
-        """The record's key, under which the topic keeps the last note."""
+        """The record's key. The compacted topic keeps the last note of each key."""
         return b"%s/%d" % (self.queue, self.partition)
 
     def encode(self) -> bytes:
@@ -41,7 +42,7 @@ class Note:
 
 
 def notes_of(queue: bytes, topic_id: str, contents: Iterable[bytes]) -> frozenset[int]:
-    """Return the partitions of a topic that are noted for a queue. What is no note is left out."""
+    """Return the partitions of a topic that have a note for a queue. Records that are not notes are ignored."""
     found = set()
     for content in contents:
         try:
@@ -55,26 +56,30 @@ def notes_of(queue: bytes, topic_id: str, contents: Iterable[bytes]) -> frozense
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """Where to begin in each partition, what to commit, and what to note after that."""
+    """Where to begin in each partition, which offsets to commit, and which partitions to note after the commit."""
 
-    # The group's offsets, once `to_commit` is committed: there it begins.
+    # The group's offsets after `to_commit` is committed: reading begins there.
     offsets: Mapping[int, int]
     to_commit: Mapping[int, int]
     to_note: tuple[int, ...]
-    # Offsets that retention has removed before they were read.
+    # The number of offsets that retention removed before they were read.
     removed: int
 
 
 def beginning(
     queue: bytes, committed: Mapping[int, GroupOffset], ends: Mapping[int, PartitionEnds], noted: frozenset[int]
 ) -> Beginning:
-    """Decide where to begin in the partitions of `ends`. Raises `OffsetsLost`."""
+    """Decide where to begin in the partitions of `ends`. `noted` are the partitions with a note.
+
+    Raises `OffsetsLost`.
+    """
     lost = sorted(partition for partition in ends if partition not in committed and partition in noted)
     if lost:
         raise OffsetsLost(
             f"the consumer group of queue {queue!r} had offsets in the partitions {', '.join(map(str, lost))} and has "
-            "none: they were deleted or have expired (offsets.retention.minutes). Set them with kafka-consumer-groups "
-            "--reset-offsets: --to-latest skips what was sent meanwhile, --to-earliest repeats what was processed"
+            "none now: they were deleted or have expired (offsets.retention.minutes). Set them with "
+            "kafka-consumer-groups --reset-offsets: --to-latest skips the messages that wait, --to-earliest repeats "
+            "the messages that were processed"
         )
     found = {partition: committed[partition].offset for partition in ends if partition in committed}
     behind = {partition: end.first - found[partition] for partition, end in ends.items() if partition in found}

@@ -1,10 +1,10 @@
-"""A member of a queue's consumer group: what it was given, and the records that it reads.
+"""A member of a queue's consumer group: its assigned partitions, and the records that it reads.
 
-1. Partitions come and go in `poll`, and nowhere else: never during a transaction. Each change raises `epoch`, and what
-   was polled of partitions that went is forgotten.
-2. `metadata` is taken when partitions come, and never again: the broker refuses offsets that are sent with it after the
-   group was rebalanced, whatever this client has learnt meanwhile.
-3. Where to begin, `begin` decides, not the client.
+1. Partitions are assigned and revoked only during `poll`, never during a transaction. Each change raises `epoch` and
+   discards the polled records.
+2. `metadata` is read once, when partitions are assigned. After the next rebalance the broker refuses offsets sent with
+   it, even if the client has joined the new generation by then.
+3. `begin` decides the starting offsets, not the client's `auto.offset.reset`.
 """
 
 import logging
@@ -28,12 +28,12 @@ from thresher.queue.wire.record import record_of
 
 logger = logging.getLogger(__name__)
 
-# Read at a time: records of other queues are left out quickly.
+# Records read at once: records of other queues are skipped quickly.
 _RECORDS = 1_000
-# The client's error for a topic that it cannot see yet is not reported at once.
+# How long an error for a missing topic is tolerated: the client may not know a new topic yet.
 _MISSING_SECONDS = 10.0
 
-# The group has given the partitions to another member, or has removed this one.
+# The group has assigned the partitions to another member, or has removed this one.
 _NO_MEMBER = frozenset(
     {
         KafkaError.FENCED_INSTANCE_ID,
@@ -43,8 +43,8 @@ _NO_MEMBER = frozenset(
     }
 )
 
-# No retry makes the group take this member.
-_UNJOINABLE = frozenset(
+# The group never accepts this member, however often it retries.
+_JOIN_REFUSED = frozenset(
     {
         KafkaError.GROUP_MAX_SIZE_REACHED,
         KafkaError.INCONSISTENT_GROUP_PROTOCOL,
@@ -69,13 +69,16 @@ class GroupMember:
         self._paused = False
         self.polled_at = 0.0
         self._missing_since: float | None = None
-        client.subscribe([topic], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+        client.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
 
     def poll(self, seconds: float) -> None:
-        """Wait so long for records, and take in what came. Raises `BrokerLost`, `BrokerRefused` or `OffsetsLost`."""
+        """Wait up to `seconds` for records, and add them to the intake.
+
+        Raises `BrokerLost`, `BrokerRefused` or `OffsetsLost`.
+        """
         self.polled_at = time.monotonic()
         try:
-            # `consume` would wait for as many as it is told; `poll` returns with the first.
+            # `consume` waits for the full number of records; `poll` returns with the first one.
             first = self._client.poll(seconds)
             if first is None:
                 return
@@ -83,8 +86,9 @@ class GroupMember:
             before = self.epoch
             more = self._client.consume(_RECORDS, 0.0)
             if self.epoch != before:
-                # Some of them may have been fetched before the change: read them again, unless all went. An assignment
-                # of nothing, while the client joins again, might be taken for the application's own.
+                # Some of these records may have been fetched before the rebalance, so they are read again. While the
+                # member has no partitions, nothing is assigned: the client could take an empty assignment for the
+                # application's own.
                 if self.metadata is not None:
                     self._assign()
                 return
@@ -94,7 +98,7 @@ class GroupMember:
             raise broker_problem(f"the messages of {self._topic} cannot be read", error.args[0]) from error
 
     def pause(self) -> None:
-        """Fetch no records. `poll` goes on, so that the group does not lose this member."""
+        """Stop fetching records. `poll` continues, so that the group keeps this member."""
         if not self._paused:
             self._paused = True
             self._client.pause(self._client.assignment())
@@ -106,7 +110,7 @@ class GroupMember:
             self._client.resume(self._client.assignment())
 
     def commit(self, ends: Mapping[int, int]) -> NoMember | Uncertain | None:
-        """Commit offsets by themselves, without a transaction."""
+        """Commit offsets without a transaction. Return None on success."""
         offsets = [TopicPartition(self._topic, partition, end) for partition, end in ends.items()]
         try:
             answered = self._client.commit(offsets=offsets, asynchronous=False)
@@ -118,7 +122,7 @@ class GroupMember:
         """Leave the group."""
         self._client.close()
 
-    def _given(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
         self.epoch += 1
         self._intake.forget()
         self._paused = False
@@ -135,19 +139,19 @@ class GroupMember:
         self._figures.count("rebalances")
         self._assign()
 
-    def _taken(self, client: Consumer, _: list[TopicPartition]) -> None:
+    def _on_revoke(self, client: Consumer, _: list[TopicPartition]) -> None:
         self.epoch += 1
         self.metadata = None
         self._intake.forget()
         client.unassign()
 
     def _assign(self) -> None:
-        """Read on where the intake is."""
+        """Continue to read where the intake ends."""
         places = [
             TopicPartition(self._topic, each, self._intake.position(each)) for each in sorted(self._intake.partitions)
         ]
         self._client.assign(places)
-        # The client keeps a partition paused that was taken away and comes back.
+        # The client keeps a partition paused that is revoked and assigned again.
         self._client.resume(places)
         self._paused = False
 
@@ -168,16 +172,18 @@ class GroupMember:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._out_of_range(message)
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
-            raise BrokerLost(f"the group of {self._queue!r} has removed this member: it was stopped for too long")
+            raise BrokerLost(
+                f"the group of {self._queue!r} has removed this member: it did not poll within max.poll.interval.ms"
+            )
         elif refusal_of(error) is Refusal.TOPIC:
             now = time.monotonic()
             self._missing_since = self._missing_since or now
             if now - self._missing_since > _MISSING_SECONDS:
                 raise broker_problem(f"the topic {self._topic} cannot be read", error)
-        elif error.code() in _UNJOINABLE:
+        elif error.code() in _JOIN_REFUSED:
             raise BrokerRefused(
-                f"the group of queue {self._queue!r} does not take this consumer: {error.str()}; mend the "
-                "properties of 'consumer', or end the member that uses the group in another way"
+                f"the group of queue {self._queue!r} does not take this consumer: {error.str()}; correct "
+                "the properties of 'consumer', or stop the members that use the group with other properties"
             )
         elif refusal_of(error) is not Refusal.MOMENT:
             raise broker_problem(f"the messages of {self._topic} cannot be read", error)
@@ -185,13 +191,16 @@ class GroupMember:
             logger.warning("a consumer met an error", extra={"queue": repr(self._queue), "reason": error.str()})
 
     def _out_of_range(self, message: Message) -> None:
-        """Go on at the log's first record if the position is before it."""
+        """Continue at the log's first record if retention has removed the position.
+
+        Raises `OffsetsLost` past the log's end.
+        """
         partition = message.partition() or 0
         if partition not in self._intake.partitions:
             return
         bounds = self._client.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=10.0, cached=False)
         if bounds is None:
-            raise BrokerLost(f"the ends of {self._topic}/{partition} were not answered in time")
+            raise BrokerLost(f"the broker did not return the offsets of {self._topic}/{partition} in time")
         position = self._intake.position(partition)
         if position > bounds[1]:
             raise OffsetsLost(

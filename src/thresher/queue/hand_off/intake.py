@@ -1,10 +1,10 @@
-"""Records that were polled and not handed off yet, and how far a group's offsets may pass. Looks at no clock.
+"""The records that were polled and not handed off yet, and how far the group's offsets may move. Reads no clock.
 
-1. Records of other queues are left out, and offsets pass them. A partition's offset never passes a record of ours that
-   is not part of a batch.
-2. Offsets pass records of other queues with every batch. Without one they pass once there are `most_skipped`, and
-   whenever the caller says so.
-3. A partition that was revoked is forgotten, with all that was polled of it.
+1. Records of other queues are skipped, and offsets move past them. A partition's offset never moves past a record of
+   this queue that is not part of a batch.
+2. Every batch moves the offsets past skipped records too. Without a batch, offsets move once `most_skipped` records are
+   skipped, or when the caller asks for it.
+3. When a partition is revoked, its polled records are discarded.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from thresher.queue.wire.record import Record
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The part of a partition that a batch passes: from the group's offset, up to the next one."""
+    """The offsets that a batch covers in a partition: from the group's offset up to its next offset, exclusive."""
 
     begin: int
     end: int
@@ -24,15 +24,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Records to hand off together, and the offsets that pass them. It may pass records of other queues alone."""
+    """Records to hand off together, and the offsets to commit. A batch may cover only records of other queues."""
 
     records: tuple[Record, ...]
     spans: Mapping[int, Span]
-    # The record that goes to the dead letters instead, and why: its Start was refused. Then it is the only record.
+    # The reason if the batch's only record becomes a dead letter, because the broker refused its Start.
     dead_reason: str | None = None
 
     def halves(self) -> tuple["Batch", "Batch"]:
-        """Return the batch in two parts, to be handed off in this order. There must be two records at least."""
+        """Split the batch into two parts, to be handed off in this order. It must have at least two records."""
         middle = len(self.records) // 2
         first, second = self.records[:middle], self.records[middle:]
         early, late = {}, {}
@@ -49,13 +49,13 @@ class Batch:
         return Batch(records=first, spans=early), Batch(records=second, spans=late)
 
     def dead(self, reason: str) -> "Batch":
-        """Return the batch with its record as a dead letter."""
+        """Return the batch with its only record as a dead letter."""
         return replace(self, dead_reason=reason)
 
 
 @dataclass(slots=True)
 class _Partition:
-    # The group's offset; the offset behind everything that was polled; and the offsets of our records in between.
+    # The group's offset; the offset after the last polled record; and the offsets of this queue's records in between.
     begin: int
     upto: int
     ours: deque[int] = field(default_factory=deque)
@@ -68,7 +68,7 @@ class Intake:
         self._most_skipped, self._most_bytes = most_skipped, most_bytes
         self._partitions: dict[int, _Partition] = {}
         self._waiting: deque[Record] = deque()
-        # Records of other queues since offsets last passed some.
+        # Records of other queues since the last batch.
         self.skipped = 0
 
     def __len__(self) -> int:
@@ -76,23 +76,23 @@ class Intake:
 
     @property
     def partitions(self) -> frozenset[int]:
-        """The partitions that were given."""
+        """The assigned partitions."""
         return frozenset(self._partitions)
 
     def give(self, partition: int, offset: int) -> None:
-        """Take in a partition, and the group's offset in it: there reading begins."""
+        """Add an assigned partition and the group's offset in it, where reading begins."""
         self._partitions[partition] = _Partition(begin=offset, upto=offset)
 
     def position(self, partition: int) -> int:
-        """Return the offset behind everything that was polled."""
+        """Return the offset after the last polled record."""
         return self._partitions[partition].upto
 
     def move(self, partition: int, position: int) -> None:
-        """Take in that records before this position are gone from the log."""
+        """Move the position: the records before it are gone from the log."""
         self._partitions[partition].upto = position
 
     def forget(self, partitions: Iterable[int] | None = None) -> None:
-        """Forget partitions, or all of them, with what was polled of them."""
+        """Remove these partitions, or all, and discard their polled records."""
         gone = set(self._partitions if partitions is None else partitions)
         for partition in gone:
             self._partitions.pop(partition, None)
@@ -101,13 +101,16 @@ class Intake:
             self.skipped = 0
 
     def skip(self, partition: int, offset: int) -> None:
-        """Take in a record of another queue."""
+        """Register a record of another queue."""
         if (given := self._partitions.get(partition)) is not None and offset >= given.upto:
             given.upto = offset + 1
             self.skipped += 1
 
     def add(self, record: Record) -> None:
-        """Take in a record of ours. One of a partition that is not given, or that came before, is left out."""
+        """Add a record of this queue.
+
+        A record of a partition that is not assigned, or from before the position, is ignored.
+        """
         partition, offset = record.message_id
         if (given := self._partitions.get(partition)) is not None and offset >= given.upto:
             given.upto = offset + 1
@@ -115,9 +118,9 @@ class Intake:
             self._waiting.append(record)
 
     def cut(self, room: int, *, pass_skipped: bool = False) -> Batch | None:
-        """Return the next batch, with `room` records at most; None if there is nothing to hand off.
+        """Return the next batch, with at most `room` records; None if there is nothing to hand off.
 
-        `pass_skipped` makes a batch of other queues' records alone, however few they are.
+        With `pass_skipped`, any number of skipped records makes a batch.
         """
         records: list[Record] = []
         size = 0
@@ -136,13 +139,13 @@ class Intake:
             if end > partition.begin:
                 spans[number] = Span(partition.begin, end)
         if not spans:
-            # All that was skipped lies behind records that wait.
+            # All skipped records lie after records that still wait.
             return None
         self.skipped = 0
         return Batch(records=tuple(records), spans=spans)
 
     def passed(self, batch: Batch) -> None:
-        """Take in that the group's offsets have passed a batch."""
+        """Register that the group's offsets have moved past a batch."""
         for number, span in batch.spans.items():
             if (partition := self._partitions.get(number)) is not None:
                 partition.begin = max(partition.begin, span.end)

@@ -1,8 +1,8 @@
 """The thread of one consumer: it joins the queue's group, polls, hands off, and fills the receive buffer.
 
-A problem that time may mend ends the membership, and a new one begins after a rest. Any other error ends the thread,
-and every `receive` raises it. Stopped in the middle of a hand-off, the thread gives it up, which loses nothing: what is
-committed is redelivered by the tracker, and the rest is read again.
+A retryable error ends the membership, and the thread joins again after a wait. Any other error ends the thread, and
+every `receive` raises it. A stop during a hand-off abandons the hand-off and loses nothing: the tracker redelivers
+committed messages, and the group reads the others again.
 """
 
 import itertools
@@ -43,13 +43,13 @@ from thresher.queue.metrics import Figures
 
 logger = logging.getLogger(__name__)
 
-# A batch at most; an open transaction hides the markers behind it, of all queues.
+# The maximum size of a batch: while its transaction is open, later markers of all queues are invisible to readers.
 _BATCH_BYTES = 8_000_000
-# Offsets pass other queues' records at least this often: retention must not overtake the group.
+# How often offsets move past skipped records at least: retention must not overtake the group.
 _PASS_SECONDS = 5.0
-# The buffer may be full for so long before partitions are paused: a pause drops what the client has fetched ahead.
+# How long the buffer may be full before partitions are paused: a pause drops the client's prefetched records.
 _FULL_SECONDS = 1.0
-# The group is served at least this often, however long messages take.
+# How often the member polls at least, however slow the application is.
 _SERVE_SECONDS = 1.0
 _REST_SECONDS, _LONGEST_REST_SECONDS = 0.1, 5.0
 
@@ -59,33 +59,33 @@ class Stopped(Exception):  # noqa: N818 - it never leaves the thread
 
 
 class Rejoin(Exception):  # noqa: N818 - it never leaves the thread
-    """Another member is past us: only a new membership can tell what is ours."""
+    """Another member has moved the group's offsets: only a new membership shows which partitions are ours."""
 
 
 class Writing(Protocol):
-    """Writes Starts and offsets: in transactions, or in two steps."""
+    """Writes Starts and offsets: in one transaction, or in two steps."""
 
-    # The markers' partition that the last Starts went to.
+    # The marker partition that the last Starts went to.
     partition: int
 
     def steps(self, batch: Batch) -> Steps:
         """Return the hand-off of a batch."""
 
     def renew(self) -> None:
-        """End whatever is open. Raises `ProducerProblem` where that is not certain."""
+        """End any open transaction. Raises `ProducerProblem` if that is not certain."""
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release the producer."""
 
     def commit_first(self, ends: Mapping[int, int], member: GroupMember) -> None:
-        """Commit the group's first offsets. Raises `BrokerLost` where that is not certain."""
+        """Commit the group's first offsets. Raises `BrokerLost` if that is not certain."""
 
     def do(self, effect: Effect, member: GroupMember) -> NoMember | Refused | Uncertain | None:
-        """Do a step that writes."""
+        """Run an effect that writes."""
 
 
 class MemberThread:
-    """The thread, and what it knows."""
+    """The member thread and its state."""
 
     def __init__(
         self,
@@ -108,11 +108,11 @@ class MemberThread:
         self._thread = threading.Thread(target=self._run, name="thresher-queue-member", daemon=True)
 
     def start(self) -> None:
-        """Join the group."""
+        """Start the thread, which joins the group."""
         self._thread.start()
 
     def stop(self, seconds: float) -> bool:
-        """Leave the group, and return whether that was done in time."""
+        """Leave the group. Return False if that took longer than `seconds`."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(seconds)
@@ -123,7 +123,7 @@ class MemberThread:
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                self._belong()
+                self._run_membership()
             except Stopped:
                 break
             except Rejoin:
@@ -132,7 +132,7 @@ class MemberThread:
                 failures = failures + 1 if time.monotonic() - began < 60 else 1
                 logger.warning("the consumer joins its group again: %s", error, extra={"queue": repr(self._queue)})
                 self._stop.wait(min(_LONGEST_REST_SECONDS, _REST_SECONDS * 2**failures))
-            except BaseException as error:  # the application hears of it by its next `receive`
+            except BaseException as error:  # the application's next `receive` raises it
                 if not isinstance(error, ThresherError):
                     logger.exception("the consumer ends by a fault of its own")
                 self._buffer.fail(error)
@@ -140,8 +140,8 @@ class MemberThread:
         self._buffer.end()
         self._writing.close()
 
-    def _belong(self) -> None:
-        """Join, and hand off until the end of the membership."""
+    def _run_membership(self) -> None:
+        """Join the group, and hand off until the membership ends."""
         intake = Intake(most_skipped=self._config.consumer_max_messages_per_commit, most_bytes=_BATCH_BYTES)
         self._placing.require_topics()
         self._writing.renew()
@@ -158,7 +158,7 @@ class MemberThread:
         return self._placing.begin(partitions, lambda ends: self._writing.commit_first(ends, member))
 
     def _turn(self, member: GroupMember, intake: Intake) -> None:
-        """Poll, and hand a batch off if there is one and room for it."""
+        """Poll, and hand off a batch if there is one and the buffer has room."""
         room = self._room()
         if room <= 0:
             self._wait_for_room(member)
@@ -168,7 +168,8 @@ class MemberThread:
             member.resume()
             member.poll(0.0 if len(intake) else self._config.consumer_next_message_timeout / 1000)
         elif time.monotonic() - member.polled_at > _SERVE_SECONDS:
-            # A slow application takes long for what was polled: the group must not miss this member meanwhile.
+            # While a slow application works through the polled records, the member must keep polling to stay in the
+            # group.
             member.pause()
             member.poll(0.0)
         now = time.monotonic()
@@ -185,7 +186,7 @@ class MemberThread:
         now = time.monotonic()
         self._full_since = self._full_since or now
         if now - self._full_since < _FULL_SECONDS:
-            # An ack makes room too, and is not told here: so not for long.
+            # An ack makes room too, but sends no notification to this thread: so the wait is short.
             if len(self._buffer) > self._pace.low:
                 self._buffer.await_room(self._pace.low, 0.02)
             else:
@@ -221,7 +222,8 @@ class MemberThread:
                 self._rest(tries, member)
                 return member.epoch != epoch
             case WriteStarts():
-                # KeepAlives are due by this time: the broker's comes later.
+                # The time from which KeepAlives are due. The broker's timestamp of the Starts is later, so KeepAlives
+                # are never late.
                 self._written_at = time.monotonic()
         answer = self._writing.do(effect, member)
         if answer is not None:
@@ -255,7 +257,7 @@ class MemberThread:
         raise AssertionError("the count has no end")
 
     def _rest(self, tries: int, member: GroupMember) -> None:
-        """Wait a little longer each time, and serve the group meanwhile. Raises `Stopped`."""
+        """Wait, longer after each try, and keep polling. Raises `Stopped`."""
         member.pause()
         deadline = time.monotonic() + min(_LONGEST_REST_SECONDS, _REST_SECONDS * 2 ** min(tries, 10))
         while (left := deadline - time.monotonic()) > 0:

@@ -1,7 +1,7 @@
-"""How many messages to start ahead of the application: about what it takes in a second, and not the backlog.
+"""Decides how many messages to start ahead of the application: about as many as it takes in a second.
 
-Messages that are started and wait are kept from the other consumers of the queue. A slow application gets few at a
-time; a quick one gets as many as the buffer holds. Looks at no clock.
+A started message that waits in the buffer is not available to the queue's other consumers. A slow application therefore
+gets few messages at a time; a fast one gets as many as the buffer holds. Reads no clock.
 """
 
 _FIRST = 8
@@ -9,7 +9,7 @@ _GROWTH = 4
 
 
 class Pace:
-    """Plans the batches of one consumer. For one thread."""
+    """Sizes the batches of one consumer. For one thread."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -19,11 +19,11 @@ class Pace:
 
     @property
     def low(self) -> int:
-        """How many messages in the buffer are few enough to start more."""
+        """The number of buffered messages at which more are started."""
         return self._target // 2
 
     def room(self, buffered: int, now: float) -> int:
-        """Return how many messages to start now: none while half of a second's worth is left."""
+        """Return how many messages to start now: none while more than half of the target is buffered."""
         if buffered > self.low:
             return 0
         if self._handed_at is not None:
@@ -31,13 +31,13 @@ class Pace:
         return max(0, self._target - buffered)
 
     def handed(self, buffered: int, now: float) -> None:
-        """Take in that messages were started, and that so many are in the buffer now."""
+        """Register that messages were started, and that the buffer now holds `buffered` messages."""
         self._handed_at, self._handed = now, buffered
 
     def _learn(self, taken: int, seconds: float) -> None:
-        """Take in how many messages the application took, in how many seconds, until there was room again."""
+        """Adapt the target: the application took `taken` messages in `seconds`, until the buffer had room again."""
         self._handed_at = None
-        # Only a full buffer shows what the application can take.
+        # Only a filled buffer shows how fast the application is.
         if 2 * self._handed < self._target:
             return
         if seconds < 0.5:

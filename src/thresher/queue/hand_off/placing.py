@@ -1,4 +1,4 @@
-"""Finds out where a member begins, by `first_offsets`: asks the broker, commits first offsets, and notes them."""
+"""Finds where a member begins, as `first_offsets` decides: queries the broker, commits first offsets, writes notes."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -19,12 +19,12 @@ from thresher.queue.topics import await_topics
 
 _ANSWER_SECONDS = 10.0
 
-# Commits the group's first offsets, by partition; raises `BrokerLost` where that is not certain.
+# Commits the group's first offsets, by partition. Raises `BrokerLost` if that is not certain.
 CommitFirst = Callable[[Mapping[int, int]], None]
 
 
 class Placing:
-    """Places the members of one consumer. For one thread."""
+    """Finds the starting offsets for one consumer's memberships. For one thread."""
 
     def __init__(self, queue: bytes, group: str, config: QueueConfig, producer: SharedProducer) -> None:
         self._queue, self._group, self._config, self._producer = queue, group, config, producer
@@ -33,9 +33,9 @@ class Placing:
         self._topic_id = ""
 
     def require_topics(self) -> None:
-        """Require that the broker takes the credentials and has the topics: the clients would wait without a word.
+        """Check that the broker accepts the credentials and has the topics: Kafka's clients would wait silently.
 
-        Raises `BrokerRefused` or `TopicsUnsuitable`, or `BrokerLost` where another try may succeed.
+        Raises `BrokerRefused` or `TopicsUnsuitable`, or `BrokerLost` if a retry may succeed.
         """
         config = self._config
         try:
@@ -47,13 +47,13 @@ class Placing:
             raise broker_problem(f"{config.bootstrap_servers} cannot be used", error.args[0]) from error
 
     def begin(self, partitions: list[int], commit: CommitFirst) -> Beginning:
-        """Return where to begin in these partitions.
+        """Return where to begin in these partitions. First offsets are committed, then noted.
 
-        Raises `OffsetsLost`, `TopicsUnsuitable`, `BrokerRefused`, or `BrokerLost` where another try may succeed.
+        Raises `OffsetsLost`, `TopicsUnsuitable`, `BrokerRefused`, or `BrokerLost` if a retry may succeed.
         """
         client, topic = self._admin.client, self._config.message_topic
         self._read_notes(partitions)
-        # The offsets last: they are what another member may still be changing.
+        # The offsets are read last, because another member may still change them.
         ends = partition_ends(client, topic, partitions, timeout_seconds=_ANSWER_SECONDS)
         start = beginning(self._queue, self.committed(partitions), ends, self._noted)
         if start.to_commit:
@@ -62,7 +62,7 @@ class Placing:
         return start
 
     def committed(self, partitions: Iterable[int]) -> dict[int, GroupOffset]:
-        """Return the group's offsets. An open transaction with offsets of the group is waited for."""
+        """Return the group's committed offsets. This waits for open transactions that include offsets of the group."""
         return group_offsets(
             self._config.clients, self._group, self._config.message_topic, partitions, timeout_seconds=_ANSWER_SECONDS
         )
@@ -73,7 +73,7 @@ class Placing:
             return
         self._topic_id = topic_id
         noted: frozenset[int] = frozenset()
-        # All partitions: somebody may have added some since a note was made.
+        # All partitions are read, because partitions may have been added since a note was written.
         for place in range(self._producer.partitions(self._config.queues_topic, _ANSWER_SECONDS)):
             with CommittedTail(self._config.queues_topic, place, self._config.clients) as tail:
                 noted |= notes_of(self._queue, topic_id, tail.whole())
@@ -83,18 +83,20 @@ class Placing:
         try:
             found = self._admin.topic(self._config.message_topic)
         except KafkaException as error:
-            raise broker_problem(f"the topic {self._config.message_topic} is unknown", error.args[0]) from error
+            raise broker_problem(
+                f"the topic {self._config.message_topic} could not be looked up", error.args[0]
+            ) from error
         if found is None:
             raise TopicsUnsuitable(
                 f"there is no topic {self._config.message_topic}: make it with 'thresher queue init'"
             )
         return found.topic_id
 
-    def _place_of_notes(self) -> int:
+    def _note_partition(self) -> int:
         return murmur2_partition(self._queue, self._producer.partitions(self._config.queues_topic, _ANSWER_SECONDS))
 
     def _note(self, start: Beginning) -> None:
-        """Note partitions, and wait until the broker has the notes."""
+        """Write the notes, and wait until the broker has confirmed them."""
         if not start.to_note:
             return
         answered = threading.Semaphore(0)
@@ -105,7 +107,7 @@ class Placing:
                 errors.append(error)
             answered.release()
 
-        place = self._place_of_notes()
+        place = self._note_partition()
         for partition in start.to_note:
             note = Note(
                 queue=self._queue, topic_id=self._topic_id, partition=partition, offset=start.offsets[partition]
@@ -113,7 +115,7 @@ class Placing:
             self._producer.produce(self._config.queues_topic, note.encode(), note.key, report, partition=place)
         for _ in start.to_note:
             if not answered.acquire(timeout=_ANSWER_SECONDS):
-                raise BrokerLost(f"the notes in {self._config.queues_topic} were not confirmed in time")
+                raise BrokerLost(f"the broker did not confirm the records for {self._config.queues_topic} in time")
         if errors:
-            raise broker_problem(f"the notes in {self._config.queues_topic} were not confirmed", errors[0])
+            raise broker_problem(f"the broker did not confirm the records for {self._config.queues_topic}", errors[0])
         self._noted |= set(start.to_note)

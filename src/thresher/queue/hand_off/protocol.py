@@ -1,16 +1,19 @@
-"""The hand-off of a batch: none is committed without its Start, none is started twice, none is delivered uncommitted.
+"""The hand-off of a batch as a sequence of effects.
 
-1. `Begin`; `WriteStarts`; `Flush`; `SendOffsets`, under a name that no other transaction has; `Commit`. Then `Deliver`.
-2. Nothing is aborted. After a fault or an answer that is not certain, `Renew`: a new producer with the same
-   transactional id ends whatever was open. Then `ReadCommitted`, and `judge` decides by the names in the offsets:
-   ours is there: it was committed, deliver; every offset is where it was: it was not, try again; anything else: another
-   member is past us, give up. What is given up was never delivered: the group reads it again, or the tracker
-   redelivers it.
-3. Between two tries, `Rest`. If the group was rebalanced meanwhile, the batch is delivered or given up, never tried
-   again: its records are read anew by their owner.
-4. A Start that the broker refuses: the batch is tried by halves. The record that is refused alone becomes a dead letter
-   in the transaction that passes it.
-5. The group refuses the offsets: we are no member any more. Give up; the transaction is ended by `Renew`.
+No offset is committed without the record's Start, no message is started twice, and no uncommitted message is delivered.
+
+1. `Begin`; `WriteStarts`; `Flush`; `SendOffsets`, with a name unique to this transaction as metadata; `Commit`. Then
+   `Deliver`.
+2. The producer never aborts a transaction itself. After an error or an uncertain answer comes `Renew`: a new producer
+   with the same transactional id ends any open transaction. Then `ReadCommitted`, and `judge` compares the group's
+   offsets. Our name is there: the transaction was committed, so deliver. Every offset is unchanged: it was not
+   committed, so retry. Anything else: another member has moved the offsets, so give up. A batch that is given up was
+   never delivered: the group reads it again, or the tracker redelivers it.
+3. Between two tries comes `Rest`. If the group was rebalanced meanwhile, the batch is delivered or given up, but never
+   retried: the partitions' owner reads its records again.
+4. If the broker refuses a Start, the batch is split in halves and retried. A record that is refused alone becomes a
+   dead letter, in the transaction that moves the offset past it.
+5. If the group refuses the offsets, we are no longer a member. Give up; `Renew` ends the transaction.
 
 `at_least_once` is kafka-mq-go's way: Starts, then offsets. A crash between them starts messages twice.
 """
@@ -24,7 +27,7 @@ from thresher.kafka.group_offsets import GroupOffset
 from thresher.queue.hand_off.intake import Batch, Span
 from thresher.queue.problem import DeadLetterRefused
 
-# Effects, each with its answer.
+# The effects; `→` names the answer to each.
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,12 @@ class WriteStarts:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Wait until the broker has answered for every record → None, `Refused` or `Uncertain`."""
+    """Wait until the broker has answered every record → None, `Refused` or `Uncertain`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendOffsets:
-    """Add the batch's offsets to the transaction, each with the name → None, `NoMember` or `Uncertain`."""
+    """Add the batch's offsets to the transaction, with the name as metadata → None, `NoMember` or `Uncertain`."""
 
     batch: Batch
     name: str
@@ -59,36 +62,36 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """At least once: commit the batch's offsets, by themselves → None, `NoMember` or `Uncertain`."""
+    """At least once: commit the batch's offsets without a transaction → None, `NoMember` or `Uncertain`."""
 
     batch: Batch
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Replace the producer, until that succeeds: whatever was open is ended, and late requests are refused.
+    """Replace the producer, retrying until that succeeds: any open transaction is ended, and late requests are refused.
 
-    → whether the group was rebalanced since the batch was polled: it is served meanwhile.
+    The member keeps polling meanwhile. → whether the group was rebalanced since the batch was polled.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCommitted:
-    """Read the group's offsets, until that succeeds → offsets by partition."""
+    """Read the group's offsets, retrying until that succeeds → offsets by partition."""
 
     partitions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Wait a little, and serve the group meanwhile → whether it was rebalanced since the batch was polled."""
+    """Wait, and keep polling meanwhile → whether the group was rebalanced since the batch was polled."""
 
     tries: int
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand the batch's messages to the application, and note that offsets have passed it."""
+    """Hand the batch's messages to the application, and register that offsets have moved past it."""
 
     batch: Batch
 
@@ -102,34 +105,34 @@ Effect = (
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The broker refuses a record for good: one of the batch's Starts, or its dead letter."""
+    """The broker permanently refuses a record: one of the batch's Starts, or its dead letter."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class NoMember:
-    """The group has removed us, or has given the partitions to another member."""
+    """The group has removed us, or has assigned the partitions to another member."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """Something failed. Whether the transaction is committed, only the group's offsets can tell."""
+    """A step failed. Only the group's offsets can tell whether the transaction was committed."""
 
     why: str
 
 
 class Outcome(Enum):
-    """How a hand-off ended."""
+    """The result of a hand-off."""
 
     DELIVERED = "delivered"
     GIVEN_UP = "given up"
 
 
 class Verdict(Enum):
-    """What a group's offsets say of a transaction whose outcome was not certain."""
+    """The answer of the group's offsets about a transaction whose outcome was uncertain."""
 
     OURS = "it was committed"
     BEFORE = "it was not"
@@ -140,9 +143,13 @@ Steps = Generator[Effect, Any, Outcome]
 
 
 def judge(spans: Mapping[int, Span], name: str, found: Mapping[int, GroupOffset]) -> Verdict:
-    """Decide what became of a transaction with these offsets. `found` was read after its producer was renewed."""
+    """Decide what became of a transaction with these spans and this name.
+
+    `found` are the group's offsets, read after the producer was replaced, so that no late commit can follow.
+    """
     stored = {partition: found.get(partition) for partition in spans}
-    # One is enough: the transaction has all of its offsets or none, and another member may be past some.
+    # One partition is enough: a transaction commits all of its offsets or none, and another member may have moved some
+    # since.
     if any(offset is not None and offset.metadata == name for offset in stored.values()):
         return Verdict.OURS
     if all(offset is not None and offset.offset == spans[partition].begin for partition, offset in stored.items()):
@@ -151,7 +158,7 @@ def judge(spans: Mapping[int, Span], name: str, found: Mapping[int, GroupOffset]
 
 
 def exactly_once(batch: Batch, new_name: Callable[[], str]) -> Steps:
-    """Hand a batch off in transactions. `new_name` returns a name that no transaction had."""
+    """Hand off a batch in transactions. `new_name` returns a name that no earlier transaction had."""
     parts = [batch]
     tries = 0
     while parts:
@@ -162,7 +169,7 @@ def exactly_once(batch: Batch, new_name: Callable[[], str]) -> Steps:
                 del parts[0]
                 tries = 0
             case Refused(why):
-                # The commit was not asked for: nothing of it is committed.
+                # No commit was requested, so nothing is committed.
                 if (yield Renew()):
                     return Outcome.GIVEN_UP
                 parts[:1] = _smaller(part, why)
@@ -185,7 +192,7 @@ def exactly_once(batch: Batch, new_name: Callable[[], str]) -> Steps:
 
 
 def at_least_once(batch: Batch) -> Steps:
-    """Hand a batch off in two steps: Starts, then offsets."""
+    """Hand off a batch in two steps: Starts, then offsets."""
     parts = [batch]
     tries = 0
     while parts:
@@ -208,7 +215,7 @@ def at_least_once(batch: Batch) -> Steps:
 
 
 def _transaction(batch: Batch, name: str) -> Generator[Effect, Any, Refused | NoMember | Uncertain | None]:
-    """Make one transaction, up to the first step that fails."""
+    """Yield the steps of one transaction, and return the answer of the first step that failed, or None."""
     for step in (Begin(), WriteStarts(batch), Flush(), SendOffsets(batch, name), Commit()):
         answer: Refused | NoMember | Uncertain | None = yield step
         if answer is not None:
@@ -223,6 +230,7 @@ def _smaller(batch: Batch, why: str) -> tuple[Batch, ...]:
         named = ", ".join(str(record.message_id) for record in batch.records)
         raise DeadLetterRefused(
             f"the broker refuses the Start of message {named}, and its dead letter too: {why}; raise max.message.bytes "
-            "of the markers and of the dead letters above that of the messages ('thresher queue init' judges them)"
+            "of the marker topic and the dead-letter topic above that of the message topic ('thresher queue init' "
+            "checks them)"
         )
     return (batch.dead(why),)

@@ -1,4 +1,4 @@
-"""Starts and dead letters as records, and the broker's answers as answers of the hand-off."""
+"""Builds the records of Starts and dead letters, and translates the broker's errors into answers of the hand-off."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ _OF_RECORD = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME})
 
 
 def records_of(queue: bytes, batch: Batch, config: QueueConfig, partition: int) -> list[Produced]:
-    """Return a Start for each record of a batch, for that partition of the markers; or its dead letter."""
+    """Return a Start for each record of a batch, for this marker partition; or the dead letter of its only record."""
     if batch.dead_reason is not None:
         (record,) = batch.records
         headers = dead_headers(record, batch.dead_reason)
@@ -49,14 +49,15 @@ def records_of(queue: bytes, batch: Batch, config: QueueConfig, partition: int) 
 
 
 def judged(faults: Iterable[tuple[Refusal, str, str]]) -> Refused | Uncertain | None:
-    """Return what faults mean for the hand-off; each is what was refused, why, and the topic.
+    """Return what these errors mean for the hand-off. Each is the subject of the refusal, the reason, and the topic.
 
-    Raises `ProducerRefused` where somebody has to act.
+    Raises `ProducerRefused` if an operator has to act.
     """
     answer: Refused | Uncertain | None = None
     for refusal, why, topic in faults:
         if refusal is Refusal.TOPIC:
-            # Or a partition that was added, of which this client has not heard. A new one knows, and so does `renew`.
+            # It may also be a partition that was just added and that this client does not know yet. A new client knows
+            # it, and `renew` raises `TopicsUnsuitable` if the topic is gone.
             answer = answer or Uncertain(f"{topic}: {why}")
             continue
         if refusal in {Refusal.TOPIC_DENIED, Refusal.CLIENT}:

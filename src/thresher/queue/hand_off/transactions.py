@@ -1,4 +1,4 @@
-"""The transactions of one consumer: every answer of its producer as an answer of the hand-off."""
+"""The transactions of one consumer: translates the producer's results and errors into answers of the hand-off."""
 
 import itertools
 import time
@@ -32,7 +32,7 @@ from thresher.queue.problem import TopicsUnsuitable
 
 
 class Transactions:
-    """One transactional id, and its producer of the moment. For one thread."""
+    """One transactional id, and its current producer. For one thread."""
 
     def __init__(
         self,
@@ -47,17 +47,17 @@ class Transactions:
         self._producer: TransactionalProducer | None = None
         self._numbers = itertools.count(1)
         self._committed_at = 0.0
-        # Where the Starts of the transaction go.
+        # The marker partition of the transaction's Starts.
         self.partition = 0
 
     def steps(self, batch: Batch) -> Steps:
-        """Return the hand-off of a batch. Each transaction is named by the transactional id, which no other has."""
+        """Return the hand-off of a batch. Each transaction's name contains the transactional id, so it is unique."""
         return exactly_once(batch, lambda: f"{self._id}:{next(self._numbers)}")
 
     def renew(self) -> None:
-        """Replace the producer: whatever was open is ended, and late requests are refused.
+        """Replace the producer: any open transaction is ended, and late requests are refused.
 
-        Raises `ProducerProblem` where that is not certain, and `TopicsUnsuitable` where a topic is gone.
+        Raises `ProducerProblem` if that is not certain, and `TopicsUnsuitable` if a topic is gone.
         """
         self.close()
         producer = self._make(self._id)
@@ -69,13 +69,13 @@ class Transactions:
         self._producer = producer
 
     def close(self) -> None:
-        """Let the producer go. A transaction that is open ends by its time-out."""
+        """Release the producer. An open transaction ends by its time-out."""
         if self._producer is not None:
             self._producer.discard()
             self._producer = None
 
     def commit_first(self, ends: Mapping[int, int], member: GroupMember) -> None:
-        """Commit the group's first offsets. Raises `BrokerLost` where that is not certain."""
+        """Commit the group's first offsets. Raises `BrokerLost` if that is not certain."""
         for step in (
             self._begin,
             lambda producer: self._send_offsets(producer, ends, f"{self._id}:first", member),
@@ -85,7 +85,7 @@ class Transactions:
                 raise BrokerLost(f"the first offsets of queue {self._queue!r} were not committed: {answer.why}")
 
     def do(self, effect: Effect, member: GroupMember) -> NoMember | Refused | Uncertain | None:
-        """Do a step of a transaction."""
+        """Run one step of a transaction."""
         match effect:
             case Begin():
                 return self._answer(self._begin)
@@ -97,7 +97,8 @@ class Transactions:
                 )
             case SendOffsets(batch, name):
                 if not batch.records:
-                    # No Start came first.
+                    # Without a Start, the offsets are the transaction's first request: wait until the broker has ended
+                    # the last one.
                     await_ended(self._committed_at)
                 ends = {partition: span.end for partition, span in batch.spans.items()}
                 return self._answer(lambda producer: self._send_offsets(producer, ends, name, member))
@@ -109,7 +110,8 @@ class Transactions:
 
     def _begin(self, producer: TransactionalProducer) -> None:
         if producer.spent:
-            # As after each hand-off where the broker is far away. Nothing is in doubt: no offsets need be read.
+            # A broker with slow answers leaves each producer spent. No outcome is in doubt, so no offsets need to be
+            # read.
             self.renew()
             producer = self._require_producer()
         producer.begin()
@@ -122,7 +124,7 @@ class Transactions:
         self, producer: TransactionalProducer, ends: Mapping[int, int], name: str, member: GroupMember
     ) -> NoMember | None:
         if member.metadata is None:
-            return NoMember("the partitions were taken away")
+            return NoMember("the partitions were revoked")
         topic = self._config.message_topic
         producer.send_offsets(
             [GroupOffset(topic=topic, partition=each, offset=end, metadata=name) for each, end in ends.items()],
@@ -142,5 +144,5 @@ class Transactions:
 
     def _require_producer(self) -> TransactionalProducer:
         if self._producer is None:
-            raise ProducerProblem("the producer was given up")
+            raise ProducerProblem("the producer was closed after an error")
         return self._producer

@@ -1,4 +1,4 @@
-"""kafka-mq-go's way: Starts by the producer that all queues share, then offsets by the group's member."""
+"""kafka-mq-go's hand-off: Starts through the producer shared by all queues, then offsets through the group member."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ from thresher.queue.shared_producer import SharedProducer
 
 
 class TwoSteps:
-    """The Starts of one consumer. For one thread."""
+    """The hand-off of one consumer without transactions. For one thread."""
 
     def __init__(self, queue: bytes, config: QueueConfig, markers: Markers, producer: SharedProducer) -> None:
         self._queue, self._config, self._markers, self._producer = queue, config, markers, producer
@@ -42,18 +42,18 @@ class TwoSteps:
         return at_least_once(batch)
 
     def renew(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no open transaction."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the producer is shared."""
 
     def commit_first(self, ends: Mapping[int, int], member: GroupMember) -> None:
-        """Commit the group's first offsets. Raises `BrokerLost` where that is not certain."""
+        """Commit the group's first offsets. Raises `BrokerLost` if that is not certain."""
         if (answer := member.commit(ends)) is not None:
             raise BrokerLost(f"the first offsets of queue {self._queue!r} were not committed: {answer.why}")
 
     def do(self, effect: Effect, member: GroupMember) -> NoMember | Refused | Uncertain | None:
-        """Do one of the steps."""
+        """Run one step."""
         match effect:
             case WriteStarts(batch):
                 return self._write(batch)
@@ -64,7 +64,7 @@ class TwoSteps:
         raise AssertionError(f"{effect} belongs to a transaction")
 
     def _write(self, batch: Batch) -> Uncertain | None:
-        """Queue Starts, or a dead letter."""
+        """Queue the Starts, or the dead letter."""
         answered = threading.Semaphore(0)
         faults: list[tuple[KafkaError, str]] = []
         self._answered, self._faults, self._waiting = answered, faults, len(batch.records)

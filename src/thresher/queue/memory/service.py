@@ -1,18 +1,18 @@
 """Queues in the memory of one process, for the tests of applications: no broker, no topics, no tracker.
 
 `MemoryQueueService` makes the same queues, producers and consumers as `QueueService`, and refuses the same input. It
-plays the broker and the tracker:
+replaces the broker and the tracker:
 
 1. Each message goes to one consumer of its queue. A consumer starts a few messages ahead of its application, and never
-   has more than `max-in-progress` unsettled.
-2. A nacked message comes back at the end of its queue when its delay has passed, with a delivery count of one more. One
-   that was sent with a delay comes when that has passed.
-3. A consumer that is closed gives back what it has not settled, at once. Messages that its application has not received
-   keep their delivery count.
-4. Each delivery has an id of its own, and the origin id stays: it is what `send` returned.
-5. A message that was rejected, or is past its limits, is one of its queue's `dead_letters`.
+   has more than `max-in-progress` unsettled messages.
+2. After its delay, a nacked message goes to the end of its queue, and its delivery count is one higher. A message sent
+   with a delay enters its queue after that delay.
+3. A closed consumer gives back its unsettled messages at once. Messages that its application has not received keep
+   their delivery count.
+4. Each delivery has its own id. The origin id, which `send` returned, stays the same.
+5. A message that was rejected, or has reached its limits, is in its queue's `dead_letters`.
 
-The consumers of this process do not die, so no message is redelivered by a time-out: `extend` does nothing.
+The consumers of this process cannot crash, so no message is redelivered by a time-out: `extend` does nothing.
 """
 
 import time
@@ -28,8 +28,8 @@ from thresher.queue.message import MessageId
 from thresher.queue.queue import queue_id
 from thresher.queue.wire.marker import decode
 
-# Required keys, for a service that has no servers.
-_NOWHERE = {"bootstrap-servers": "memory:9092", "message-topic": "messages", "marker-topic": "markers"}
+# Placeholders for the required keys: this service has no servers.
+_PLACEHOLDERS = {"bootstrap-servers": "memory:9092", "message-topic": "messages", "marker-topic": "markers"}
 
 
 class MemoryQueueService(BaseQueueService):
@@ -42,17 +42,18 @@ class MemoryQueueService(BaseQueueService):
         monotonic: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`config` may be that of the application; servers and topics may be left out. Raises `ConfigurationInvalid`.
+        """`config` may be the application's; servers and topics may be left out. Raises `ConfigurationInvalid`.
 
-        Delays count on `monotonic`. Each `receive` looks at it, so that a test may set a clock of its own forward.
+        Delays are measured by `monotonic`. Each `receive` reads it, so a test can pass a clock of its own and move it
+        forward.
         """
         if not isinstance(config, QueueConfig):
-            config = {**_NOWHERE, **{str(name).replace("_", "-"): value for name, value in (config or {}).items()}}
+            config = {**_PLACEHOLDERS, **{str(name).replace("_", "-"): value for name, value in (config or {}).items()}}
         super().__init__(configured(config))
         self._tracker = MemoryTracker(self.config, monotonic, wall_clock)
 
     def dead_letters(self, queue: str | bytes) -> tuple[DeadLetter, ...]:
-        """Return the messages of a queue that were rejected or were past their limits, the earliest first."""
+        """Return a queue's messages that were rejected or have reached their limits, earliest first."""
         return self._tracker.dead_letters(queue_id(queue))
 
     def _sending(self) -> Any:
@@ -62,7 +63,7 @@ class MemoryQueueService(BaseQueueService):
         return 0
 
     def _consumer(self, queue: bytes) -> QueueConsumer:
-        # It plays every part that Kafka's markers and group have.
+        # One object stands in for the group member, the markers and the KeepAlive thread.
         member: Any = MemoryMember(queue, self._tracker, self._figures)
         return QueueConsumer(member.buffer, member, member, member, member, forget=self._forget)
 
@@ -71,7 +72,7 @@ class MemoryQueueService(BaseQueueService):
 
 
 class _Confirmed(NamedTuple):
-    """A delivery report, as the client gives it."""
+    """A delivery report, as the Kafka client passes it."""
 
     message_id: MessageId
 
@@ -83,7 +84,7 @@ class _Confirmed(NamedTuple):
 
 
 class _Sending:
-    """Takes the place of the client that sends messages: each is confirmed at once, by the thread that sends it."""
+    """Replaces the Kafka client that sends messages: each is confirmed at once, in the thread that sends it."""
 
     def __init__(self, tracker: MemoryTracker, marker_topic: str) -> None:
         self._tracker, self._marker_topic = tracker, marker_topic

@@ -1,4 +1,4 @@
-"""The messages of queues in memory, and which consumer has each: the broker's part, and the tracker's."""
+"""The messages of queues in memory, and which consumer has each: replaces the broker and the tracker."""
 
 import heapq
 import itertools
@@ -15,15 +15,18 @@ from thresher.queue.problem import AlreadySettled, QueueClosed
 from thresher.queue.wire.marker import Marker
 from thresher.queue.wire.record import Record, record_of
 
-# How many messages a consumer starts ahead of its application: as many as one on Kafka does at first.
+# How many messages a consumer starts ahead of its application: as many as a consumer on Kafka does at first.
 _AHEAD = 8
-# How often the thread looks at the clock while messages are delayed: a test's clock may be set forward at any time.
+# How often the thread reads the clock while messages are delayed: a test may move its clock forward at any time.
 _LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A message that was rejected, or is past its limits. `id` and `delivery_count` are those of its last delivery."""
+    """A message that was rejected, or has reached its limits.
+
+    `id` and `delivery_count` are those of its last delivery.
+    """
 
     queue: bytes
     payload: bytes
@@ -37,7 +40,7 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Started:
-    """A message in progress, and when its application received it."""
+    """A message in progress, and when the application received it."""
 
     record: Record
     received: float | None = None
@@ -45,7 +48,7 @@ class Started:
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What one consumer has of its queue. The tracker's, and behind its lock."""
+    """One consumer's messages of its queue. Owned by the tracker and protected by its lock."""
 
     queue: bytes
     buffer: ReceiveBuffer
@@ -63,26 +66,26 @@ class _QueueState:
 
 
 class MemoryTracker:
-    """Every message of a service, and who has it. Safe from any thread: one lock holds all."""
+    """Every message of a service, and which consumer has it. Thread-safe: one lock protects everything."""
 
     def __init__(self, config: QueueConfig, monotonic: Callable[[], float], wall_clock: Callable[[], float]) -> None:
         self._ahead = min(_AHEAD, config.consumer_receive_buffer_capacity)
         self._max_in_progress = config.max_in_progress
         self._limit, self._limits = limit_of_all(config), limits_by_queue(config)
         self._monotonic, self._wall_clock = monotonic, wall_clock
-        # Consumers wait here for messages too: see `MemoryBuffer`.
+        # Consumers also wait on this condition for messages: see `MemoryBuffer`.
         self.changed = threading.Condition()
         self._queues: defaultdict[bytes, _QueueState] = defaultdict(_QueueState)
         self._offsets = itertools.count()
-        # Messages that come later, by the time that they are due, and whether their last delivery counts; numbers break
-        # ties.
+        # Delayed messages: when each is due, a number that breaks ties, its queue and record, and whether its last
+        # delivery counts.
         self._delayed: list[tuple[float, int, bytes, Record, bool]] = []
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def add(self, queue: bytes, payload: bytes, headers: Headers) -> MessageId:
-        """Take in a new message. Raises `QueueClosed`."""
+        """Add a new message. Raises `QueueClosed`."""
         with self.changed:
             if self._closed:
                 raise QueueClosed("the service was closed")
@@ -93,7 +96,7 @@ class MemoryTracker:
         return message_id
 
     def delay(self, start: Marker) -> None:
-        """Take in a message that is to come later. Raises `QueueClosed`."""
+        """Add a message that was sent with a delay. Raises `QueueClosed`."""
         with self.changed:
             if self._closed:
                 raise QueueClosed("the service was closed")
@@ -115,20 +118,20 @@ class MemoryTracker:
             return tuple(self._queues[queue].dead) if queue in self._queues else ()
 
     def join(self, share: Share) -> None:
-        """Have a consumer get messages."""
+        """Add a consumer, which gets messages from now on."""
         with self.changed:
             self._queues[share.queue].shares.append(share)
             self._hand_out(share.queue)
 
     def leave(self, share: Share) -> None:
-        """Let a consumer get no further messages."""
+        """Give a consumer no more messages."""
         with self.changed:
             shares = self._queues[share.queue].shares
             if share in shares:
                 shares.remove(share)
 
     def received(self, share: Share, messages: Iterable[Message]) -> None:
-        """Take in that the consumer's application has these messages now."""
+        """Register that the consumer's application has received these messages."""
         with self.changed:
             now = self._monotonic()
             for message in messages:
@@ -146,7 +149,7 @@ class MemoryTracker:
             raise AlreadySettled(f"message {message.id} was acked, nacked or rejected before")
 
     def settle(self, share: Share, message: Message, settlement: Settlement) -> float | None:
-        """End a message's progress; return how many seconds after its application received it."""
+        """Settle a message; return how many seconds after its receipt, or None if it was not received."""
         with self.changed:
             entry = self.require(share, message)
             match settlement:
@@ -161,7 +164,7 @@ class MemoryTracker:
             return None if entry.received is None else self._monotonic() - entry.received
 
     def give_back(self, share: Share) -> int:
-        """End all that a consumer has left: each is redelivered at once. Return how many they are."""
+        """Give back all messages that a consumer has left, for redelivery at once. Return their number."""
         with self.changed:
             share.left = True
             left, share.entries = share.entries, {}
@@ -172,7 +175,7 @@ class MemoryTracker:
         return len(left)
 
     def look(self) -> None:
-        """Redeliver what is due by now."""
+        """Redeliver the messages that are due."""
         with self.changed:
             now = self._monotonic()
             while self._delayed and self._delayed[0][0] <= now:
@@ -181,7 +184,7 @@ class MemoryTracker:
                 self._hand_out(queue)
 
     def close(self) -> None:
-        """Take no further messages, and end the thread."""
+        """Accept no more messages, and end the thread."""
         with self.changed:
             self._closed = True
             self.changed.notify_all()
@@ -193,15 +196,18 @@ class MemoryTracker:
         return MessageId(0, next(self._offsets))
 
     def _redeliver(self, queue: bytes, record: Record, delay_seconds: float, *, delivered: bool) -> None:
-        """Put a message into its queue, now or later; or make it a dead letter. `delivered`: this delivery counts."""
+        """Return a message to its queue, now or later, or make it a dead letter.
+
+        `delivered`: whether this delivery counts.
+        """
         if delay_seconds == 0:
             self._requeue(queue, record, delivered=delivered)
             return
         entry = (self._monotonic() + delay_seconds, next(self._numbers), queue, record, delivered)
         heapq.heappush(self._delayed, entry)
         if self._thread is None and not self._closed:
-            # It wakes a `receive` that waits.
-            self._thread = threading.Thread(target=self._look_often, name="thresher-queue-memory", daemon=True)
+            # The thread wakes a waiting `receive`.
+            self._thread = threading.Thread(target=self._redeliver_due, name="thresher-queue-memory", daemon=True)
             self._thread.start()
 
     def _requeue(self, queue: bytes, record: Record, *, delivered: bool) -> None:
@@ -216,7 +222,7 @@ class MemoryTracker:
                 record = replace(record, delivery_count=record.delivery_count + 1)
         self._queues[queue].waiting.append(replace(record, message_id=self._new_id()))
 
-    def _look_often(self) -> None:
+    def _redeliver_due(self) -> None:
         with self.changed:
             while self._delayed and not self._closed:
                 self.changed.wait(_LOOK_SECONDS)
@@ -224,7 +230,7 @@ class MemoryTracker:
             self._thread = None
 
     def _hand_out(self, queue: bytes) -> None:
-        """Start messages for the consumers that have room: those first that have the fewest waiting."""
+        """Start messages for the consumers that have room, the one with the fewest waiting messages first."""
         state = self._queues[queue]
         while state.waiting:
             ready = [share for share in state.shares if self._has_room(share)]
@@ -253,6 +259,6 @@ def _dead_letter(queue: bytes, record: Record, reason: str) -> DeadLetter:
         origin_id=record.origin_id,
         delivery_count=record.delivery_count,
         enqueued_at_ms=record.enqueued_at_ms,
-        # What markers can hold.
+        # Restricted to text that a marker can hold.
         reason=reason.encode(errors="replace").decode(),
     )

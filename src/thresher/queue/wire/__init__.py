@@ -1,1 +1,1 @@
-"""The queues' wire format: what markers and messages look like on Kafka."""
+"""The wire format of queues: markers, messages and dead letters on Kafka."""

@@ -1,8 +1,8 @@
-"""A dead letter: the record of the dead topic that keeps a message which is not delivered any more.
+"""A dead letter: the record in the dead-letter topic of a message that is not delivered any more.
 
-The topic is compacted. A message's key is its queue, its origin id and when it was sent, so that it is there once,
-however often it was written; an empty record with the same key takes it out. The time is part of it because origin ids
-come again where the message topic was made anew.
+The topic is compacted. The key consists of the message's origin id, its time of sending and its queue. So a message has
+one dead letter, however often it is written. A tombstone with the same key removes it. The time is part of the key
+because origin ids repeat when the message topic is recreated.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ _SEPARATOR, _AT = b"/", b"@"
 
 
 class DeadLetter(NamedTuple):
-    """A dead letter as it was read. Its record's id is its place in the dead topic."""
+    """A dead letter as it was read. Its record's id is its partition and offset in the dead-letter topic."""
 
     key: bytes
     queue: bytes
@@ -34,7 +34,7 @@ def dead_headers(record: Record, reason: str) -> list[tuple[str, bytes | None]]:
 
 
 def queue_and_origin(key: bytes) -> tuple[bytes, MessageId] | None:
-    """Return whose dead letter has this key; None where it is nobody's."""
+    """Return the queue and the origin id in a dead letter's key; None if this is not such a key."""
     origin, separator, queue = key.partition(_SEPARATOR)
     found = parse_message_id(origin.partition(_AT)[0])
     return None if found is None or not separator else (queue, found)
@@ -43,7 +43,7 @@ def queue_and_origin(key: bytes) -> tuple[bytes, MessageId] | None:
 def dead_letter_of(
     place: MessageId, key: bytes, payload: bytes, headers: Headers, timestamp_ms: int
 ) -> DeadLetter | None:
-    """Return a dead letter as it was read; None where a record is none."""
+    """Return the dead letter in a record; None if the record is not a dead letter."""
     found = queue_and_origin(key)
     if found is None:
         return None

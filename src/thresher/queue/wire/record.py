@@ -1,7 +1,7 @@
-"""A record of the message topic: key, payload, and the headers by which a redelivered message tells its past.
+"""A record of the message topic: key, payload, and the headers that hold the history of a redelivered message.
 
-A record that an application sent has none of these headers. Headers that we cannot read are taken for absent: anybody
-may write to the topic, and one bad record must not stop a queue.
+A record that an application sent has no history headers, only those for its own limits. An unreadable header counts as
+absent: any program may write to the topic, and one bad record must not stop a queue.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ OWN = frozenset({DELIVERY_COUNT, ORIGIN_ID, ENQUEUED_AT, MAX_DELIVERIES, TTL, FI
 class Record:
     """A message in the message topic. `headers` are the application's.
 
-    The limits are the message's own, and absent where its queue's hold. `first_started_ms` is when its first delivery
-    was started, by the tracker's clock; a message that was not redelivered has none.
+    The limits are the message's own, or None if its queue's apply. `first_started_ms` is the time of the first
+    delivery's Start, by the tracker's clock; None for a message that was never redelivered.
     """
 
     message_id: MessageId
@@ -39,12 +39,12 @@ class Record:
 
     @property
     def size(self) -> int:
-        """About how many bytes the message has."""
+        """The approximate size of the message in bytes."""
         return len(self.payload) + sum(len(name) + len(value or b"") for name, value in self.headers)
 
 
 def record_of(message_id: MessageId, payload: bytes | None, headers: Headers, timestamp_ms: int) -> Record:
-    """Return a record as it was read. `timestamp_ms` is the record's own."""
+    """Return a record as it was read. `timestamp_ms` is the record's timestamp."""
     if not headers:
         return Record(
             message_id=message_id,
@@ -69,7 +69,7 @@ def record_of(message_id: MessageId, payload: bytes | None, headers: Headers, ti
 
 
 def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
-    """Return the headers of a record that tells the past of another: redelivered, or a dead letter."""
+    """Return the headers of a redelivered message or a dead letter, which hold the message's history."""
     own: list[tuple[str, bytes | None]] = [
         (DELIVERY_COUNT, str(record.delivery_count).encode()),
         (ORIGIN_ID, str(record.origin_id).encode()),
@@ -82,18 +82,19 @@ def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
 
 
 def _sendable(name: str) -> str:
-    """Return a header's name; where it is no text, with its bytes escaped: the client takes text alone."""
+    """Return a header's name as text, with undecodable bytes escaped: the client accepts only text."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def limit_headers(max_deliveries: int | None, ttl_ms: int | None) -> list[tuple[str, bytes | None]]:
-    """Return the headers of a message that has limits of its own."""
+    """Return the headers for a message's own limits."""
     limits = ((MAX_DELIVERIES, max_deliveries), (TTL, ttl_ms))
     return [(name, str(value).encode()) for name, value in limits if value is not None]
 
 
 def _number(content: bytes | None, otherwise: int, *, digits: int) -> int:
-    # 9 digits fit a marker's count; milliseconds of 14 digits are before the year 9999, the last of `datetime`.
+    # 9 digits fit a marker's delivery count; 14 digits of milliseconds end before the year 9999, the last of
+    # `datetime`.
     if content is None or not content.isdigit() or len(content) > digits:
         return otherwise
     return int(content) or otherwise
@@ -104,7 +105,7 @@ def _message_id(content: bytes | None, otherwise: MessageId) -> MessageId:
 
 
 def parse_message_id(content: bytes) -> MessageId | None:
-    """Return the message id that a text is; None where it is none."""
+    """Parse a message id; None if this is not one."""
     partition, _, offset = content.partition(b"-")
     if partition != b"d" and not (partition.isdigit() and len(partition) <= 9):
         return None

@@ -1,1 +1,1 @@
-"""What a tracker makes of markers, without servers: time, messages in progress, decisions and transactions."""
+"""The tracker's logic without servers: its clock, the messages in progress, its decisions and transactions."""

@@ -1,4 +1,4 @@
-"""The messages in progress of one partition by queue: for figures, not for decisions."""
+"""The messages in progress of one partition by queue: for metrics, not for decisions."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from thresher.tracker.protocol.started import Started
 
 
 class QueueFigures(NamedTuple):
-    """How one queue stands."""
+    """The figures of one queue."""
 
     in_progress: int
     delayed: int
@@ -18,13 +18,13 @@ class QueueFigures(NamedTuple):
 
 
 class _Queue:
-    """One queue, while it has messages in progress."""
+    """One queue that has messages in progress."""
 
     __slots__ = ("delayed", "id", "started")
 
     def __init__(self, id_: bytes) -> None:
         self.id = id_
-        # In the order in which they were started.
+        # In the order of their Starts.
         self.started: dict[Started, None] = {}
         self.delayed = 0
 
@@ -36,7 +36,7 @@ class MessagesByQueue:
         self._queues: dict[bytes, _Queue] = {}
 
     def add(self, message: Started) -> None:
-        """Take in a message. From now on its queue's id is one object for all of the queue."""
+        """Add a message. To save memory, all messages of a queue share one object for the queue's id."""
         queue = self._queues.get(message.queue)
         if queue is None:
             queue = self._queues[message.queue] = _Queue(message.queue)
@@ -45,7 +45,7 @@ class MessagesByQueue:
         queue.delayed += message.id[0] == SYNTHETIC
 
     def remove(self, message: Started) -> None:
-        """Forget a message that was taken in."""
+        """Remove a message that was added."""
         queue = self._queues[message.queue]
         del queue.started[message]
         queue.delayed -= message.id[0] == SYNTHETIC
@@ -53,7 +53,10 @@ class MessagesByQueue:
             del self._queues[queue.id]
 
     def figures(self, due: Counter[bytes], now_ms: int) -> Iterator[tuple[bytes, QueueFigures]]:
-        """Yield how each queue stands that has messages in progress; `due` are those whose deadline has passed."""
+        """Yield the figures of each queue with messages in progress.
+
+        `due` counts the messages whose deadline has passed.
+        """
         for queue in self._queues.values():
             oldest = next(iter(queue.started))
             yield (
@@ -68,7 +71,7 @@ class MessagesByQueue:
 
 
 def together(some: Iterable[QueueFigures]) -> QueueFigures:
-    """Return how some queues stand together."""
+    """Return the combined figures of several queues."""
     in_progress = delayed = due = 0
     oldest = 0.0
     for each in some:

@@ -1,29 +1,32 @@
-"""When the offset is committed: after so many markers or a second, and at most five times a second."""
+"""When the offset is committed: after a number of markers or a second, and at most five times a second."""
 
 _SECONDS, _LEAST_SECONDS = 1.0, 0.2
 _DAY_SECONDS = 86_400.0
 
 
 class CommitPace:
-    """The pace of one partition's commits. Looks at no clock."""
+    """Schedules one partition's commits. Reads no clock."""
 
     def __init__(self, start: int, markers: int) -> None:
         self._committed, self._at = start, float("-inf")
         self._markers, self._since = markers, 0
 
     def taken(self) -> None:
-        """A marker was taken in."""
+        """Count a marker."""
         self._since += 1
 
     def is_due(self, at: float) -> bool:
-        """Whether it is time to commit."""
+        """Whether a commit is due."""
         since = at - self._at
         return since >= _LEAST_SECONDS and (self._since >= self._markers or since >= _SECONDS)
 
     def is_new(self, offset: int, at: float) -> bool:
-        """Whether this offset is another than was committed, or that was long ago: a broker forgets idle groups."""
+        """Whether the offset differs from the committed one, or a day has passed.
+
+        A broker deletes offsets of idle groups.
+        """
         return offset != self._committed or at - self._at > _DAY_SECONDS
 
     def committed(self, offset: int, at: float) -> None:
-        """The offset is committed."""
+        """Register that the offset is committed."""
         self._committed, self._at, self._since = offset, at, 0

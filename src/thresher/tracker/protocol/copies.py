@@ -1,11 +1,13 @@
-"""Starts that are written anew, so that the markers before them can go; and copies that earlier trackers have written.
+"""Starts that the tracker rewrites, so that older markers can be removed; and the copies written by earlier trackers.
 
-A copy tells how its message stood when its writer had read to an offset.
+A copy is a rewritten Start. It holds the message's state when its tracker had read the markers up to offset `read_to`.
 
-1. That offset is what the message needs: the committed offset stays below it, also until the copy was read.
-2. The message's markers between that and the copy are later ones, though they are read before it. See `recent`.
-3. A copy that lies further behind than is remembered is void. So is one whose writer had read less than the committed
-   offset: a message in progress would have kept that back.
+1. The message needs the markers from `read_to` on. So the committed offset stays at or below `read_to`, also while the
+   copy is not read back yet.
+2. The message's markers between `read_to` and the copy are newer than the copy, although they are read before it. See
+   `recent`.
+3. A copy that lies more than the window after `read_to` is void, because those markers are not all remembered. So is a
+   copy with `read_to` below the committed offset: a message in progress would have held that offset back.
 """
 
 from collections.abc import Iterable
@@ -21,71 +23,74 @@ class Copies:
     """The copies of one partition. For one thread."""
 
     def __init__(self, start: int, window: int, *, committed: bool = True) -> None:
-        """The tracker reads from `start` on; without `committed`, that is no committed offset, and tells nothing."""
+        """The tracker reads from `start` on.
+
+        Without `committed`, that is not a committed offset, and rule 3 does not use it.
+        """
         self._begun_at, self._window = start, window
         self._least_read_to = start if committed else 0
-        # While it rebuilds: copies of earlier trackers may come.
+        # During the rebuild, copies by earlier trackers may come.
         self._recent: RecentMarkers | None = RecentMarkers(window)
-        # Our own that were written and not read: how many, what was read before, and of which messages; and the Ends
-        # of these messages.
+        # Our own copies that were not read back: their number, the offset read before they were written, their
+        # messages, and the Ends of these messages.
         self._unread, self._read_to, self._written_at = 0, start, 0.0
         self._messages: frozenset[tuple[Id, Origin]] = frozenset()
         self._late = RecentMarkers(window)
 
     @property
     def unread(self) -> bool:
-        """Whether copies were written that were not read yet."""
+        """Whether any copies were written and not read back yet."""
         return self._unread > 0
 
     def rebuilt(self) -> None:
-        """Take in that all that earlier trackers have written was read."""
+        """Register that everything written by earlier trackers was read."""
         self._recent = None
 
     def written(self, messages: Iterable[Started], read_to: int, at: float) -> None:
-        """Take in that copies of these messages are committed, written when markers were read to that offset."""
+        """Register that copies of these messages, with this `read_to`, are committed."""
         self._written_at = at
-        # Not the objects: a second Start replaces them.
+        # Ids, not objects, because a second Start replaces the object.
         self._messages = frozenset((message.id, message.origin) for message in messages)
         self._unread, self._read_to = len(self._messages), read_to
 
     def give_up(self, at: float) -> None:
-        """Wait no longer for copies that were not read for long, though all was read: the broker has lost them."""
+        """Stop waiting for copies not read back in `LOST_SECONDS`, though all was read: the broker has lost them."""
         if self._unread and at - self._written_at > LOST_SECONDS:
             self._unread = 0
 
     def counts(self, offset: int, read_to: int) -> bool:
-        """Take in a copy that was read at this offset, and return whether it counts."""
+        """Process a copy that was read at this offset, and return whether it is valid."""
         if self._recent is None:
-            # Nobody else can write one any more.
+            # No other tracker can write a copy any more.
             self._unread = max(0, self._unread - 1)
         return self._least_read_to <= read_to <= offset <= read_to + self._window
 
     def unknown(self, id_: Id, offset: int, marker: Any) -> None:
-        """Take in a marker of a message that is not known, or not any more."""
+        """Remember a marker of a message that is not in progress."""
         if self._recent is not None:
             self._recent.note(id_, offset, marker)
 
     def ended(self, message: Started, offset: int, marker: Any) -> None:
-        """Take in the End of a message that was in progress."""
+        """Remember the End of a message that was in progress."""
         if (message.id, message.origin) in self._messages:
             self._late.note(message.id, offset, marker)
         self.unknown(message.id, offset, marker)
 
     def later(self, id_: Id, origin: Origin, read_to: int) -> Any | None:
-        """Return the last marker of a message that is later than its copy, although it was read before."""
+        """Return the message's last marker that is newer than its copy, although it was read before."""
         recent = None if self._recent is None else self._recent.after(id_, origin, read_to)
         return recent or self._late.after(id_, origin, read_to)
 
     def needed(self, offset: int) -> int:
-        """Return what may be committed where this offset could be, but for copies."""
+        """Return the offset to commit: this one, or a lower one that copies need."""
         if self._recent is not None:
-            # A copy may come of a message whose markers were passed already.
+            # A copy may come of a message whose markers were read already.
             return self._begun_at
         return min(offset, self._read_to) if self._unread else offset
 
 
 def copy_of(message: Started, read_to: int, now_ms: int) -> Marker:
-    """Return a message's Start anew, with what is left of its deadline, where markers were read to that offset."""
+    """Return a copy of a message's Start, with the rest of its deadline; the markers were read up to `read_to`."""
     marker = decode(message.content or b"")
     marker.key = message.queue
     marker.origin_id = marker.origin_id or marker.message_id

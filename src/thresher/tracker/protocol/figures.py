@@ -1,30 +1,31 @@
-"""What a tracker has counted of one partition, for whoever tells of it."""
+"""The counters of one partition, which `meter` reports."""
 
 from collections import Counter, deque
 
 from thresher.tracker.protocol.transaction import Dead, Fate
 
-# Records that are no markers are told of, up to so many at once.
+# How many non-markers are reported at once.
 _MOST_MALFORMED = 10
 
 
 class Figures:
-    """The figures of one partition. For one thread."""
+    """The counters of one partition. For one thread."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        # What became of messages, by queue: there may be many queues. Whoever tells of it clears it.
+        # Redelivered and dead messages by queue. The meter clears it after each report, because there may be many
+        # queues.
         self.by_queue: Counter[tuple[str, bytes]] = Counter()
-        # The last records that are no markers: offset, and why. Whoever tells of it clears it.
+        # The last records that are not markers: offset and reason. The meter clears it after each report.
         self.malformed: deque[tuple[int, str]] = deque(maxlen=_MOST_MALFORMED)
 
     def set_aside(self, offset: int, why: str) -> None:
-        """Take in that a record is no marker, and was passed over."""
+        """Count a record that is not a marker and was skipped."""
         self.counts["malformed"] += 1
         self.malformed.append((offset, why))
 
     def decided(self, queue: bytes, fate: Fate) -> None:
-        """Take in what became of a message."""
+        """Count a message that was redelivered or became a dead letter."""
         kind = "redelivered"
         if isinstance(fate, Dead):
             kind = "dead"

@@ -1,4 +1,4 @@
-"""What becomes of a message that is due: it goes back to its queue, or becomes a dead letter."""
+"""Decides whether a message that is due is redelivered or becomes a dead letter."""
 
 from thresher.queue.limits import Limit
 from thresher.queue.wire.marker import SYNTHETIC, decode
@@ -7,16 +7,16 @@ from thresher.tracker.protocol.transaction import Dead, Fate, Redelivered
 
 
 def fate_of(message: Started, limit: Limit, now_ms: int) -> Fate:
-    """Return a message's fate. `limit` is its queue's, which the message's own overrides."""
+    """Return a message's fate. `limit` is its queue's; the message's own limits override it."""
     marker = decode(message.content or b"")
     marker.key = message.queue
     marker.origin_id = marker.origin_id or marker.message_id
     if message.reject_reason is not None:
         return Dead(marker=marker, reason=message.reject_reason, kind=message.reject_kind)
     if message.id[0] != SYNTHETIC:
-        # One that was sent with a delay has not been delivered yet.
+        # A message sent with a delay was not delivered yet, so it skips these checks.
         marker.first_started_ms = marker.first_started_ms or message.started_ms
-        # A delivery that nobody saw is none.
+        # A delivery that no application received does not count.
         deliveries = marker.delivery_count - message.undelivered
         own = limit.overridden(marker.max_deliveries, marker.ttl_ms)
         if (passed := own.passed(deliveries=deliveries, age_ms=now_ms - marker.first_started_ms)) is not None:

@@ -1,7 +1,8 @@
-"""The last markers of messages that are not known, for copies that come later.
+"""Remembers the last markers of messages that are not in progress, for copies that come later.
 
-A copy of a Start tells how its message stood when its writer had read to an offset. Markers between that and the copy
-are later ones, although they are read before it. A copy that was written further behind than `WINDOW` is void.
+A copy of a Start holds the message's state when its tracker had read the markers up to an offset. The message's markers
+between that offset and the copy are newer than the copy, although they are read before it. A copy that lies more than
+`WINDOW` offsets after that offset is void.
 """
 
 from operator import itemgetter
@@ -10,8 +11,8 @@ from typing import Any
 from thresher.queue.wire.marker import MarkerType
 from thresher.tracker.protocol.started import Id, Origin
 
-# As many markers are remembered at least. A transaction is open for 15 s at most, and short of a broker's trouble for
-# milliseconds.
+# The number of offsets whose markers are remembered at least. A copy's transaction is open for milliseconds, and 15 s
+# at most.
 WINDOW = 100_000
 
 # kafka-mq-go's markers name no origin.
@@ -19,23 +20,26 @@ _Noted = dict[tuple[Id, Origin | None], tuple[int, Any]]
 
 
 class RecentMarkers:
-    """The last marker of each message, and the last that no KeepAlive changes, among the last of a partition."""
+    """The last End or reject, and the last KeepAlive, of each message among the last markers of a partition."""
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window
         self._first = 0
-        # The older and the newer half: Ends and rejects, and KeepAlives.
+        # Ends and rejects, and KeepAlives; each in an older and a newer half.
         self._final: tuple[_Noted, _Noted] = ({}, {})
         self._kept: tuple[_Noted, _Noted] = ({}, {})
 
     def note(self, id_: Id, offset: int, marker: Any) -> None:
-        """Remember a message's marker, which was read at this offset."""
+        """Remember a message's marker that was read at this offset."""
         if offset - self._first > self._window:
             self._final, self._kept, self._first = (self._final[1], {}), (self._kept[1], {}), offset
         (self._final if is_last(marker) else self._kept)[1][id_, named_origin(marker)] = (offset, marker)
 
     def after(self, id_: Id, origin: Origin, offset: int) -> Any | None:
-        """Return the message's last marker that is not before this offset. A KeepAlive takes back no End, no reject."""
+        """Return the message's last marker at or after this offset.
+
+        An End or reject takes precedence over any KeepAlive.
+        """
         for halves in (self._final, self._kept):
             found = [
                 noted
@@ -49,16 +53,16 @@ class RecentMarkers:
 
 
 def named_origin(marker: Any) -> Origin | None:
-    """Return the origin that a marker names; None where it means whichever message has the id."""
+    """Return the origin in a marker; None if the marker applies to the message that currently has the id."""
     return origin_of(marker) if marker.HasField("origin_id") else None
 
 
 def origin_of(marker: Any) -> Origin:
-    """Return by what the message of a marker is known."""
+    """Return the origin of a marker's message."""
     given = marker.origin_id if marker.HasField("origin_id") else marker.message_id
     return (given.partition, given.offset, marker.enqueued_at_ms)
 
 
 def is_last(marker: Any) -> bool:
-    """Whether no KeepAlive changes what a marker says of its message."""
+    """Whether a marker is final: no KeepAlive changes an End or a reject."""
     return bool(marker.type == MarkerType.END or marker.HasField("reject_reason"))

@@ -1,12 +1,12 @@
-"""One message that is in progress."""
+"""One message in progress."""
 
 Id = tuple[int, int]
-# By what a message is known wherever it goes: its origin id, and when it was sent first.
+# The identity that a message keeps in all deliveries: its origin id, and the time of its first sending.
 Origin = tuple[int, int, int]
 
 
 class Started:
-    """One message in progress. Not a dataclass: there may be millions."""
+    """One message in progress. Not a dataclass, to save memory: there may be millions."""
 
     __slots__ = (
         "content", "deadline_ms", "enqueued_ms", "id", "offset", "origin_id", "patience_ms", "queue", "queued_ms",
@@ -15,22 +15,22 @@ class Started:
 
     def __init__(self, id_: Id, origin: Origin, queue: bytes, content: bytes, *, offset: int, now_ms: int) -> None:
         self.id, self.queue = id_, queue
-        # Most messages are delivered once: these share one pair of numbers.
+        # In most messages the id and the origin id are equal: these share one tuple.
         self.origin_id, self.enqueued_ms = id_ if origin[:2] == id_ else origin[:2], origin[2]
-        # The Start, as it was read; None once the message is in progress no more.
+        # The Start as it was read; None once the message is no longer in progress.
         self.content: bytes | None = content
-        # From which offset on markers must be read to know of it, and when the Start there was written.
+        # The offset from which markers must be read to rebuild this message, and when the Start there was written.
         self.offset, self.written_ms = offset, now_ms
         self.started_ms = now_ms
         self.deadline_ms = self.queued_ms = now_ms
-        # The time-out that the deadline rests on; 0 where nobody is waited for: a delay, a nack, a reject.
+        # The time-out behind the deadline; 0 if no consumer has the message: after a delay, a nack or a reject.
         self.patience_ms = 0
         self.undelivered = False
-        # Why it is to become a dead letter, and by whom: its application, or the topic of its queue.
+        # The reason and the kind of the dead letter: rejected by the application, or refused by the message topic.
         self.reject_reason: str | None = None
         self.reject_kind = "rejected"
 
     @property
     def origin(self) -> Origin:
-        """By what it is known: another message comes to have its id where the message topic was made anew."""
+        """The identity in all deliveries. An id may repeat after the message topic was recreated."""
         return (*self.origin_id, self.enqueued_ms)

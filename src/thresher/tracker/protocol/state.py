@@ -1,8 +1,8 @@
-"""The messages of one marker partition that are in progress, by id, by offset and by deadline.
+"""The messages in progress of one marker partition, by id, by offset and by deadline.
 
-kafka-mq-go's three structures: `markersInProgress` is a dictionary, the other two are heaps. A heap's entry that the
-message has outlived is passed over when it comes up, and swept once such entries are more than the messages: a marker
-costs about the same however many messages there are. An End frees a message's content at once.
+These are kafka-mq-go's three structures: `markersInProgress` is a dictionary, the other two are heaps. An outdated heap
+entry is skipped when it comes up. Once outdated entries outnumber the messages, they are all removed. So the cost of a
+marker hardly depends on the number of messages. An End frees a message's content at once.
 """
 
 import heapq
@@ -13,9 +13,9 @@ from thresher.queue.wire.marker import SYNTHETIC
 from thresher.tracker.protocol.by_queue import MessagesByQueue
 from thresher.tracker.protocol.started import Id, Origin, Started
 
-# A heap is not swept for fewer outlived entries.
+# A heap with fewer outdated entries than this is not swept.
 _LEAST_SWEPT = 1_000
-# Of the time-out, the part that is waited after nobody could write a marker; and the most of it.
+# The grace period after markers could not be written: the time-out divided by this number, and its maximum.
 _GRACE_PART, _MOST_GRACE_MS = 2, 30_000
 
 _TAKEN = -1
@@ -28,21 +28,21 @@ class Messages:
 
     def __init__(self) -> None:
         self._by_id: dict[Id, Started] = {}
-        # Messages whose id another one has now.
+        # Messages whose id another message has now.
         self._displaced: dict[Id, list[Started]] = {}
         self._by_offset: list[tuple[int, int, Started]] = []
         self._by_deadline: list[tuple[int, int, Started]] = []
         self._live = 0
         self._number = 0
         self.by_queue = MessagesByQueue()
-        # How many of them were sent with a delay, and wait.
+        # The number of messages that were sent with a delay that has not passed.
         self.delayed = 0
 
     def __len__(self) -> int:
         return self._live
 
     def get(self, id_: Id) -> Started | None:
-        """Return the message that has this id now."""
+        """Return the message that currently has this id."""
         return self._by_id.get(id_)
 
     def add(
@@ -57,7 +57,7 @@ class Messages:
         after_ms: int,
         patience_ms: int,
     ) -> Started:
-        """Add a message that is to be redelivered after so long, and return it."""
+        """Add a message that is due after `after_ms`, and return it."""
         message = Started(id_, origin, queue, content, offset=offset, now_ms=now_ms)
         message.deadline_ms = message.queued_ms = now_ms + after_ms
         message.patience_ms = patience_ms
@@ -71,16 +71,17 @@ class Messages:
         return message
 
     def displace(self, message: Started, now_ms: int) -> None:
-        """Let another message have this one's id. It is redelivered at once."""
+        """Free this message's id for another message. This message is due at once."""
         del self._by_id[message.id]
         self._displaced.setdefault(message.id, []).append(message)
         message.patience_ms = 0
         self.set_deadline(message, now_ms)
 
     def named(self, id_: Id, origin: Origin | None) -> Started | None:
-        """Return the message of this id and origin, displaced or not.
+        """Return the message with this id and origin, displaced or not.
 
-        Without an origin it is that which has the id now; but a displaced one first whose Start named no origin either.
+        Without an origin, return a displaced message whose Start had no origin either, or else the message that
+        currently has the id.
         """
         message, displaced = self._by_id.get(id_), self._displaced.get(id_, ())
         if origin is None:
@@ -89,7 +90,7 @@ class Messages:
         return message if found is None and message is not None and message.origin == origin else found
 
     def remove(self, message: Started) -> None:
-        """Forget a message. Harmless when repeated."""
+        """Remove a message. A repeated call has no effect."""
         if message.content is None:
             return
         message.content = None
@@ -107,12 +108,12 @@ class Messages:
     def set_deadline(self, message: Started, deadline_ms: int) -> None:
         """Change a message's deadline."""
         message.deadline_ms = deadline_ms
-        # A later one is found when the earlier comes up.
+        # A later deadline needs no entry now: it is added when the earlier entry comes up.
         if deadline_ms < message.queued_ms:
             self._queue(message, deadline_ms)
 
     def set_offset(self, message: Started, offset: int, now_ms: int) -> None:
-        """Take in that a copy of the message's Start was read: markers need be read from another offset on."""
+        """Register that a copy of the message's Start was read: its markers are needed from another offset on."""
         message.written_ms = now_ms
         if offset != message.offset:
             message.offset = offset
@@ -120,7 +121,7 @@ class Messages:
             heapq.heappush(self._by_offset, (offset, self._number, message))
 
     def first_offset(self, *, without: frozenset[Started] = frozenset()) -> int | None:
-        """Return the smallest offset that is needed; None without messages."""
+        """Return the smallest offset that a message not in `without` needs; None if there is none."""
         passed = []
         while self._by_offset:
             message = self._by_offset[0][2]
@@ -136,7 +137,7 @@ class Messages:
         return found
 
     def oldest(self, most: int, is_old: Callable[[Started], bool]) -> list[Started]:
-        """Return up to so many messages with the smallest offsets, as far as they are old."""
+        """Return up to `most` messages with the smallest offsets, stopping at the first that `is_old` rejects."""
         taken: list[tuple[int, int, Started]] = []
         while len(taken) < most and self.first_offset() is not None and is_old(self._by_offset[0][2]):
             taken.append(heapq.heappop(self._by_offset))
@@ -145,7 +146,10 @@ class Messages:
         return [message for _, _, message in taken]
 
     def next_deadline_ms(self, resumed_ms: int | None) -> int | None:
-        """Return when the next message is due; `resumed_ms` is when markers could be written again, None: not yet."""
+        """Return when the next message is due.
+
+        `resumed_ms` is when markers could be written again, None if they cannot yet: the grace period begins there.
+        """
         while self._by_deadline:
             queued, _, message = self._by_deadline[0]
             if message.content is None or queued != message.queued_ms:
@@ -159,15 +163,15 @@ class Messages:
         return None
 
     def take_due(self, until_ms: int, resumed_ms: int | None) -> Iterator[Started]:
-        """Yield the messages that are due by then, earliest first. Each is queued again by `put_back`."""
+        """Yield the messages due by `until_ms`, earliest first. `put_back` queues a message again."""
         while (due := self.next_deadline_ms(resumed_ms)) is not None and due <= until_ms:
             _, _, message = heapq.heappop(self._by_deadline)
-            # It may be queued twice at this time.
+            # Another entry of the message may have the same time.
             message.queued_ms = _TAKEN
             yield message
 
     def count_due(self, until_ms: int, most: int = 10_000) -> Counter[bytes]:
-        """Return how many messages of each queue have a deadline that has passed by then, up to about so many."""
+        """Count the messages whose deadline has passed by `until_ms`, by queue, up to about `most`."""
         heap, found, looked, left = self._by_deadline, Counter[bytes](), [0], most
         while looked and left:
             place = looked.pop()
@@ -195,7 +199,7 @@ class Messages:
             self._by_offset = [each for each in self._by_offset if _is_current(*each)]
             heapq.heapify(self._by_offset)
         if len(self._by_deadline) > most:
-            # Of a message that was taken, no entry is left to keep.
+            # A message that was taken has no valid entry.
             self._by_deadline = [
                 each for each in self._by_deadline if each[2].content is not None and each[2].queued_ms == each[0]
             ]

@@ -1,16 +1,19 @@
-"""What a tracker makes of the markers of one partition, and which transaction it wants next. Pure: no server, no clock.
+"""Decides what the markers of one partition mean, and which transaction to write next. Pure: no server, no clock.
 
-1. `take` has the markers in order, `answered` what the broker says of its end: they move the clock and the messages.
-2. `next` gives a transaction, or nothing to do. The first one writes a mark of our own: an End of no message. Until it
-   was read back, markers of earlier trackers may come, and nothing is decided.
-3. A message whose deadline has passed waits for a mark that was written after the deadline: once that was read back,
-   every marker that was there before it was read too. A broker that was cut off may show an old end for long.
-4. A redelivery is one transaction: the records, an End for each old message, the offset. So is a dead letter.
-5. `committed` says that a transaction took effect, `refused` that a record of it was refused and nothing took effect.
-   Where neither is certain, all of this is thrown away, and another one reads from the committed offset.
+1. `take` processes the markers in order, and `answered` the broker's high watermark. Both update the clock and the
+   messages.
+2. `next` returns the next transaction, or None. The first transaction writes a mark: an End without a message. Until it
+   is read back, markers of earlier trackers may come, and nothing is decided.
+3. A message whose deadline has passed waits until a mark that was written after the deadline is read back. Then every
+   marker before that mark was read too. The high watermark alone does not prove that: an isolated broker may return an
+   old one.
+4. A redelivery is one transaction: the message's record, an End of the old delivery, and the offset. So is a dead
+   letter.
+5. `committed` registers that a transaction was committed; `refused`, that a record was refused and nothing was
+   committed. If neither is certain, this object is discarded, and another one reads from the committed offset.
 
-The committed offset is the smallest that is still needed. A message that keeps it back for long has its Start written
-anew. See `recent` for the markers that come between.
+The committed offset is the smallest that is still needed. If a message holds it back for long, the message's Start is
+rewritten. See `recent` for the markers in between.
 """
 
 import random
@@ -33,9 +36,9 @@ from thresher.tracker.protocol.started import Id, Origin, Started
 from thresher.tracker.protocol.state import Messages
 from thresher.tracker.protocol.transaction import Fate, Redelivered, Transaction
 
-# A transaction's most messages, and about how many bytes of theirs.
+# The limits of one transaction: messages, and their approximate bytes.
 MOST_MESSAGES, MOST_BYTES = 1_000, 4_000_000
-# A Start is written anew when it is so many markers behind, and so many times as many as are in progress.
+# A Start is rewritten when it is this many offsets behind the position, and this many times the messages in progress.
 MOST_BEHIND, _BEHIND_FACTOR = 1_000_000, 4
 # Longer than any retention.
 _LONGEST_MS = 10 * 365 * 86_400_000
@@ -45,18 +48,18 @@ START, END = int(MarkerType.START), int(MarkerType.END)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a tracker goes by."""
+    """The rules of tracking."""
 
     limit_of: Callable[[bytes], Limit] = lambda _queue: Limit()
     markers_per_commit: int = 1_000
-    # Starts older than this are written anew.
+    # Starts older than this are rewritten.
     rewrite_after_ms: int = _LONGEST_MS
     most_behind: int = MOST_BEHIND
     window: int = WINDOW
 
 
 class Tracking:
-    """One partition of markers, from a committed offset on. For one thread."""
+    """The state of one marker partition, from an offset on. For one thread."""
 
     def __init__(
         self,
@@ -68,38 +71,41 @@ class Tracking:
         clock: MarkerClock | None = None,
         draw: Callable[[], int] = lambda: random.getrandbits(62),
     ) -> None:
-        """Markers are read from `start` on; without `committed`, that is the first that there is."""
+        """Markers are read from `start` on.
+
+        Without `committed`, that is the first record rather than a committed offset.
+        """
         self.partition, self.position = partition, start
-        # They may be changed at any time.
+        # The shard may replace the rules at any time.
         self.rules = rules
         self.clock = clock or MarkerClock()
         self.messages = Messages()
         self.figures = Figures()
         self._marks, self._copies = Marks(draw), Copies(start, rules.window, committed=committed)
         self._pace = CommitPace(start, rules.markers_per_commit)
-        # Ends that were written with fates, and not read back.
+        # Ends that this tracker has written and not read back.
         self._own_ends: set[tuple[Id, Origin]] = set()
         self._most = MOST_MESSAGES
         self._known_end = KnownEnd(self.clock, start)
 
     @property
     def decides(self) -> bool:
-        """Whether the first mark was read back: what earlier trackers and consumers had written has been read."""
+        """Whether the first mark was read back: everything written before by trackers and consumers was read."""
         return self._marks.confirmed_ms is not None
 
     @property
     def lag(self) -> int:
-        """How many offsets there are behind the position, as of the broker's last answer."""
+        """The number of offsets between the position and the broker's last high watermark."""
         return max(0, self._known_end.high - self.position)
 
     @property
     def oldest_seconds(self) -> float:
-        """How long ago the oldest message in progress was started; 0 where there is none."""
+        """The time since the oldest message in progress was started; 0 if there is none."""
         oldest = self.messages.oldest(1, lambda _: True)
         return max(0, self.clock.now_ms - oldest[0].started_ms) / 1000 if oldest else 0.0
 
     def take(self, offset: int, timestamp_ms: int, key: bytes, content: bytes, at: float) -> None:
-        """Take in the next marker. One that cannot be read is counted, and passed over."""
+        """Process the next marker. A record that is not a marker is counted and skipped."""
         now = self.clock.marker(timestamp_ms, at)
         self.position = offset + 1
         self._pace.taken()
@@ -122,17 +128,17 @@ class Tracking:
             self._keep_alive(id_, marker, offset, now)
 
     def reach(self, offset: int) -> None:
-        """Take in that there is no marker before this offset that was not taken in."""
+        """Register that every marker before this offset was processed."""
         self.position = max(self.position, offset)
         self._known_end.reached(self.position)
 
     def answered(self, asked_at: float, high: int) -> None:
-        """Take in what the broker, asked at that moment, says of its high watermark."""
+        """Process the high watermark from a request made at `asked_at`."""
         self._known_end.answered(asked_at, high)
         self._known_end.reached(self.position)
 
     def next(self, at: float) -> Transaction | None:
-        """Return the next transaction; None while there is nothing to do."""
+        """Return the next transaction, or None if there is nothing to do."""
         if not self.lag:
             self._marks.give_up(at)
             self._copies.give_up(at)
@@ -140,7 +146,7 @@ class Tracking:
         if not self._marks.on_its_way:
             if confirmed is None or self.clock.resumed_ms is None:
                 return Transaction(offset=self._offset(), mark=self._marks.new(now, fresh=True))
-            # A copy that was not read would bring back what is redelivered meanwhile.
+            # A copy that is not read back yet could bring a message back that is redelivered meanwhile.
             due = None if self._copies.unread else self.messages.next_deadline_ms(self.clock.resumed_ms)
             if due is not None and due <= confirmed:
                 return self._redelivering(confirmed, now)
@@ -154,7 +160,7 @@ class Tracking:
         return Transaction(offset=offset) if self._pace.is_new(offset, at) else None
 
     def committed(self, transaction: Transaction, at: float) -> None:
-        """Take in that a transaction took effect."""
+        """Register that a transaction was committed."""
         self._pace.committed(transaction.offset, at)
         self._marks.written(transaction.mark, at)
         if transaction.copies:
@@ -166,13 +172,13 @@ class Tracking:
             self.messages.remove(message)
             self.figures.decided(message.queue, fate)
         if transaction.fates:
-            # After a refusal, more again bit by bit: others may be refused too.
+            # After a refusal the number grows step by step, because other messages may be refused too.
             self._most = min(MOST_MESSAGES, 2 * self._most)
 
     def refused(self, transaction: Transaction, why: str) -> None:
-        """Take in that the broker refused a record for the message topic, and that nothing took effect.
+        """Register that the broker refused a record for the message topic, so that nothing was committed.
 
-        Fewer messages follow, until one alone is refused: it becomes a dead letter.
+        The next transactions have fewer messages, until a message is refused alone: it becomes a dead letter.
         """
         if len(transaction.messages) == 1 and isinstance(transaction.fates[0], Redelivered):
             message = transaction.messages[0]
@@ -181,7 +187,7 @@ class Tracking:
         self.undone(transaction)
 
     def undone(self, transaction: Transaction) -> None:
-        """Take in that a transaction took no effect."""
+        """Register that a transaction was aborted."""
         if transaction.fates:
             for message in transaction.messages:
                 self.messages.put_back(message)
@@ -194,11 +200,12 @@ class Tracking:
         if known is not None:
             if _is_same(known, marker, key):
                 if known.enqueued_ms and not marker.HasField("origin_id"):
-                    # One of kafka-mq-go's tells less: what is known stays, and is needed.
+                    # A Start of kafka-mq-go has less information, so the known content is kept, and its offset is still
+                    # needed.
                     origin, content, offset = known.origin, known.content or content, known.offset
                 self.messages.remove(known)
             else:
-                # The message topic was made anew, and offsets came again.
+                # The message topic was recreated, so offsets repeat.
                 self.figures.counts["displaced"] += 1
                 self.messages.displace(known, now)
         after = min(marker.redeliver_after_ms, _LONGEST_MS)
@@ -218,7 +225,7 @@ class Tracking:
     def _copy(
         self, id_: Id, marker: Any, known: Started | None, key: bytes, content: bytes, offset: int, now: int
     ) -> None:
-        """Take in a Start that a tracker wrote anew."""
+        """Process a Start that a tracker has rewritten."""
         read_to, origin = marker.read_to, origin_of(marker)
         if not self._copies.counts(offset, read_to):
             self.figures.counts["void_copies"] += 1
@@ -227,7 +234,7 @@ class Tracking:
             self.messages.set_offset(known, read_to, now)
             return
         if known is not None or self.messages.named(id_, origin) is not None:
-            # Another message has come to have the id: this one is redelivered, and its own Start still needed.
+            # Another message has the id now. This one is being redelivered, and still needs its own Start.
             return
         later = self._copies.later(id_, origin, read_to)
         if later is not None and later.type == END:
@@ -253,7 +260,8 @@ class Tracking:
             if self._marks.is_fresh(id_):
                 self.clock.resume()
             return
-        # Our own is of a message that is gone; another may have its id, and by kafka-mq-go's markers its origin.
+        # Our own End belongs to a message that is already removed. Another message may have its id and, from
+        # kafka-mq-go's markers, its origin.
         own = self._is_own(id_, marker)
         message = None if own else self.messages.named(id_, named_origin(marker))
         if message is not None:
@@ -261,7 +269,7 @@ class Tracking:
             self.messages.remove(message)
             self._copies.ended(message, offset, marker)
             return
-        # Of marks of earlier trackers nothing is known, nor need be.
+        # Marks of earlier trackers are unknown here, and are not counted.
         if not own and id_[0] != SYNTHETIC:
             self.figures.counts["unknown_ends"] += 1
         self._copies.unknown(id_, offset, marker)
@@ -274,7 +282,7 @@ class Tracking:
 
     def _keep_alive(self, id_: Id, marker: Any, offset: int, now: int) -> None:
         message = self.messages.named(id_, named_origin(marker))
-        # One whose id another message has now is redelivered, whoever keeps it alive.
+        # A displaced message is redelivered, even if its consumer keeps it alive.
         if message is None or self.messages.get(id_) is not message:
             self.figures.counts["unknown_keep_alives"] += 1
             self._copies.unknown(id_, offset, marker)
@@ -283,7 +291,7 @@ class Tracking:
 
     def _put_off(self, message: Started, marker: Any, now: int) -> None:
         if message.reject_reason is not None:
-            # It was on its way when the message was rejected.
+            # The KeepAlive was in flight when the message was rejected.
             return
         after = min(marker.redeliver_after_ms, _LONGEST_MS)
         if is_last(marker):
@@ -311,7 +319,7 @@ class Tracking:
         return Transaction(offset=self._offset(taken), fates=tuple(fates), messages=taken, mark=mark)
 
     def _copying(self, now: int) -> Transaction | None:
-        """Have the Starts written anew that keep the committed offset back for long."""
+        """Return a transaction that rewrites the Starts that hold the committed offset back for long, or None."""
         if self._copies.unread:
             return None
         behind = max(self.rules.most_behind, _BEHIND_FACTOR * len(self.messages))
@@ -323,7 +331,8 @@ class Tracking:
         messages = [
             message
             for message in self.messages.oldest(MOST_MESSAGES, is_old)
-            # What is due has its turn first; and the copy of one that has another's id would be the other's.
+            # A due message is redelivered instead. A displaced message is not copied, because its copy would apply to
+            # the other message with its id.
             if message.deadline_ms > now and self.messages.get(message.id) is message
         ]
         most = _fitting([len(message.content or b"") for message in messages])
@@ -334,15 +343,15 @@ class Tracking:
         return Transaction(offset=self._offset(), copies=copies, messages=tuple(messages))
 
     def _offset(self, ended: tuple[Started, ...] = ()) -> int:
-        """Return the smallest offset that is needed without these messages."""
+        """Return the smallest offset that is needed once these messages have ended."""
         first = self.messages.first_offset(without=frozenset(ended))
         return self._copies.needed(self.position if first is None else min(first, self.position))
 
 
 def _is_same(known: Started, marker: Any, key: bytes) -> bool:
-    """Whether a Start is of the message that has the id already.
+    """Whether a Start belongs to the message that already has its id.
 
-    kafka-mq-go's Starts name no origin: there the content tells.
+    kafka-mq-go's Starts have no origin: then queue and payload are compared.
     """
     if known.enqueued_ms and marker.HasField("origin_id"):
         return known.origin == origin_of(marker)
@@ -351,5 +360,5 @@ def _is_same(known: Started, marker: Any, key: bytes) -> bool:
 
 
 def _fitting(sizes: list[int]) -> int:
-    """Return how many messages of these sizes go into one transaction: one at least, if there is one."""
+    """Return how many messages of these sizes go into one transaction: at least one, if there is any."""
     return next((place + 1 for place, size in enumerate(accumulate(sizes)) if size > MOST_BYTES), len(sizes))
