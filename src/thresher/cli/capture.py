@@ -257,11 +257,12 @@ def retry(ids: Ids = None, config: ConfigFile = None, as_json: AsJson = False) -
 def drop(ids: Ids = None, config: ConfigFile = None) -> None:
     """Remove records that could not be applied: they never will be."""
     from thresher.capture.store.dead import DeadRecords  # noqa: PLC0415
+    from thresher.capture.store.explained import explained  # noqa: PLC0415
     from thresher.cli.options import connect  # noqa: PLC0415
 
     settings = _settings(config)
     wanted = _wanted(settings, ids)
-    with connect(settings.dsn) as connection:
+    with connect(settings.dsn) as connection, explained():
         dead = DeadRecords(connection, settings.tables, settings.name)
         dropped = sum(dead.take(number) for number in wanted)
     out.print(f"{dropped:,} records were dropped")
@@ -298,9 +299,10 @@ def _milliseconds(to: str) -> int | None:
 
 def _dead(settings: "CaptureSettings", **wanted: Any) -> "list[DeadRecord]":
     from thresher.capture.store.dead import DeadRecords  # noqa: PLC0415
+    from thresher.capture.store.explained import explained  # noqa: PLC0415
     from thresher.cli.options import connect  # noqa: PLC0415
 
-    with connect(settings.dsn) as connection:
+    with connect(settings.dsn) as connection, explained():
         return DeadRecords(connection, settings.tables, settings.name).list(**wanted)
 
 

@@ -10,6 +10,7 @@ from thresher.cli.options import DataSource, SchemaName, connect, resolve_dsn, t
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, out, table
 from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput, shorten
+from thresher.db.repeatable import repeatable
 from thresher.inbox.dead import DeadMessage, dead_messages
 from thresher.inbox.dead import drop as drop_dead
 from thresher.inbox.inbox import TABLE, Inbox
@@ -28,8 +29,8 @@ Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of messages.")]
 
 @app.command("print")
 def print_ddl(inbox: InboxTable = TABLE, schema: SchemaName = None) -> None:
-    """Print the DDL of the inbox's tables, for your migrations."""
-    emit_text(inbox_ddl(table_name(inbox, schema)))
+    """Print the DDL of the inbox's tables, for your migrations. It can be run again."""
+    emit_text(repeatable(inbox_ddl(table_name(inbox, schema))))
 
 
 @app.command()
