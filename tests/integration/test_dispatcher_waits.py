@@ -82,7 +82,8 @@ def test_a_role_that_lacks_a_right_is_told_which(place: Place, caplog: pytest.Lo
             place.sql(f"GRANT SELECT (name, outbox, mode) ON thresher_relay TO {role}")
             assert dispatcher.clear(receipts).sent == 0
             assert '; GRANT SELECT, UPDATE ON "outbox" TO' in caplog.text
-            place.sql(f"GRANT SELECT, UPDATE ON outbox TO {role}")
+        place.sql(f"GRANT SELECT, UPDATE ON outbox TO {role}")
+        with Dispatcher(connect, place.kafka) as dispatcher:
             assert dispatcher.clear(receipts).sent == 1
     finally:
         place.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")

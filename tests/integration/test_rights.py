@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -99,7 +100,7 @@ def test_a_writer_needs_what_is_printed_in_every_shape(
     assert place.sql(f"SELECT count(*) FROM {TableName(table='box', schema='shop')}") == [(2,)]
     for role in ("relay_role", "operator_role"):
         with pytest.raises(InvalidInput, match="--relay"):
-            print_ddl(**{role: "relay_small"})
+            print_ddl(**{role: "relay_small"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shape", Shape)
@@ -119,7 +120,7 @@ def test_an_operator_lists_shows_replays_and_drops_dead_rows(
             f"VALUES ({id_}, now(), 't', 'k', '{{}}', '{{}}', 'rejected', 'x', 1, true)"
         )
     dsn = roles["operator_small"]
-    options = {"ds": dsn, "shape": shape}
+    options: dict[str, Any] = {"ds": dsn, "shape": shape}
     dead.list_rows(**options, as_json=True)
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 5
     dead.show(1, **options, as_json=True)

@@ -13,7 +13,20 @@ import typer
 
 from thresher.cli.form_command import add_form_command
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.output import AsJson, complain, emit_json, emit_text, hide, note, out, result, table, tell_by, working
+from thresher.cli.output import (
+    AsJson,
+    complain,
+    counted,
+    emit_json,
+    emit_text,
+    hide,
+    note,
+    out,
+    result,
+    table,
+    tell_by,
+    working,
+)
 from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.secrets import mask_logs
@@ -78,7 +91,7 @@ def run(
     ):
         capture.start()
         capture.wait()
-    result(f"stopped; {capture.captured:,} records captured")
+    result(f"stopped; {counted(capture.captured, 'record', 'records')} captured")
 
 
 add_form_command(app, "run", run, form)
@@ -116,7 +129,9 @@ def rewind(
     if as_json:
         emit_json(asdict(done))
     else:
-        out.print(f"{done.records:,} records were read, the newest of {done.keys:,} keys applied", markup=False)
+        read = counted(done.records, "record was read", "records were read")
+        keys = counted(done.keys, "key", "keys")
+        out.print(f"{read}, the newest of {keys} applied", markup=False)
         for failure in done.failures:
             complain(failure)
     if done.failed:
@@ -211,7 +226,7 @@ def list_dead(
             [
                 str(each.id),
                 f"{each.record.topic}/{each.record.partition}/{each.record.offset}",
-                shorten(each.record.key),
+                _shown(each.record.key) or "",
                 f"{each.dead_time:%Y-%m-%d %H:%M:%S}",
                 each.flaw.kind,
                 shorten(each.flaw.reason),
@@ -265,7 +280,7 @@ def drop(ids: Ids = None, config: ConfigFile = None) -> None:
     with connect(settings.dsn) as connection, explained():
         dead = DeadRecords(connection, settings.tables, settings.name)
         dropped = sum(dead.take(number) for number in wanted)
-    out.print(f"{dropped:,} records were dropped")
+    out.print(counted(dropped, "record was dropped", "records were dropped"))
 
 
 def _load(config: Path | None, flags: Mapping[str, Any], remarks: list[str]) -> "CaptureConfiguration":

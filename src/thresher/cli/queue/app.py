@@ -16,7 +16,7 @@ import typer
 
 from thresher.cli.form_command import add_form_command
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.output import AsJson, emit_json, note, out, sentence, table
+from thresher.cli.output import AsJson, counted, emit_json, note, out, sentence, table
 from thresher.cli.queue import dead, tracking
 from thresher.cli.queue.loading import (
     ConfigFile,
@@ -284,7 +284,9 @@ def stats(
         [[topic.name, str(topic.partitions), f"{topic.records:,}"] for topic in found.topics],
     )
     if found.malformed_markers:
-        out.print(f"{found.malformed_markers:,} records of the marker topic are no markers")
+        count = found.malformed_markers
+        what = ("record of the marker topic is no marker", "records of the marker topic are no markers")
+        out.print(counted(count, *what))
     for problem in unread:
         note(problem)
     raise typer.Exit(4 if unread else 0)

@@ -10,6 +10,7 @@ from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import (
     AsJson,
     Yes,
+    counted,
     emit_json,
     emit_text,
     out,
@@ -103,7 +104,8 @@ def replay(
     """
     from thresher.tracker.dead import replay as change  # noqa: PLC0415
 
-    _change(change, "messages were put back into their queues", config, flags, ids, queue, every=every, as_json=as_json)
+    what = ("message was put back into its queue", "messages were put back into their queues")
+    _change(change, what, config, flags, ids, queue, every=every, as_json=as_json)
 
 
 def drop(
@@ -124,7 +126,7 @@ def drop(
         require_terminal("queue dead drop --all")
     from thresher.tracker.dead import drop as change  # noqa: PLC0415
 
-    what = "dead letters were dropped"
+    what = ("dead letter was dropped", "dead letters were dropped")
     _change(change, what, config, flags, ids, queue, every=every, as_json=as_json, asks=asks)
 
 
@@ -134,7 +136,7 @@ for _name, _command in (("list", list_letters), ("show", show), ("replay", repla
 
 def _change(
     change: Callable[..., int],
-    what: str,
+    what: tuple[str, str],
     config: Any,
     flags: Mapping[str, Any],
     ids: list[str] | None,
@@ -158,7 +160,8 @@ def _change(
         if missing := sorted(wanted - there):
             raise InvalidInput(f"no dead letters: {', '.join(missing[:10])}; nothing was changed")
     elif asks and (found := [letter for letter in dead_letters(loaded) if only in {None, letter.queue}]):
-        require_consent(f"drop {len(found):,} dead letters, whose messages were not processed, for good?")
+        letters = counted(len(found), "dead letter, whose message was", "dead letters, whose messages were")
+        require_consent(f"drop {letters} not processed, for good?")
         wanted = {str(letter.record.origin_id) for letter in found}
     count = change(
         loaded,
@@ -167,7 +170,7 @@ def _change(
     if as_json:
         emit_json({"messages": count})
     else:
-        out.print(f"{count:,} {what}")
+        out.print(counted(count, *what))
 
 
 def _found(config: Any, flags: Mapping[str, Any], queue: str | None) -> "list[DeadLetter]":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.output import hide, result, tell_by
+from thresher.cli.output import counted, hide, result, tell_by
 from thresher.cli.queue.loading import ConfigFile
 from thresher.core.secrets import mask_logs
 from thresher.observe.logs import LogFormat, configure_logging
@@ -61,4 +61,4 @@ def track(
     ):
         tracker.start()
         tracker.wait()
-    result(f"stopped; {tracker.redelivered:,} messages redelivered")
+    result(f"stopped; {counted(tracker.redelivered, 'message', 'messages')} redelivered")
