@@ -19,6 +19,7 @@ from thresher.cli.output import (
     table,
 )
 from thresher.cli.queue.loading import ConfigFile, form, given_queue_id, load_config, text_of
+from thresher.cli.stack.choosing import StackName, with_broker
 from thresher.core.errors import InvalidInput, shorten
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ All = Annotated[bool, typer.Option("--all", help="All of them.")]
 
 def list_letters(
     config: ConfigFile = None,
+    stack: StackName = None,
     queue: OfQueue = None,
     most: Annotated[int, typer.Option("--max", help="How many at most.", min=1)] = 100,
     *,
@@ -40,7 +42,7 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List dead letters, the earliest first."""
-    found = _found(config, flags, queue)
+    found = _found(config, with_broker(flags, stack), queue)
     if as_json:
         emit_json({"letters": [_plain(letter) for letter in found[:most]], "more": len(found) > most})
         return
@@ -70,13 +72,16 @@ def list_letters(
 def show(
     id_: Annotated[str, typer.Argument(metavar="ID", help="Origin id of the message.")],
     config: ConfigFile = None,
+    stack: StackName = None,
     queue: OfQueue = None,
     *,
     flags: Mapping[str, Any],
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter with all its content."""
-    found = [letter for letter in _found(config, flags, queue) if str(letter.record.origin_id) == id_]
+    found = [
+        letter for letter in _found(config, with_broker(flags, stack), queue) if str(letter.record.origin_id) == id_
+    ]
     if not found:
         raise InvalidInput(f"no message {id_} is a dead letter")
     for letter in found:
@@ -91,6 +96,7 @@ def show(
 def replay(
     ids: Ids = None,
     config: ConfigFile = None,
+    stack: StackName = None,
     queue: OfQueue = None,
     every: All = False,
     *,
@@ -105,12 +111,13 @@ def replay(
     from thresher.tracker.dead import replay as change  # noqa: PLC0415
 
     what = ("message was put back into its queue", "messages were put back into their queues")
-    _change(change, what, config, flags, ids, queue, every=every, as_json=as_json)
+    _change(change, what, config, with_broker(flags, stack), ids, queue, every=every, as_json=as_json)
 
 
 def drop(
     ids: Ids = None,
     config: ConfigFile = None,
+    stack: StackName = None,
     queue: OfQueue = None,
     every: All = False,
     yes: Yes = False,
@@ -127,7 +134,7 @@ def drop(
     from thresher.tracker.dead import drop as change  # noqa: PLC0415
 
     what = ("dead letter was dropped", "dead letters were dropped")
-    _change(change, what, config, flags, ids, queue, every=every, as_json=as_json, asks=asks)
+    _change(change, what, config, with_broker(flags, stack), ids, queue, every=every, as_json=as_json, asks=asks)
 
 
 for _name, _command in (("list", list_letters), ("show", show), ("replay", replay), ("drop", drop)):
