@@ -164,7 +164,7 @@ class DispatchTable:
         """Raise `DispatchRefused` unless the relay is a sweeper, or no relay has run yet."""
         beside = cursor.execute(statement("dispatch_relay"), [_CONTROL, self._table.quoted()]).fetchone()
         if beside is None:
-            raise DispatchRefused(f"the dispatcher's connection finds no table {self._table}")
+            raise DispatchRefused(f"there is no table {self._table} that the dispatcher's connection can see")
         schema, there, readable = beside
         if not there:
             return
