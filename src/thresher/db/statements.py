@@ -1,7 +1,7 @@
 """The SQL of a dialect, one statement per file, found by name and bound to a table.
 
 A file begins with comments that name the index that serves the statement, and its fence. In the text, `{table}` stands
-for the quoted name of the table, `{dead}` and `{archive}` for its companion tables, and other placeholders for parts
+for the quoted name of the table, `{dead}` and `{archive}` for its companion tables. Other placeholders stand for parts
 that are SQL text themselves. Nothing else is ever inserted into a statement: values are parameters.
 """
 

@@ -28,7 +28,7 @@ class Candidacy:
         self._changes: collections.deque[Change] = collections.deque()
         self._error: ThresherError | None = None
         self._closed = False
-        # What the election waits for; None if it does not wait. Read without the lock.
+        # The reason why the election waits; None if it does not. Read without the lock.
         self.trouble: str | None = None
         # A text that names the leader, as far as a standby knows it. Read without the lock.
         self.leader: str | None = None

@@ -56,7 +56,7 @@ class Leadership(Protocol):
 
     @property
     def trouble(self) -> str | None:
-        """What the election waits for: a server, or refused credentials. None if it does not wait.
+        """The reason why the election waits: a server, or refused credentials. None if it does not wait.
 
         While it waits, this process cannot become the leader. Safe from any thread.
         """

@@ -365,7 +365,7 @@ class _Member:
 
     def _on_gone(self, consumer: Consumer, places: list[TopicPartition], reason: str | None) -> None:
         if any(each.partition == 0 for each in places):
-            # What a leader met is over with its leadership.
+            # A refusal that was met while leading ends with the leadership.
             self._pulse = self._refusal = None
             self._candidacy.tell(Withdrawn(reason=reason))
         consumer.incremental_unassign(places)

@@ -149,7 +149,7 @@ class CommittedTail:
     def windows(self) -> Iterator[Iterator[TailRecord]]:
         """Yield windows of the last records, each oldest first, each larger than the one before, up to all records.
 
-        All windows have the same end. They include empty records with a key, the opener too. A caller stops at the
+        All windows have the same end. Empty records with a key are included, the opener too. A caller stops at the
         first window that has the wanted record.
         """
         first, end = self._bounds()

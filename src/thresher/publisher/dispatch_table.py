@@ -1,7 +1,7 @@
 """The rows of receipts in the database: locked while a dispatcher sends them, stamped once the brokers have acked.
 
-1. A row is locked if it is committed, has the receipt's create time, no stamp and no sweeper's mark, and if nobody else
-   has locked it. So of two dispatchers, or of a dispatcher and a sweeper, only one sends a row.
+1. A row is locked if it is committed, has the receipt's create time, no stamp and no sweeper's mark. Rows that another
+   sender has locked are skipped. So of two dispatchers, or of a dispatcher and a sweeper, only one sends a row.
 2. The lock lasts until the transaction ends. A dispatcher that dies loses its locks with its connection. A dispatcher
    that becomes unreachable loses them by idle_in_transaction_session_timeout. The row is then pending as before.
 3. Each such transaction first takes the dispatchers' shared advisory lock of the outbox, then reads the relay's mode.

@@ -1,7 +1,7 @@
 """One-dimensional arrays in Postgres' binary format, for COPY and for settling thousands of rows.
 
-psycopg encodes arrays element by element in Python, which takes most of the time of streaming a row with headers (see
-the decision record on the writer's COPY). Here an array costs one pass over its items.
+psycopg encodes arrays element by element in Python, which takes most of the time of streaming a row with headers. Here
+an array costs one pass over its items. See the decision record on the writer's COPY.
 """
 
 import struct

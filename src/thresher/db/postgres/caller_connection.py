@@ -22,7 +22,7 @@ _OF_ASYNC = (
     f"asyncio.to_thread. {_LATER}"
 )
 _OF_OTHER_DRIVERS = "pass a connection of psycopg 3, from psycopg.connect(…): only it is supported"
-# What to pass instead of an object of another class, by its package and its class.
+# The advice for an object of another class, by its package and its class.
 _INSTEAD = {
     ("psycopg", "AsyncConnection"): _OF_ASYNC,
     ("psycopg", "Cursor"): "pass the connection that it belongs to: cursor.connection",

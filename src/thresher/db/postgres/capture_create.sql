@@ -1,7 +1,7 @@
 -- The tables of captures. `thresher_captures`: the leader of each capture. `thresher_capture_offsets`: the stored
--- offsets, which are the only record of the position. They move in the transaction that applies records, as HOT updates
--- of small rows. `thresher_capture_dead`: records that could not be applied; callers that wait for a record read it by
--- its unique key.
+-- offsets, which are the only record of the position. An offset moves in the transaction that applies records, as a HOT
+-- update of a small row. `thresher_capture_dead`: records that could not be applied; callers that wait for a record
+-- read it by its unique key.
 CREATE TABLE IF NOT EXISTS {captures} (
   name       TEXT PRIMARY KEY,
   term       TEXT NOT NULL,

@@ -1,5 +1,5 @@
--- How many sessions this relay has. Parameters: the prefix of this relay's application names, the prefix of those that
--- do not count, and the seconds within which a session must have been active, or NULL.
+-- How many sessions this relay has. Parameters: the prefix of this relay's application names; the prefix of names that
+-- do not count; the seconds within which a session must have been active, or NULL.
 SELECT count(*)
   FROM pg_catalog.pg_stat_activity
  WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()

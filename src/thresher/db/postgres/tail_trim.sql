@@ -3,8 +3,8 @@
 -- Returns how many rows were deleted, how many were looked at, and the new floor. Up to the floor, all rows stay for
 -- long: their create time is far in the future, or they were written before the WAL was read. (A create time of this
 -- moment is not far in the future: the row may have been committed after this transaction began.)
--- Fence: a row is deleted only if its transaction is older than `xid`, up to whose commits the slot is confirmed, and
--- not older than `first_xid`, the first transaction from which all commits were read.
+-- Fence: the transaction that wrote a row must be older than `xid`: the slot is confirmed beyond the commits of all
+-- such transactions. It must not be older than `first_xid`: from this transaction on, all commits were read.
 WITH head AS MATERIALIZED (
   SELECT h.id,
          h.create_time < pg_catalog.now() - pg_catalog.make_interval(secs => %(keep_seconds)s)
