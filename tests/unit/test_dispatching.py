@@ -46,7 +46,7 @@ def test_acked_rows_are_stamped_and_others_are_told_apart() -> None:
 def test_a_row_that_was_held_back_is_not_sent() -> None:
     found = judged(rows("a", "b"), {2: None})
     assert (found.acked, found.not_sent, found.unknown) == ([2], 1, 0)
-    assert "left before it" in found.reasons[0]
+    assert "is left to the sweeper" in found.reasons[0]
 
 
 def test_outcomes_add_up() -> None:

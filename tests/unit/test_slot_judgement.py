@@ -123,7 +123,7 @@ def test_a_publication_is_judged_by_the_table() -> None:
     [
         ({"via": "kafka"}, "'table' or 'log' is needed"),
         ({"slot": "s"}, "only a tail's outbox has one"),
-        ({"via": "log", "keep": False}, "no row is there"),
+        ({"via": "log", "keep": False}, "there is no row"),
         ({"via": "log", "shape": Shape.GOHARVEST}, "there is no table"),
         ({"via": "log", "limits": Limits(outstanding=5)}, "no rows wait in a table"),
         ({"keep": False, "limits": Limits(outstanding=5)}, "no rows wait in a table"),

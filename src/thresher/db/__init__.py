@@ -1,4 +1,4 @@
-"""What Thresher says to databases: quoted names, and the statements of each dialect in their .sql files."""
+"""Access to databases: quoted table names, and the SQL statements of each dialect in .sql files."""
 
 from thresher.db.names import InvalidName, TableName
 from thresher.db.statements import statement

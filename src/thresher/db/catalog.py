@@ -1,4 +1,4 @@
-"""A relation as a database's catalog describes it: the values that a check of an outbox looks at."""
+"""A relation as a database's catalog describes it: the values that a check of an outbox reads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ LARGEST_ID = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column as the catalog has it. `default` is a generated column's formula where `generated` is set."""
+    """A column as the catalog has it. If `generated` is set, `default` is the column's formula."""
 
     type: str
     not_null: bool = False
@@ -24,7 +24,7 @@ class Index:
     columns: tuple[str | None, ...]
     unique: bool = False
     predicate: str | None = None
-    # Whether it is checked with each row; a deferrable one is not, and arbitrates no conflict.
+    # Whether uniqueness is checked with each row. A deferrable index is not, so ON CONFLICT cannot use it.
     immediate: bool = True
 
 
@@ -42,7 +42,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """All that a check looks at, read in one go."""
+    """Everything that a check needs, read at once."""
 
     kind: str = "r"
     persistence: str = "p"
@@ -56,5 +56,5 @@ class Relation:
     triggers: tuple[str, ...] = ()
     referring: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
-    # The database's.
+    # The encoding of the database.
     encoding: str = "UTF8"

@@ -1,7 +1,8 @@
-"""The control row of a pipeline: what it serves, whose term it is, and how its shards are laid out.
+"""The control row of a pipeline: the outbox that it serves, the term of its leader, and the layout of its shards.
 
-The rows are located by a schema, so that a pipeline without an outbox has one too. A term is written by `take`; the
-layout is written under that term only. A crash between two of these calls leaves a row that the next leader takes.
+The table of control rows is found by its schema, so that a pipeline without an outbox has a row too. `take` writes a
+new leader's term; `lay_out` writes the layout under that term only. A crash between two calls leaves a row that the
+next leader can take.
 """
 
 from collections.abc import Sequence
@@ -11,13 +12,13 @@ from typing import Protocol
 
 from thresher.db.problem import DatabaseLost
 
-# The mode of an outbox that is read from the log: no relay may poll its table.
+# The mode of an outbox that a tail reads from the WAL: no relay may poll its table.
 TAIL = "tail"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRow:
-    """The row as it is."""
+    """A pipeline's row as it is stored."""
 
     outbox: str
     outbox_id: str
@@ -27,15 +28,15 @@ class ControlRow:
     shards: int
     progress_topic_id: str | None
     term_time: datetime
-    # What the pipeline's progress is sealed with: drawn by the database with the row, and never changed.
+    # Seals the pipeline's progress records. The database draws it when the row is inserted; it never changes.
     secret: str = field(repr=False)
-    # The incarnation of the database on which all progress was settled: of relays that share topics by locks alone.
+    # Topic-lock relays only: the incarnation of the database on which all progress was settled.
     settled_on: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewControlRow:
-    """The row of a pipeline that starts for the first time. `outbox` is the quoted name of what it serves."""
+    """The row of a pipeline that starts for the first time. `outbox` is the quoted name of its outbox."""
 
     name: str
     outbox: str
@@ -48,9 +49,10 @@ class NewControlRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incarnation:
-    """Which database of which system this is, since when it is so, and its time in seconds.
+    """Identifies the database as it is now, with its time in seconds.
 
-    `since` changes with the table too: `table` says which one it is, with which file. None where there is no table.
+    `since` changes with every restart, failover or restore, and when the table or its file is replaced. `table` is the
+    identity of the table and its file; None if there is no table.
     """
 
     system_id: str
@@ -60,7 +62,7 @@ class Incarnation:
 
 
 def require_same(since: str, expected: str) -> None:
-    """Raise `DatabaseLost` unless this is the database that recovery settled: in a restored one, sent rows are back."""
+    """Raise `DatabaseLost` unless recovery settled this incarnation: in a restored database, sent rows are back."""
     if since != expected:
         raise DatabaseLost("the database or the outbox was restarted or replaced: the shard recovers first")
 
@@ -73,23 +75,23 @@ class ControlRows(Protocol):
         ...
 
     def create(self) -> None:
-        """Create the table if there is none, or what an older one lacks. Two callers at once are safe."""
+        """Create the table, or add the columns that an older version's table lacks. Safe for concurrent callers."""
         ...
 
     def read(self, name: str) -> ControlRow | None:
-        """Return a pipeline's row; None if it never ran here."""
+        """Return a pipeline's row; None if the pipeline never ran here."""
         ...
 
     def insert(self, row: NewControlRow) -> Sequence[str]:
-        """Insert the row unless the name has one already, which is left as it is.
+        """Insert the row, unless the name has one already; an existing row stays as it is.
 
-        Returns the other names under which the same outbox is relayed; if there are any, nothing is inserted. Of two
-        callers with different names, one finds the other.
+        Returns the other names under which the same outbox is relayed. If there are any, nothing is inserted. If two
+        callers insert different names at once, one of them finds the other's.
         """
         ...
 
     def take(self, name: str, term: str) -> ControlRow | None:
-        """Write a new leader's term and return the row as it is from then on; None if there is none."""
+        """Write a new leader's term and return the changed row; None if there is no row."""
         ...
 
     def lay_out(
@@ -102,16 +104,16 @@ class ControlRows(Protocol):
         progress_topic_id: str | None,
         settled_on: str | None = None,
     ) -> bool:
-        """Write the layout; False, and nothing is written, if the term is not the row's any more."""
+        """Write the layout. Returns False, and writes nothing, if the row has another term."""
         ...
 
     def rename(self, name: str, *, old: str, outbox: str) -> bool:
         """Let an outbox be relayed under another name; False if the old name does not relay it.
 
-        The row keeps what identifies the outbox. If the new name has a row already, the old one's row is deleted.
+        The row keeps the outbox's id. If the new name has a row already, the old name's row is deleted instead.
         """
         ...
 
     def adopt(self, name: str, *, system_id: str) -> bool:
-        """Let the row belong to this database and forget its progress topic; False if there is no row."""
+        """Record this database as the row's own and forget the progress topic; False if there is no row."""
         ...

@@ -1,24 +1,24 @@
-"""A session that holds what another one waits for, and how a person is told of it."""
+"""A session that holds a lock for which another session waits, and the text that says so in logs and errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Of a query and of holders, as much as a line of a log bears.
-_MOST_LETTERS = 200
+# At most this much of a query, and this many holders, fit a line of a log.
+_MOST_CHARACTERS = 200
 _MOST_HOLDERS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """A session of the database's; without a pid, a prepared transaction, which belongs to no session."""
+    """A session that holds a lock. Without a pid it is a prepared transaction, which belongs to no session."""
 
     pid: int | None
     user: str | None = None
     application: str | None = None
-    # Such as `active` or `idle in transaction`, and for how long its transaction has been open.
+    # For example `active` or `idle in transaction`; and for how long the transaction has been open.
     state: str | None = None
     seconds: float | None = None
-    # The statement that it runs or ran last. Another role's is hidden from a role without `pg_read_all_stats`.
+    # The current or last statement. Postgres hides other roles' statements from roles without `pg_read_all_stats`.
     query: str | None = None
 
     def __str__(self) -> str:
@@ -28,12 +28,12 @@ class LockHolder:
         if self.seconds is not None:
             about.append(f"its transaction open for {self.seconds:.0f} s")
         query = " ".join((self.query or "").split())
-        shown = query if len(query) <= _MOST_LETTERS else f"{query[:_MOST_LETTERS]}…"
+        shown = query if len(query) <= _MOST_CHARACTERS else f"{query[:_MOST_CHARACTERS]}…"
         return f"backend {self.pid} ({', '.join(about)}), query: {shown or 'unknown'}"
 
 
 def held_by(holders: Sequence[LockHolder]) -> str | None:
-    """Say who holds the lock that a session waits for; None where it waits for none."""
+    """Return a text that names the holders of the lock that a session waits for; None if there are none."""
     if not holders:
         return None
     more = len(holders) - _MOST_HOLDERS

@@ -1,4 +1,4 @@
-"""What an outbox is called in Postgres' log: the prefix of its messages, and its slot and publication by default."""
+"""The names of an outbox in Postgres' WAL: the prefix of its messages, and the default name of slot and publication."""
 
 import hashlib
 import re
@@ -10,26 +10,26 @@ _NOT_IN_SLOTS = re.compile(r"[^a-z0-9_]")
 
 
 def log_prefix(outbox: TableName) -> str:
-    """Return the prefix of an outbox' messages in the log. Raises `InvalidName` where two names would share one."""
+    """Return the prefix of an outbox's messages in the WAL. Raises `InvalidName` if two outboxes could share it."""
     parts = [outbox.table] if outbox.schema is None else [outbox.schema, outbox.table]
     if any("." in part for part in parts):
         raise InvalidName(
-            f"outbox {outbox} has a dot in its name: in the log, a dot is what separates a schema from a name. Choose "
-            "another name for an outbox that no table holds"
+            f"outbox {outbox} has a dot in its name: in the log, a dot separates the schema from the name. Choose "
+            "another name for an outbox without a table"
         )
     return f"thresher:{'.'.join(parts)}"
 
 
 def is_slot_name(name: str) -> bool:
-    """Whether a slot can be called so."""
+    """Whether Postgres accepts this name for a slot."""
     return 0 < len(name) <= _SLOT_BYTES and not _NOT_IN_SLOTS.search(name)
 
 
 def slot_name(outbox: TableName) -> str:
-    """Return what the slot of an outbox, and its publication, are called unless somebody says otherwise.
+    """Return the default name of an outbox's slot and publication.
 
-    Slots have lower-case letters, digits and underscores; what does not fit is told apart by a hash, also outboxes of
-    one name in different schemas: whoever writes to one must not be content with the slot of another.
+    The name of a slot has lower-case letters, digits and underscores only. A name that does not fit gets a hash, and so
+    does a name with a schema. So no two outboxes share a slot: a writer must not accept another outbox's slot.
     """
     name = f"thresher_{outbox.table if outbox.schema is None else f'{outbox.schema}.{outbox.table}'}"
     fitting = _NOT_IN_SLOTS.sub("_", name.lower())

@@ -1,11 +1,11 @@
-"""What a database says of a replication slot, of a publication, and of itself, as far as a tail needs it."""
+"""A replication slot, a publication and the server, as Postgres describes them: what a tail needs to know."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogServer:
-    """The server, and what the session's user may do there."""
+    """The server, and whether the session's user may replicate."""
 
     version: int
     wal_level: str
@@ -15,13 +15,13 @@ class LogServer:
 
     @property
     def has_failover_slots(self) -> bool:
-        """Whether standbys can keep slots, so that they outlive a failover."""
+        """Whether standbys can keep slots, so that slots survive a failover."""
         return self.version >= 170_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSlot:
-    """A replication slot. Positions are numbers; None where the server has none."""
+    """A replication slot. Positions (LSN) are numbers; None if the server has none."""
 
     name: str
     plugin: str | None
@@ -32,21 +32,21 @@ class LogSlot:
     invalidation: str | None
     confirmed: int | None
     restart: int | None
-    # How much log the server keeps for this slot.
+    # How much WAL the server keeps for this slot.
     retained_bytes: int | None
-    # How much more may be written before the slot is lost; None without a limit (max_slot_wal_keep_size).
+    # How much more WAL may be written before the slot is lost; None without a limit (max_slot_wal_keep_size).
     safe_bytes: int | None
     failover: bool
 
     @property
     def lost(self) -> bool:
-        """Whether log is gone that the slot has not been confirmed of."""
+        """Whether the server has removed WAL that the slot's reader had not confirmed."""
         return self.wal_status == "lost" or self.invalidation is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A publication, with regard to one table if one was asked for."""
+    """A publication, and what it says of one table if a table was given."""
 
     name: str
     inserts: bool

@@ -1,7 +1,7 @@
 """A table's name, checked once and quoted everywhere.
 
-A name is taken literally: a dot or a quote in it belongs to the name. Postgres cuts a longer name silently, and two
-tables could then become one, so a name that does not fit is refused.
+A name is taken literally: a dot or a quote in it belongs to the name. Postgres silently truncates a name that is too
+long, and two names could then mean one table. So a name that is too long is refused.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from thresher.core.errors import InvalidInput, shorten
 
 # NAMEDATALEN - 1 of every stock Postgres.
 IDENTIFIER_BYTES = 63
-# Companions such as `<table>_dead` must fit as well.
+# The suffix of a companion table such as `<table>_dead` must fit as well.
 _COMPANION_BYTES = 5
 
 
@@ -20,7 +20,7 @@ class InvalidName(InvalidInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableName:
-    """A table, optionally in a schema; without one the connection's search_path decides, as in SQL."""
+    """A table, optionally with a schema. Without a schema the connection's search_path decides, as in SQL."""
 
     table: str
     schema: str | None = None
@@ -35,7 +35,7 @@ class TableName:
         return self.companion("")
 
     def companion(self, suffix: str) -> str:
-        """Return the quoted name of a table that belongs to this one."""
+        """Return the quoted name of a companion table: this table's name with a suffix, in the same schema."""
         name = self.table + suffix
         return ".".join(map(quoted_name, [name] if self.schema is None else [self.schema, name]))
 
@@ -44,7 +44,7 @@ class TableName:
 
 
 def quoted_name(name: str) -> str:
-    """Return one part of a name, or a column's, as SQL text."""
+    """Return one identifier as SQL text, in quotes."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
@@ -74,7 +74,7 @@ def _check(kind: str, name: object, limit: int) -> None:
         raise InvalidName(f"{kind} name {shorten(name)} is not valid Unicode text") from None
     if size > limit:
         reason = (
-            f"at most {limit} fit, because companions such as <table>_dead must stay within Postgres' "
+            f"at most {limit} fit, because companion tables such as <table>_dead must stay within Postgres' "
             f"{IDENTIFIER_BYTES}"
             if limit < IDENTIFIER_BYTES
             else f"Postgres keeps {IDENTIFIER_BYTES} and silently drops the rest"

@@ -1,8 +1,8 @@
-"""The port through which a relay reads, marks, settles and sets aside rows, and keeps its control row.
+"""The port through which a relay reads, marks and settles rows, and keeps its control row.
 
-A store is bound to a database, an outbox table, its shape and how sent rows are settled; it opens sessions by
-application name. Every call is durable when it returns, unless its session was opened otherwise. Errors are
-`DatabaseRefused` (somebody has to act) or `DatabaseLost` (time may mend it: the caller starts over and recovers).
+A store belongs to one database, one outbox table, its shape and its way of settling; it opens sessions by application
+name. Every call is durable when it returns, unless its session was opened with `durable=False`. Errors are
+`DatabaseRefused` (somebody has to act) or `DatabaseLost` (a retry may help: the caller starts over and recovers).
 """
 
 import enum
@@ -26,14 +26,14 @@ PendingRow = tuple[Any, ...]
 
 
 class Settling(enum.StrEnum):
-    """What becomes of a row that was sent or filtered."""
+    """How a row that was sent or filtered is settled: it is deleted, or its dispatched time is set (a stamp)."""
 
     DELETE = "delete"
     STAMP = "stamp"
 
 
 class DeadFate(NamedTuple):
-    """A row to be set aside: its id, its create time in microseconds since 1970, and why."""
+    """A row that goes to the dead-letter table: its id, its create time in microseconds since 1970, and the reason."""
 
     id: int
     create_time: int
@@ -45,9 +45,9 @@ class DeadFate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fates:
-    """What a committed progress record says of rows: ids and create times of those that just go, and the dead.
+    """The fates of rows in a committed progress record: ids and create times of sent or filtered rows, and dead rows.
 
-    Create times are in microseconds since 1970. A row may be named more than once; of dead fates the last one counts.
+    Create times are in microseconds since 1970. A row may be named more than once; its last dead fate counts.
     """
 
     ids: Sequence[int]
@@ -58,35 +58,35 @@ class Fates:
 class Settlement(Protocol):
     """The only way in which rows leave the outbox.
 
-    A row is matched by id and create time, so that another one that came back under its id is not touched.
+    A row is matched by id and create time, so that another row with a reused id is not touched.
     """
 
     def settle(self, fates: Fates, *, mark: UUID | None = None, middle: Callable[[], None] = lambda: None) -> int:
-        """Settle in one transaction; return how many pending rows it found. Repeating it changes nothing.
+        """Settle in one transaction; return how many pending rows were found. Idempotent.
 
-        With a mark, a row that just goes has to carry it; a dead one does not. A dead one with a stamp was sent, and
-        stays. `middle` is called when some of it is done and none of it is durable.
+        With `mark`, a sent or filtered row is settled only if it carries this mark; a dead row need not. A dead row
+        with a stamp was sent, and stays. `middle` is called halfway, before anything is committed.
         """
         ...
 
     def require_gone(self, ids: Sequence[int], create_times: Sequence[int], *, mark: UUID | None = None) -> None:
-        """Raise `DatabaseRefused` if any of the rows is still pending: it would be sent for ever.
+        """Raise `DatabaseRefused` if any of the rows is still pending: it would be sent again and again.
 
-        With a mark, rows that do not carry it do not count.
+        With `mark`, only rows that carry this mark count.
         """
         ...
 
     def settled(self, ids: Sequence[int], create_times: Sequence[int]) -> int:
-        """Return how many of the rows are there with a stamp, whoever has stamped them, or are set aside."""
+        """Return how many of the rows are stamped, by any sender, or dead."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which pending rows a read or a mark is to return: of which buckets, how many, and what is left out.
+    """The pending rows that a read or a mark returns: from which buckets, how many, and which are left out.
 
-    At least one row is returned if there is one, whatever its size. A row larger than `largest_bytes` comes without
-    its content and with a flaw.
+    At least one row is returned if there is one, whatever its size. A row larger than `largest_bytes` is returned
+    without its content and with a flaw: the reason why it cannot be sent.
     """
 
     buckets: Sequence[int]
@@ -99,31 +99,31 @@ class Wanted:
     held_topics: Collection[str] = ()
     # Topics and keys of which no more rows are wanted.
     hot_keys: Collection[tuple[str, bytes]] = ()
-    # Rows come by id over all buckets, and no row is left out that is before one that comes. Else by id in each bucket.
+    # True: rows are returned by id over all buckets, with no gap before the last one. False: by id within each bucket.
     by_id: bool = False
-    # A sweeper's marks: no row that is younger, by the database's clock, and none that a dispatcher has locked.
+    # For a sweeper: leaves out younger rows, by the database's clock, and rows that a dispatcher has locked.
     min_age_seconds: float | None = None
 
 
 class Marks(Protocol):
-    """Marks of one relay under one term: a leader that was superseded neither sets nor resets any."""
+    """The marks of one relay under one term. A leader that was superseded neither sets nor resets marks."""
 
     def mark(self, wanted: Wanted, leader: UUID) -> Sequence[PendingRow]:
-        """Mark the oldest rows that do not carry this leader's mark, and return them: those of a bucket by id.
+        """Mark the oldest rows that do not carry this leader's mark, and return them; the rows of a bucket by id.
 
-        Rows in flight, of topics that are held, of hot keys, and of keys that a dead row blocks are left out. A mark of
-        anybody else does not count. Raises `Superseded` if the term is another's.
+        Left out are rows in flight, rows of held topics and hot keys, and rows of keys that a dead row blocks. Marks of
+        other leaders are overwritten. Raises `Superseded` if the control row has another term.
         """
         ...
 
     def reset(self, ids: Collection[int], leader: UUID) -> int:
-        """Take this leader's marks off the rows; return how many there were, none if the term is another's."""
+        """Remove this leader's marks from the rows; return how many there were, 0 if the row has another term."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRow:
-    """A row that was set aside, without its content."""
+    """A row of the dead-letter table, without its content."""
 
     id: int
     create_time: datetime
@@ -139,7 +139,7 @@ class DeadRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadContent:
-    """A row that was set aside, whole."""
+    """A row of the dead-letter table, with its content."""
 
     row: DeadRow
     value: bytes | str | None
@@ -150,7 +150,7 @@ class DeadContent:
 
 
 class DeadRows(Protocol):
-    """The rows that were set aside, chosen by topic, kind and ids: None means all."""
+    """The dead-letter table of one outbox. Rows are selected by topic, kind and ids: None means all."""
 
     def find(
         self,
@@ -164,24 +164,25 @@ class DeadRows(Protocol):
         ...
 
     def show(self, id_: int) -> list[DeadContent]:
-        """Return a row, whole; several where an id came back."""
+        """Return the row with this id and its content; several if the id was reused."""
         ...
 
     def replay(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
         """Put rows back under their own ids, with a new create time; return how many.
 
-        Of several with one id, the oldest. Raises `InvalidInput`, and puts nothing back, if an id is taken.
+        Of several rows with one id, the oldest is put back. Raises `InvalidInput`, and puts nothing back, if the outbox
+        has a row with one of the ids.
         """
         ...
 
     def drop(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
-        """Remove rows for good; return how many."""
+        """Delete rows for good; return how many."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxBacklog:
-    """What waits. If it is not `exact`, `pending` and `by_bucket` are estimates."""
+    """The numbers of pending and dead rows. If not `exact`, `pending` and `by_bucket` are estimates."""
 
     pending: int
     exact: bool
@@ -192,41 +193,41 @@ class OutboxBacklog:
 
 
 class PendingReader(Protocol):
-    """Reads one shard's pending rows, over sessions of its own; nothing is written. For one thread.
+    """Reads one shard's pending rows, over sessions of its own; writes nothing. For one thread.
 
-    Every read leaves out the rows in flight, topics that are held, and keys that a dead row blocks. Rows of a bucket
-    come by id. A read that meets rows of another table than the one that it was opened on, or of another file of it,
-    raises `DatabaseLost`: rows that were sent before may be among them.
+    Every read leaves out rows in flight, held topics, and keys that a dead row blocks. Rows of a bucket are returned by
+    id. If the table or its file was replaced since the reader was opened, a read that finds rows raises `DatabaseLost`:
+    rows that were sent before may be among them.
     """
 
     def few(self, wanted: Wanted) -> Sequence[PendingRow]:
-        """Return the oldest rows of these buckets, in the order of the buckets, bounded by bytes too."""
+        """Return the oldest rows of these buckets, bucket by bucket, bounded by rows and by bytes."""
         ...
 
     def by_buckets(self, wanted: Wanted, *, bounded: bool) -> "pa.RecordBatch":
-        """Return the oldest rows of each bucket, in the order of the buckets. Bounded: by bytes as well."""
+        """Return the oldest rows of each bucket, bucket by bucket. `bounded`: by bytes as well as by rows."""
         ...
 
     def window(
         self, wanted: Wanted, *, after: int, upto: int, oldest_transaction: str
     ) -> "tuple[pa.RecordBatch, bool]":
-        """Return the rows with ids in (after, upto], by id; and whether they are all there are.
+        """Return the rows with ids in (after, upto], by id; and whether the result is complete.
 
-        A column `age` says how many transactions have begun since the one that wrote the row, and `horizon_age` how
-        many since that one.
+        The column `age` is the number of transactions begun since the one that wrote the row; `horizon_age` is the
+        number begun since `oldest_transaction`.
         """
         ...
 
     def oldest_transaction(self) -> str | None:
-        """Return the oldest transaction that has not ended; None while a dead row blocks a key."""
+        """Return the oldest transaction that is still running; None while a dead row blocks a key."""
         ...
 
     def next_id(self, wanted: Wanted, *, after: int) -> int | None:
-        """Return the id of the shard's first row behind this one that is not in flight, though it may be held."""
+        """Return the id of the shard's first row after this id that is not in flight; its topic may be held."""
         ...
 
     def holds_large_rows(self) -> bool:
-        """Whether the table stores anything out of line: then many rows may be many bytes."""
+        """Whether the table has TOASTed content: then a batch of many rows may be large."""
         ...
 
     def close(self) -> None:
@@ -235,10 +236,10 @@ class PendingReader(Protocol):
 
 
 class Occupancy(Protocol):
-    """Says which buckets hold pending rows."""
+    """Tells which buckets have pending rows."""
 
     def occupied(self) -> frozenset[int]:
-        """Return the buckets in which any row is pending."""
+        """Return the buckets that have a pending row."""
         ...
 
 
@@ -247,33 +248,33 @@ class StoreSession(Protocol):
 
     @property
     def outbox(self) -> TableName:
-        """The table; with its schema, if the session was opened to locate it."""
+        """The table; with its schema, if the session was opened with `locate`."""
         ...
 
     @property
     def control(self) -> ControlRows:
-        """The control rows beside the outbox."""
+        """The control rows in the outbox's schema."""
         ...
 
     @property
     def settlement(self) -> Settlement:
-        """What settles rows."""
+        """Settles rows of the outbox."""
         ...
 
     @property
     def dead_rows(self) -> DeadRows:
-        """The rows that were set aside."""
+        """The dead-letter table of the outbox."""
         ...
 
     def marks(self, relay: str, term: str, *, table: str | None = None) -> Marks:
-        """Return what marks rows for a relay under a term.
+        """Return the marks of a relay under a term.
 
-        With a table's identity, as `incarnation` tells it, `mark` raises `DatabaseLost` where the table is another.
+        With `table`, an identity from `incarnation`, `mark` raises `DatabaseLost` if the table was replaced.
         """
         ...
 
     def probe(self, buckets: Collection[int]) -> "Occupancy":
-        """Return what says which of the buckets hold anything, for idle looks."""
+        """Return a cheap probe that tells which of the buckets have pending rows: the poll of an idle shard."""
         ...
 
     def relation(self) -> Relation | None:
@@ -281,49 +282,52 @@ class StoreSession(Protocol):
         ...
 
     def create_tables(self) -> None:
-        """Create the tables beside the outbox that are missing: control rows and dead rows."""
+        """Create the tables of control rows and of dead rows, if they are missing."""
         ...
 
     def incarnation(self) -> Incarnation:
-        """Return which database this is. Raises `DatabaseLost` on a standby: rows are settled on the primary only."""
+        """Identify the database as it is now. Raises `DatabaseLost` on a standby: only the primary settles rows."""
         ...
 
     def end_sessions(self, *, starting: str, but: str) -> None:
-        """End other sessions whose application name starts so, except with `but`: one may hold row locks for ever."""
+        """End other sessions whose application name starts with `starting`, except those that start with `but`.
+
+        The session of a stopped process would keep its row locks for ever.
+        """
         ...
 
     def await_dispatchers(self) -> None:
-        """Wait until no dispatcher that has begun is still sending rows; one that begins meanwhile is refused."""
+        """Wait until every dispatcher that has begun has ended; dispatchers that begin meanwhile are refused."""
         ...
 
     def lock_holders(self, application: str) -> Sequence[LockHolder]:
-        """Return who holds the locks that the sessions with this application name wait for."""
+        """Return the holders of the locks for which the sessions with this application name wait."""
         ...
 
     def backlog(self) -> OutboxBacklog:
-        """Count what waits."""
+        """Count pending and dead rows."""
         ...
 
     def close(self) -> None:
-        """Close the session; what it had not committed did not happen."""
+        """Close the session; uncommitted changes are rolled back."""
         ...
 
 
 class OutboxStore(Protocol):
-    """An outbox, wherever it is."""
+    """An outbox in some database."""
 
     def session(self, application: str, *, locate: bool = False, durable: bool = True) -> StoreSession:
-        """Open a session under an application name, each call a transaction of its own.
+        """Open a session under an application name; each of its calls is a transaction.
 
-        `locate` finds the table's schema first, and raises `DatabaseRefused` if there is no such table. Not `durable`:
-        a crash of the database may forget the last calls, which is enough for marks.
+        `locate` finds the table's schema first, and raises `DatabaseRefused` if there is no such table. With
+        `durable=False`, a crash of the database may lose the last calls; marks may be lost.
         """
         ...
 
     def require_sessions(self, application: str) -> None:
-        """Raise `DatabaseRefused` where a session is not kept for whoever opened it, but shared among transactions."""
+        """Raise `DatabaseRefused` if a pooler shares sessions among the transactions of several clients."""
         ...
 
     def pending_reader(self, application: str, *, since: str) -> PendingReader:
-        """Open what reads a shard's buckets. Raises `DatabaseLost` unless the database is this incarnation."""
+        """Open a reader of a shard's buckets. Raises `DatabaseLost` unless the incarnation is still `since`."""
         ...

@@ -16,9 +16,9 @@ SCHEMA = pa.schema(
         ("timestamp", _MOMENT),
     ]
 )
-# As read: with what is wrong with a row that the database can tell without handing it over.
+# A row as it is read. `flaw` is the reason why it cannot be sent, where the query itself can tell.
 READ_SCHEMA = SCHEMA.append(pa.field("flaw", pa.string()))
-# As read from Deimos' table: with what chooses the partition instead of the key.
+# A row as it is read from Deimos' table. `partition_key` chooses the partition instead of the key.
 KEYED_SCHEMA = READ_SCHEMA.append(pa.field("partition_key", pa.binary()))
-# The place of the flaw in a row that was read.
+# The index of the flaw in a row as it is read.
 FLAW = len(SCHEMA)

@@ -1,4 +1,4 @@
-"""The shapes an outbox table can have, and what a key's bucket is."""
+"""The shapes of an outbox table, and the bucket of a key."""
 
 import enum
 import hashlib
@@ -7,20 +7,20 @@ BUCKETS = 64
 
 
 class Shape(enum.Enum):
-    """How the table looks: what its columns hold, and, in Deimos' table, what they are called."""
+    """The columns of an outbox table: their types, and in Deimos' table their names."""
 
     THRESHER = "thresher"
-    """Our own: bytes, NULL keys, tombstones, partition, timestamp, dispatched time, and a bucket with its index."""
+    """Thresher's own: bytes, NULL keys, tombstones, partition, timestamp, dispatched time, and an indexed bucket."""
 
     GOHARVEST = "goharvest"
-    """As goharvest's users have it: text only, a key is required, no partition and no timestamp."""
+    """goharvest's table: text only, a key is required, no partition and no timestamp."""
 
     DEIMOS = "deimos"
-    """As Deimos' users have it, made by Rails: bytes, NULL keys, a partition key, no headers and no timestamp."""
+    """Deimos' table, made by Rails: bytes, NULL keys, a partition key, no headers and no timestamp."""
 
     @property
     def prefix(self) -> str:
-        """How the names of the statements begin that differ between the shapes."""
+        """The prefix of the names of statements that differ between shapes."""
         return "outbox" if self is Shape.THRESHER else self.value
 
 

@@ -1,26 +1,26 @@
-"""The columns that statements of every shape name: what each shape calls them, and how they are compared.
+"""Columns that every shape has under another name or type: the SQL text for each.
 
-Deimos' `created_at` has no time zone, and Rails writes UTC to it. Deimos' `session_id` is a text, and tells, as our
-`leader_id` does, by whom a row is taken.
+Deimos' `created_at` has no time zone, and Rails writes UTC to it. Deimos' `session_id` is a text; like our `leader_id`,
+it names the leader that has marked a row.
 """
 
 from thresher.db.shape import Shape
 
 
 def created(shape: Shape, row: str) -> str:
-    """Return the create time of a row that a statement calls so, as a moment."""
+    """Return the SQL expression for a row's create time with time zone. `row` is the row's alias in the statement."""
     return f"({row}.created_at AT TIME ZONE 'UTC')" if shape is Shape.DEIMOS else f"{row}.create_time"
 
 
 def mark_parts(shape: Shape) -> dict[str, str]:
-    """Return the column of the mark, the parameter `leader` as a value of that column, and what leaves stamped rows."""
+    """Return the column of the mark, the parameter `leader` cast to its type, and the condition for unstamped rows."""
     if shape is Shape.DEIMOS:
         return {"mark": "session_id", "leader": "%(leader)s::uuid::text", "unstamped": ""}
-    # Not IS NULL, as in relay_settle_stamp.
+    # num_nulls instead of IS NULL: see relay_settle_stamp.
     unstamped = " AND num_nulls(o.dispatched_time) = 1" if shape is Shape.THRESHER else ""
     return {"mark": "leader_id", "leader": "%(leader)s::uuid", "unstamped": unstamped}
 
 
 def further_columns(shape: Shape, row: str) -> str:
-    """Return the columns of a head beyond those that all shapes have, for a list of columns."""
+    """Return the columns that a head has in this shape alone, to be appended to a column list."""
     return f", {row}.partition_key" if shape is Shape.DEIMOS else ""

@@ -1,11 +1,12 @@
-"""The port through which processes share the topics of one outbox: a row per topic, or per part of one, is its lock.
+"""The port through which processes share the topics of one outbox. A topic's lock is a row, or a row per part.
 
-1. A lock is free, held, or errored. One that is held or errored for longer than `seconds` may be taken by anybody.
-2. Each taking raises the row's **token**. Every statement of a holder names its token, and changes nothing once another
-   process has taken the lock: it raises `LockLost`.
-3. All times are the database's. A process that stops leaves a lock that runs out by itself.
+1. A lock is free, held, or in error. A lock that is held or in error for longer than `seconds` has expired, and any
+   process may take it.
+2. Each taking raises the row's **token**. Every statement of a holder names its token. Once another process has taken
+   the lock, the statement changes nothing and raises `LockLost`.
+3. All times are the database's. The lock of a process that stops expires by itself.
 
-The columns are those of Deimos' `kafka_topic_info`, and a few of our own beside them.
+The columns are those of Deimos' `kafka_topic_info`, and a few of our own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,25 +17,25 @@ from uuid import UUID
 from thresher.core.errors import Trouble
 from thresher.db.outbox_store import Fates, PendingRow, StoreSession, Wanted
 
-# Between a topic's name, which cannot contain it, and the number of a part. Rows may name what cannot be a topic: the
-# locks of such have a mark before their names.
-_PART, _ODD = "#", "!"
+# "#" separates a topic from the number of a part; a valid topic cannot contain it. A row may name a topic that is not
+# valid: "!" before its name keeps its lock apart from all others.
+_PART, _INVALID = "#", "!"
 
 
 class LockLost(Trouble):
-    """Another process has taken the topic's lock: nothing was changed, and this one leaves the topic."""
+    """Another process has taken the topic's lock: nothing was changed, and this process leaves the topic."""
 
 
 def lock_name(topic: str, part: int, parts: int) -> str:
-    """Return the name of a lock: the topic's, or that of a part of it. No two locks have the same."""
+    """Return the name of the lock of a topic, or of one of its parts. Names are unique."""
     if parts > 1:
         return f"{topic}{_PART}{part}"
-    return f"{_ODD}{topic}" if _PART in topic or topic.startswith(_ODD) else topic
+    return f"{_INVALID}{topic}" if _PART in topic or topic.startswith(_INVALID) else topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockState:
-    """One lock of a topic that has pending rows. `token` is None where the topic has never been locked."""
+    """One lock of a topic that has pending rows. `token` is None if the topic was never locked."""
 
     topic: str
     part: int = 0
@@ -51,7 +52,7 @@ class LockState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLock:
-    """A lock that is held, as it was taken."""
+    """A held lock, with the values that it had when it was taken."""
 
     topic: str
     part: int
@@ -60,7 +61,8 @@ class TopicLock:
     # The partition of the progress topic, and the number in the transactional id. A lock keeps its slot for ever.
     slot: int
     retries: int = 0
-    # For how long the topic has been missing or forbidden, and single rows of it have waited, over all processes.
+    # For how long the topic has been missing or forbidden, and for how long single rows of it have waited. Both count
+    # over all processes.
     missing_seconds: float = 0.0
     waiting_seconds: float = 0.0
 
@@ -72,7 +74,7 @@ class TopicLock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockTerms:
-    """Under which terms locks are taken: by which worker, of which relay under which term, and for how long."""
+    """The terms under which locks are taken: the worker, its relay, the relay's term, and the time until expiry."""
 
     owner: str
     relay: str
@@ -82,7 +84,7 @@ class LockTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFigures:
-    """How one topic stands. `pending` counts up to a bound, beyond which `exact` is False."""
+    """The state of one topic. `pending` is counted up to a bound; beyond it, `exact` is False."""
 
     topic: str
     pending: int
@@ -99,15 +101,15 @@ class TopicLocks(Protocol):
     """The locks of one outbox, over one session. Each call is a transaction of its own."""
 
     def create(self) -> None:
-        """Create the table of locks if there is none, or the columns that it lacks."""
+        """Create the table of locks, or add the columns that it lacks."""
         ...
 
     def reset(self) -> None:
-        """Free all locks, and raise their tokens: no holder changes anything any more."""
+        """Free all locks and raise their tokens, which fences every holder."""
         ...
 
     def splits(self) -> Mapping[str, int]:
-        """Return into how many parts each topic is split that has ever been locked."""
+        """Return the number of parts of each topic that was ever locked."""
         ...
 
     def pending(self, seconds: float) -> Sequence[LockState]:
@@ -115,71 +117,72 @@ class TopicLocks(Protocol):
         ...
 
     def register(self, topic: str, parts: int) -> int:
-        """Make the rows of a topic's locks where there are none; return into how many parts it is split.
+        """Insert the rows of a topic's locks if there are none; return the topic's number of parts.
 
-        Where another process has recorded another number, that is returned and nothing changes.
+        If another process has recorded another number, that number is returned and nothing changes.
         """
         ...
 
     def acquire(self, wanted: LockState, terms: LockTerms) -> TopicLock | None:
-        """Take a lock that is free, or has run out; None where somebody holds it, or its topic is split otherwise.
+        """Take a lock that is free or has expired; None if it is held, or the topic has another number of parts.
 
-        Nothing is taken under a term that is not the control row's.
+        None also if the control row has another term.
         """
         ...
 
     def require(self, lock: TopicLock) -> None:
-        """Raise `LockLost` if the lock is not ours any more."""
+        """Raise `LockLost` if another process has taken the lock."""
         ...
 
     def renew(self, lock: TopicLock) -> None:
-        """Let the lock last anew. Raises `LockLost`."""
+        """Restart the time after which the lock expires. Raises `LockLost`."""
         ...
 
     def release(self, lock: TopicLock, *, waiting: bool = False) -> None:
-        """Free the lock, with no error. `waiting`: single rows of the topic cannot be sent yet. Raises `LockLost`."""
+        """Free the lock without an error. `waiting`: single rows of the topic cannot be sent yet. Raises `LockLost`."""
         ...
 
     def fail(self, lock: TopicLock, reason: str, *, missing: bool = False) -> None:
-        """Free the lock with an error: nobody takes it before it has run out. Raises `LockLost`.
+        """Free the lock with an error: nobody takes it before it has expired. Raises `LockLost`.
 
-        `missing`: the topic is not there, or forbidden, and its grace counts from the first such error on.
+        `missing`: the topic does not exist or is forbidden. Its grace period counts from the first such error.
         """
         ...
 
     def take(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
         """Return the topic's oldest pending rows by id. Raises `LockLost`.
 
-        In Deimos' table they get the session id: it shows which rows are on their way. Nothing rests on it.
+        In Deimos' table the rows get the session id, which shows people which rows are being sent. Safety does not
+        depend on it.
         """
         ...
 
     def settle(self, lock: TopicLock, fates: Fates, middle: Callable[[], None] = lambda: None) -> int:
-        """Settle a committed record's fates and renew the lock, both or neither; return how many rows were found.
+        """Settle the fates of a committed progress record and renew the lock, both or neither; return the rows found.
 
-        Raises `LockLost`, and settles nothing: the next holder's recovery does.
+        Raises `LockLost` and settles nothing if the lock is lost: the next holder's recovery settles the rows.
         """
         ...
 
     def split(self, topic: str, parts: int, held: Sequence[TopicLock]) -> None:
-        """Record another split of a topic, all of whose locks are held, and free them. Raises `LockLost`."""
+        """Record another number of parts for a topic, all of whose locks are held, and free them. Raises `LockLost`."""
         ...
 
     def figures(self, topics: int) -> Sequence[TopicFigures]:
-        """Return how topics stand that have pending rows or errors, at most so many: those that wait longest first."""
+        """Return the state of topics with pending rows, held locks or errors: at most so many, by longest wait."""
         ...
 
 
 class LockingSession(StoreSession, Protocol):
-    """A session in a database whose outbox' topics can be locked."""
+    """A session in a database that can hold topic locks."""
 
     def topic_locks(self, *, table: str | None = None) -> TopicLocks:
-        """Return the locks of the outbox' topics; with a table's identity, rows of another are not taken."""
+        """Return the locks of the outbox's topics. With `table`, the identity of a table, only its rows are taken."""
         ...
 
     def other_sessions(self, *, starting: str, but: str, within_seconds: float | None = None) -> int:
-        """Return how many other sessions there are whose application name starts so, except with `but`.
+        """Return the number of other sessions whose application name starts with `starting`, but not with `but`.
 
-        With a time, only those that have done anything in it.
+        With `within_seconds`, only sessions that were active within this time count.
         """
         ...

@@ -1,6 +1,6 @@
-"""The part that all elections share: a tenure that many threads look at, and the changes that one caller waits for.
+"""The part that all elections share: a tenure that many threads read, and a queue of changes for one caller.
 
-The clock is read under the lock: whoever has seen that a deadline passed will not see it moved afterwards.
+The clock is read under the lock: a thread that has seen a deadline pass never sees it moved afterwards.
 """
 
 import collections
@@ -15,12 +15,12 @@ from thresher.election.leadership import Change
 from thresher.election.problem import ElectionMisused
 from thresher.election.tenure import Event, RefreshAsked, Tenure, Tick, Withdrawn, decide
 
-# The trouble of one that has just begun: no news.
+# The `trouble` of a competitor that has just started: it is not logged.
 NOT_YET, JOINING = "it has not answered yet", "it joins its group"
 
 
 class Candidacy:
-    """The events of one competitor so far. Safe from any thread."""
+    """The leadership of one competitor, as its events have made it. Safe from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, draw: Callable[[], UUID] = uuid4) -> None:
         self._clock, self._draw = clock, draw
@@ -28,35 +28,35 @@ class Candidacy:
         self._changes: collections.deque[Change] = collections.deque()
         self._error: ThresherError | None = None
         self._closed = False
-        # What the election waits for, while it does. Replaced as a whole.
+        # The reason why the election waits; None if it does not. Read without the lock.
         self.trouble: str | None = None
-        # Who leads, as far as a standby knows it, for people. Replaced as a whole.
+        # A text that names the leader, as far as a standby knows it. Read without the lock.
         self.leader: str | None = None
         self._changed = threading.Condition()
 
     @property
     def leader_id(self) -> UUID | None:
-        """The id of the leadership that is held now."""
+        """The id of the current leadership; None for a standby."""
         with self._changed:
             self.tell(Tick())
             return self._tenure.leader_id
 
     @property
     def granted(self) -> bool:
-        """Whether leadership is ours to confirm."""
+        """Whether leadership was granted to this competitor, confirmed or not."""
         return self._tenure.granted
 
     @property
     def until(self) -> float:
-        """When the leadership that is held ends without a further confirmation."""
+        """The deadline: when the leadership ends without a further confirmation."""
         return self._tenure.until
 
     def now(self) -> float:
-        """Return the time that deadlines are judged by."""
+        """Return the time by which deadlines are judged."""
         return self._clock()
 
     def tell(self, event: Event) -> list[Change]:
-        """Take an event in, and return what it changed."""
+        """Apply an event, and return the changes that it caused."""
         with self._changed:
             if self._closed:
                 return []
@@ -67,27 +67,27 @@ class Candidacy:
             return changes
 
     def refresh(self) -> UUID | None:
-        """Take another id; None for a standby."""
+        """Draw another id for the leadership and return it; None for a standby."""
         with self._changed:
             self.tell(RefreshAsked())
             return self._tenure.leader_id
 
     def fail(self, error: ThresherError) -> None:
-        """Have the caller told that this cannot go on. A leadership is given up."""
+        """Give up the leadership, and make `wait` raise this error."""
         with self._changed:
             self.tell(Withdrawn())
             self._error = self._error or error
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Give up what is held, and let nobody wait any longer."""
+        """Give up the leadership, and make `wait` return at once."""
         with self._changed:
             self.tell(Withdrawn())
             self._closed = True
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> Change | None:
-        """Return the next change, or None. Raises what somebody has to act on."""
+        """Return the next change, or None. Raises an error that somebody has to act on."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while True:
@@ -105,9 +105,9 @@ class Candidacy:
 
 
 class Competitor(Candidacy):
-    """A candidacy with a thread of its own, in which all of the competing is done."""
+    """A candidacy with a thread of its own, which does all of the competing."""
 
-    # What the log says of trouble, and when it is over.
+    # The log messages for trouble, and for its end.
     waits, goes_on = "the election waits: %s", "the election goes on"
 
     def __init__(self, name: str, clock: Callable[[], float], leave_seconds: float, log: logging.Logger) -> None:
@@ -121,7 +121,7 @@ class Competitor(Candidacy):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to compete."""
+        """Start the thread. Raises `ElectionMisused` the second time."""
         with self._lock:
             if self._started:
                 raise ElectionMisused("a leadership is started once: make another")
@@ -130,7 +130,7 @@ class Competitor(Candidacy):
                 self._thread.start()
 
     def stop(self) -> None:
-        """Leave at once."""
+        """Leave the election at once."""
         self.close()
         with self._lock:
             self._stopping.set()
@@ -139,7 +139,7 @@ class Competitor(Candidacy):
             self._thread.join(self._leave_seconds)
 
     def _note(self, trouble: str | None) -> None:
-        """Take in what is waited for; say so once, and when it is over."""
+        """Record what the election waits for. New trouble is logged once, and so is its end."""
         if trouble not in {None, NOT_YET, JOINING, self.trouble}:
             self._log.warning(self.waits, trouble)
         elif trouble is None and self.trouble not in {None, NOT_YET, JOINING}:
@@ -147,7 +147,7 @@ class Competitor(Candidacy):
         self.trouble = trouble
 
     def _wake(self) -> None:
-        """End whatever the thread waits for beside the end itself."""
+        """Interrupt the thread's waits. (A wait on `_stopping` ends by itself.)"""
 
     def _run(self) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Makes the competitor that the settings ask for."""
+"""Creates the competitor that the settings ask for."""
 
 import logging
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ def competitor(
 ) -> Leadership:
     """Return a competitor for the pipeline of that name, not started.
 
-    A lease needs the database `dsn`, and is in `schema`. With `beside`, the name of a table, it is in the schema of
-    that table, which must be there. With neither, the search_path decides.
+    A lease needs the database `dsn`. Its table is in `schema`; with `beside`, the name of an existing table, in the
+    schema of that table; with neither, the search_path decides.
     """
     match settings.kind:
         case ElectionKind.NELI:
@@ -37,8 +37,8 @@ def competitor(
             )
         case ElectionKind.LEASE:
             if dsn is None:
-                raise ElectionMisused("a lease is a row in a database, and no database was named")
-            # Only here: the other elections work without the driver of a database.
+                raise ElectionMisused("a lease is a row in a database, and no database was given: pass dsn")
+            # Imported here: the other elections work without a database driver.
             from thresher.election.lease import Lease  # noqa: PLC0415
 
             return Lease(

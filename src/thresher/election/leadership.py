@@ -1,16 +1,16 @@
-"""The port of an election: who competes, and what a competitor learns.
+"""The port of an election: how a process competes, and what it learns.
 
-1. `start` begins to compete, once. Nothing is known before.
-2. `wait` gives every change, in order, to one caller. A leadership begins with `Acquired`, has any number of
-   `Refreshed`, and ends with `Revoked` or `Fenced`; then the next one may begin. No leader id ever comes twice.
-3. `leader_id` is that of the leadership that is held now, and None as soon as its deadline has passed, whether anybody
-   has waited or not. It may be asked for from any thread.
-4. An error that somebody has to act on is raised by `wait`, once all changes before it were given, and ever after.
-   What time mends is waited for, and told once in the log; `trouble` has it meanwhile.
+1. `start` begins to compete. It is called once.
+2. `wait` returns every change, in order, to one caller. A leadership begins with `Acquired`, has any number of
+   `Refreshed`, and ends with `Revoked` or `Fenced`; then the next leadership may begin. Leader ids never repeat.
+3. `leader_id` is the id of the current leadership. It is None as soon as the deadline has passed, even if nobody has
+   called `wait`. Any thread may read it.
+4. `wait` raises an error that somebody has to act on, after all earlier changes were returned, and at every later call.
+   Temporary trouble is waited out and logged once; `trouble` describes it meanwhile.
 
-An election is for liveness. While clocks run evenly there is one leader at a time; but a process may be stopped between
-asking for `leader_id` and acting on it. So safety never rests on it: the relay's term and the broker's producer epoch
-keep a leader that does not know of its end from doing harm.
+An election is for liveness. While clocks run evenly there is one leader at a time. But a process may be stopped between
+reading `leader_id` and acting on it. So safety never depends on the election: the relay's term and the broker's
+producer epoch stop a former leader that does not know that its leadership has ended.
 """
 
 from dataclasses import dataclass
@@ -20,26 +20,26 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquired:
-    """This one leads from now on, under a fresh id."""
+    """This process leads from now on, under a new id."""
 
     leader_id: UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed:
-    """It still leads, under another id, because somebody asked for one."""
+    """This process still leads, under another id, because `refresh` was called."""
 
     leader_id: UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoked:
-    """It leads no more, in good order: nobody else has led before."""
+    """This process no longer leads. It was told in time: no other process has led meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fenced:
-    """It leads no more, and another one may already: what it has in its hands must be let go of at once."""
+    """This process no longer leads, and another one may lead already: its work must be abandoned at once."""
 
     reason: str
 
@@ -48,30 +48,30 @@ Change = Acquired | Refreshed | Revoked | Fenced
 
 
 class Leadership(Protocol):
-    """One competitor."""
+    """One process that competes for leadership."""
 
     @property
     def leader_id(self) -> UUID | None:
-        """The id of the leadership that is held now; None for a standby. Safe from any thread."""
+        """The id of the current leadership; None for a standby. Safe from any thread."""
 
     @property
     def trouble(self) -> str | None:
-        """What the election waits for: servers, or an access that is refused. None while it goes on. For any thread.
+        """The reason why the election waits: a server, or refused credentials. None if it does not wait.
 
-        While it waits, leadership could not be acquired.
+        While it waits, this process cannot become the leader. Safe from any thread.
         """
 
     def start(self) -> None:
-        """Begin to compete, and return at once. Raises `ElectionMisused` the second time."""
+        """Begin to compete, and return at once. Raises `ElectionMisused` at the second call."""
 
     def wait(self, seconds: float) -> Change | None:
-        """Return the next change; None if there is none within so long, and at once after `stop`."""
+        """Return the next change; None if there is none within this time, and immediately after `stop`."""
 
     def refresh(self) -> UUID | None:
-        """Take another id within the same leadership, and return it; None for a standby. `wait` gives `Refreshed`."""
+        """Draw another id for the same leadership and return it; None for a standby. `wait` returns `Refreshed`."""
 
     def resign(self) -> None:
-        """Give up a leadership that is held, so that another one can have it, and go on competing."""
+        """Give up the leadership, so that another process can get it, and go on competing."""
 
     def stop(self) -> None:
-        """Leave at once, so that a successor need not wait. Harmless when repeated, and before `start`."""
+        """Leave at once, so that a successor need not wait. Idempotent; may be called before `start`."""

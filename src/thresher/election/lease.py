@@ -1,14 +1,15 @@
-"""Leadership by a row in a database, judged by that database's clock.
+"""Leadership by a lease: a row in a database that expires by that database's clock.
 
-1. A standby looks at the row a few times a second, which writes nothing, and takes it when it has ended: in one
-   statement that raises the token, so that of many who try one succeeds.
-2. The holder renews it three times within its length. Its own deadline counts, by its monotonic clock, from before it
-   asked: it ends before the row does. A process that was stopped finds it passed before it does anything else.
-3. A holder that stops releases the row: the next look of another finds it free.
-4. The database's clock may be set. Forward, a lease ends early, and its holder learns that at its next renewal. Back,
-   it would seem to last for long: a standby that has seen it unchanged for twice its length takes it nevertheless.
-5. A database that does not answer is not waited for beyond the deadline: the connection is given up.
-6. Credentials or permissions that are refused are waited out, for the grace.
+1. A standby reads the row a few times a second, which writes nothing. When the lease has expired, the standby takes it
+   by one statement that raises the token: of many standbys that try, one succeeds.
+2. The holder renews the lease three times within its length. The holder's own deadline is counted by its monotonic
+   clock from before each renewal, so it ends before the row expires. A process that was stopped finds its deadline
+   passed before it does anything else.
+3. A holder that stops releases the row, and a standby's next read finds it free.
+4. If the database's clock is set forward, a lease expires early, and its holder learns that at the next renewal. If it
+   is set back, a lease seems to last longer: a standby that has seen it unchanged for twice its length takes it anyway.
+5. If the database does not answer before the deadline, the connection is closed.
+6. Refused credentials or permissions are waited out for the grace period.
 """
 
 import contextlib
@@ -38,14 +39,15 @@ _logger = logging.getLogger(__name__)
 _LOOK_SECONDS, _SHORTEST_LOOK_SECONDS = 0.2, 0.02
 _LONGEST_BACK_OFF_SECONDS = 2.0
 _LEAVE_SECONDS = 3.0
-_PATIENCE = 2.0
+# A lease is stale when its row was unchanged for this many times its length.
+_STALE_LENGTHS = 2.0
 LEASES = "thresher_lease"
 TAKEN = "another one holds the lease"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The lease as it was when somebody looked, and for how long it is good."""
+    """The lease as it was read, and the seconds left until it expires."""
 
     holder: str
     token: int
@@ -56,31 +58,31 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A row that does not change, and since when by our own clock."""
+    """The row as last read, and since when it has been unchanged, by our own clock."""
 
     row: Row
     since: float
 
     def of(self, row: Row, now: float) -> "Seen":
-        """Return what is known after another look."""
+        """Return the state after another read of the row."""
         same = (row.token, row.until) == (self.row.token, self.row.until)
         return Seen(row=row, since=self.since if same else now)
 
     def stale(self, now: float) -> bool:
-        """Whether its holder has been silent for longer than it may, whatever the database's clock says."""
-        return now - self.since > _PATIENCE * max(self.row.span_seconds, _LOOK_SECONDS)
+        """Whether the holder has not renewed the lease for too long, whatever the database's clock says."""
+        return now - self.since > _STALE_LENGTHS * max(self.row.span_seconds, _LOOK_SECONDS)
 
 
 def next_look(row: Row) -> float:
-    """Return the seconds to wait before looking again: often enough for a release, and just when it ends."""
+    """Return the seconds until the next read: soon enough to notice a release, and no later than the expiry."""
     return min(_LOOK_SECONDS, max(_SHORTEST_LOOK_SECONDS, row.left_seconds))
 
 
 class Lease(Competitor):
-    """Competes for one row. One thread and one connection, which is made again when it is lost.
+    """Competes for one row, with one thread and one connection, which is reopened when it is lost.
 
     The row is in the table `thresher_lease` of `schema`. Without a schema, the search_path decides, as in SQL. With
-    `beside`, the name of a table, it is the schema in which that table is found; the table must be there.
+    `beside`, the name of an existing table, it is in the schema of that table.
     """
 
     waits, goes_on = "the lease waits for its database: %s", "the lease's database answers again"
@@ -101,19 +103,19 @@ class Lease(Competitor):
         self._dsn, self._name = dsn, name
         self._schema, self._beside = schema, beside
         self._seconds = seconds
-        self._me = uuid4()
-        # Rises with each holder: whoever keeps it with what it writes can tell an older one's from a newer one's.
+        self._holder = uuid4()
+        # A fencing token, which rises with each holder: stored with data, it shows which holder wrote last.
         self.token: int | None = None
         self._woken = threading.Event()
         self._resigning = False
-        # The holder whom `leader` describes.
-        self._leaders_id: str | None = None
-        # The connection that was made last has done what it was asked for.
+        # The holder that `leader` describes.
+        self._described_holder: str | None = None
+        # Whether a statement has succeeded over the current connection.
         self._answered = False
         self._patience = Patience(grace_seconds=grace_seconds)
 
     def resign(self) -> None:
-        """Give the lease back, and compete again when others had the time to take it."""
+        """Release the lease, and compete again after the others had time to take it."""
         self.tell(Withdrawn())
         self._resigning = True
         self._woken.set()
@@ -146,14 +148,14 @@ class Lease(Competitor):
             except ElectionRefused as error:
                 self.fail(error)
                 return
-            except Exception as error:  # noqa: BLE001 - told to whoever waits
+            except Exception as error:  # noqa: BLE001 - `wait` raises it
                 self._log.exception("the lease's thread broke")
                 self.fail(ElectionProblem(f"the lease broke, which is a bug: {type(error).__name__}: {error}"))
                 return
 
     def _refused(self, error: psycopg.Error, text: str) -> ElectionRefused | None:
-        """Take in an error, and return what somebody has to act on; None if it is waited out."""
-        # A table of ours that was dropped, or went with a restore, is made again.
+        """Record an error, and return it if somebody has to act on it; None if it is waited out."""
+        # A lease table that was dropped, or is missing after a restore, is created again.
         if not is_refused(error.sqlstate, text) or isinstance(error, errors.UndefinedTable):
             return None
         refused = f"the lease {self._name!r} cannot be competed for: {text}"
@@ -163,14 +165,14 @@ class Lease(Competitor):
         return AccessRefused(refused) if self._patience.over else None
 
     def _went_on(self, since: float) -> None:
-        """Take in that the database has done what it was asked for."""
+        """Record that a statement has succeeded."""
         self._answered = True
         self._patience = self._patience.went_on(since, self.now(), leads=self.leader_id is not None)
         if self._patience.since is None:
             self._note(None)
 
     def _connect(self) -> "_Connection":
-        session = session_name(self._name, self._me)
+        session = session_name(self._name, self._holder)
         return _Connection(self._dsn, self._schema, self._beside, self._name, self._seconds, session)
 
     def _compete(self, connection: "_Connection") -> None:
@@ -180,7 +182,7 @@ class Lease(Competitor):
             if self._resigning:
                 self._give_back(connection)
                 self._resigning, seen = False, None
-                # For as long as another one may take to see it.
+                # Long enough for a standby to notice.
                 self._stopping.wait(self._seconds)
             elif self.token is not None:
                 self._renew(connection, self.token)
@@ -188,53 +190,53 @@ class Lease(Competitor):
             else:
                 row = connection.look()
                 seen = Seen(row=row, since=self.now()) if seen is None else seen.of(row, self.now())
-                self._take_or_rest(connection, seen, began)
+                self._take_or_pause(connection, seen, began)
                 continue
             self._went_on(began)
         self._give_back(connection)
 
-    def _take_or_rest(self, connection: "_Connection", seen: Seen, began: float) -> None:
+    def _take_or_pause(self, connection: "_Connection", seen: Seen, began: float) -> None:
         asked = self.now()
         row, stale = seen.row, seen.stale(asked)
         if row.left_seconds > 0 and not stale:
-            if row.holder != self._leaders_id:
-                self.leader, self._leaders_id = connection.leader(row), row.holder
+            if row.holder != self._described_holder:
+                self.leader, self._described_holder = connection.leader(row), row.holder
             self._went_on(began)
-            self._rest(next_look(row))
+            self._pause(next_look(row))
             return
-        token = connection.take(self._me, row, stale=stale)
+        token = connection.take(self._holder, row, stale=stale)
         self._went_on(began)
         if token is None:
-            self._rest(_SHORTEST_LOOK_SECONDS)
+            self._pause(_SHORTEST_LOOK_SECONDS)
             return
         self.token = token
-        self.leader = self._leaders_id = None
+        self.leader = self._described_holder = None
         self.tell(Granted())
         self.tell(Confirmed(until=asked + self._seconds))
-        self._rest(self._seconds / 3)
+        self._pause(self._seconds / 3)
 
     def _renew(self, connection: "_Connection", token: int) -> None:
-        """Renew, and rest. A late renewal begins another leadership: nobody else had the lease meanwhile."""
+        """Renew the lease, and pause. A late renewal begins a new leadership: nobody else held the lease meanwhile."""
         asked = self.now()
-        if connection.renew(self._me, token, min(self._seconds, max(self._seconds / 3, self.until - asked))):
+        if connection.renew(self._holder, token, min(self._seconds, max(self._seconds / 3, self.until - asked))):
             self.tell(Confirmed(until=asked + self._seconds))
-            self._rest(self._seconds / 3)
+            self._pause(self._seconds / 3)
         else:
             self.token = None
             self.tell(Withdrawn(reason=TAKEN))
 
     def _give_back(self, connection: "_Connection") -> None:
         if self.token is not None:
-            connection.release(self._me, self.token)
+            connection.release(self._holder, self.token)
             self.token = None
 
-    def _rest(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         if self._woken.wait(seconds) and not self._stopping.is_set():
             self._woken.clear()
 
 
 class _Connection:
-    """The row, over a connection whose every statement is answered in time or ends it."""
+    """The lease's row, over a connection that is closed if a statement is not answered in time."""
 
     def __init__(
         self, dsn: str, schema: str | None, beside: str | None, name: str, seconds: float, session: str
@@ -249,39 +251,42 @@ class _Connection:
             raise
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def look(self) -> Row:
-        """Return the row as it is."""
+        """Return the row. A row that was deleted is inserted again."""
         found = self._run("look").fetchone()
         if found is None:
-            # Somebody removed it.
+            # Somebody deleted it.
             self._run("insert", holder=uuid4())
             found = self._run("look").fetchone()
         if found is None:
-            raise ElectionRefused(f"the lease {self._name!r} vanishes from {self._table} as soon as it is made")
+            raise ElectionRefused(
+                f"the lease {self._name!r} vanishes from {self._table} as soon as it is inserted: is there a trigger, "
+                "a rule or a policy on the table?"
+            )
         holder, token, until, span, left = found
         return Row(holder=holder, token=token, until=until, span_seconds=span, left_seconds=left)
 
     def leader(self, row: Row) -> str:
-        """Return who holds the lease, for people."""
+        """Return a text that names the holder of the lease."""
         found = self._run("holder", mark=mark_of(row.holder)).fetchone()
         return leader_of(row.holder, None if found is None else found[0])
 
     def take(self, holder: UUID, row: Row, *, stale: bool) -> int | None:
-        """Take the lease that was seen; return its token, None if somebody else was quicker."""
+        """Take the lease as it was read; return its new token, None if another process was quicker."""
         seen = row.until if stale else None
         found = self._run("take", holder=holder, token=row.token, seen=seen, seconds=self._seconds).fetchone()
         return None if found is None else int(found[0])
 
     def renew(self, holder: UUID, token: int, within_seconds: float) -> bool:
-        """Renew; False if it is not ours any more."""
+        """Renew the lease; False if another process has taken it."""
         given = {"holder": holder, "token": token, "seconds": self._seconds}
         return self._run("renew", within_seconds, **given).rowcount == 1
 
     def release(self, holder: UUID, token: int) -> None:
-        """Let another one have it."""
+        """Release the lease, so that another process can take it at once."""
         self._run("release", holder=holder, token=token)
 
     def _run(self, what: str, within_seconds: float | None = None, **values: Any) -> OwnCursor:
@@ -292,7 +297,7 @@ class _Connection:
             return cursor
 
     def _located(self, schema: str | None, beside: str | None) -> str | None:
-        """Return the schema of the table of leases; None where the search_path decides."""
+        """Return the schema of the table of leases; None if the search_path decides."""
         if beside is None:
             return schema
         table = TableName(table=beside, schema=schema)
@@ -309,13 +314,13 @@ class _Connection:
             )
             if there.fetchone() != (True,):
                 with self._connection.transaction():
-                    # Two that start together would both find nothing there.
+                    # Two processes that start at once would both find no table.
                     self._connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_lease'))")
                     OwnCursor(self._connection).execute(statement("lease_create", self._table))
 
     @contextlib.contextmanager
     def _in_time(self, seconds: float) -> Iterator[None]:
-        """Hang up on a database that does not answer: the driver itself would wait for ever."""
+        """Close the connection if the block takes longer than this: the driver itself would wait for ever."""
         timer = threading.Timer(seconds, hang_up, [self._connection])
         timer.daemon = True
         timer.start()
@@ -331,7 +336,7 @@ def _session(dsn: str, session: str, seconds: float) -> str:
     options = (
         f"{given.get('options') or ''} -c statement_timeout={milliseconds} -c TimeZone=UTC -c DateStyle=ISO "
         "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off "
-        # A lost lease is taken anew: it need not be on the disk.
+        # A lease that a crash of the database loses is taken again: it need not be durable.
         "-c synchronous_commit=off -c client_encoding=UTF8"
     ).strip()
     network = {"connect_timeout": "2", "keepalives_idle": "2", "tcp_user_timeout": str(milliseconds)}

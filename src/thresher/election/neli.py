@@ -1,21 +1,21 @@
 """NELI: leadership by a consumer group on a leader topic. The owner of partition 0 leads.
 
-1. Every competitor joins the group. Its coordinator gives partition 0 to one of them, and to another when that one
-   leaves, or has been silent for the session time-out.
-2. The owner sends two signs of life, several times within the deadline: a heartbeat record to partition 0, which it
-   must hear come back, and an offset commit, which the coordinator refuses to whoever is not the owner any more. It
-   leads from the first confirmed commit on, under a fresh id, while both have come back within the deadline, counted
-   from when they were sent.
-3. Past the deadline it is fenced. If it still owns the partition when the line is back, its signs of life come back
-   too, and it leads again, under another id. If not, the client learns that it was replaced, and joins again.
-4. The deadline and the client's beat together are shorter than the session: the old leader knows of its end before
-   the coordinator gives the partition away.
-5. A member that stops leaves the group, and the next is chosen at once.
-6. Credentials or permissions that are refused are waited out, for the grace: a leader goes on until its deadline, and
-   whoever does not lead joins anew, with back-off.
+1. Every competitor joins the group. The coordinator assigns partition 0 to one member. It assigns the partition to
+   another member when the owner leaves, or has been silent for the session time-out.
+2. Several times within the deadline, the owner sends a heartbeat in two forms: a record to partition 0, which it must
+   read back, and an offset commit, which the coordinator refuses to any member but the owner. The owner leads from the
+   first accepted commit on, under a new id, while both forms succeed within the deadline. The deadline counts from the
+   moment of sending.
+3. Past the deadline the owner is fenced. If it still owns the partition when the connection is back, its heartbeats
+   succeed again and it leads under another id. If not, the client learns that it was replaced, and joins again.
+4. The deadline and the client's heartbeat interval together are shorter than the session time-out: the old leader knows
+   of its end before the coordinator reassigns the partition.
+5. A member that stops leaves the group, and the coordinator assigns the partition at once.
+6. Refused credentials or permissions are waited out for the grace period: a leader goes on until its deadline, and
+   other members join again with back-off.
 
-Assignments are sticky and cooperative: who joins does not take partition 0 from a healthy leader of a topic with one
-partition. No database is needed, by a standby or a leader. Records of other groups and programs are passed over.
+Assignments are cooperative and sticky: on a topic with one partition, a new member does not take partition 0 from a
+healthy leader. Neither a standby nor a leader needs a database. Records of other groups and programs are ignored.
 """
 
 import collections
@@ -55,10 +55,10 @@ _client_logger.setLevel(logging.CRITICAL)
 _LEAVE_SECONDS = 8.0
 _LONGEST_BACK_OFF_SECONDS = 5.0
 _RECORDS = 500
-# How often a topic that is gone is looked for.
+# How often a missing leader topic is looked for.
 _LOOK_SECONDS = 0.5
 LOST = "the group has given its partition away"
-# Heartbeats are of no use once they are old; no file is kept for long, since nobody reads it.
+# Old heartbeats are useless, so segments are small and deleted soon.
 _TOPIC_CONFIG = {
     "cleanup.policy": "delete",
     "retention.ms": "600000",
@@ -66,7 +66,7 @@ _TOPIC_CONFIG = {
     "segment.bytes": "1048576",
 }
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-# Refusals that may pass by themselves: a token that was not refreshed, an ACL that is being mended.
+# Refusals that may be temporary: a token that was not refreshed in time, an ACL that is being corrected.
 _ACCESS = frozenset(
     {
         KafkaError._AUTHENTICATION,
@@ -81,7 +81,7 @@ _UNWRITABLE = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC
 
 
 class Neli(Competitor):
-    """Competes in one group, in one thread of its own, which alone talks to Kafka."""
+    """Competes in one group. Only its own thread talks to Kafka."""
 
     waits = "the election waits for Kafka: %s"
 
@@ -103,7 +103,7 @@ class Neli(Competitor):
         self._known = False
 
     def resign(self) -> None:
-        """Leave the group, and join it again behind the others."""
+        """Leave the group, and join it again after the others had time to get the partition."""
         self.tell(Withdrawn())
         self._resigning.set()
 
@@ -121,17 +121,17 @@ class Neli(Competitor):
             except (KafkaException, ThresherError) as error:
                 problem = error if isinstance(error, ThresherError) else self._refused(error.args[0])
                 if problem is not None:
-                    if not self._is_borne(problem):
+                    if not self._is_waited_out(problem):
                         self.fail(problem)
                         return
                     wait = self._patience.wait_seconds
                 self._note(str(problem or reason_of(error.args[0])))
-            except Exception as error:  # noqa: BLE001 - told to whoever waits
+            except Exception as error:  # noqa: BLE001 - `wait` raises it
                 self._log.exception("the election's thread broke")
                 self.fail(ElectionProblem(f"the election broke, which is a bug: {type(error).__name__}: {error}"))
                 return
             if self._resigning.is_set():
-                # For as long as another one may take to be given the partition.
+                # Long enough for the coordinator to assign the partition to another member.
                 self._resigning.clear()
                 self._stopping.wait(3 * GROUP_BEAT_SECONDS)
             else:
@@ -139,7 +139,7 @@ class Neli(Competitor):
                 wait = min(max(0.1, 2 * wait), _LONGEST_BACK_OFF_SECONDS)
 
     def _compete(self, member: "_Member") -> None:
-        """Take part until it is time to leave, or to begin anew."""
+        """Take part in the group until `stop` or `resign`."""
         began = looked = self.now()
         while not self._stopping.is_set() and not self._resigning.is_set():
             trouble = member.step(self._settings.min_poll_seconds)
@@ -150,19 +150,19 @@ class Neli(Competitor):
                 member.writable = self._require_topic()
                 member.topic_gone, looked = False, self.now()
 
-    def _is_borne(self, problem: ThresherError) -> bool:
-        """Take in a problem, and return whether it is waited out."""
+    def _is_waited_out(self, problem: ThresherError) -> bool:
+        """Record a problem, and return whether it is waited out."""
         if not isinstance(problem, AccessRefused):
             return False
         self._patience = self._patience.refused(self.now())
         return not self._patience.over
 
     def _require_topic(self) -> bool:
-        """See that the leader topic is there, and return whether it takes heartbeats from us."""
+        """Create the leader topic if it is missing, and return whether we may write heartbeats to it."""
         admin = Admin.of(self._kafka)
         admin.greet()
         facts = admin.topic(self._topic)
-        # A broker's own topics are made by itself, and written by nobody else.
+        # Only the brokers create internal topics and write to them.
         internal = self._topic.startswith("__")
         if facts is None and not internal:
             self._make_topic(admin)
@@ -183,11 +183,11 @@ class Neli(Competitor):
             if refusal_of(reason) not in {Refusal.CLIENT, Refusal.TOPIC_DENIED, Refusal.ROW}:
                 raise
             if self._known:
-                # It was there: whoever has removed it may make it again.
+                # The topic existed before: somebody who deleted it may create it again.
                 raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)) from error
             raise LeaderTopicMissing(
-                f"the leader topic {self._topic} is not there and cannot be made: {reason.str()}; make it, with one "
-                "partition, or let us create it"
+                f"the leader topic {self._topic} does not exist and cannot be created: {reason.str()}; create it with "
+                "one partition, or grant Create on it"
             ) from error
 
     def _refused(self, reason: KafkaError) -> ElectionRefused | None:
@@ -207,7 +207,7 @@ class Neli(Competitor):
 
 
 class _Member:
-    """One membership: a consumer and, once it is needed, the heartbeats' producer."""
+    """One membership of the group: a consumer, and once it is needed, the producer of heartbeats."""
 
     def __init__(
         self, candidacy: Candidacy, topic: str, group: str, kafka: Mapping[str, Any], settings: ElectionSettings
@@ -215,7 +215,7 @@ class _Member:
         self._candidacy, self._topic, self._kafka = candidacy, topic, kafka
         self._settings = settings
         self.writable = True
-        # The client has not found the topic.
+        # Whether the client did not find the topic.
         self.topic_gone = False
         self._errors: collections.deque[KafkaError] = collections.deque(maxlen=100)
         self._pulse: Pulse | None = None
@@ -223,7 +223,7 @@ class _Member:
         self._position = 0
         self._producer: Producer | None = None
         self._fenced_since: float | None = None
-        # The last refusal that a leader met, and when.
+        # The last refusal while this process led, and its time.
         self._refusal: tuple[KafkaError, float] | None = None
         self._membership = Membership(group, candidacy.now)
         callbacks = {
@@ -235,7 +235,7 @@ class _Member:
         self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     def close(self) -> None:
-        """Leave the group, and let go of everything. A leadership is over."""
+        """Leave the group and close the clients. A leadership ends."""
         self._pulse = None
         self._candidacy.tell(Withdrawn())
         try:
@@ -246,14 +246,17 @@ class _Member:
             self._producer = None
 
     def step(self, seconds: float) -> str | None:
-        """Take in what has come, send what is due; return what is waited for. Raises what cannot be waited for here."""
+        """Process what has arrived and send what is due; return the current trouble, or None.
+
+        Raises `KafkaException` for an error after which the membership cannot go on.
+        """
         trouble = None
         for message in self._consumer.consume(_RECORDS, seconds):
             error = message.error()
             if error is None:
                 self._hear(message)
             elif error.fatal() or _is_refused(error):
-                self._meet(error)
+                self._raise_unless_leading(error)
             else:
                 self.topic_gone = self.topic_gone or error.code() in _GONE
                 trouble = reason_of(error)
@@ -262,15 +265,15 @@ class _Member:
         while self._errors:
             error = self._errors.popleft()
             if error.fatal() or refusal_of(error) is Refusal.CLIENT:
-                self._meet(error)
+                self._raise_unless_leading(error)
         self._confirm()
         self._send()
         if self._refusal is not None:
             return self._refusal[0].str()
         return trouble or self._membership.trouble
 
-    def _meet(self, error: KafkaError) -> None:
-        """Raise a refusal, unless we lead: then the client tries again by itself, and the deadline decides."""
+    def _raise_unless_leading(self, error: KafkaError) -> None:
+        """Raise a refusal, unless this process leads: then the client retries by itself until the deadline."""
         if error.fatal() or error.code() not in _ACCESS or self._candidacy.leader_id is None:
             raise KafkaException(error)
         self._refusal = (error, self._candidacy.now())
@@ -282,7 +285,10 @@ class _Member:
             self._pulse.hear(_bytes(key), _bytes(value))
 
     def _confirm(self) -> None:
-        """Let the tenure know how far the signs of life reach; a line that stays dead although we own is made anew."""
+        """Move the deadline by the heartbeats that succeeded.
+
+        Raises if the partition is ours and no heartbeat has succeeded for long: the clients are then created again.
+        """
         if self._pulse is None:
             return
         timeout = self._settings.heartbeat_timeout_seconds
@@ -293,7 +299,7 @@ class _Member:
             if self._candidacy.leader_id is None:
                 raise KafkaException(error)
             if until - timeout > met:
-                # Signs of life that were sent since have come back.
+                # Heartbeats that were sent after the refusal have succeeded.
                 self._refusal = None
         if self._candidacy.leader_id is not None:
             self._fenced_since = None
@@ -308,7 +314,7 @@ class _Member:
             return
         self._beat_at = now + beat_seconds(self._settings)
         key, beat = self._pulse.beat(now)
-        # A heartbeat that cannot be sent now is followed by the next one.
+        # A heartbeat that cannot be sent is not retried: the next one follows.
         with contextlib.suppress(KafkaException):
             place = TopicPartition(self._topic, 0, self._position, metadata=beat)
             self._consumer.commit(offsets=[place], asynchronous=True)
@@ -320,7 +326,7 @@ class _Member:
                 self._producer.produce(self._topic, beat, key, 0, on_delivery=self._on_delivery)
             self._producer.poll(0)
 
-    # Called from within the consumer's and the producer's own calls
+    # Callbacks: run inside of calls of the consumer and the producer
 
     def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None and error.code() in _UNWRITABLE:
@@ -336,7 +342,7 @@ class _Member:
 
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._membership.assigned()
-        # From its end: what was said before is over. The others are not read.
+        # Partition 0 is read from its end: older heartbeats do not count. Other partitions are paused.
         starts = [TopicPartition(each.topic, each.partition, 0 if each.partition else OFFSET_END) for each in places]
         consumer.incremental_assign(starts)
         if others := [each for each in starts if each.partition]:
@@ -359,7 +365,7 @@ class _Member:
 
     def _on_gone(self, consumer: Consumer, places: list[TopicPartition], reason: str | None) -> None:
         if any(each.partition == 0 for each in places):
-            # What a leader met is over with its leadership.
+            # A refusal that was met while leading ends with the leadership.
             self._pulse = self._refusal = None
             self._candidacy.tell(Withdrawn(reason=reason))
         consumer.incremental_unassign(places)

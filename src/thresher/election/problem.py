@@ -1,6 +1,6 @@
-"""Errors of an election that somebody has to act on. Trouble that time mends is waited for, and told in the log.
+"""Errors of an election that somebody has to act on. Temporary trouble is waited out and logged, not raised.
 
-All are built from positional arguments alone, as every error of Thresher.
+Each error takes positional arguments only, like every error of Thresher: so it survives pickling.
 """
 
 from typing import ClassVar
@@ -9,24 +9,24 @@ from thresher.core.errors import ThresherError
 
 
 class ElectionProblem(ThresherError):  # noqa: N818
-    """Base of the election's own errors: competing again does not help until somebody has acted."""
+    """Base class: competing again does not help until somebody has acted."""
 
     exit_code: ClassVar[int] = 4
 
 
 class ElectionMisused(ElectionProblem):
-    """A call that cannot be meant: a leadership is started once."""
+    """A wrong call, such as a second `start`."""
 
     exit_code: ClassVar[int] = 1
 
 
 class ElectionRefused(ElectionProblem):
-    """The broker or the database answered and said no: a session's length, a missing table."""
+    """The broker or the database refused: for example the session time-out, or a missing table."""
 
 
 class AccessRefused(ElectionRefused):
-    """Credentials or permissions were refused, for longer than the grace: a shorter refusal is waited out."""
+    """Credentials or permissions were refused for longer than the grace period."""
 
 
 class LeaderTopicMissing(AccessRefused):
-    """The leader topic is not there, and we may not make it."""
+    """The leader topic does not exist, and we may not create it."""

@@ -1,4 +1,4 @@
-"""The settings of an election, read once, at the edge."""
+"""The settings of an election."""
 
 import enum
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ElectionKind(enum.StrEnum):
-    """How a leader is found."""
+    """How the leader is elected."""
 
     # A consumer group on a leader topic.
     NELI = "neli"
@@ -19,20 +19,20 @@ class ElectionKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionSettings:
-    """How to compete. Times are generous enough that a busy machine does not lose a leadership that it has."""
+    """How to compete. The default times are long enough that a busy machine does not lose its leadership."""
 
     kind: ElectionKind = ElectionKind.LEASE
-    # neli: the topic whose partition 0 decides, and the consumer group; both from the pipeline's name if None.
+    # neli: the topic whose partition 0 decides, and the consumer group. None: derived from the pipeline's name.
     leader_topic: str | None = None
     leader_group: str | None = None
-    # neli: a leader that has not heard its own heartbeat for so long steps down.
+    # neli: the deadline. A leader whose heartbeats do not succeed for this long steps down.
     heartbeat_timeout_seconds: float = 5.0
-    # neli: the least and the most that may be between two heartbeats; it waits for news for the least at a time.
+    # neli: the shortest and the longest interval between heartbeats. The shortest is also the time-out of a poll.
     min_poll_seconds: float = 0.1
     max_poll_seconds: float = 2.5
-    # neli: makes the group's consumer from the client's properties. None for confluent_kafka's own.
+    # neli: creates the group's consumer from the client's properties. None: confluent_kafka's own consumer.
     consumer_factory: Callable[[dict[str, Any]], Any] | None = None
-    # For so long, refused credentials and permissions are waited out.
+    # How long refused credentials and permissions are waited out.
     grace_seconds: float = 60.0
-    # lease: how long one is good for without being renewed.
+    # lease: the time after which a lease that is not renewed expires.
     lease_seconds: float = 1.5

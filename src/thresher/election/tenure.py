@@ -1,8 +1,8 @@
-"""The state of a competitor's own leadership, and what each event makes of it: decisions without clock or thread.
+"""The state of a competitor's leadership, and how each event changes it: a pure decision without clock or thread.
 
-Somebody else grants leadership (a group's coordinator, a row) and withdraws it; what was granted counts only up to a
-deadline, which every confirmation moves. Past the deadline it is over, whatever comes: a confirmation that comes late
-begins another leadership, under another id.
+A group's coordinator or a lease's row grants leadership and withdraws it. A grant counts only up to a deadline, which
+each confirmation moves. Past the deadline the leadership is over: a late confirmation begins another leadership, under
+another id.
 """
 
 import math
@@ -17,7 +17,7 @@ LATE = "its leadership was not confirmed in time"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenure:
-    """How it stands. With a leader id, it is one until the deadline."""
+    """The state of a leadership. With a leader id, this process leads until the deadline `until`."""
 
     granted: bool = False
     leader_id: UUID | None = None
@@ -26,26 +26,26 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """Leadership was given to us, and is yet to be confirmed."""
+    """Leadership was granted to this process, and is not confirmed yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed:
-    """Nobody else can have been given it before then."""
+    """No other process can be granted leadership before `until`."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn:
-    """It was taken from us, or given back; with a reason, another one may have it already."""
+    """Leadership was taken away or given up. With a reason, another process may lead already."""
 
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshAsked:
-    """Another id is wanted."""
+    """The caller asks for another leader id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ Event = Granted | Confirmed | Withdrawn | RefreshAsked | Tick
 
 
 def decide(tenure: Tenure, event: Event, *, now: float, draw: Callable[[], UUID]) -> tuple[Tenure, list[Change]]:
-    """Return how it stands after an event, and what has changed on the way. `draw` gives ids that were never given."""
+    """Return the state after an event, and the changes on the way. `draw` returns a new id at each call."""
     changes: list[Change] = []
     if tenure.leader_id is not None and now >= tenure.until:
         tenure = replace(tenure, leader_id=None)
@@ -71,7 +71,7 @@ def decide(tenure: Tenure, event: Event, *, now: float, draw: Callable[[], UUID]
                 tenure = replace(tenure, leader_id=fresh, until=until)
                 changes.append(Acquired(leader_id=fresh))
             else:
-                # An older confirmation may come behind a newer one.
+                # An older confirmation may arrive after a newer one.
                 tenure = replace(tenure, until=max(tenure.until, until))
         case Withdrawn(reason=reason):
             if tenure.leader_id is not None:

@@ -1,4 +1,4 @@
-"""No election: whoever starts leads, and whoever was before finds its term gone. For one process alone."""
+"""No election: every process that starts leads, and its predecessor finds another term. For a single process."""
 
 import math
 
@@ -8,26 +8,26 @@ from thresher.election.tenure import Confirmed, Granted, Withdrawn
 
 
 class Unopposed(Candidacy):
-    """Leads from start to stop."""
+    """Leads from `start` to `stop`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._started = False
 
     def start(self) -> None:
-        """Lead."""
+        """Begin to lead."""
         if self._started:
             raise ElectionMisused("a leadership is started once: make another")
         self._started = True
         self._lead()
 
     def resign(self) -> None:
-        """Give up, and lead again: there is nobody else."""
+        """Give up the leadership, and lead again under another id: there is no other process."""
         if self.tell(Withdrawn()):
             self._lead()
 
     def stop(self) -> None:
-        """Lead no more."""
+        """End the leadership."""
         self.close()
 
     def _lead(self) -> None:

@@ -1,1 +1,1 @@
-"""Kafka's client behind typed answers: a transactional producer, readers, offsets, administration."""
+"""Kafka's client with typed results and errors: a transactional producer, readers, offsets, administration."""

@@ -1,4 +1,4 @@
-"""The administration of a cluster: its brokers, its topics and their sizes. No record passes here."""
+"""The administration of a cluster: its brokers, its topics and their sizes. No records are read or written here."""
 
 import concurrent.futures
 import contextlib
@@ -12,11 +12,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-# What the client says of its connections is in the errors that a call raises. Its lines are for whoever debugs it.
+# The errors that a call raises include the client's connection errors. The client's own log lines are for debugging.
 _logger = logging.getLogger(f"{__name__}.client")
 _QUIET = {"log_level": 2}
 _REQUEST_SECONDS = 15.0
-# For a request whose answer can be done without.
+# For a request whose answer is optional.
 _SHORT_SECONDS = 3.0
 _REFRESH_MS = 2_000
 # How long a cluster may refuse credentials that it will accept, and how often the client is polled.
@@ -87,7 +87,7 @@ class Admin:
     def greet(self) -> None:
         """Require that the cluster answers. Raises `KafkaException` with the client's own error, not just a time-out.
 
-        Credentials that are refused for 3 s count as refused, without waiting for the time-out.
+        If credentials are refused for 3 s, this raises without waiting for the time-out.
         """
         asked = self.client.describe_cluster(request_timeout=_REQUEST_SECONDS)
         began = time.monotonic()
@@ -105,7 +105,7 @@ class Admin:
             if met:
                 raise KafkaException(met[-1]) from error
             raise
-        # What the client met before is over: the next greeting must not take it for an answer.
+        # Errors from before this answer are over: the next `greet` must not report them.
         self.client.poll(0)
         self._errors.clear()
 
@@ -130,7 +130,7 @@ class Admin:
         raise KafkaException(found)
 
     def facts(self, names: Collection[str]) -> dict[str, TopicFacts | KafkaError]:
-        """Return the facts of topics by one request; a topic's own error where it has one."""
+        """Return the facts of topics by one request; for a topic with an error, that error."""
         asked = self.client.describe_topics(
             TopicCollection(list(names)), include_authorized_operations=True, request_timeout=_REQUEST_SECONDS
         )
@@ -153,7 +153,7 @@ class Admin:
         return found
 
     def min_in_sync(self, names: Collection[str]) -> dict[str, int]:
-        """Return the in-sync replicas that each topic needs for a write; nothing for one whose answer is an error."""
+        """Return each topic's `min.insync.replicas`. A topic whose answer is an error is left out."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         found: dict[str, int] = {}
         for resource, future in self.client.describe_configs(resources, request_timeout=_SHORT_SECONDS).items():
@@ -162,7 +162,7 @@ class Admin:
         return found
 
     def unhealthy(self) -> list[str]:
-        """Return the partitions that lack a leader or a replica, named as a person would look for them."""
+        """Return the partitions that lack a leader or an in-sync replica, as `topic/partition`."""
         metadata = self.client.list_topics(timeout=_REQUEST_SECONDS)
         return [
             f"{name}/{partition.id}"

@@ -1,8 +1,8 @@
-"""A resident reader of a topic's partitions. It assigns them to itself and joins no group.
+"""A long-running reader of a topic's partitions. It assigns them to itself and joins no consumer group.
 
 1. Each partition is read from the offset given for it, or from its beginning.
 2. Records of one partition come in the order of their offsets, each once. `read_committed` is the default: records of
-   an aborted transaction never come, and an open transaction hides everything behind it.
+   an aborted transaction never come, and an open transaction hides everything after its first record.
 3. A partition that is added to the topic is announced by `PartitionAdded`, then read from its beginning.
 4. A broker that restarts or does not answer ends nothing: `poll` returns no events until it is back. An error that a
    retry cannot mend is raised, and the reader is closed by its owner.
@@ -57,7 +57,7 @@ class TimestampType(enum.IntEnum):
     """The broker's."""
 
 
-# A tuple and no dataclass: one is made for each record that is read, at a third of the time.
+# A tuple instead of a dataclass, because creating one takes a third of the time, and there is one per record.
 class ConsumerRecord(NamedTuple):
     """One record, as the broker has it."""
 
@@ -75,7 +75,7 @@ class ConsumerRecord(NamedTuple):
 class EndOfPartition:
     """The reader has reached the end: the high watermark, or for `read_committed` the last stable offset.
 
-    It comes again after each further record that leads to an end.
+    It is returned again each time the reader reaches the end after further records.
     """
 
     partition: int
@@ -84,7 +84,7 @@ class EndOfPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAdded:
-    """The topic has a partition more. Its events follow this one."""
+    """The topic has a new partition. Events of the partition follow this one."""
 
     partition: int
 
@@ -106,7 +106,10 @@ class AssignedReader:
         timings: WatchTimings | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`starts` has the next offset of partitions; others begin at their beginning. `owns` chooses partitions."""
+        """`starts` has the first offset to read of partitions; others are read from their beginning.
+
+        `owns` decides which partitions are read.
+        """
         self._topic, self._starts, self._owns = topic, dict(starts or {}), owns
         self._timings, self._monotonic = timings or WatchTimings(), monotonic
         self._count = 0
@@ -127,14 +130,14 @@ class AssignedReader:
                 "isolation.level": isolation,
                 "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
-                # Errors of connections, which the client mends; the watch tells a refusal.
+                # Connection errors, from which the client recovers. The watch reports refusals.
                 "error_cb": _ignore,
             },
             logger=_logger,
         )
 
     def __enter__(self) -> "AssignedReader":
-        """Assign the partitions. Raises `BrokerLost` where no broker answers, `BrokerRefused` or `PositionLost`."""
+        """Assign the partitions. Raises `BrokerLost` if no broker answers, `BrokerRefused` or `PositionLost`."""
         try:
             self._open()
         except BaseException:
@@ -155,13 +158,13 @@ class AssignedReader:
         return tuple(partition for partition in range(self._count) if self._owns(partition))
 
     def poll(self, timeout_seconds: float, *, at_most: int = 500) -> list[ReadEvent]:
-        """Return the next events: at once if there are some, else none, after the time-out or the next look-up.
+        """Return the next events as soon as there are some. Returns none after the time-out or a metadata look-up.
 
         Raises `PositionLost`, `BrokerRefused`, or `BrokerLost` after a fatal error of the client.
         """
         events: list[ReadEvent] = [PartitionAdded(partition=partition) for partition in self._assign_new()]
         try:
-            # `consume` would wait for as many as it is told; `poll` returns with the first.
+            # `consume` would wait for the requested number of records; `poll` returns with the first one.
             wait = 0.0 if events else min(timeout_seconds, self._timings.every_seconds)
             first = self._consumer.poll(wait)
             if first is None:
@@ -180,7 +183,7 @@ class AssignedReader:
         return events
 
     def seek(self, partition: int, offset: int) -> None:
-        """Go on at another offset of a partition. No event from before it comes any more; a pause ends."""
+        """Continue at another offset of a partition. No event from before the seek is returned; a pause ends."""
         self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
         self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
 
@@ -189,7 +192,7 @@ class AssignedReader:
         self._consumer.pause([TopicPartition(self._topic, partition) for partition in partitions])
 
     def resume(self, partitions: Iterable[int]) -> None:
-        """Go on with partitions where they were paused."""
+        """Continue with partitions where they were paused."""
         self._consumer.resume([TopicPartition(self._topic, partition) for partition in partitions])
 
     def _open(self) -> None:
@@ -204,7 +207,7 @@ class AssignedReader:
     def _assign_new(self) -> list[int]:
         """Assign the partitions that the topic has more than before, and return them."""
         count = self._watch.look()
-        # A broker that is behind the others may tell fewer.
+        # A broker with outdated metadata may report fewer partitions.
         if count is None or count <= self._count:
             return []
         added = [partition for partition in range(self._count, count) if self._owns(partition)]
@@ -216,12 +219,12 @@ class AssignedReader:
 
 
 def problem_of(error: KafkaError, what: str) -> ThresherError | None:
-    """Return the problem that ends the reader, or None where the client goes on by itself."""
+    """Return the problem that ends the reader, or None if the client recovers by itself."""
     if error.code() in _OUT_OF_RANGE:
         return PositionLost(f"{what}: the offset to read is not in the log any more: {error.str()}")
     if error.fatal():
         return BrokerLost(f"{what} cannot be read: {error.str()}")
-    # The client asks for a group, which this reader does not need; a missing topic is told by the watch.
+    # The client asks for a group, which this reader does not need. The watch reports a missing topic.
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
         return None
     if refusal_of(error) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}:
@@ -231,7 +234,7 @@ def problem_of(error: KafkaError, what: str) -> ThresherError | None:
 
 def _record(message: Message) -> ConsumerRecord:
     kind, timestamp_ms = message.timestamp()
-    # The client's annotations allow for messages that are errors.
+    # The client's type annotations allow None, for messages that are errors.
     return ConsumerRecord(
         message.topic(),  # type: ignore[arg-type]
         message.partition(),  # type: ignore[arg-type]

@@ -1,10 +1,10 @@
-"""Reads the committed end of one partition, and proves that it was the end.
+"""Reads the committed records at the end of one partition, and proves that they were the last.
 
-1. A `read_committed` reader goes from an offset to the end that was sampled when it began. Only the broker's
-   end-of-partition event counts as the end; a time-out is an error, never "nothing there".
-2. A broker that was stopped or cut off may still answer as the leader, with an old end. So whoever must miss nothing
-   has an opener committed, an empty record with a key or a header that nobody can foresee, once the end was sampled:
-   then the end is where the reader meets that record. Everything that was committed before it has been read by then.
+1. A `read_committed` reader reads from an offset to the end that was sampled when it began. Only the broker's
+   end-of-partition event counts as the end; a time-out is an error, never "no records".
+2. A broker that was stopped or cut off may still answer as the leader, with an old end. A caller that must not miss a
+   record therefore has an **opener** committed after the end was sampled: an empty record with an unpredictable key or
+   header. The reader reads until it finds the opener, so it has read everything that was committed before.
 3. Empty records are left out, unless they have a key and the caller wants them.
 
 Reading changes nothing, so a crash here has no effect.
@@ -33,7 +33,7 @@ from thresher.kafka.transactional import Produced
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
 _REQUEST_SECONDS = 15.0
-# How often the client is made to ask for the partition's leader, while the opener is not to be seen.
+# How often the client is made to ask for the partition's leader, until the opener is found.
 _LEADER_SECONDS = 1.0
 # Offsets to go back at first. A transaction takes two, for its record and its marker; some take one.
 _FIRST_STEP = 24
@@ -52,7 +52,7 @@ class TailRefused(ThresherError):  # noqa: N818
 
 
 class TailGone(TailRefused):
-    """The partition had records and has none: they were removed. Somebody has to act."""
+    """The partition had records and is empty now: they were deleted. Somebody has to act."""
 
 
 class TailRecord(NamedTuple):
@@ -66,26 +66,26 @@ class TailRecord(NamedTuple):
 
 
 class Opener(NamedTuple):
-    """What an opener is known by: its key, and its headers."""
+    """The key and the headers that identify an opener."""
 
     key: bytes
     headers: RecordHeaders = ()
 
     @classmethod
     def of(cls, record: Produced) -> Self:
-        """Return the opener that a record is, as a producer takes it."""
+        """Return the opener for a record in the producer's form."""
         return cls(record[2] or b"", tuple(record[5] or ()))
 
     def is_in(self, message: Message) -> bool:
-        """Whether this is the opener."""
+        """Whether a message is this opener."""
         if message.key() != self.key or message.value():
             return False
-        # A client of the caller's own may have added some.
+        # An interceptor of the caller's client may have added headers.
         return set(self.headers) <= set(headers_of(message))
 
 
 def opener(topic: str, partition: int) -> tuple[Opener, Produced]:
-    """Return a new opener, and how a producer takes it."""
+    """Return a new opener, and its record in the producer's form."""
     record = (topic, b"", uuid.uuid4().bytes, partition, 0, None)
     return Opener.of(record), record
 
@@ -101,14 +101,14 @@ class CommittedTail:
         *,
         commit_opener: Callable[[], Opener] | None = None,
     ) -> None:
-        """`commit_opener` commits an opener to the partition, or has done so since `sample`, and returns it.
+        """`commit_opener` returns an opener that it commits to the partition, or has committed since `sample`.
 
-        Without one, the sample is believed.
+        Without it, the sampled end is trusted.
         """
         self._topic, self._partition, self._commit_opener = topic, partition, commit_opener
         self._sampled = False
         self._opener: Opener | None = None
-        # The partition's first offset, and the end as it was sampled, or as it was reached where there is an opener.
+        # The partition's first offset, and its end: the sampled end, or the opener's offset once that was found.
         self.first = self.end = 0
         self._consumer = Consumer(
             {
@@ -147,20 +147,20 @@ class CommittedTail:
         return None
 
     def windows(self) -> Iterator[Iterator[TailRecord]]:
-        """Yield the last records, oldest first, then more of them, up to all. Each window ends where the last one did.
+        """Yield windows of the last records, each oldest first, each larger than the one before, up to all records.
 
-        Empty records with a key are among them, the opener too. Whoever finds what is wanted in one window takes no
-        other.
+        All windows have the same end. Empty records with a key are included, the opener too. A caller stops at the
+        first window that has the wanted record.
         """
         first, end = self._bounds()
         return (self._read(start, end) for start in _starts(first, end))
 
     def require_never_written(self) -> None:
-        """Raise `TailGone` if the partition had records: somebody who trims leaves the last one."""
+        """Raise `TailGone` if the partition ever had records. (Trimming always leaves the last one.)"""
         if self.first > 0:
             raise TailGone(
                 f"{self._where} has lost its records, by its retention or by somebody's hand: delete the topic and "
-                "let a new one be made ('thresher adopt'); what was published last may be published again"
+                "let a new one be created ('thresher adopt'); what was published last may be published again"
             )
 
     def whole(self) -> Iterator[bytes]:
@@ -173,7 +173,7 @@ class CommittedTail:
         return (record for record in self._read(first, end) if record.value)
 
     def sample(self) -> None:
-        """Ask for the end, which whoever reads has to reach at least. An opener must be committed later."""
+        """Ask for the partition's end. A read has to reach at least this end. The opener must be committed later."""
         place = TopicPartition(self._topic, self._partition)
         try:
             found = self._consumer.get_watermark_offsets(place, timeout=_REQUEST_SECONDS, cached=False)
@@ -189,7 +189,7 @@ class CommittedTail:
             if self._commit_opener is None or not self._sampled:
                 self.sample()
             if self._commit_opener is not None:
-                # It comes behind the end, whether that is an old one or not.
+                # The opener comes after the sampled end, even if that end was outdated.
                 self._opener = self._commit_opener()
         return self.first, self.end
 
@@ -197,7 +197,7 @@ class CommittedTail:
         for message in self._messages(start):
             offset = message.offset() or 0
             if self._opener is None and offset >= end:
-                # Compacted and aborted records leave no record behind, but the position passes them.
+                # Compacted and aborted records are not returned, but the offset moves past them.
                 return
             if message.error() is None and (message.value() or message.key()):
                 yield _record(message)
@@ -206,13 +206,13 @@ class CommittedTail:
                 return
 
     def _messages(self, start: int) -> Iterator[Message]:
-        """Yield records and ends of the partition, as they come. Raises `TailUnread` if no record comes for long."""
+        """Yield records and end-of-partition events as they come. Raises `TailUnread` if no record comes in time."""
         self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
         asked = time.monotonic()
         deadline = asked + _REQUEST_SECONDS
         try:
             while (now := time.monotonic()) <= deadline:
-                # It waits for 500 records or 10 ms: the end of the partition costs the 10 ms.
+                # Waits for 500 records or 10 ms: at the end of the partition, it waits for the 10 ms.
                 for message in self._consumer.consume(500, 0.01):
                     error = message.error()
                     if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
@@ -222,7 +222,7 @@ class CommittedTail:
                         raise self._problem(f"{self._where} cannot be read", error)
                     yield message
                     if error is None:
-                        # The caller's own work does not count against the broker.
+                        # Restarted after the caller's own work: only the broker's time counts.
                         deadline = time.monotonic() + _REQUEST_SECONDS
                 if self._opener is not None and now - asked > _LEADER_SECONDS:
                     asked = now
@@ -234,7 +234,7 @@ class CommittedTail:
             self._consumer.unassign()
 
     def _ask_for_leader(self) -> None:
-        """Have the client learn who leads: the broker that it reads from may lead no more, and not know it."""
+        """Make the client refresh the partition's leader: the broker that it reads from may be an outdated leader."""
         try:
             self._consumer.list_topics(self._topic, timeout=_LEADER_SECONDS)
         except KafkaException as error:
@@ -251,7 +251,7 @@ class CommittedTail:
 
 
 def _starts(first: int, end: int) -> Iterator[int]:
-    """Yield where to begin to read, further and further back, up to the first offset."""
+    """Yield offsets to start from, further and further back, down to the first offset."""
     step = _FIRST_STEP
     while end - step > first:
         yield end - step

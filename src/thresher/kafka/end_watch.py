@@ -1,7 +1,7 @@
-"""Asks for the high watermarks of partitions again and again, while whoever wants to know them does something else.
+"""Asks for the high watermarks of partitions at intervals, without blocking the caller.
 
-A broker that does not answer is asked again. Each answer comes with the moment at which it was asked for: what was
-written before that moment lies before the watermark. A broker that was cut off may answer with an old one.
+A broker that does not answer is asked again. Each answer has the time of its request: records written before that time
+are below the watermark. A broker that was cut off may answer with an old watermark.
 """
 
 import threading
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-# An answer that has not come by then is not waited for. The client answers for all partitions at once: one whose leader
-# is away must not keep the others waiting for long.
+# The time-out of a request. The client answers for all partitions at once, so one partition whose leader is down must
+# not delay the others for long.
 _ANSWER_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
-# Answers that nobody has taken: of a partition, those of the last minute are plenty.
+# The most answers that are kept until the caller takes them. Older ones are dropped.
 _MOST_ANSWERS = 100_000
 
 
 class HighWatermark(NamedTuple):
-    """A partition's high watermark, as it was at some moment after it was asked for."""
+    """A partition's high watermark, as it was at some time after the request at `asked_at`."""
 
     partition: int
     asked_at: float
@@ -31,7 +31,7 @@ class HighWatermark(NamedTuple):
 
 
 class EndWatch:
-    """The high watermarks of one topic's partitions, as the cluster tells them from time to time. For one thread."""
+    """The high watermarks of one topic's partitions, asked for at intervals. For one thread."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class EndWatch:
         self._topic, self._client = topic, client
         self._every, self._monotonic = every_seconds, monotonic
         self._due = monotonic()
-        # What was asked, by partition; and when.
+        # The outstanding requests by partition, and their time.
         self._asked: dict[int, Future[Any]] = {}
         self._asked_at = 0.0
 
     def look(self, partitions: Iterable[int]) -> list[HighWatermark]:
-        """Return the answers that have come since the last look, and ask again when it is time. Never blocks."""
+        """Return the answers that have come since the last call, and ask again when it is time. Never blocks."""
         self._client.poll(0)
         found = []
         for partition, answer in [each for each in self._asked.items() if each[1].done()]:
@@ -57,7 +57,7 @@ class EndWatch:
             try:
                 found.append(HighWatermark(partition, self._asked_at, answer.result().offset))
             except KafkaException:
-                # Its leader moves, or is gone: the next question may be answered.
+                # The partition's leader moves or is down: the next request may be answered.
                 continue
         now = self._monotonic()
         if now >= self._due and (not self._asked or now - self._asked_at > _ANSWER_SECONDS):
@@ -75,9 +75,9 @@ class EndWatch:
 
 
 class EndWatcher:
-    """A watch with a thread of its own: a reader that is busy for long asks all the same.
+    """A watch with a thread of its own, which asks even while the reader is busy.
 
-    So a gap between two answers is the broker's silence, or this process was stopped.
+    So a gap between two answers means that the broker did not answer, or that this process was stopped.
     """
 
     def __init__(self, watch: EndWatch) -> None:
@@ -97,9 +97,9 @@ class EndWatcher:
         self._thread.join(_ANSWER_SECONDS)
 
     def answers(self, partitions: Iterable[int]) -> list[HighWatermark]:
-        """Return the answers that have come since the last call, in order; these partitions are asked for from now on.
+        """Return the answers that have come since the last call, in order. From now on, ask for these partitions.
 
-        Raises what ended the thread.
+        Raises the error that ended the thread, if any.
         """
         if self._failed is not None:
             raise self._failed
@@ -110,5 +110,5 @@ class EndWatcher:
         try:
             while not self._stop.wait(_LOOK_SECONDS):
                 self._answers.extend(self._watch.look(self._partitions))
-        except Exception as error:  # noqa: BLE001 - it is raised where the answers are wanted
+        except Exception as error:  # noqa: BLE001 - `answers` raises it
             self._failed = error

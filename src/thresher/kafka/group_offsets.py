@@ -1,7 +1,7 @@
-"""A consumer group's committed offsets, read and named without joining the group.
+"""Reads a consumer group's committed offsets without joining the group.
 
-Offsets of a transaction that is still being ended are waited for: the answer is what was committed, not what was
-committed before. Each offset carries the text that its writer stored with it.
+If a transaction with offsets of the group is still being ended, its outcome is waited for, so the answer is never
+outdated. Each offset carries the metadata text that its writer stored with it.
 """
 
 import time
@@ -47,21 +47,22 @@ class GroupOffset:
 def group_offsets(
     config: Mapping[str, Any], group: str, topic: str, partitions: Iterable[int], *, timeout_seconds: float = 15.0
 ) -> dict[int, GroupOffset]:
-    """Return what a group has committed; a partition without an offset is absent. Raises `BrokerLost`/`BrokerRefused`.
+    """Return a group's committed offsets; a partition without an offset is left out.
 
-    An open transaction with offsets of the group is waited for, and ends in `BrokerLost` if it stays open.
+    Waits for an open transaction with offsets of the group. Raises `BrokerLost` if it stays open or no broker answers,
+    and `BrokerRefused`.
     """
     deadline = time.monotonic() + timeout_seconds
     places = [TopicPartition(topic, partition) for partition in partitions]
     what = f"the offsets of the group {group} in {topic} are unknown"
-    # Not the admin client, whose question ends the process if the coordinator is not ready (librdkafka 2.16).
+    # Not the admin client: its request crashes the process if the coordinator is not ready (librdkafka 2.16).
     with _no_member(config, group) as client:
         while (left := deadline - time.monotonic()) > 0:
             try:
                 found = client.committed(places, min(left, _ASK_SECONDS))
                 errors = [place.error for place in found if place.error is not None]
             except KafkaException as error:
-                # A group that we may not use has no coordinator for us; why, the client tells by a poll.
+                # Without permission for the group the client finds no coordinator, and reports the reason by a poll.
                 told = client.poll(0)
                 why = None if told is None else told.error()
                 found, errors = [], [error.args[0] if why is None or refusal_of(why) is Refusal.MOMENT else why]
@@ -81,14 +82,14 @@ def group_offsets(
 
 
 def group_metadata(config: Mapping[str, Any], group: str) -> object:
-    """Return the metadata by which a producer that is no member sends the group's offsets. Nothing is asked."""
+    """Return group metadata for a producer that is no member and sends the group's offsets. Sends no request."""
     with _no_member(config, group) as client:
         return client.consumer_group_metadata()
 
 
 @contextmanager
 def _no_member(config: Mapping[str, Any], group: str) -> Iterator[Consumer]:
-    """Make a client that knows a group and does not join it. By its isolation it is told what was committed."""
+    """Create a consumer that knows a group and does not join it. `read_committed` makes it wait for transactions."""
     client = Consumer(
         {
             "log_level": 0,

@@ -1,8 +1,8 @@
-"""The ends of partitions, as their leaders know them at the moment of the request.
+"""The ends of partitions, as their leaders know them at the time of the request.
 
-`first` is asked for before `stable`, and `stable` before `high`: a partition that grows meanwhile keeps their order. A
-broker that was cut off from its cluster may still answer with old ends: only a record of our own, read back, disproves
-that.
+`first` is asked for before `stable`, and `stable` before `high`, so that first <= stable <= high even while a partition
+grows. A broker that was cut off from its cluster may still answer with old ends. Only a record of our own that is read
+back rules that out.
 """
 
 import time
@@ -24,7 +24,7 @@ _PASSING = frozenset(
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
-        # "No leaders found": the client does not tell a missing topic from one without leaders.
+        # "No leaders found": the client does not distinguish a missing topic from one without leaders.
         KafkaError._NOENT,
     }
 )
@@ -47,7 +47,7 @@ class PartitionEnds:
 def partition_ends(
     client: AdminClient, topic: str, partitions: Iterable[int], *, timeout_seconds: float = 15.0
 ) -> dict[int, PartitionEnds]:
-    """Return the ends of a topic's partitions. Raises `BrokerLost` or `BrokerRefused`, never a part of them."""
+    """Return the ends of all these partitions of a topic. Raises `BrokerLost` or `BrokerRefused` if any is unknown."""
     deadline = time.monotonic() + timeout_seconds
     wanted = [TopicPartition(topic, partition) for partition in partitions]
     first = _offsets(client, dict.fromkeys(wanted, OffsetSpec.earliest()), IsolationLevel.READ_UNCOMMITTED, deadline)

@@ -35,7 +35,7 @@ class WatchTimings:
 
 
 class PartitionWatch:
-    """The number of one topic's partitions, as the cluster tells it from time to time. For one thread."""
+    """The number of one topic's partitions, asked for at intervals. For one thread."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class PartitionWatch:
         return len(found.partitions)
 
     def _judge(self, error: KafkaError, now: float) -> None:
-        """Raise where a retry cannot help."""
+        """Raise the error if a retry cannot help."""
         # A request that no broker took ends in a time-out; the reason is among the client's errors.
         refused = [
             each for each in [error, *self._errors] if refusal_of(each) in {Refusal.CLIENT, Refusal.TOPIC_DENIED}

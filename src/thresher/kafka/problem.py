@@ -1,4 +1,4 @@
-"""The ways in which a broker fails us. Each class says by its type whether a retry can help."""
+"""The errors of a broker. The class of an error says whether a retry can help."""
 
 import re
 
@@ -17,20 +17,20 @@ _REMEDIES = {
 _UNREACHED = frozenset(
     {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
 )
-# It differs each time, though nothing has changed.
+# The end of some error texts. It differs each time, though nothing has changed.
 _AFTER = re.compile(r" \(after \d+ms in state .*\)$")
 
 
 class BrokerRefused(PipelineProblem):
-    """The broker answered and said no: credentials, permissions, or a topic that does not exist."""
+    """The broker refused: credentials, permissions, or a topic that does not exist. Somebody has to act."""
 
 
 class BrokerLost(Trouble):
-    """The broker does not answer, or the producer was fenced."""
+    """The broker does not answer, or the producer was fenced. A retry may help."""
 
 
 def reason_of(error: KafkaError) -> str:
-    """Return the text of an error, the same each time, and what to do where the broker was not reached."""
+    """Return the text of an error without its changing part, and what to do if the broker was not reached."""
     text = _AFTER.sub("", error.str())
     return (
         f"{text}; see that the broker runs, and that bootstrap.servers names it" if error.code() in _UNREACHED else text

@@ -9,12 +9,12 @@ from thresher.core.errors import ThresherError
 from thresher.kafka.refusal import Refusal, refusal_of
 from thresher.kafka.transaction_timeouts import TransactionTimeouts
 
-# The partitions that an error names.
+# How many partitions an error names.
 _NAMED = 5
 
 
 class ProducerProblem(ThresherError):  # noqa: N818
-    """The producer cannot go on; a new one, after recovery, may."""
+    """The producer cannot go on. A new producer can, after recovery."""
 
     retryable: ClassVar[bool] = True
 
@@ -26,12 +26,12 @@ class CommitUnknown(ProducerProblem):
 class RecordsUnanswered(ProducerProblem):
     """Partitions did not answer for records in time. The records were dropped, and the producer is not used again.
 
-    Its arguments are the text, and for each partition its topic, its number and the records that it owes an answer for.
+    Its arguments are the text, and for each partition its topic, its number and the number of unanswered records.
     """
 
     @property
     def partitions(self) -> tuple[tuple[str, int, int], ...]:
-        """The partitions, each with the number of its records."""
+        """Topic, partition and number of unanswered records, for each partition."""
         return tuple(self.args[1])
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class ProducerRefused(ThresherError):  # noqa: N818
 
 
 def records_unanswered(owing: Counter[tuple[str, int]], seconds: float, last: str) -> RecordsUnanswered:
-    """Return the error that names the partitions, by the records that each owes an answer for; -1 is any partition."""
+    """Return the error for the unanswered records of each partition; -1 stands for a partition not chosen yet."""
     named = [f"{topic}/{partition}" if partition >= 0 else topic for topic, partition in sorted(owing)]
     text = (
         f"{owing.total()} records were not answered for in {seconds:g} s by {', '.join(named[:_NAMED])}"
@@ -73,7 +73,7 @@ def records_unanswered(owing: Counter[tuple[str, int]], seconds: float, last: st
 def raise_certain(
     what: str, error: KafkaError, transactional_id: str, timeouts: TransactionTimeouts, last: str
 ) -> None:
-    """Raise an error that leaves no doubt: the producer was refused, or fenced. `last` is the client's last error."""
+    """Raise if the outcome is certain: the producer was refused or fenced. `last` is the client's last error."""
     if refusal_of(error) is Refusal.CLIENT:
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             longest = timeouts.properties()["transaction.timeout.ms"]

@@ -3,8 +3,8 @@
 import re
 from importlib import resources
 
-# The properties of librdkafka 2.16 that a file can hold. The client judges names and values: a property that is missing
-# here works, and is never suggested.
+# The properties of librdkafka 2.16 that a file can hold. librdkafka itself checks names and values: a property that is
+# missing here works, but is never suggested.
 PROPERTIES = tuple(resources.files(__package__).joinpath("properties.txt").read_text(encoding="ascii").split())
 _BY_PLAIN_NAME = {re.sub(r"[._-]", ".", name): name for name in PROPERTIES}
 # The client accepts this prefix before a topic's property.

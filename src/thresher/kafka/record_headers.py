@@ -1,4 +1,4 @@
-"""The headers of a record that was read. Anybody may have written it: a malformed header harms no reader."""
+"""The headers of a record that was read. Its writer is unknown, so a malformed header must not break a reader."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,11 @@ RecordHeaders = tuple[tuple[str, bytes | None], ...]
 
 
 def headers_of(message: Message) -> RecordHeaders:
-    """Return the headers of a record; none of them where the name of one is no text."""
+    """Return the headers of a record; an empty tuple if any header's name is not valid UTF-8."""
     try:
         found = message.headers()
     except UnicodeDecodeError:
-        # The record is worth more than its headers.
+        # The client cannot return the other headers; the record is used without headers.
         return ()
     if not found:
         return ()

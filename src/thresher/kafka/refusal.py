@@ -1,4 +1,4 @@
-"""Sorts Kafka's errors by their subject: one record, one topic, the client, or the moment.
+"""Classifies Kafka's errors by their subject: one record, one topic, the client, or nothing lasting.
 
 The subject decides the reaction: a dead letter, a held topic, exit code 4, or a retry.
 """
@@ -18,7 +18,7 @@ class Refusal(enum.Enum):
     """The record: it is too large, by itself or together with others."""
 
     TIME = "time"
-    """The record's timestamp: its own, or the one that a clock gave it."""
+    """The record's timestamp: its own, or the one that a clock set."""
 
     TOPIC = "topic"
     """The topic: it does not exist."""
@@ -30,13 +30,13 @@ class Refusal(enum.Enum):
     """The client: its credentials, its permissions, or its request."""
 
     NEIGHBOUR = "neighbour"
-    """Another record of the transaction: its fault failed this one too."""
+    """Another record of the transaction: the fault of that record failed this one too."""
 
     FENCED = "fenced"
     """The producer: another one with its transactional id has taken over, or the client had a fatal error."""
 
     MOMENT = "moment"
-    """Nothing: a retry may succeed."""
+    """Nothing lasting: a retry may succeed."""
 
 
 _KINDS: dict[int, Refusal] = {
@@ -95,11 +95,11 @@ _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.
 
 
 def fenced(error: BaseException | None) -> bool:
-    """Whether the broker's epoch stopped a producer. This does not prove a successor: a time-out looks the same."""
+    """Whether the broker fenced a producer by its epoch. A transaction time-out looks the same as a successor."""
     while error is not None:
         if isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
             return True
-        # An error of ours that was raised while the client's was handled names it as its context.
+        # An error of ours that was raised while handling the client's error has it as its context.
         error = error.__cause__ or error.__context__
     return False
 

@@ -1,7 +1,7 @@
-"""Whether topics can be written to, as the cluster says: asked before records are sent, all topics in one request.
+"""Whether topics can be written to. The cluster is asked before records are sent, for all topics in one request.
 
-A topic that may not be written to would fail every record of a transaction. An answer is believed for a while: longer
-for a topic that is available than for one that is not.
+A topic that cannot be written to would fail every record of a transaction. An answer is cached: longer for an available
+topic than for an unavailable one.
 """
 
 import time
@@ -14,24 +14,24 @@ from thresher.kafka.admin import Admin, TopicFacts
 from thresher.kafka.problem import BrokerLost
 from thresher.kafka.refusal import Refusal, refusal_of
 
-# A partition that fails is in the next transaction unless it was asked for since.
+# How long an answer is cached. Until it expires, a partition that has failed since may be in the next transaction.
 _AVAILABLE_SECONDS, _UNAVAILABLE_SECONDS = 5.0, 1.0
-# How long it is believed how many in-sync replicas a topic needs, as long as it has enough.
+# How long `min.insync.replicas` of a topic is cached, as long as the topic has enough in-sync replicas.
 _NEEDED_SECONDS = 60.0
-# The topics that an error names.
+# How many topics an error names.
 _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Available:
-    """The topic is there, with so many partitions."""
+    """The topic can be written to; it has this many partitions."""
 
     partitions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
-    """The topic cannot be written to. Without a refusal, time may mend it: nothing is said about its records."""
+    """The topic cannot be written to. Without a refusal this is temporary, and no fault of the topic's records."""
 
     refusal: Refusal | None
     why: str
@@ -42,17 +42,17 @@ TopicStatus = Available | Unavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surveyed:
-    """The status of each topic, and when it was looked up (monotonic)."""
+    """The status of each topic, and the time of the survey (monotonic)."""
 
     now: float
     topics: Mapping[str, TopicStatus]
 
 
 class TopicSurvey:
-    """Remembers what the cluster said of topics. For one thread.
+    """Caches the status of topics. For one thread.
 
-    `partitions` asks as the producer, about a topic that is new to it or has changed: its client's metadata is up to
-    date then, and a broker that creates topics by itself creates this one.
+    `partitions` asks through the producer, for a topic that is new or has changed. That updates the metadata of the
+    producer's client, and lets a broker with auto-creation create the topic.
     """
 
     def __init__(self, admin: Admin, partitions: Callable[[str], int | KafkaError]) -> None:
@@ -60,13 +60,13 @@ class TopicSurvey:
         self._partitions = partitions
         self._known: dict[str, tuple[float, TopicStatus]] = {}
         self._seen: dict[str, TopicFacts] = {}
-        # When each topic was last wanted, of those that lately were.
+        # When each recently used topic was last asked for.
         self._wanted: dict[str, float] = {}
-        # How many in-sync replicas a topic needs, and until when that is believed.
+        # By topic: the end of the cache time, and the number of in-sync replicas that the topic needs.
         self._needed: dict[str, tuple[float, int]] = {}
 
     def survey(self, topics: Collection[str], *, fresh: bool = False) -> Surveyed:
-        """Return the status of topics, by what is known or by asking."""
+        """Return the status of topics, from the cache or by asking the cluster. `fresh` ignores the cache."""
         now = time.monotonic()
         stale = [topic for topic in topics if fresh or self._known.get(topic, (0.0,))[0] < now]
         self._wanted.update(dict.fromkeys(topics, now))
@@ -80,7 +80,7 @@ class TopicSurvey:
         return Surveyed(now=now, topics={topic: self._known[topic][1] for topic in topics})
 
     def _soon_stale(self, now: float) -> list[str]:
-        """Return topics to ask for with others: many topics with few rows each cost one request."""
+        """Return topics whose answers expire soon: asking for them together saves requests."""
         self._wanted = {topic: last for topic, last in self._wanted.items() if now - last < _AVAILABLE_SECONDS}
         soon = now + _AVAILABLE_SECONDS / 2
         return [topic for topic in self._wanted if topic in self._known and self._known[topic][0] < soon]
@@ -93,12 +93,12 @@ class TopicSurvey:
             found = self._admin.facts(topics)
         except KafkaException as error:
             named = ", ".join(sorted(topics)[:_NAMED])
-            raise BrokerLost(f"the cluster did not say how topics stand ({named}): {error.args[0].str()}") from error
+            raise BrokerLost(f"the cluster did not return the status of {named}: {error.args[0].str()}") from error
         self._ask_needed(found)
         return {topic: self._status(topic, answer) for topic, answer in found.items()}
 
     def forget(self, topic: str | None = None) -> None:
-        """Believe nothing of a topic any more, or of all."""
+        """Drop the cached status of a topic, or of all topics."""
         if topic is None:
             self._known.clear()
             self._seen.clear()
@@ -107,7 +107,7 @@ class TopicSurvey:
             self._seen.pop(topic, None)
 
     def _ask_needed(self, found: Mapping[str, TopicFacts | KafkaError]) -> None:
-        """Ask how many in-sync replicas topics need: those that are new, and those that seem to lack some."""
+        """Ask how many in-sync replicas topics need: new topics, and topics that seem to have too few."""
         now = time.monotonic()
         asked = [
             topic
@@ -119,7 +119,7 @@ class TopicSurvey:
             try:
                 answers = self._admin.min_in_sync(asked)
             except KafkaException:
-                # The topics' own state was told: without this, only that is known, and what was told before.
+                # This answer is optional: without it, the topics' facts and the earlier answers are used.
                 answers = {}
             for topic in asked:
                 before = self._needed.get(topic, (0.0, 1))[1]
@@ -134,10 +134,10 @@ class TopicSurvey:
         if isinstance(answer, TopicFacts) and not answer.writable:
             return Unavailable(refusal=Refusal.TOPIC_DENIED, why=f"{topic}: we may not write to it")
         if isinstance(answer, TopicFacts) and answer.leaderless:
-            # Its records would wait in the client, and those of every other topic of the shard behind them.
+            # Records for it would wait in the client, and delay those of every other topic of the shard.
             return Unavailable(refusal=None, why=f"{topic}: nobody leads its partition {answer.leaderless[0]}")
         if isinstance(answer, TopicFacts) and (lacking := self._lacking(topic, answer)) is not None:
-            # Neither a record nor the end of a transaction would be written there.
+            # The partition would accept neither a record nor the marker that ends a transaction.
             count, needed = answer.in_sync[lacking], self._needed[topic][1]
             why = f"{topic}: its partition {lacking} has {count} in-sync replicas and needs {needed}"
             return Unavailable(refusal=None, why=why)

@@ -7,10 +7,10 @@ it is learnt from transactions of few rows. A wrong wait costs time, never a rec
 
 import time
 
-# Where no record comes before offsets, the client asks again after two seconds.
+# The wait before a transaction without records. If its offsets are refused, the client retries only after two seconds.
 _OFFSETS_ALONE_SECONDS = 0.02
 _LEAST_SECONDS, _MOST_SECONDS = 0.0015, 0.008
-# Many rows are on many partitions.
+# From this many rows on a transaction counts as large: it has many partitions, and a longer wait after it.
 _FEW, _MANY_SECONDS = 10, 0.005
 # A flush of few rows that takes this long was refused first; and how soon after a commit that can happen.
 _REFUSED_SECONDS, _CLOSE_SECONDS = 0.018, 0.04
@@ -37,5 +37,5 @@ class TransactionPacing:
 
 
 def await_ended(committed_at: float) -> None:
-    """Wait before a transaction of offsets alone until the broker has ended the one that was committed then."""
+    """Wait, before a transaction with offsets only, until the broker has ended the one committed at `committed_at`."""
     time.sleep(max(0.0, committed_at + _OFFSETS_ALONE_SECONDS - time.monotonic()))

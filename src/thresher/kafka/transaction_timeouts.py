@@ -1,14 +1,14 @@
 """The time-outs of a transactional producer, and the bounds within which its answers are certain.
 
-librdkafka repeats a request whose connection broke, and reports nothing. It waits before it does: an answer that came
-sooner was asked for once. Both bounds follow from that wait, so neither can be configured. A wrong bound would let a
-late copy of a request hit the producer's next transaction.
+librdkafka silently repeats a request whose connection broke, after a wait. If an answer comes sooner, the request was
+sent once. Both bounds follow from that wait, so neither can be configured. A wrong bound would let a late copy of a
+request affect the producer's next transaction.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-# The client draws its back-off from 0.8 to 1.2 of what it was told.
+# The client randomizes its back-off between 0.8 and 1.2 times the configured value.
 _CERTAIN = 0.75
 # librdkafka repeats TxnOffsetCommit after this time, whatever its configuration says.
 _OFFSETS_REPEAT_SECONDS = 0.5
@@ -19,14 +19,14 @@ class TransactionTimeouts:
     """How long a transaction may be open, and how long each of the producer's calls may take."""
 
     transaction_seconds: float = 15.0
-    # A record, from `produce` to the broker's answer; and how long `flush` waits for that.
+    # The time of a record from `produce` to the broker's answer; and how long `flush` waits for it.
     message_seconds: float = 12.0
     flush_seconds: float = 10.0
-    # A request on the wire; and how long a caller waits, which is less: the client has not given up by then.
+    # The time-out of a request; and how long a caller waits, which is less: the client has not given up by then.
     socket_seconds: float = 10.0
     answer_seconds: float = 8.0
     init_seconds: float = 30.0
-    # How long `init_transactions` may be told that the last transaction is being ended: seen are milliseconds.
+    # How long the broker may answer `init_transactions` that the last transaction is being ended. Usual: milliseconds.
     blocked_seconds: float = 30.0
     # How long the client waits before it repeats a request.
     repeat_seconds: float = 2.0
@@ -52,12 +52,12 @@ class TransactionTimeouts:
 
     @property
     def certain_seconds(self) -> float:
-        """The bound for a commit: an answer within it was asked for once."""
+        """The bound for a commit: if an answer comes within it, the request was sent once."""
         return _CERTAIN * self.repeat_seconds
 
     @property
     def certain_offsets_seconds(self) -> float:
-        """The bound for `send_offsets`: an answer within it was asked for once."""
+        """The bound for `send_offsets`: if an answer comes within it, the request was sent once."""
         return _CERTAIN * min(self.repeat_seconds, _OFFSETS_REPEAT_SECONDS)
 
     def properties(self) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 1. `init` fences every older producer with the same transactional id, and aborts the transaction it had open.
 2. Between `begin` and `commit`, `produce` queues records without waiting and `flush` waits for all of them. A record
    that was not delivered is a fault. After a fault the producer is discarded, and the next producer's `init` aborts
-   the transaction. (librdkafka was seen to hang in the transaction after an aborted one.) A
-   transaction without faults may be aborted by `discard`: no other follows it.
+   the transaction. (librdkafka was seen to hang in the transaction after an aborted one.) A transaction without faults
+   may be aborted by `discard`, because no other transaction follows it.
 3. `send_offsets` adds a consumer group's offsets to the transaction: they are committed with its records, or never.
 4. `commit` and `send_offsets` succeed, are fenced, or have an unknown outcome: after an error, and for a commit after a
-   slow answer. The client may have sent its request twice, and the late copy hits the next transaction. The producer
-   then refuses to go on, and its successor's `init` raises the epoch, which stops the late copy.
+   slow answer. The client may have sent its request twice, and the late copy would affect the next transaction. The
+   producer then refuses to go on, and its successor's `init` raises the epoch, which stops the late copy.
 5. A slow answer to `send_offsets` leaves the producer `spent`: it may still commit, since a copy of the same offsets
    changes nothing in the same transaction, but begins no other.
 """
@@ -43,7 +43,7 @@ from thresher.kafka.transaction_timeouts import TransactionTimeouts
 
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
-# How often `flush` looks for faults, and how long a fault's cause may come after the faults that it causes.
+# How often `flush` checks for faults; and how long the fault that caused others may arrive after them.
 _LOOK_SECONDS, _CAUSE_SECONDS = 0.2, 1.0
 # How long a call may take beyond the time-out that the client was given.
 _LATE_SECONDS = 1.0
@@ -58,7 +58,7 @@ _DEFAULTS: dict[str, Any] = {
     "topic.metadata.propagation.max.ms": 5_000,
     "log_level": 2,
 }
-# The errors by which `produce` refuses a record; and the records that are queued before another thread may run.
+# The errors by which `produce` refuses a record; and how many records are queued before another thread may run.
 _UNTAKEN = (BufferError, KafkaException, TypeError, ValueError, UnicodeError, OverflowError)
 _AT_ONCE = 1_000
 # Topic, value, key, partition or -1, milliseconds or 0 for the time of sending, headers.
@@ -77,7 +77,7 @@ _MEMBER_FENCED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undelivered:
-    """The reason why a record was not delivered. `place` is the record's number, where the client told it."""
+    """The reason why a record was not delivered. `place` is the record's number, if the client's error names it."""
 
     refusal: Refusal
     why: str
@@ -98,7 +98,7 @@ class TransactionalProducer:
         timeouts: TransactionTimeouts | None = None,
         make: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
-        """`make` returns the client for its properties, in place of the real one: for faults in tests."""
+        """`make` creates the client from its properties, instead of confluent_kafka: for faults in tests."""
         self._timeouts = timeouts or TransactionTimeouts()
         undelivered: list[Undelivered] = []
         self._undelivered = undelivered
@@ -107,10 +107,10 @@ class TransactionalProducer:
         # The call whose answer was not certain: the producer is not used again.
         self._in_doubt: str | None = None
         self._spent = False
-        # The timestamp of records that bring none; 0 is this machine's clock, whose time a broker may refuse.
+        # The timestamp of records without one. 0 means this machine's clock, whose time a broker may refuse.
         self.now_ms = 0
 
-        # Not a method: a cycle through the client would keep it, its threads and its connections.
+        # Not a method: a reference cycle through the client would keep the client with its threads and connections.
         def on_delivery(error: KafkaError | None, message: Message) -> None:
             if error is not None:
                 partition = message.partition()
@@ -128,11 +128,11 @@ class TransactionalProducer:
         self._producer: Any = Producer(asked) if make is None else make(asked)
 
     def init(self, topic: str) -> None:
-        """Fence older producers and abort their transaction. `topic` is any existing one.
+        """Fence older producers and abort their transaction. `topic` is any existing topic.
 
-        Raises `ProducerRefused` where a retry cannot help, `InitBlocked` where their transaction does not end.
+        Raises `ProducerRefused` if a retry cannot help, `InitBlocked` if their transaction does not end.
         """
-        # Connected first: the client looks for its coordinator every half second, and not when a connection is up.
+        # Connect first: the client looks for its coordinator every half second, not as soon as it is connected.
         self._do("connect", self._producer.list_topics, topic, self._timeouts.answer_seconds)
         deadline = time.monotonic() + self._timeouts.init_seconds
         while True:
@@ -164,7 +164,7 @@ class TransactionalProducer:
         for place, record in records:
             topic, value, key, partition, timestamp, headers = record
             try:
-                # By position, which is quicker; no callback of its own.
+                # Positional arguments are faster. No callback per record.
                 produce(topic, value, key, partition, None, None, timestamp or now, headers)
             except _UNTAKEN as error:
                 self._untaken(error, place, record)
@@ -179,12 +179,12 @@ class TransactionalProducer:
         *,
         first: int = 0,
     ) -> None:
-        """Queue records without timestamps of their own, as columns: faster. `first` is the first record's place."""
+        """Queue records from columns, which is faster, without own timestamps. `first` is the first record's place."""
         nothing, left = repeat(None), iter(topics)
         arguments = zip(
             left, values, keys, partitions, nothing, nothing, repeat(self.now_ms), headers, strict=False
         )  # fmt: skip
-        # No line of Python per record; in portions, so that other threads can run.
+        # The loop runs in C, in chunks, so that other threads can run in between.
         calls = starmap(self._producer.produce, arguments)
         while length_hint(left):
             try:
@@ -195,7 +195,7 @@ class TransactionalProducer:
                 self._untaken(error, first + place, record)
 
     def _untaken(self, error: Exception, place: int, record: Produced) -> None:
-        """Note the fault of a record that the client refused. Where its queue was full, try again."""
+        """Record the fault of a record that the client refused. If the client's queue was full, try again."""
         if isinstance(error, BufferError):
             self._make_room(place, record)
             return
@@ -207,7 +207,7 @@ class TransactionalProducer:
         self._undelivered.append(Undelivered(refusal=refusal, why=why, topic=record[0], place=place))
 
     def _make_room(self, place: int, record: Produced) -> None:
-        """Wait for the client's full queue to empty, and try again. A record that does not fit then is too large."""
+        """Wait until the client's full queue is empty, and try again. A record that does not fit then is too large."""
         if len(self._producer) == 0:
             fault = Undelivered(
                 refusal=Refusal.SIZE, why="it does not fit into the client's queue", topic=record[0], place=place
@@ -232,7 +232,7 @@ class TransactionalProducer:
                 raise records_unanswered(owing, seconds, _last(self._errors))
             self._do("flush", self._producer.flush, _LOOK_SECONDS)
             if any(fault.refusal is not Refusal.MOMENT for fault in _causes(self._undelivered)):
-                # The transaction has failed already, and the client may keep the other records for long.
+                # The transaction has failed already, and the client may take long to answer for the other records.
                 break
             if self._undelivered:
                 deadline = min(deadline, time.monotonic() + _CAUSE_SECONDS)
@@ -240,26 +240,27 @@ class TransactionalProducer:
         return _causes(self._undelivered) or list(self._undelivered)
 
     def await_sent(self, seconds: float) -> bool:
-        """Wait, and return whether the broker has answered for every record. A later `flush` returns the faults."""
+        """Wait; return whether the broker has answered for every record. A later `flush` returns the faults."""
         return bool(self._do("flush", self._producer.flush, seconds) == 0)
 
     @property
     def unforgiven(self) -> tuple[Undelivered, ...]:
-        """The faults that were not forgiven."""
+        """The faults that the caller has not forgiven."""
         return tuple(self._undelivered)
 
     def forgive(self) -> None:
         """Forget the faults: the caller has dealt with those records.
 
-        Where the client demands an abort because of one of them, it takes no other record or does not commit.
+        If the client requires an abort because of one of them, it refuses further records or the commit.
         """
         self._undelivered.clear()
 
     def send_offsets(self, offsets: Iterable[GroupOffset], group_metadata: object) -> None:
         """Add a group's offsets to the open transaction: `commit` commits them with the records.
 
-        `group_metadata` is a consumer's `consumer_group_metadata()`, or `group_metadata()` for no member. Raises
-        `ProducerFenced`, `MemberFenced`, `ProducerRefused`, or `OffsetsUnknown` where the outcome is not certain.
+        `group_metadata` is a consumer's `consumer_group_metadata()`, or `group_metadata()` of a sender that is no
+        member. Raises `ProducerFenced`, `MemberFenced`, `ProducerRefused`, or `OffsetsUnknown` if the outcome is
+        unknown.
         """
         self._require_certain()
         sent = [TopicPartition(each.topic, each.partition, each.offset, each.metadata) for each in offsets]
@@ -277,7 +278,7 @@ class TransactionalProducer:
         return self._spent
 
     def commit(self) -> None:
-        """Commit. Raises `CommitUnknown` where that is not certain. A transaction that lacks a record is refused."""
+        """Commit. Raises `CommitUnknown` if the outcome is unknown. Refuses if a record was not delivered."""
         self._require_certain()
         self._do("poll", self._producer.poll, 0)
         if self._undelivered:
@@ -285,13 +286,13 @@ class TransactionalProducer:
         call, seconds = self._producer.commit_transaction, self._timeouts.answer_seconds
         took = self._ask_once("commit", CommitUnknown, call, seconds)
         if took > self._timeouts.certain_seconds:
-            raise CommitUnknown(f"commit: it took {took:.1f} s")
+            raise CommitUnknown(f"commit: it took {took:.1f} s, so the client may have sent it twice")
         self._in_doubt = None
 
     def _ask_once(self, what: str, unknown: type[ProducerProblem], call: Any, *arguments: Any) -> float:
-        """Make a call, and return how many seconds its answer took. An error of the client's is `unknown`.
+        """Make a call, and return how many seconds its answer took. An error of the client is raised as `unknown`.
 
-        Until the caller takes the answer for certain, nothing may follow it.
+        The producer refuses further calls until the caller accepts the answer as certain.
         """
         self._in_doubt = what
         self._errors.clear()
@@ -303,7 +304,7 @@ class TransactionalProducer:
             error: KafkaError = caught.args[0]
             raise_certain(what, error, self._id, self._timeouts, _last(self._errors))
             if unknown is OffsetsUnknown and refusal_of(error) is Refusal.TOPIC_DENIED:
-                # A commit may say so too, of a record that the broker refused: that is the record's fault.
+                # A commit may fail with the same code, because of a record: that is the fault of the record.
                 raise ProducerRefused(
                     f"the broker refuses the {what} of {self._id}: {error.str()}; grant it Read on the topic"
                 ) from caught
@@ -321,10 +322,10 @@ class TransactionalProducer:
             raise ProducerProblem(f"the producer {self._id} cannot be used again: its {self._in_doubt} was not certain")
 
     def discard(self, *, abort: bool = False) -> None:
-        """Drop the queued records. The next producer's `init` aborts the transaction; else the broker's time-out.
+        """Drop the queued records. The next producer's `init`, or the broker's time-out, aborts the transaction.
 
-        With `abort`, the transaction is aborted now, so that no reader waits for it: only where all of its records were
-        answered for. Whether that succeeds does not matter. Harmless when repeated.
+        With `abort`, the transaction is aborted now, so that no reader waits for it. This is allowed only if all of its
+        records were answered for. Whether the abort succeeds does not matter. Idempotent.
         """
         client, self._producer = self._producer, None
         if client is None:
@@ -340,11 +341,11 @@ class TransactionalProducer:
         return leaders if isinstance(leaders, KafkaError) else len(leaders)
 
     def leaders(self, topic: str) -> dict[int, int] | KafkaError:
-        """Return the leader of each partition of a topic, -1 where there is none; or the topic's error."""
+        """Return the leader of each partition of a topic, -1 for none; or the topic's error."""
         try:
             found = self._producer.list_topics(topic, timeout=self._timeouts.answer_seconds).topics.get(topic)
         except KafkaException as error:
-            raise ProducerProblem(f"the cluster did not say how {topic} stands: {error.args[0].str()}") from error
+            raise ProducerProblem(f"the cluster did not return the status of {topic}: {error.args[0].str()}") from error
         if found is None:
             return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         if isinstance(found.error, KafkaError):
@@ -352,7 +353,7 @@ class TransactionalProducer:
         return {number: facts.leader for number, facts in found.partitions.items()}
 
     def _do(self, what: str, call: Any, *arguments: Any) -> Any:
-        """Make a call of the client's. After a fatal error each of them raises."""
+        """Make a call of the client, and raise its errors as ours. After a fatal error every call raises."""
         try:
             return call(*arguments)
         except KafkaException as error:
@@ -361,9 +362,9 @@ class TransactionalProducer:
 
 
 def _returning_within(seconds: float, call: Callable[..., Any], *arguments: Any) -> None:
-    """Make a call that may never return: as librdkafka's after the coordinator was restarted, whatever the time-out.
+    """Make a call that may never return: after a restart of the coordinator, librdkafka may ignore the time-out.
 
-    Then its thread, and the producer that it holds, are left behind; the outcome is unknown.
+    The call's thread, and the producer that it uses, are then abandoned; the outcome is unknown.
     """
     outcome: list[BaseException | None] = []
     returned = threading.Event()
@@ -385,7 +386,7 @@ def _returning_within(seconds: float, call: Callable[..., Any], *arguments: Any)
 
 
 def _causes(faults: Iterable[Undelivered]) -> list[Undelivered]:
-    """Return the faults that no other record's fault caused."""
+    """Return the faults that were not caused by another record's fault."""
     return [fault for fault in faults if fault.refusal is not Refusal.NEIGHBOUR]
 
 
@@ -400,12 +401,12 @@ def _bytes(value: bytes | str | None) -> bytes | None:
 def properties(
     transactional_id: str, config: Mapping[str, Any], timeouts: TransactionTimeouts | None = None
 ) -> dict[str, Any]:
-    """Return the client's properties: defaults, the configuration, and over both what the guarantee rests on."""
+    """Return the client's properties: defaults, then the configuration, then those that the guarantee depends on."""
     return {**_DEFAULTS, **config, **_ours(timeouts or TransactionTimeouts()), "transactional.id": transactional_id}
 
 
 def _ours(timeouts: TransactionTimeouts) -> dict[str, Any]:
-    """Return the properties that the guarantee rests on."""
+    """Return the properties that the guarantee depends on."""
     return {
         "enable.idempotence": True,
         "enable.gapless.guarantee": False,

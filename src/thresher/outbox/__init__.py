@@ -1,4 +1,4 @@
-"""The outbox writer: messages stored in the application's own transaction, for a relay to carry to Kafka."""
+"""The outbox writer: stores messages in the application's own transaction; a relay sends them to Kafka."""
 
 from thresher.outbox.admission import InvalidMessage, Limits
 from thresher.outbox.log_slot import NoSlot

@@ -1,7 +1,7 @@
 """Decides whether a message may enter the outbox, and as which row.
 
-Pure: no connection is touched, so a refusal leaves the caller's transaction as it was. What is admitted is what the
-table can hold and the relay can send: a row that could only end as a dead letter is stopped here, with the reason.
+Pure: no connection is used, so a refusal leaves the caller's transaction as it was. A message is admitted if the table
+can hold it and the relay can send it. A message that could only become a dead letter is refused here, with the reason.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,16 +17,16 @@ from thresher.outbox.shape import Shape
 Row = tuple[Any, ...]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# What a record adds to its content on the wire, at most: lengths, offsets, and the header of a batch of one.
+# The overhead of a record on the wire, at most: lengths, offsets, and the header of a batch with one record.
 _RECORD_BYTES = 70
 _HEADER_BYTES = 10
 _LARGEST_PARTITION = 2**31 - 1
-# A service has few topics and header names. Bounded, in case it does not.
+# How many topics and header names are remembered. An application has few; the bound is for one that has many.
 _REMEMBERED = 4096
 
 
 class InvalidMessage(InvalidInput):
-    """A message that was refused: which field, its value (shortened) and the rule it breaks."""
+    """A message was refused: the field, its value (shortened), and the rule that it breaks."""
 
     def __init__(self, field: str, value: str, rule: str) -> None:
         super().__init__(field, value, rule)
@@ -40,12 +40,12 @@ class InvalidMessage(InvalidInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The sizes a message may have. The defaults fit a broker and a producer left at theirs.
+    """The sizes that a message may have. The defaults fit a broker and a producer with default settings.
 
-    `message_bytes` counts key, value, headers and what Kafka adds to frame them (70 bytes, and 10 for each header), and
-    in Deimos' shape the partition key. The character limits are those of goharvest's columns and apply to that shape
-    alone; raise them for a wider table.
-    `outstanding` is how many rows may wait in the table for an `Outbox` to write more; None is any number.
+    `message_bytes` counts key, value, headers and Kafka's overhead (70 bytes, and 10 for each header), and in Deimos'
+    shape the partition key. The character limits are those of goharvest's columns and apply to that shape only; raise
+    them for a wider table.
+    `outstanding`: the `Outbox` refuses messages while more rows than this wait in the table. None means no limit.
     """
 
     message_bytes: int = 1_000_000
@@ -63,10 +63,10 @@ class Limits:
 
 
 class Admission:
-    """The checks of one table shape. `row` gives the column values in the order of the shape's statements.
+    """The checks for one table shape. `row` returns the column values in the order of the shape's statements.
 
-    Topics and header names that passed are remembered, so that a usual message costs two comparisons a field: a bulk
-    insert waits for these checks before its first row is sent.
+    Topics and header names that passed are remembered, which makes the checks fast: a bulk insert runs all of them
+    before it sends its first row.
     """
 
     def __init__(self, shape: Shape, limits: Limits) -> None:
@@ -121,7 +121,7 @@ class Admission:
             timestamp = _admit_timestamp(timestamp)
         if message.partition_key is not None:
             _refuse_field(message, "partition_key", "our own table has no column for it: give the partition itself")
-        # Tuples of plain values: the garbage collector forgets them, and a bulk insert makes many.
+        # Tuples of plain values: the garbage collector does not track them, and a bulk insert creates many.
         return (topic, key, value, tuple(names), tuple(values), partition, timestamp)
 
     def _goharvest_row(self, message: Message) -> Row:
@@ -162,7 +162,7 @@ class Admission:
         value = None if message.value is None else _to_bytes("value", message.value)
         given = message.partition_key
         partition_key = None if given is None else _to_text("partition_key", given)
-        # The partition key is not in the record, but in the row that the relay reads.
+        # The partition key is not part of the record, but of the row that the relay reads.
         size = _RECORD_BYTES + len(key or b"") + len(value or b"") + len((partition_key or "").encode())
         if size > self._message_bytes:
             self._refuse_size(message, size)
@@ -173,8 +173,8 @@ class Admission:
             raise InvalidMessage("topic", shorten(topic), f"a string is needed, not {_type(topic)}")
         if not is_topic(topic):
             rule = (
-                "Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..' alone, nor what it "
-                "calls topics of its own"
+                "Kafka allows 1 to 249 of the characters a-z A-Z 0-9 . _ - but neither '.' nor '..' alone, nor the "
+                "names of its internal topics"
             )
             raise InvalidMessage("topic", shorten(topic), rule)
         if len(self._topics) >= _REMEMBERED:
@@ -182,7 +182,7 @@ class Admission:
         self._topics.add(topic)
 
     def _admit_name(self, name: object) -> int:
-        """Return the name's bytes: not to be read back from the memory, which another thread may have cleared."""
+        """Return the name's length in bytes. (Another thread may clear the remembered lengths at any time.)"""
         if not isinstance(name, str):
             raise InvalidMessage("header name", shorten(name), f"a string is needed, not {_type(name)}")
         if len(self._name_bytes) >= _REMEMBERED:
@@ -199,12 +199,12 @@ class Admission:
         }
         parts |= {_header(name): content or b"" for name, content in _pairs(message.headers)}
         largest = max(parts, key=lambda part: len(parts[part]))
-        rule = f"with its framing the message has {size} bytes, {self._limits.message_bytes} are allowed"
+        rule = f"with Kafka's overhead the message has {size} bytes, {self._limits.message_bytes} are allowed"
         raise InvalidMessage(largest, shorten(parts[largest]), rule)
 
 
 def _refuse_field(message: Message, field: str, rule: str) -> None:
-    """Refuse a message that has what the table cannot hold."""
+    """Refuse a message with a value in a field that the table cannot hold."""
     if (value := getattr(message, field)) is not None:
         raise InvalidMessage(field, shorten(value), rule)
 
@@ -215,7 +215,7 @@ def _admit_message(message: object) -> None:
 
 
 def _pairs(headers: object) -> list[tuple[Any, Any]]:
-    """Return the headers as pairs, in order, repeats kept; what is in a pair is still to be checked."""
+    """Return the headers as pairs, in order, with repeats. The content of the pairs is not checked here."""
     if isinstance(headers, Mapping):
         return list(headers.items())
     if isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
@@ -237,7 +237,7 @@ def _to_bytes(field: str, content: object) -> bytes:
     try:
         return content.encode()
     except UnicodeEncodeError:
-        raise InvalidMessage(field, shorten(content), "the text holds a lone surrogate, which UTF-8 has not") from None
+        raise InvalidMessage(field, shorten(content), "a lone surrogate cannot be encoded in UTF-8") from None
 
 
 def _to_text(field: str, content: object) -> str:
@@ -270,11 +270,11 @@ def _admit_partition(partition: object) -> None:
 
 
 def _admit_timestamp(timestamp: object) -> datetime:
-    """Return the same moment in UTC, which every session writes and reads alike."""
+    """Return the same time in UTC, which every session writes and reads in the same way."""
     if not isinstance(timestamp, datetime):
         raise InvalidMessage("timestamp", shorten(timestamp), f"a datetime is needed, not {_type(timestamp)}")
     if timestamp.tzinfo is None or timestamp.utcoffset() is None:
-        raise InvalidMessage("timestamp", shorten(timestamp), "it has no time zone: which moment is meant?")
+        raise InvalidMessage("timestamp", shorten(timestamp), "it has no time zone: pass an aware datetime")
     if timestamp < _EPOCH:
         raise InvalidMessage("timestamp", shorten(timestamp), "Kafka has no time before 1970")
     try:

@@ -1,7 +1,7 @@
-"""Writes messages to the log again that were set aside: of an outbox that no table holds.
+"""Writes dead messages to the WAL again, for an outbox without a table.
 
-Refused unless a tail reads that outbox from the log under the same name, and its slot keeps the log: the dead rows are
-removed in the same transaction, and a message that nobody reads would be lost.
+This is refused unless a tail reads this outbox from the WAL under the same name, and its slot keeps the WAL. The dead
+rows are deleted in the same transaction, so a message that nobody reads would be lost.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ def replay_to_log(
     kind: str | None = None,
     ids: Sequence[int] | None = None,
 ) -> int:
-    """Put dead rows back as messages in the log, in the caller's transaction; return how many.
+    """Write dead rows as new messages to the WAL, in the caller's transaction; return how many.
 
-    They are new messages then, behind all that were committed before. Raises `InvalidInput` where no tail would read
-    them, and `NoSlot`; the caller's transaction has to be rolled back then.
+    The new messages come after everything that was committed before. Raises `InvalidInput` if no tail would read them,
+    and `NoSlot` without a slot; the caller then has to roll back.
     """
     _require_read(connection, outbox)
     SlotWatch(slot or slot_name(outbox)).require(connection)
@@ -45,26 +45,26 @@ def replay_to_log(
 def _content(row: tuple[Any, ...]) -> bytes:
     dead_topic, _, value, names, values, *_ = row
     if not dead_topic:
-        # It could not be read, and is kept as it was.
+        # The message could not be decoded: its bytes were kept unchanged.
         return bytes(value or b"")
     if None in names or len(names) != len(values):
         raise InvalidInput(
-            f"a row of topic {dead_topic!r} has headers that no message can have: it was not set aside from the log. "
+            f"a dead row of topic {dead_topic!r} has headers that no message can have: it did not come from the log. "
             "Nothing was put back"
         )
     return encode((dead_topic, row[1], value, *row[3:]))
 
 
 def _require_read(connection: Any, outbox: TableName) -> None:
-    """Raise `InvalidInput` unless a tail reads messages of this very name from the log."""
+    """Raise `InvalidInput` unless a tail reads messages of exactly this outbox name from the WAL."""
     found: list[str] = []
     if ControlTable(connection, outbox.schema).exists():
         query = statement("log_tailed", control_table(outbox.schema))
         found = [name for (name,) in OwnCursor(connection).execute(query).fetchall()]
     if outbox.quoted() not in found:
-        known = f"; those that are: {', '.join(found)}. Name it as its tail does" if found else ""
+        known = f"; a tail reads: {', '.join(found)}. Give the outbox the same name as its tail does" if found else ""
         raise InvalidInput(f"{outbox} is not read from the log by a tail{known}. Nothing was put back")
-    # The name of one with a table always has its schema.
+    # In a control row, the name of an outbox with a table always has its schema.
     if outbox.schema is not None and exists(connection, outbox.quoted()):
         raise InvalidInput(
             f"{outbox} is a table: leave --to-log out, and its dead rows are put back there. Nothing was put back"

@@ -1,7 +1,7 @@
-"""Deimos' tables as its Rails migrations make them: what a check expects of them, and how to add what is missing.
+"""Deimos' tables as its Rails migrations create them: the columns that a check expects, and how to add missing ones.
 
-`kafka_messages` is the outbox, under whatever name. `kafka_topic_info` is beside it, and is for locks of topics alone:
-a relay reads and writes nothing in it.
+`kafka_messages` is the outbox; it may have another name. `kafka_topic_info` is in the same schema. It is for topic
+locks only: a relay without topic locks does not use it.
 """
 
 from thresher.db import TableName
@@ -19,7 +19,7 @@ MESSAGES: dict[str, Column] = {
     "created_at": Column(type=_TIME, not_null=True),
     "updated_at": Column(type=_TIME, not_null=True),
 }
-# Only marks need it, which are at least once. Newer versions of Deimos make tables without it.
+# Only an at-least-once relay needs this column, for its marks. Newer versions of Deimos create tables without it.
 MARK: dict[str, Column] = {"session_id": Column(type="character varying")}
 TOPIC_INFO: dict[str, Column] = {
     "topic": Column(type="character varying", not_null=True),
@@ -30,9 +30,9 @@ TOPIC_INFO: dict[str, Column] = {
     "last_processed_at": Column(type=_TIME),
     "token": Column(type="bigint", not_null=True, default="0"),
 }
-# The fewest characters that do, where Rails may have set a limit: a topic's name, an id.
+# The shortest limit that is enough, where Rails may have set one: for example for a topic's name or an id.
 FEWEST_CHARACTERS = {"topic": 249, "session_id": 36, "locked_by": 36, "partition_key": 1}
-# How a column is added that a table lacks.
+# The DDL that adds a missing column.
 ADDED = {
     "created_at": f"ADD COLUMN created_at TIMESTAMP NOT NULL {_NOW}",
     "updated_at": f"ADD COLUMN updated_at TIMESTAMP NOT NULL {_NOW}",
@@ -48,5 +48,5 @@ ADDED = {
 
 
 def topic_info(outbox: TableName) -> TableName:
-    """Return the name of the table of topics' locks that is beside an outbox."""
+    """Return the name of the table of topic locks in the schema of an outbox."""
     return TableName(table="kafka_topic_info", schema=outbox.schema)

@@ -1,4 +1,4 @@
-"""The encoding of a message in Postgres' log: one byte for the version, then a protocol buffer.
+"""The encoding of a message in Postgres' WAL: one byte for the version, then a protocol buffer.
 
     message LogMessage {
       string topic = 1;
@@ -10,8 +10,8 @@
     }
     message Header { string name = 1; optional bytes value = 2; }
 
-Read and written by hand: an application needs no library for it, and a reader of the log has little time. Any encoder
-of protocol buffers makes the same. Unknown fields are skipped; another first byte is another version, which is refused.
+It is encoded and decoded here by hand: an application needs no protobuf library, and decoding has to be fast. Any
+protobuf encoder produces the same content. Unknown fields are skipped; another version is refused.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -21,24 +21,24 @@ from thresher.outbox.admission import Row
 
 VERSION = 1
 
-# Tags: the field's number, and whether a number follows (0) or a length and so many bytes (2).
+# Tags: the field's number, and the wire type: a number (0), or a length and that many bytes (2).
 _TOPIC, _KEY, _VALUE, _HEADER, _PARTITION, _TIMESTAMP = 0x0A, 0x12, 0x1A, 0x22, 0x28, 0x30
 _NAME, _CONTENT = 0x0A, 0x12
 _KNOWN = frozenset({_TOPIC, _KEY, _VALUE, _HEADER, _PARTITION, _TIMESTAMP})
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _FIRST = bytes([VERSION, _TOPIC])
-# Most lengths have one byte.
+# Most lengths fit one byte.
 _LENGTHS = [bytes([size]) for size in range(128)]
 _NUMBER_BYTES = 10
 _LARGEST_PARTITION = 2**31 - 1
 
 
 class Unreadable(ValueError):  # noqa: N818
-    """Content that is no message in this encoding; says why."""
+    """The content is not a message in this encoding. The text says why."""
 
 
 class LoggedMessage(NamedTuple):
-    """A message as it was read. The timestamp is in microseconds since 1970."""
+    """A decoded message. The timestamp is in microseconds since 1970."""
 
     topic: str
     key: bytes | None
@@ -50,7 +50,7 @@ class LoggedMessage(NamedTuple):
 
 
 def encode(row: Row) -> bytes:
-    """Return the content for an admitted message of our own shape."""
+    """Return the encoded content of an admitted message in Thresher's own shape."""
     topic, key, value, names, values, partition, timestamp = row
     name = topic.encode()
     parts = [_FIRST, _length(len(name)), name]
@@ -72,7 +72,7 @@ def encode(row: Row) -> bytes:
 
 
 def decode(content: bytes) -> LoggedMessage:
-    """Read a message. Raises `Unreadable`; whether the topic and numbers make sense is left to the checks of rows."""
+    """Decode a message. Raises `Unreadable`. Whether topic and numbers are valid is checked later, as for any row."""
     if not content:
         raise Unreadable("it is empty")
     if content[0] != VERSION:
@@ -122,13 +122,13 @@ def _decode(content: bytes) -> LoggedMessage:  # noqa: C901 - calls would double
         raise Unreadable("it has no topic")
     if partition is not None and partition > _LARGEST_PARTITION:
         raise Unreadable(f"its partition is {partition}, and {_LARGEST_PARTITION} is the last that Kafka can have")
-    # As the class itself does it, without the call.
+    # The same as `LoggedMessage(…)`, without the cost of the call.
     return tuple.__new__(LoggedMessage, (topic.decode(), key, value, names, values, partition, timestamp))
 
 
 def _header(part: bytes) -> tuple[str, bytes | None]:
     end = len(part)
-    # As encoders write it, mostly: the name, then the value, and the lengths of both in a byte.
+    # The usual form, handled fast: the name, then the value, each with a length of one byte.
     middle = part[1] + 2 if end > 2 and part[0] == _NAME and part[1] < 0x80 else end
     if middle + 2 <= end and part[middle] == _CONTENT and part[middle + 1] == end - middle - 2 < 0x80:
         return part[2:middle].decode(), part[middle + 2 :]
@@ -151,7 +151,7 @@ def _header(part: bytes) -> tuple[str, bytes | None]:
 
 
 def _skipped(content: bytes, at: int) -> int:
-    """Return where the field ends that begins here, which somebody has added."""
+    """Return the end of an unknown field that begins here."""
     tag, at = _number(content, at)
     wire = tag & 7
     if tag >> 3 == 0 or wire not in (0, 1, 2, 5):
@@ -165,7 +165,7 @@ def _skipped(content: bytes, at: int) -> int:
 
 
 def _number(content: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins here, seven bits a byte, the lowest first; and where it ends."""
+    """Return the varint that begins here (seven bits per byte, lowest first), and its end."""
     number = shift = 0
     for byte in content[at : at + _NUMBER_BYTES]:
         number |= (byte & 0x7F) << shift

@@ -7,17 +7,17 @@ from datetime import datetime
 from typing import Any
 
 Header = tuple[str, bytes | str | None]
-# By which an inbox tells repeats.
+# The header by which an inbox recognizes duplicates.
 EVENT_ID = "event-id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What to send: text is stored as UTF-8, `None` as a value is a tombstone, `None` as a key means no order.
+    """A message to send. Text is stored as UTF-8; the value `None` is a tombstone; the key `None` means no order.
 
-    Headers keep their order and may repeat a name; a mapping serves where names are unique. `partition` overrides
-    Kafka's choice by key, `timestamp` is the record's own time. `partition_key`, which only Deimos' table can hold,
-    chooses the partition and the order instead of the key. Checked when it is stashed, not when it is made.
+    Headers keep their order and may repeat a name; a mapping is enough if names are unique. `partition` overrides
+    Kafka's choice by key; `timestamp` is the record's timestamp. `partition_key`, which only Deimos' table can hold,
+    chooses the partition and the order instead of the key. A message is checked by `stash`, not when it is created.
     """
 
     topic: str
@@ -30,7 +30,7 @@ class Message:
 
 
 def with_event_id(message: Any) -> Any:
-    """Return a message with an id of its own, unless it has one. What is no message is left for the checks."""
+    """Return a message with an event id, unless it has one. Anything but a message is returned as it is."""
     headers: Any = getattr(message, "headers", None)
     if not isinstance(message, Message) or isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
         return message

@@ -1,4 +1,4 @@
-"""A receipt: which row of which outbox a message became. It is good once the caller's transaction has committed."""
+"""A receipt: the outbox row of a stored message. It is valid once the caller's transaction has committed."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,12 +8,12 @@ from thresher.db import TableName
 
 
 class NoReceiptsInPipeline(InvalidInput):
-    """Receipts were asked for inside of a pipeline, where the database has not answered yet. Nothing was written."""
+    """Receipts were requested in a pipeline, where the database has not answered yet. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """One stored message. The create time tells it from another row that came back under the same id."""
+    """The row of one stored message. The create time distinguishes it from another row with a reused id."""
 
     table: TableName
     id: int

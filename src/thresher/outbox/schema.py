@@ -1,7 +1,7 @@
-"""The outbox table: its DDL, and whether an existing table can keep the guarantees.
+"""The outbox table: its DDL, and whether the guarantees hold on an existing table.
 
-A check reads the catalog, decides purely, and says precisely what differs. `breaks` means that messages would be lost,
-reordered or refused; `differs` means that it is not what we would create but works.
+A check reads the catalog, decides by pure functions, and lists every difference. `breaks` means that messages would be
+lost, reordered or refused. `differs` means that the table works, but is not as we would create it.
 """
 
 import math
@@ -39,7 +39,7 @@ class SchemaRefused(ThresherError):  # noqa: N818
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One difference: how bad, where, and what was found against what is needed."""
+    """One difference: its severity, its subject, and what was found and what is needed."""
 
     severity: Literal["breaks", "differs"]
     subject: str
@@ -99,15 +99,15 @@ _NEXT_ID = re.compile(r"nextval\('.*'::regclass\)")
 
 
 def ddl(name: TableName, shape: Shape = Shape.THRESHER) -> LiteralString:
-    """Return the statements that create the table; in Deimos' shape, that of topics' locks too."""
+    """Return the statements that create the table; in Deimos' shape, the table of topic locks too."""
     return "\n".join(text for _, text in _tables(name, shape))
 
 
 def create_schema(connection: Connection[Any], name: TableName, shape: Shape = Shape.THRESHER) -> bool:
-    """Create the table in the caller's transaction; False if a usable one is there already.
+    """Create the table in the caller's transaction; False if a usable table exists already.
 
-    In Deimos' shape the table of topics' locks is created too, if it is missing.
-    Raises `SchemaRefused` if something else has its name or an existing table breaks the guarantees.
+    In Deimos' shape the table of topic locks is created too, if it is missing.
+    Raises `SchemaRefused` if something else has the name, or if an existing table breaks the guarantees.
     """
     made = [_create(connection, table, text) for table, text in _tables(name, shape)]
     if not all(made):
@@ -118,7 +118,7 @@ def create_schema(connection: Connection[Any], name: TableName, shape: Shape = S
 
 
 def _tables(name: TableName, shape: Shape) -> list[tuple[TableName, LiteralString]]:
-    """Return the tables of a shape, each with the statements that create it; the outbox first."""
+    """Return the tables of a shape, the outbox first, each with the statements that create it."""
     tables = [(name, statement(f"{shape.prefix}_create", name))]
     if shape is Shape.DEIMOS:
         info = topic_info(name)
@@ -127,18 +127,18 @@ def _tables(name: TableName, shape: Shape) -> list[tuple[TableName, LiteralStrin
 
 
 def _create(connection: Connection[Any], name: TableName, text: LiteralString) -> bool:
-    """Create a table; False if there is one."""
+    """Create a table; False if it exists."""
     if read_relation(connection, name) is None:
         try:
-            # A savepoint: two services may start at once, and the loser goes on with the winner's table.
+            # A savepoint: two applications may start at once, and the second goes on with the first one's table.
             with connection.transaction():
                 OwnCursor(connection).execute(text)
         except (DuplicateTable, DuplicateObject, UniqueViolation) as error:
-            # The last two are how the catalog's own indexes tell the same.
+            # In a race, the catalog's own indexes report an existing table by the last two errors.
             if read_relation(connection, name) is None:
                 raise SchemaRefused(
-                    f"{name} cannot be created ({str(error).strip()}) and is not to be seen: a type has that name, or "
-                    "the table was made after this transaction took its snapshot"
+                    f"{name} cannot be created ({str(error).strip()}) and is not visible: a type has that name, or the "
+                    "table was created after this transaction took its snapshot"
                 ) from error
         else:
             return True
@@ -146,7 +146,7 @@ def _create(connection: Connection[Any], name: TableName, text: LiteralString) -
 
 
 def check_schema(connection: Connection[Any], name: TableName, shape: Shape = Shape.THRESHER) -> Check:
-    """Say what differs between the table and its shape, and whether the guarantees hold on it."""
+    """Return the differences between the table and its shape, and whether the guarantees hold on it."""
     check = check_relation(read_relation(connection, name), name, shape)
     if shape is Shape.DEIMOS:
         info = topic_info(name)
@@ -156,15 +156,15 @@ def check_schema(connection: Connection[Any], name: TableName, shape: Shape = Sh
 
 
 def check_relation(relation: Relation | None, name: TableName, shape: Shape) -> Check:
-    """Say the same of a table as the catalog describes it; None where there is none."""
+    """Check a table as the catalog describes it; `relation` is None if there is no such table."""
     if relation is None:
-        hint = f" (one name with a dot in it; say schema and table apart: {name.table!r})" if "." in name.table else ""
+        hint = f" (one name with a dot in it: {name.table!r}; give schema and table apart)" if "." in name.table else ""
         return Check(findings=(_breaks(str(name), f"no such table{hint}"),))
     return Check(findings=tuple(judge(relation, shape)))
 
 
 def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
-    """Decide what about a relation breaks the guarantees and what merely differs."""
+    """Yield what breaks the guarantees on a relation, and what merely differs."""
     if relation.kind != "r":
         kind = _RELATION_KINDS.get(relation.kind, "something else")
         yield _breaks("table", f"it is {kind}; a plain table is needed")
@@ -176,7 +176,7 @@ def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
     if relation.row_security:
         yield _breaks("table", "row level security is on: rows that a policy hides from the relay are never sent")
     if relation.encoding == "SQL_ASCII":
-        yield _breaks("database", "its encoding is SQL_ASCII: it may hold texts that nobody can read; UTF8 is needed")
+        yield _breaks("database", "its encoding is SQL_ASCII: it may hold text that cannot be decoded; UTF8 is needed")
     yield from _judge_surroundings(relation)
     yield from _judge_columns(relation, _EXPECTED[shape], MARK if shape is Shape.DEIMOS else {})
     yield from _judge_ids(relation)
@@ -186,7 +186,7 @@ def judge(relation: Relation, shape: Shape) -> Iterator[Finding]:
 
 
 def judge_topic_info(relation: Relation | None, name: TableName) -> Iterator[Finding]:
-    """Decide what about Deimos' table of topics' locks does not fit."""
+    """Yield what is wrong with Deimos' table of topic locks."""
     if relation is None:
         yield _breaks(str(name), "no such table; 'thresher schema create' makes it")
         return
@@ -232,14 +232,14 @@ def _judge_columns(
 
 
 def _judge_type(name: str, found: Column, wanted: Column) -> Iterator[Finding]:
-    # How exactly a time is kept makes no difference: it is compared with itself.
+    # The precision of a timestamp column does not matter: a stored time is only compared with itself.
     if re.sub(r"^timestamp\(\d\)", "timestamp", found.type) == wanted.type:
         return
     detail = f"its type is {found.type}, it should be {wanted.type}"
     here, there = _text_length(found.type), _text_length(wanted.type)
     if there == math.inf:
         there = FEWEST_CHARACTERS.get(name, there)
-    # Text of any length is text to the writer and the relay, as long as all that is admitted fits.
+    # Any text type works for the writer and the relay, as long as every admitted message fits.
     if here is not None and there is not None and here >= there:
         yield _differs(f"column {name}", detail)
     else:
@@ -248,7 +248,7 @@ def _judge_type(name: str, found: Column, wanted: Column) -> Iterator[Finding]:
 
 def _judge_nulls(name: str, found: Column, wanted: Column) -> Iterator[Finding]:
     if name == "updated_at":
-        # Written by all, and read by nobody.
+        # Every writer sets it, and nobody reads it.
         return
     if wanted.not_null and not found.not_null:
         yield _breaks(f"column {name}", "it allows NULL and must not")
@@ -264,7 +264,7 @@ def _judge_default(name: str, found: Column, wanted: Column) -> Iterator[Finding
     elif wanted.generated and _plain(found.default) != _plain(wanted.default):
         yield _breaks(f"column {name}", f"its formula is {found.default}, it should be {wanted.default}")
     elif wanted.default is not None and found.default is None:
-        # Our own writer leaves these to the database; other writers may leave the headers to it.
+        # Our writer relies on the default of these columns. Other writers may rely on that of the headers.
         found_none = f"no default; it should be {wanted.default}"
         ours = name in {"create_time", *TOPIC_INFO}
         yield _breaks(f"column {name}", found_none) if ours else _differs(f"column {name}", found_none)
@@ -273,7 +273,7 @@ def _judge_default(name: str, found: Column, wanted: Column) -> Iterator[Finding
             f"column {name}", f"its default {found.default} makes every new row one that was sent; DROP DEFAULT"
         )
     elif name == "create_time" and wanted.default is not None and found.default not in _CLOCKS:
-        # With the id it tells a row from another that came back under the same id.
+        # The create time distinguishes a row from another with a reused id.
         yield _breaks(f"column {name}", f"its default {found.default} is not the clock; it should be {wanted.default}")
 
 
@@ -320,7 +320,7 @@ def _judge_indexes(relation: Relation, shape: Shape) -> Iterator[Finding]:
     for index in relation.indexes:
         if index.unique and "id" not in index.columns:
             columns = ", ".join(column or "an expression" for column in index.columns)
-            yield _breaks("index", f"a unique one on ({columns}) refuses messages that are alike")
+            yield _breaks("index", f"a unique one on ({columns}) refuses messages with equal values")
     if shape is Shape.THRESHER:
         fitting = [index for index in relation.indexes if index.columns[:2] == ("bucket", "id")]
         if not any(index.predicate in {None, PENDING} for index in fitting):
@@ -349,5 +349,5 @@ def _text_length(type_: str) -> float | None:
 
 
 def _plain(formula: str | None) -> str:
-    """Return a formula without the spaces and brackets that Postgres versions print differently."""
+    """Return a formula without spaces and brackets, which Postgres versions print differently."""
     return re.sub(r"[\s()]", "", formula or "").lower()

@@ -1,7 +1,7 @@
-"""Ways to write messages that no relay polls for: into the log alone, or into a table that they leave at once.
+"""Ways to write messages for a tail only: into the WAL alone, or into a table from which they are deleted at once.
 
-Both are for a tail, which reads the log, and both are refused while no slot keeps the log: a message would be lost
-without a trace. There are no receipts, since no row is left that one could stand for.
+A tail reads both from the WAL. Both are refused while no slot keeps the WAL, because the message would be lost. There
+are no receipts, because no row stays in a table.
 """
 
 from collections.abc import Sequence
@@ -19,25 +19,25 @@ from thresher.outbox.log_message import encode
 from thresher.outbox.shape import Shape
 
 Via = Literal["table", "log"]
-# Bytes of messages that one statement carries.
+# How many bytes of messages one statement carries.
 _STATEMENT_BYTES = 4 * 2**20
-# Inserts that travel together.
+# How many inserts are sent together.
 _PIPELINED = 1000
 
 
 def require_sensible(via: str, shape: Shape, limits: Limits, *, keep: bool, slot: str | None, tied: bool) -> None:
-    """Raise `InvalidInput` where one option makes no sense with another."""
+    """Raise `InvalidInput` if the options contradict each other."""
     if via not in ("table", "log"):
         raise InvalidInput(f"via={shorten(via)}: 'table' or 'log' is needed")
     if via == "table" and keep:
         if slot is not None:
-            raise InvalidInput(f"slot={shorten(slot)}: only a tail's outbox has one: via='log', or keep=False")
+            raise InvalidInput(f"slot={shorten(slot)}: only a tail's outbox has one: give via='log' or keep=False too")
         return
     option = "via='log'" if via == "log" else "keep=False"
     if via == "log" and not keep:
-        raise InvalidInput("keep=False with via='log': no row is there that could be kept or not")
+        raise InvalidInput("keep=False with via='log': there is no row to keep or delete; leave keep out")
     if via == "log" and shape is not Shape.THRESHER:
-        raise InvalidInput(f"shape={shape.value} with via='log': there is no table that could have a shape")
+        raise InvalidInput(f"shape={shape.value} with via='log': there is no table; leave shape out")
     if limits.outstanding is not None:
         raise InvalidInput(
             f"Limits(outstanding={limits.outstanding}) with {option}: no rows wait in a table. Limit the log that the "
@@ -51,32 +51,32 @@ def require_sensible(via: str, shape: Shape, limits: Limits, *, keep: bool, slot
 
 
 class LogWriter:
-    """Writes messages into the log, in the caller's transaction, and nowhere else."""
+    """Writes messages to the WAL only, in the caller's transaction."""
 
     def __init__(self, outbox: TableName) -> None:
         self._prefix = log_prefix(outbox)
 
     def write(self, connection: Any, rows: Sequence[Row]) -> None:
-        """Write admitted messages in their order, all or none of them."""
+        """Write admitted messages in order, all or none of them."""
         contents = [encode(row) for row in rows]
         cursor = OwnCursor(connection)
         if len(contents) == 1:
             cursor.execute(statement("log_emit"), [self._prefix, contents[0]], binary=True)
             return
-        # In autocommit one statement is one transaction.
+        # In autocommit each statement is a transaction: to write all or none, one statement has to carry everything.
         most = _STATEMENT_BYTES if is_tied(connection) else sum(map(len, contents)) + 1
         for part in _parts(contents, most):
             cursor.execute(statement("log_emit_many"), [self._prefix, ByteaArray(bytea_array(part))])
 
 
 class PassingRows:
-    """Deletes rows in the transaction that has inserted them: the log has them, the table stays empty."""
+    """Inserts and deletes rows in one transaction: they are in the WAL, and the table stays empty."""
 
     def __init__(self, outbox: TableName) -> None:
         self._forget: LiteralString = statement("outbox_forget", outbox)
 
     def write(self, connection: Any, insert: LiteralString, rows: Sequence[Sequence[Any]]) -> int:
-        """Insert rows and delete them; return how many were both. In a pipeline, this waits for the database once."""
+        """Insert rows and delete them; return how many. In the caller's pipeline, this waits for the database once."""
         ids: list[int] = []
         with connection.pipeline() if len(rows) > 1 else nullcontext():
             for first in range(0, len(rows), _PIPELINED):
@@ -85,7 +85,7 @@ class PassingRows:
                     cursor.execute(insert, row, binary=True)
                 ids += [found[0] for cursor in cursors if (found := cursor.fetchone()) is not None]
         gone = OwnCursor(connection).execute(self._forget, [BigintArray(bigint_array(ids))]).rowcount
-        # In a pipeline it is not known yet.
+        # In a pipeline the number of deleted rows is not known yet.
         return len(ids) if gone < 0 else gone
 
 

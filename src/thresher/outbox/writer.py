@@ -1,8 +1,8 @@
 """The outbox writer: stores messages in the caller's own transaction, and does nothing else.
 
-What is promised: a message is stored if and only if the caller's transaction commits. The writer never begins, commits
-or rolls back anything, talks to no broker, and checks messages before it touches the connection, so a refusal leaves
-the transaction usable. A crash at any point is the transaction's crash: stored with it, or gone with it.
+A message is stored if and only if the caller's transaction commits. The writer never begins, commits or rolls back a
+transaction, and talks to no broker. It checks messages before it uses the connection, so a refusal leaves the
+transaction usable. After a crash at any point, the message is stored if the transaction was committed, and gone if not.
 """
 
 import time
@@ -30,7 +30,7 @@ from thresher.outbox.receipt import NoReceiptsInPipeline, Receipt
 from thresher.outbox.shape import Shape
 from thresher.outbox.unpolled import LogWriter, PassingRows, Via, require_sensible
 
-# The header arrays are encoded here and pass through the driver as bytes.
+# The header arrays are encoded by our own code, so the driver gets them as bytes.
 _COPY_TYPES: dict[Shape, tuple[str, ...]] = {
     Shape.THRESHER: ("varchar", "bytea", "bytea", "bytea", "bytea", "int4", "timestamptz"),
     Shape.GOHARVEST: ("timestamptz", "varchar", "varchar", "varchar", "bytea", "bytea"),
@@ -41,18 +41,18 @@ __all__ = ["MessageNotStored", "NotInTransaction", "Outbox", "UnsupportedConnect
 
 
 class MessageNotStored(ThresherError):  # noqa: N818
-    """The database took the statement and stored less: the transaction must not be committed."""
+    """The database stored fewer rows than were sent: the transaction must not be committed."""
 
 
 class Outbox:
-    """An outbox table that messages are written to. Cheap to make, holds no connection, safe to share by threads.
+    """Writes messages to an outbox table. Cheap to create, holds no connection, and threads may share it.
 
-    `require_transaction=False` says that a message in autocommit, tied to no other change, is meant. With `event_ids`
-    each message has a header `event-id`, by which an inbox tells repeats; one that has it keeps it.
+    `require_transaction=False` allows autocommit, where a message is not tied to any other change. `event_ids` adds a
+    header `event-id` to each message that has none; an inbox recognizes duplicates by it.
 
-    For a tail: `via="log"` writes messages into the database's log and into no table; `keep=False` deletes each row in
-    the transaction that inserts it. Both give no receipts, and raise `NoSlot` unless a slot keeps the log: `slot`, or
-    thresher_<table>.
+    For a tail: `via="log"` writes messages to the database's WAL and to no table; `keep=False` deletes each row in the
+    transaction that inserts it. Both return no receipts, and raise `NoSlot` unless a slot keeps the WAL: `slot`, by
+    default thresher_<table>.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Outbox:
         require_sensible(via, self.shape, limits, keep=keep, slot=slot, tied=require_transaction)
         self._log = LogWriter(self.name) if via == "log" else None
         self._passing = None if keep else PassingRows(self.name)
-        # Whether rows stay in the table until they are sent.
+        # Whether rows stay in the table until a relay has sent them.
         self.keeps_rows = via == "table" and keep
         self._slot = None if self.keeps_rows else SlotWatch(slot or slot_name(self.name), clock)
         self._admission = Admission(self.shape, limits)
@@ -90,10 +90,10 @@ class Outbox:
         return f"Outbox({self.name.quoted()}, shape={self.shape.value})"
 
     def stash(self, connection: Connection[Any], message: Message) -> Receipt | None:
-        """Store one message in the caller's transaction, and return its receipt. The order of calls is that per key.
+        """Store one message in the caller's transaction, and return its receipt.
 
-        In a pipeline the database has not answered yet: there is no receipt, and None is returned. So it is where no
-        row stays in the table.
+        The order of calls is the order per key. Returns None in a pipeline, where the database has not answered yet,
+        and if no row stays in the table.
         """
         row = self._admission.row(self._identified(message))
         self._admit_connection(connection)
@@ -128,10 +128,10 @@ class Outbox:
     def stash_many(
         self, connection: Connection[Any], messages: Iterable[Message], *, receipts: bool = False
     ) -> int | list[Receipt]:
-        """Store the messages, all or none of them, in one stream; return how many, or their receipts in this order.
+        """Store messages, all or none of them, by one COPY; return how many, or their receipts in the same order.
 
-        All are checked before the first is sent. The order given is the order per key. Receipts cost a statement for
-        each message instead of a stream for all, and cannot be had in a pipeline.
+        All are checked before the first is sent. The order given is the order per key. `receipts=True` executes one
+        INSERT per message instead of one COPY, and is refused in a pipeline.
         """
         admit, identified = self._admission.row, self._identified
         rows = [admit(identified(message)) for message in messages]
@@ -150,7 +150,7 @@ class Outbox:
             with _remedied():
                 self._stream(cursor, rows, codec)
         else:
-            # COPY does not exist inside the caller's pipeline; its inserts travel together anyway.
+            # COPY is not possible in the caller's pipeline, which sends the INSERTs together anyway.
             cursor.executemany(self._insert, [_parameters(row, codec) for row in rows])
         self._require_stored(connection, cursor, len(rows))
         return len(rows)
@@ -198,13 +198,13 @@ class Outbox:
         with cursor.copy(self._copy) as copy:
             copy.set_types(_COPY_TYPES[self.shape])
             write_row = copy.write_row
-            # The names of headers repeat from message to message.
+            # Header names repeat from message to message, so their arrays are cached.
             named = lru_cache(maxsize=1024)(lambda names: text_array(names, codec))
             if self.shape is Shape.THRESHER:
                 for topic, key, value, names, values, partition, timestamp in rows:
                     write_row((topic, key, value, named(names), bytea_array(values), partition, timestamp))
             elif self.shape is Shape.DEIMOS:
-                # Without a time zone, in UTC, as Rails writes it.
+                # In UTC without a time zone, as Rails writes it.
                 at = now.astimezone(UTC).replace(tzinfo=None)
                 for topic, key, value, _, _, partition_key in rows:
                     write_row((topic, key, value, partition_key, at, at))
@@ -225,7 +225,7 @@ class Outbox:
             self._outstanding.require_room(connection)
 
     def _require_stored(self, connection: Connection[Any], cursor: OwnCursor, count: int) -> None:
-        # In a pipeline the answer comes later, to the caller.
+        # In a pipeline the caller gets the answer, later.
         if connection.pgconn.pipeline_status == PipelineStatus.OFF and cursor.rowcount != count:
             raise self._not_stored(count, cursor.rowcount)
 
@@ -242,7 +242,7 @@ class Outbox:
 
 @contextmanager
 def _remedied() -> Iterator[None]:
-    """Note at the database's own error of a missing right, which the caller gets, where the grants are."""
+    """Add a note to the database's error for a missing privilege: it says where the grants are printed."""
     try:
         yield
     except errors.InsufficientPrivilege as error:
@@ -251,23 +251,23 @@ def _remedied() -> Iterator[None]:
 
 
 def _parameters(row: Row, codec: str) -> list[Any]:
-    """Return the row for an INSERT: its header lists as arrays that no adapter of the caller touches."""
+    """Return the parameters of an INSERT, with encoded arrays, so that the caller's adapters play no part."""
     topic, key, value, names, values, *rest = row
     if len(rest) == 1:
-        # Deimos' rows have a partition key, and no columns for headers.
+        # A row in Deimos' shape: it has a partition key, and no header columns.
         return [topic, key, value, *rest]
-    # Only goharvest's rows have text for a key, and then for everything.
+    # Only goharvest's rows have a text key, and then header values are text too.
     contents = TextArray(text_array(values, codec)) if isinstance(key, str) else ByteaArray(bytea_array(values))
     return [topic, key, value, TextArray(text_array(names, codec)), contents, *rest]
 
 
 def _admit_encoding(connection: Connection[Any], rows: Sequence[Row]) -> str:
-    """Return the codec in which text travels; refuse text that it, or the database, cannot hold."""
+    """Return the codec for text on this connection; refuse text that it or the database cannot hold."""
     status = connection.info.parameter_status
     server, client = status("server_encoding"), status("client_encoding")
     if server == client == "UTF8":
         return "utf-8"
-    # Between two other encodings the server converts, and we cannot tell what it can: ASCII is safe.
+    # If the server has to convert between two other encodings, we cannot know which characters it can: ASCII is safe.
     codec = connection.info.encoding if server in {"UTF8", client} else "ascii"
     for row in rows:
         for content in (*row[1:3], *row[3], *row[4], *row[5:]):

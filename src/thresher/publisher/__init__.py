@@ -1,6 +1,6 @@
-"""Publishing: an application's messages to Kafka, to its outbox, or to a test's memory, by a backend that is chosen.
+"""Publishes an application's messages by a backend: to Kafka, to its outbox, or to memory for tests.
 
-No Spark, no Java.
+Needs neither Spark nor Java.
 """
 
 from thresher.publisher.choice import BackendUnknown, backend, set_backend

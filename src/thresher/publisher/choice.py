@@ -1,4 +1,4 @@
-"""Which backend is meant: that of a block, else the publisher's own, else the one for all."""
+"""Chooses the backend of a publisher: that of the `with` block, else the publisher's own, else the process-wide one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ class BackendUnknown(InvalidInput):
 
 
 class Kind(StrEnum):
-    """The backends there are by name."""
+    """The names of the built-in backends."""
 
     KAFKA = "kafka"
     KAFKA_ASYNC = "kafka_async"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
     MEMORY = "memory"
 
 
-# Deimos' name.
+# Deimos' name for the outbox.
 _ALIASES = {"db": Kind.OUTBOX}
 Choice = Kind | Backend
 
@@ -33,30 +33,32 @@ _in_block: ContextVar[Choice | None] = ContextVar("thresher_publisher_backend", 
 
 
 def chosen(given: str | Backend) -> Choice:
-    """Return the backend that is meant by a name, or the one that was given. Raises `BackendUnknown`."""
+    """Return the backend for a name, or the given object. Raises `BackendUnknown`."""
     if not isinstance(given, str):
         if not all(callable(getattr(given, name, None)) for name in ("publish", "flush", "close")):
-            raise BackendUnknown(f"a backend is a name, or has publish, flush and close: {shorten(given)} has not")
+            raise BackendUnknown(
+                f"{shorten(given)} is no backend: give a name, or an object with publish, flush and close"
+            )
         return given
     try:
         return _ALIASES.get(given) or Kind(given)
     except ValueError:
         names = ", ".join([*Kind, *_ALIASES])
         raise BackendUnknown(
-            f"there is no backend {shorten(given)}: one of {names}, or an object of your own"
+            f"there is no backend {shorten(given)}: give one of {names}, or an object of your own"
         ) from None
 
 
 def set_backend(given: str | Backend) -> None:
-    """Choose the backend of all publishers that have none of their own."""
+    """Set the process-wide backend, for all publishers that have none of their own."""
     _for_all[:] = [chosen(given)]
 
 
 @contextmanager
 def backend(given: str | Backend) -> Iterator[Any]:
-    """Choose the backend of all publishers while the block lasts, in this thread or task, and give it.
+    """Set the backend of all publishers for a `with` block, in this thread or task, and yield it.
 
-    `memory` is a new one each time, whose `messages` are what was published.
+    `memory` yields a new backend each time; its `messages` are what the block has published.
     """
     choice: Choice = chosen(given)
     if choice is Kind.MEMORY:
@@ -69,5 +71,5 @@ def backend(given: str | Backend) -> Iterator[Any]:
 
 
 def effective(own: Choice | None) -> Choice:
-    """Return which backend a publisher uses now, that has this one of its own."""
+    """Return the backend that a publisher uses now. `own` is the publisher's own backend, or None."""
     return next(choice for choice in (_in_block.get(), own, _for_all[0]) if choice is not None)

@@ -1,11 +1,12 @@
-"""The rows of receipts in the database: locked while a dispatcher sends them, and stamped once the brokers have them.
+"""The rows of receipts in the database: locked while a dispatcher sends them, stamped once the brokers have acked.
 
-1. A row is locked if this connection sees it, with the receipt's create time, without a stamp and without a sweeper's
-   mark, and if nobody else has it locked. So of two dispatchers, or a dispatcher and a sweeper, one sends a row.
-2. The lock lasts until the transaction ends. A dispatcher that dies loses it with its connection, and one that vanishes
-   loses it after a bound on idleness: the row is pending as before.
-3. Each such transaction takes the outbox' lock of dispatchers first, and then reads the relay's mode. Rows are locked
-   only beside a sweeper, or before any relay has run. A relay in another mode waits for that lock before it sends.
+1. A row is locked if it is committed, has the receipt's create time, no stamp and no sweeper's mark. Rows that another
+   sender has locked are skipped. So of two dispatchers, or of a dispatcher and a sweeper, only one sends a row.
+2. The lock lasts until the transaction ends. A dispatcher that dies loses its locks with its connection. A dispatcher
+   that becomes unreachable loses them by idle_in_transaction_session_timeout. The row is then pending as before.
+3. Each such transaction first takes the dispatchers' shared advisory lock of the outbox, then reads the relay's mode.
+   Rows are locked only if the relay is a sweeper, or if no relay has run yet. A relay in another mode waits for the
+   advisory lock before it sends.
 """
 
 import os
@@ -37,33 +38,33 @@ Version = tuple[int, datetime]
 _CONTROL = "thresher_relay"
 # The mode of a relay with `dispatch: immediate`.
 _SWEEPER = "immediate"
-# Topics with such names may be a relay's own: a sweeper looks into them, and judges.
+# A topic with this suffix may be a relay's progress topic. Only a sweeper can tell, so rows for it are left to it.
 _PROGRESS = ".progress"
-# Postgres counts from 2000.
+# Postgres counts time from the year 2000.
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class DispatchRefused(InvalidInput):
-    """The outbox, or its relay, is not one for a dispatcher. Nothing was sent: the relay sends the rows."""
+    """A dispatcher cannot be used with this outbox or its relay. Nothing was sent: the relay sends the rows."""
 
 
 class NotNow(ThresherError):  # noqa: N818
-    """Nothing was locked, and nothing sent: for the moment. Nobody is at fault, and the sweeper sends the rows."""
+    """Nothing was locked or sent, for a temporary reason that is no error. The sweeper sends the rows."""
 
     retryable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedRow:
-    """A row that is ours to send. Without a message it is the sweeper's to judge: it can never be sent as it is."""
+    """A row that this dispatcher has locked. Without a message it cannot be sent, and is left to the sweeper."""
 
     id: int
     message: Message | None
 
 
 class DispatchTable:
-    """An outbox, over connections of its own. Safe from any thread; at most so many connections are open."""
+    """An outbox, over at most `connections` connections of its own. Safe from any thread."""
 
     def __init__(self, connect: Connect, table: TableName, *, connections: int, idle_seconds: float) -> None:
         self._connect, self._table, self._most = connect, table, connections
@@ -76,12 +77,12 @@ class DispatchTable:
     def locked(
         self, versions: Sequence[Version], *, within_seconds: float, ready: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[list[LockedRow], Callable[[Sequence[int]], int]]]:
-        """Lock rows for the block, by id, and give them with what stamps them; the end of the block commits.
+        """Lock rows for a block; yield them by id with a function that stamps them. The end of the block commits.
 
-        What stamps returns how many rows it has stamped. `ready` is called once it is this call's turn to use the
-        database, and ends the call by raising. Raises `NotNow` if no connection was free within so many seconds, or a
-        relay takes over; `DispatchRefused`; `DatabaseLost` or `DatabaseRefused`, after which nothing is stamped, unless
-        it came with the commit.
+        The function returns how many rows it has stamped. `ready` is called once a connection is free; it may raise to
+        end the call. Raises `NotNow` if no connection is free within this time, or if a relay takes over. Raises
+        `DispatchRefused`, `DatabaseLost` or `DatabaseRefused`. After a database error nothing is stamped, unless the
+        commit itself failed: then that is unknown.
         """
         rights = f"GRANT SELECT, UPDATE ON {self._table} TO the dispatcher's role"
         with explained(rights), self._connection(within_seconds, ready) as connection, connection.transaction():
@@ -93,7 +94,7 @@ class DispatchTable:
             yield [_locked(*row) for row in found], lambda ids: self._stamped(cursor, ids)
 
     def close(self) -> None:
-        """Close the connections that are idle. Harmless when repeated; after a fork, the parent's stay open."""
+        """Close the idle connections. Idempotent. After a fork, the parent's connections stay open."""
         with self._changing:
             slots, own = self._slots, self._pid == os.getpid()
             self._pid, self._slots = 0, queue.LifoQueue()
@@ -108,21 +109,21 @@ class DispatchTable:
     def _begin(self, cursor: OwnCursor) -> None:
         values = {"idle": self._idle_milliseconds, "outbox": self._table.quoted()}
         _, free = cursor.execute(statement("dispatch_begin"), values).fetchone() or (None, False)
-        # None where there is no such table, of which the next statement tells.
+        # None means that there is no such table: the next statement reports that.
         if free is False:
-            raise NotNow(f"a relay of {self._table} that is no sweeper takes over")
+            raise NotNow(f"a relay of {self._table} that is no sweeper is taking over")
 
     def _stamped(self, cursor: OwnCursor, ids: Sequence[int]) -> int:
         return cursor.execute(self._stamp, {"ids": BigintArray(bigint_array(ids))}).rowcount
 
     @contextmanager
     def _connection(self, within_seconds: float, ready: Callable[[], None]) -> Iterator[Connection[Any]]:
-        """Give a connection, and keep it for later unless the block fails."""
+        """Yield a connection, and keep it for later calls unless the block fails."""
         slots = self._own_slots()
         try:
             kept, keeps = slots.get(timeout=max(0.0, within_seconds)), False
         except queue.Empty:
-            why = f"all {self._most} connections of the dispatcher were in use: give it more of them"
+            why = f"all {self._most} connections of the dispatcher were in use: raise connections"
             raise NotNow(why) from None
         try:
             ready()
@@ -133,7 +134,7 @@ class DispatchTable:
             yield kept
             keeps = True
         except (NotNow, DispatchRefused):
-            # The connection is as good as before: its transaction was rolled back.
+            # The transaction was rolled back, and the connection is still usable.
             keeps = True
             raise
         finally:
@@ -142,7 +143,7 @@ class DispatchTable:
             slots.put(kept if keeps else None)
 
     def _own_slots(self) -> "queue.LifoQueue[Connection[Any] | None]":
-        """Return the connections that are kept, and room for others. Those from before a fork are the parent's."""
+        """Return the pool: idle connections, and None for each that may be opened. After a fork a new pool is made."""
         with self._changing:
             if self._pid != os.getpid():
                 self._pid, self._slots = os.getpid(), queue.LifoQueue()
@@ -161,10 +162,10 @@ class DispatchTable:
         return connection
 
     def _require_sweeper(self, cursor: OwnCursor) -> None:
-        """Raise `DispatchRefused` unless the relay sweeps, or none has ever run: two senders are what it expects."""
+        """Raise `DispatchRefused` unless the relay is a sweeper, or no relay has run yet."""
         beside = cursor.execute(statement("dispatch_relay"), [_CONTROL, self._table.quoted()]).fetchone()
         if beside is None:
-            raise DispatchRefused(f"there is no table {self._table} for the dispatcher's connection")
+            raise DispatchRefused(f"there is no table {self._table} that the dispatcher's connection can see")
         schema, there, readable = beside
         if not there:
             return
@@ -185,11 +186,11 @@ class DispatchTable:
 
 def _require_idle(connection: Connection[Any]) -> None:
     if connection.info.transaction_status != TransactionStatus.IDLE:
-        raise InvalidInput("the dispatcher's connection is in a transaction: it needs one of its own")
+        raise InvalidInput("the dispatcher's connection is in a transaction: let connect open a new connection")
 
 
 def _stands(connection: Connection[Any]) -> bool:
-    """Whether an idle connection is still one: a server that went away has said so, and nobody was listening."""
+    """Whether an idle connection is still open. If the server closed it, its socket is readable."""
     if connection.closed:
         return False
     with selectors.DefaultSelector() as selector:

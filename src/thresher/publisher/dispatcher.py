@@ -1,16 +1,16 @@
-"""Sends stored messages at once, after the application's commit, and stamps them: a sweeper sends what is left.
+"""Sends stored messages right after the application's commit, and stamps them. A sweeper sends the rows that are left.
 
-1. **Lock** the receipts' rows, over a connection of the dispatcher's own, unless the relay is no sweeper: only rows
-   that are committed, unstamped and in nobody's hands. Before the commit and after a rollback there are none. A crash
-   here frees the rows.
-2. **Send** them by one idempotent producer, all acks, in the order in which they were stashed, and wait for answers. A
-   crash here may leave rows in Kafka without a stamp: the sweeper sends them again.
-3. **Stamp** those that were acked, in one statement, and commit, which frees the rows. A crash before the commit is as
-   one in step 2; after it, nothing is left to do.
+1. **Lock** the receipts' rows over the dispatcher's own connection. Only rows are locked that are committed, unstamped
+   and not taken by another sender; before the commit and after a rollback there are none. Refused if the relay is no
+   sweeper. A crash here frees the rows.
+2. **Send** them by one idempotent producer with acks=all, in the order in which they were stashed, and wait for the
+   answers. After a crash here, rows may be in Kafka without a stamp: the sweeper sends them again.
+3. **Stamp** the acked rows in one statement, and commit, which frees the rows. A crash before the commit is as in
+   step 2; after the commit nothing is left to do.
 
-Nothing is raised because a broker or the database failed: `Cleared` tells how many rows are left to the sweeper. Calls
-do not wait for what was away a moment ago: a topic whose brokers did not answer rests, and so does everything after the
-database failed.
+A failure of a broker or of the database raises nothing: `Cleared` tells how many rows are left to the sweeper. After a
+failure there is a cool-down, so that calls do not wait for a server that is down: for a topic if its brokers did not
+answer, for everything if the database failed.
 """
 
 import logging
@@ -36,26 +36,26 @@ logger = logging.getLogger(__name__)
 
 # Rows that are locked and sent together.
 _ROWS = 500
-# How much longer than for its brokers a dispatcher may keep its rows locked, once it has vanished.
+# A dispatcher that became unreachable keeps its rows locked for its time-out and this much longer.
 _LATE_SECONDS = 20.0
 _NAMED = 5
-# The broker, or the client itself, did not take the record.
+# The broker, or the client itself, refused the record: it is not in Kafka.
 _REFUSED = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME, Refusal.TOPIC, Refusal.TOPIC_DENIED, Refusal.CLIENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared:
-    """What became of receipts. Each is counted once."""
+    """The outcome of a call. Each receipt is counted once."""
 
     # In Kafka, and stamped.
     sent: int = 0
-    # Not this call's to send: not committed, stamped or removed already, or in the hands of another sender.
+    # Not for this call to send: not committed, already stamped or deleted, or taken by another sender.
     skipped: int = 0
-    # Not in Kafka. The sweeper sends them, or sets them aside.
+    # Not in Kafka. The sweeper sends them, or moves them to the dead-letter table.
     not_sent: int = 0
-    # In Kafka perhaps, and not stamped. The sweeper sends them, perhaps again.
+    # Perhaps in Kafka, and not stamped. The sweeper sends them, perhaps again.
     unknown: int = 0
-    # Why rows are left to the sweeper: some of the reasons.
+    # Some of the reasons why rows are left to the sweeper.
     reasons: tuple[str, ...] = ()
 
     @property
@@ -75,21 +75,21 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What the brokers said of rows that were locked: the ids to be stamped, and the rest."""
+    """The brokers' answers for the locked rows: the ids to stamp, and the other rows."""
 
     acked: Sequence[int]
     not_sent: int
     unknown: int
     reasons: tuple[str, ...]
-    # Topics and keys with a row that is left: a later one does not overtake it.
+    # Topics and keys with a row that is left to the sweeper: no later row of the key may overtake it.
     left: frozenset[tuple[str, Any]]
-    # Topics whose brokers did not answer for a row.
+    # Topics with a row for which the brokers did not answer.
     silent: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What became of a part of a call, and which keys are left. After one that failed, nothing more is sent."""
+    """The outcome of one part of a call, and the keys that are left. After a failed part nothing more is sent."""
 
     cleared: Cleared
     left: frozenset[tuple[str, Any]] = frozenset()
@@ -99,7 +99,10 @@ class _Part:
 def judged(
     rows: Sequence[LockedRow], errors: Mapping[int, KafkaError | None], resting: Collection[str | None] = ()
 ) -> Answers:
-    """Decide which rows are stamped, by the answer for each row that was sent: those of resting topics were not."""
+    """Decide which rows are stamped. `errors` has the answer for each row that was sent.
+
+    Rows of topics in a cool-down (`resting`) were not sent.
+    """
     acked: list[int] = []
     left: set[tuple[str, Any]] = set()
     silent: set[str] = set()
@@ -132,18 +135,18 @@ def judged(
 
 def _reason(message: Message | None, error: KafkaError | None, resting: Collection[str | None]) -> str:
     if message is None:
-        return "a row can never be sent as it is stored: the sweeper sets it aside"
+        return "a row can never be sent as it is stored: the sweeper moves it to the dead rows"
     if error is None and message.topic in resting:
         return f"{message.topic}: its brokers did not answer a moment ago"
     if error is None:
-        return f"{message.topic}: a row of key {shorten(message.key)} is left before it"
+        return f"{message.topic}: an earlier row of key {shorten(message.key)} is left to the sweeper"
     return f"{message.topic}: {error.str()}"
 
 
 class Dispatcher:
-    """Sends the messages of receipts. Safe from any thread; a context manager, which closes.
+    """Sends the messages of receipts. Safe from any thread. As a context manager, it closes itself.
 
-    Its outbox is in our own shape, and its relay runs with `dispatch: immediate`.
+    The outbox must be in Thresher's own shape, and its relay must run with `dispatch: immediate`.
     """
 
     def __init__(
@@ -157,34 +160,38 @@ class Dispatcher:
         connections: int = 4,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`connect` opens a connection of the dispatcher's own; `kafka` are the properties of its producer.
+        """`connect` opens a connection for the dispatcher; `kafka` are the properties of its producer.
 
-        A call begins nothing after `timeout_seconds`, and waits as long at most for the answers to what it began. A
-        topic whose brokers did not answer is left to the sweeper for `rest_seconds`, and so is everything after the
-        database failed: what is away does not slow the application down. Calls that run at once share so many
-        `connections`. Raises `InvalidInput` for properties that no producer can be made with.
+        After `timeout_seconds` a call sends nothing more. It waits at most that long for the answers to what it sent.
+        `rest_seconds` is the cool-down: a topic whose brokers did not answer is left to the sweeper for this time, and
+        so is everything after the database failed. So servers that are down do not slow the application down.
+        Concurrent calls share at most `connections` connections. Raises `InvalidInput` for wrong producer properties.
         """
         outbox = outbox or Outbox()
         if not outbox.keeps_rows:
-            raise InvalidInput(f"{outbox.name} keeps no rows that a dispatcher could lock and stamp: a tail sends them")
+            raise InvalidInput(f"{outbox.name} keeps no rows for a dispatcher to lock and stamp: a tail sends them")
         if outbox.shape is not Shape.THRESHER:
-            raise InvalidInput(f"a dispatcher stamps rows, and shape {outbox.shape.value} has no column for a stamp")
+            raise InvalidInput(
+                f"a dispatcher stamps rows, and shape {outbox.shape.value} has no column for that: use shape thresher"
+            )
         if timeout_seconds < 0.1 or rest_seconds < 0 or connections < 1:
-            raise InvalidInput("timeout_seconds is at least 0.1, rest_seconds at least 0, connections at least 1")
+            raise InvalidInput(
+                "timeout_seconds must be at least 0.1, rest_seconds at least 0, and connections at least 1"
+            )
         self._outbox = outbox.name
         self._table = DispatchTable(
             connect, outbox.name, connections=connections, idle_seconds=timeout_seconds + _LATE_SECONDS
         )
         bounds = {
             "message.timeout.ms": int(timeout_seconds * 1000),
-            # How long a topic that nobody knows is waited for.
+            # How long the client waits for an unknown topic.
             "topic.metadata.propagation.max.ms": min(1000, int(timeout_seconds * 1000)),
         }
         given = {name: value for name, value in kafka.items() if name != "delivery.timeout.ms"}
         self._kafka = KafkaBackend({**given, **bounds}, waits=True)
         self._kafka.check()
         self._timeout_seconds, self._rest_seconds, self._clock = timeout_seconds, rest_seconds, clock
-        # Until when topics are left to the sweeper, and everything is: under None, after the database failed.
+        # The end of each topic's cool-down. None stands for everything, after the database failed.
         self._rests: dict[str | None, float] = {}
         self._lock = threading.Lock()
 
@@ -195,11 +202,11 @@ class Dispatcher:
         self.close()
 
     def clear(self, receipts: Iterable[Receipt | None]) -> Cleared:
-        """Send what the receipts stand for, and stamp it. Call it after the commit; earlier, it finds nothing.
+        """Send the messages of receipts, and stamp their rows. Call it after the commit; earlier, it finds no rows.
 
-        In the order in which the messages were stashed, for each key. None, as a pipeline gives it, is left to the
-        sweeper. Raises `InvalidInput` for a receipt of another outbox, `DispatchRefused` beside a relay that is no
-        sweeper.
+        Messages of a key are sent in the order in which they were stashed. None, which `stash` returns in a pipeline,
+        is left to the sweeper. Raises `InvalidInput` for a receipt of another outbox, and `DispatchRefused` if the
+        relay is no sweeper.
         """
         cleared, left = Cleared(), frozenset[tuple[str, Any]]()
         versions = self._versions(receipts)
@@ -223,7 +230,7 @@ class Dispatcher:
         return cleared
 
     def close(self) -> None:
-        """Let go of producer and connections. Harmless when repeated."""
+        """Close the producer and the connections. Idempotent."""
         self._kafka.close()
         self._table.close()
 
@@ -239,10 +246,10 @@ class Dispatcher:
         return sorted(versions.values())
 
     def _clear(self, versions: Sequence[Version], left: frozenset[tuple[str, Any]], until: float) -> _Part:
-        """Clear some receipts, but for keys of which a row is left."""
+        """Clear some receipts, except those of keys with a row that is left to the sweeper."""
         answers: Answers | None = None
         try:
-            # Before and after it has waited for its turn.
+            # Checked before and after the wait for a connection.
             self._require_awake()
             within_seconds = until - self._clock()
             with self._table.locked(versions, within_seconds=within_seconds, ready=self._require_awake) as (
@@ -279,17 +286,17 @@ class Dispatcher:
         ]
         errors = self._kafka.send([message for _, message in sent])
         answers = judged(rows, dict(zip((id_ for id_, _ in sent), errors, strict=True)), resting)
-        # At once: the stamp takes its time, and other calls are about to send.
+        # Before the stamp, which takes time: concurrent calls are about to send to these topics.
         self._rest(*answers.silent)
         return answers
 
     def _require_awake(self) -> None:
-        """Raise `NotNow` while everything is left to the sweeper."""
+        """Raise `NotNow` during the cool-down after a failure of the database."""
         if None in self._resting():
             raise NotNow("the database did not answer a moment ago")
 
     def _resting(self) -> frozenset[str | None]:
-        """Return the topics that are left to the sweeper for now; None among them is everything."""
+        """Return the topics that are in a cool-down; None among them stands for everything."""
         now = self._clock()
         with self._lock:
             return frozenset(topic for topic, until in self._rests.items() if now < until)
@@ -297,13 +304,13 @@ class Dispatcher:
     def _rest(self, *topics: str | None) -> None:
         now = self._clock()
         with self._lock:
-            # Those whose rest is over are forgotten: an application may have any number of topics.
+            # Cool-downs that are over are dropped: an application may have any number of topics.
             self._rests = {topic: until for topic, until in self._rests.items() if now < until}
             self._rests |= dict.fromkeys(topics, now + self._rest_seconds)
 
 
 def _stamped(answers: Answers, stamped: int) -> Answers:
-    """Return the answers when so many of the acked rows are stamped: of others nobody knows whether they stay so."""
+    """Return the answers, given how many of the acked rows were stamped: the other acked rows count as unknown."""
     lacking = len(answers.acked) - stamped
     if not lacking:
         return answers
@@ -312,7 +319,7 @@ def _stamped(answers: Answers, stamped: int) -> Answers:
 
 
 def _failed(receipts: int, answers: Answers | None, error: DatabaseLost | DatabaseRefused) -> Cleared:
-    """Tell of receipts whose database failed: what was acked has no stamp, as far as is known."""
+    """Return the outcome after a failure of the database: acked rows count as unknown, as their stamps may be lost."""
     reason = str(error)
     if answers is None:
         return Cleared(not_sent=receipts, reasons=(reason,))

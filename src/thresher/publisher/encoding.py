@@ -1,4 +1,4 @@
-"""Encoders: what makes bytes of keys and values. Any serializer of confluent-kafka's is one, Schema Registry's too."""
+"""Encoders of keys and values. Any serializer of confluent-kafka can be used, including those for Schema Registry."""
 
 import json
 from collections.abc import Callable
@@ -8,16 +8,16 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from thresher.core.errors import InvalidInput, shorten
 
-# Called with what is to be encoded, and with where it will be: topic, key or value, headers.
+# Called with the content to encode and its context: topic, key or value, headers.
 Encoder = Callable[[Any, SerializationContext], bytes | None]
 
 
 class EncodingFailed(InvalidInput):
-    """A message could not be encoded. Nothing was written or sent, of no message."""
+    """A message could not be encoded. No message of the call was written or sent."""
 
 
 def as_is(given: Any, _: SerializationContext) -> bytes | None:
-    """Take bytes, text and None as they are."""
+    """Return bytes and None as they are, and text as UTF-8."""
     if given is None or isinstance(given, bytes):
         return given
     if isinstance(given, str):
@@ -26,14 +26,14 @@ def as_is(given: Any, _: SerializationContext) -> bytes | None:
 
 
 def as_json(given: Any, _: SerializationContext) -> bytes | None:
-    """Encode as JSON. None stays None: a tombstone is no `null`."""
+    """Encode as JSON. None stays None: a tombstone, not a JSON `null`."""
     if given is None:
         return None
     return json.dumps(given, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def encoded(encoder: Encoder, given: Any, topic: str, field: MessageField, headers: Any) -> bytes | None:
-    """Return content as bytes. Raises `EncodingFailed`, whatever an encoder raises."""
+    """Return the encoded content. Raises `EncodingFailed` for any error of the encoder."""
     try:
         content = encoder(given, SerializationContext(topic, field, headers))
     except Exception as error:

@@ -1,11 +1,11 @@
-"""Sends messages to Kafka: waits until all brokers have them, or returns at once.
+"""Sends messages to Kafka, and waits until all in-sync replicas have them, or returns at once.
 
-1. One idempotent producer, all acks: in order for each key, and none twice by a retry of the client's.
-2. `kafka` returns once every message of a call was answered for. What was refused, or not answered for in time, is in
-   `PublishFailed`; of the latter nobody knows whether it arrived.
-3. `kafka_async` returns at once, as long as the client's queue has room. Failures are logged and counted with the next
-   call, and `flush` tells of them; a process that dies loses what was not sent. Who cannot lose a message publishes to
-   the outbox.
+1. There is one idempotent producer with acks=all: order per key is kept, and the client's retries cause no duplicates.
+2. `kafka` returns once every message of a call was answered for. Messages that were refused, or not answered for in
+   time, are in `PublishFailed`; of the latter it is unknown whether they arrived.
+3. `kafka_async` returns at once, as long as the client's queue has room. Failures are logged and counted at the next
+   call, and `flush` then returns False. A process that dies loses unsent messages. For messages that must not be lost,
+   use the outbox.
 """
 
 import logging
@@ -30,7 +30,7 @@ _DEFAULTS: dict[str, Any] = {
     "compression.type": "lz4",
     "log_level": 2,
     "message.timeout.ms": 30_000,
-    # As the relay has it: a key has one partition, whichever backend sends.
+    # The relay's partitioner: a key has the same partition, whichever backend sends.
     "partitioner": "murmur2_random",
 }
 _OURS: dict[str, Any] = {"enable.idempotence": True, "acks": "all"}
@@ -40,7 +40,7 @@ _NAMED = 5
 
 
 class PublishFailed(ThresherError):  # noqa: N818
-    """Messages were not sent, as far as is known: each with why. The others of the call were."""
+    """Messages were refused or not answered for, each with its reason. All other messages of the call were sent."""
 
     retryable = True
 
@@ -54,23 +54,23 @@ class PublishFailed(ThresherError):  # noqa: N818
 
 
 class KafkaBackend:
-    """Sends by one producer, which is made at the first message. Safe from any thread."""
+    """Sends by one producer, which is created at the first message. Safe from any thread."""
 
     def __init__(self, properties: Mapping[str, Any], *, waits: bool) -> None:
         self._properties = {**_DEFAULTS, **properties, **_OURS}
         self._waits = waits
         self._lock = threading.Lock()
-        # Of this process: after a fork the client's threads are gone.
+        # Belongs to the process `_pid`: in a forked child the client's threads are missing.
         self._producer: Producer | None = None
         self._pid = 0
-        # Of messages that nobody waited for.
+        # How many messages failed for which no call waited.
         self.failures = 0
 
     def publish(self, messages: Sequence[Message], connection: Any) -> None:  # noqa: ARG002 - it needs none
-        """Send messages. Raises `PublishFailed`; before anything is sent, `InvalidMessage` for a partition key."""
+        """Send messages. Raises `PublishFailed`, or `InvalidMessage` for a partition key, before anything is sent."""
         for message in messages:
             if message.partition_key is not None:
-                rule = "only an outbox in Deimos' shape takes it; give the partition itself"
+                rule = "only an outbox in Deimos' shape can hold it; give the partition itself"
                 raise InvalidMessage("partition_key", shorten(message.partition_key), rule)
         if self._waits:
             answers = zip(messages, self.send(messages), strict=True)
@@ -83,7 +83,7 @@ class KafkaBackend:
         producer.poll(0)
 
     def send(self, messages: Sequence[Message]) -> list[KafkaError | None]:
-        """Send messages, in their order, and wait; return what went wrong with each, or None once it is there."""
+        """Send messages in order, and wait; return each message's error, or None if it was acked."""
         producer = self._made()
         call = _Call(len(messages))
         for place, message in enumerate(messages):
@@ -93,20 +93,20 @@ class KafkaBackend:
         return call.errors
 
     def check(self) -> None:
-        """Raise `InvalidInput` for properties that no producer can be made with. Nothing is sent, and none is kept."""
+        """Raise `InvalidInput` for wrong producer properties. Nothing is sent."""
         self._new()
 
     def flush(self, timeout_seconds: float | None = None) -> bool:
-        """Wait for the answers to all that was sent, and return whether they came, and nothing has failed.
+        """Wait for all outstanding answers; return whether they came in time and no message has ever failed.
 
-        After a fork there is nothing to wait for: what the parent sent is answered to the parent.
+        A forked child has nothing to wait for: only the parent gets the answers to the parent's messages.
         """
         producer = self._producer if self._pid == os.getpid() else None
         left = 0 if producer is None else producer.flush(-1 if timeout_seconds is None else timeout_seconds)
         return left == 0 and self.failures == 0
 
     def close(self) -> None:
-        """Send what is left, and let the producer go. After a fork, the parent's is let go only."""
+        """Flush and drop the producer. A forked child drops the parent's producer without a flush."""
         self.flush()
         with self._lock:
             self._producer = None
@@ -133,16 +133,16 @@ class KafkaBackend:
                     key=message.key,
                     partition=-1 if message.partition is None else message.partition,
                     on_delivery=answered,
-                    # 0 is now, for the client: the first moment of 1970 is not to be had.
+                    # For the client 0 means now: a timestamp of 1970-01-01 00:00 becomes one millisecond later.
                     timestamp=0 if message.timestamp is None else max(1, (message.timestamp - _EPOCH) // _MILLISECOND),
                     headers=headers,
                 )
             except BufferError:
-                # Its queue is full: the broker's answers make room.
+                # The client's queue is full: answers of the broker make room.
                 producer.poll(_POLL_SECONDS)
             except KafkaException as error:
                 if error.args[0].fatal():
-                    # It takes nothing any more: the next call has another one.
+                    # After a fatal error the producer is useless: the next call creates another one.
                     self._producer = None
                 answered(error.args[0], None)
                 return
@@ -164,7 +164,7 @@ class _Call:
 
     def __init__(self, messages: int) -> None:
         self._left, self._lock = messages, threading.Lock()
-        # By the messages' places.
+        # By the position of the message in the call.
         self.errors: list[KafkaError | None] = [None] * messages
         self.done = threading.Event()
         if not messages:
@@ -172,7 +172,7 @@ class _Call:
 
     def answered(self, place: int) -> Callable[[KafkaError | None, Any], None]:
         def answered(error: KafkaError | None, _: Any) -> None:
-            # Another thread's poll may bring the answer.
+            # The poll of another thread may run this callback.
             with self._lock:
                 self.errors[place] = error
                 self._left -= 1

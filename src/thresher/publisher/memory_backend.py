@@ -8,7 +8,7 @@ from thresher.outbox.message import Message
 
 
 class MemoryBackend:
-    """Keeps what was published, in order."""
+    """Keeps published messages, in order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -16,12 +16,12 @@ class MemoryBackend:
 
     @property
     def messages(self) -> list[Message]:
-        """What was published so far."""
+        """The messages that were published so far."""
         with self._lock:
             return list(self._messages)
 
     def clear(self) -> None:
-        """Forget it."""
+        """Forget all published messages."""
         with self._lock:
             self._messages.clear()
 
@@ -31,8 +31,8 @@ class MemoryBackend:
             self._messages += messages
 
     def flush(self, timeout_seconds: float | None = None) -> bool:  # noqa: ARG002 - nothing is waited for
-        """Nothing is on its way."""
+        """Return True: nothing is in flight."""
         return True
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is nothing to close."""

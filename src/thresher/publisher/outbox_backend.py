@@ -9,17 +9,17 @@ from thresher.outbox.writer import Outbox
 
 
 class ConnectionMissing(InvalidInput):
-    """Messages for the outbox need the caller's connection."""
+    """The outbox backend needs the caller's connection."""
 
 
 class OutboxBackend:
-    """Stores in one outbox. What is promised is what `Outbox` promises."""
+    """Stores messages in one outbox, with the guarantees of `Outbox`."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
 
     def publish(self, messages: Sequence[Message], connection: Any) -> None:
-        """Store messages. Raises `ConnectionMissing`, `NotInTransaction`, or what the database does."""
+        """Store messages. Raises `ConnectionMissing`, `NotInTransaction`, or the driver's errors."""
         if connection is None:
             raise ConnectionMissing(
                 "the outbox is in your own database: give publish_list the connection of your transaction"
@@ -27,8 +27,8 @@ class OutboxBackend:
         self._outbox.stash_many(connection, messages)
 
     def flush(self, timeout_seconds: float | None = None) -> bool:  # noqa: ARG002 - the caller's commit does it
-        """Nothing is on its way: the caller's commit makes it durable."""
+        """Return True: nothing is in flight. The caller's commit makes the messages durable."""
         return True
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is nothing to close."""

@@ -1,4 +1,4 @@
-"""What a backend does with messages that were encoded and checked."""
+"""The port of a backend, which gets messages that were encoded and checked."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -7,13 +7,13 @@ from thresher.outbox.message import Message
 
 
 class Backend(Protocol):
-    """Publishes messages, in their order. Safe from any thread."""
+    """Publishes messages in order. Safe from any thread."""
 
     def publish(self, messages: Sequence[Message], connection: Any) -> None:
         """Publish messages whose keys and values are bytes or None; `connection` is the caller's, or None."""
 
     def flush(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until all that was published is where it should be, and return whether that is so."""
+        """Wait until all published messages have arrived; return whether they have."""
 
     def close(self) -> None:
-        """Let go of what it holds, after a flush. Harmless when repeated."""
+        """Flush, and close what the backend holds. Idempotent."""

@@ -1,7 +1,7 @@
-"""Publishes messages: encodes and checks all of them, and then hands them to the backend that is chosen.
+"""Publishes messages: encodes and checks all of them, then passes them to the chosen backend.
 
-A message that cannot be encoded, or that Kafka could never take, raises before anything is written or sent, of no
-message. What is promised besides is the backend's.
+If any message cannot be encoded, or can never be accepted by Kafka, an error is raised before any message is written or
+sent. All other guarantees are the backend's.
 """
 
 import threading
@@ -25,7 +25,7 @@ from thresher.publisher.port import Backend
 
 
 class Publisher:
-    """Publishes messages of an application. Safe from any thread; a context manager, which flushes and closes."""
+    """Publishes an application's messages. Safe from any thread. As a context manager, it flushes and closes."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class Publisher:
         key: Encoder = as_is,
         limits: Limits | None = None,
     ) -> None:
-        """`kafka` are the properties of confluent-kafka's producer, for both of Kafka's backends.
+        """`kafka` are the properties of confluent-kafka's producer, for the backends `kafka` and `kafka_async`.
 
-        `value` and `key` encode; any serializer of confluent-kafka's serves. `backend` is this publisher's own.
+        `value` and `key` are encoders; any serializer of confluent-kafka works. `backend` is this publisher's own.
         """
         self._kafka, self._outbox = kafka, outbox
         self._own: Choice | None = None if backend is None else chosen(backend)
@@ -59,25 +59,25 @@ class Publisher:
         self.publish_list([message], connection)
 
     def publish_list(self, messages: Iterable[Message], connection: Any = None) -> None:
-        """Publish messages, in their order. `connection` is the caller's, for the outbox; the others ignore it.
+        """Publish messages in order. `connection` is the caller's, for the outbox; other backends ignore it.
 
-        Raises `EncodingFailed` or `InvalidMessage` before anything is written or sent, and what the backend raises.
+        Raises `EncodingFailed` or `InvalidMessage` before anything is written or sent, and the backend's own errors.
         """
         ready = [self._ready(message) for message in messages]
         self._backend().publish(ready, connection)
 
     def flush(self, timeout_seconds: float | None = None) -> bool:
-        """Wait for what is on its way, and return whether all of it arrived."""
+        """Wait for messages in flight, and return whether all of them arrived."""
         with self._lock:
             made = list(self._made.values())
         if self._own is not None and not isinstance(self._own, Kind):
             made.append(self._own)
-        # Each of them, also after one that did not arrive.
+        # A list, so that every backend is flushed even after one has failed.
         flushed = [each.flush(timeout_seconds) for each in made]
         return all(flushed)
 
     def close(self) -> None:
-        """Flush, and let go of clients that are its own; not of a backend that was given. Harmless when repeated."""
+        """Flush and close the backends that this publisher created, not one that was passed in. Idempotent."""
         with self._lock:
             made, self._made = self._made, {}
         for backend in made.values():
@@ -86,12 +86,12 @@ class Publisher:
     def _ready(self, message: Any) -> Message:
         if not isinstance(message, Message):
             raise InvalidMessage("message", shorten(message), f"a Message is needed, not {type(message).__name__}")
-        # A serializer may add headers of its own.
+        # A list, because a serializer may append headers.
         given: Any = message.headers
         headers = list(given.items() if isinstance(given, Mapping) else given) if isinstance(given, Iterable) else given
         content = encoded(self._value, message.value, message.topic, MessageField.VALUE, headers)
         key = encoded(self._key, message.key, message.topic, MessageField.KEY, headers)
-        # Whether the backend can hold a partition key, it says itself.
+        # Without the partition key: the backend itself checks whether it can hold one.
         ready = replace(message, key=key, value=content, headers=headers, partition_key=None)
         topic, key, content, names, values, partition, timestamp = self._admission.row(ready)
         return Message(

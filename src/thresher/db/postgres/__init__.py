@@ -1,1 +1,1 @@
-"""Postgres: the adapter behind `db.outbox_store`, and every statement that is said to it in its .sql file."""
+"""Postgres: the adapter of `db.outbox_store`, with each of its statements in a .sql file."""

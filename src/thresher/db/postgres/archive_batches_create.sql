@@ -1,5 +1,6 @@
--- The manifests of archive files: the rows of a batch by id, create time and version (xmin), written before its file and
--- emptied when its rows have left the outbox. What is left of it says which files are finished, and what is in them.
+-- The manifests of archive files, one row per batch. A manifest lists the batch's rows by id, create time and version
+-- (xmin). It is written before the file. The lists are emptied once the rows have left the outbox; the other columns
+-- stay, and say which files are finished and which ids they hold.
 CREATE TABLE IF NOT EXISTS {table} (
   batch        UUID PRIMARY KEY DEFAULT pg_catalog.gen_random_uuid(),
   outbox       TEXT NOT NULL,
@@ -12,7 +13,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   create_times TIMESTAMP WITH TIME ZONE[] NOT NULL,
   versions     BIGINT[] NOT NULL,
   begin_time   TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-  -- Of a finished file.
+  -- Set once the file is finished and its rows have left the outbox.
   finish_time  TIMESTAMP WITH TIME ZONE,
   row_count    BIGINT,
   first_id     BIGINT,

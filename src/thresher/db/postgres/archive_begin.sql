@@ -1,4 +1,5 @@
--- Writes the manifest of a batch, from the rows that are due. Index: that of archive_due. No row: nothing is due.
+-- Writes the manifest of a batch from the rows that are due. Index: as in archive_due. No row is returned if none is
+-- due.
 WITH due AS (
 {due}
 )

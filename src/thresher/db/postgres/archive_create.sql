@@ -1,5 +1,5 @@
--- The archive of an outbox in Thresher's own shape: its columns, and when a row came here. A row is told by its id and its
--- create time: ids come back where a table is emptied and counts from 1 again.
+-- The archive of an outbox in Thresher's own shape: the outbox's columns, and the time at which a row was archived. A
+-- row is identified by id and create time, because ids repeat after a TRUNCATE with RESTART IDENTITY.
 CREATE TABLE {archive} (
   id                  BIGINT NOT NULL,
   create_time         TIMESTAMP WITH TIME ZONE NOT NULL,

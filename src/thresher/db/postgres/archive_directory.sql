@@ -1,4 +1,4 @@
--- The id of the directory at a path that was used last. Index: (directory, begin_time).
+-- The id of the directory that was used last at a path. Index: (directory, begin_time).
 SELECT directory_id
   FROM {batches}
  WHERE directory = %s

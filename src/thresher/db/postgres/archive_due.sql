@@ -1,5 +1,5 @@
--- Rows that were stamped long enough ago, by the database's clock. Index: the primary key, between two ids; a row that waits
--- has no dispatched time, and is never among them.
+-- Rows that were stamped long enough ago, by the database's clock. Index: the primary key, between two ids. A pending
+-- row has no dispatched time, so it is never due.
 SELECT o.id, o.create_time, o.xmin::text::bigint AS version
   FROM {table} o
  WHERE o.id > %(after)s AND o.id <= %(last)s

@@ -1,4 +1,4 @@
--- The archive's table and its partitions: kind, persistence, and whether rules rewrite what comes in. Index: the catalog's.
+-- The archive's table and its partitions: kind, persistence, and whether it has rewrite rules. Index: the catalog's.
 SELECT c.oid::regclass::text, c.relkind::text, c.relpersistence::text,
        EXISTS (SELECT 1 FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid)
   FROM pg_catalog.pg_class c

@@ -1,4 +1,4 @@
--- How many rows of a batch are in the outbox still. Index: the primary key.
+-- How many rows of a batch are still in the outbox. Index: the primary key.
 SELECT count(*)
   FROM {batches} b
  CROSS JOIN LATERAL unnest(b.ids, b.create_times) AS n(id, create_time)

@@ -1,6 +1,8 @@
--- Moves a batch to the archive's table, in one statement: a row is in one of the two tables. Index: that of archive_due.
--- Both counts are told: they differ where the archive has not taken every row, and the caller rolls back.
--- Rows that somebody has locked are left for the next time, and no row is moved that was changed and is not due any more.
+-- Moves a batch to the archive's table in one statement, so that each row is in exactly one of the two tables. Index:
+-- as in archive_due.
+-- Returns the number of rows deleted and the number inserted. If the two differ, the archive refused rows, and the
+-- caller rolls back.
+-- Rows that another session has locked stay for the next run. A row that was changed and is no longer due stays too.
 WITH due AS (
 {due}
    FOR UPDATE SKIP LOCKED

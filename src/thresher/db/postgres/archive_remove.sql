@@ -1,5 +1,6 @@
--- Removes the rows of a batch from the outbox, in the transaction that holds its manifest. Index: the primary key. Matched by
--- id, create time and version: no row goes that was changed since its manifest, or that is not in the file (`absent`).
+-- Removes the rows of a batch from the outbox, in the transaction that holds the manifest's lock. Index: the primary
+-- key. Rows are matched by id, create time and version: a row that was changed after the manifest was written stays. A
+-- row that is not in the file (`absent`) stays too.
 DELETE FROM {table} o
  USING (SELECT n.*
           FROM {batches} b

@@ -1,5 +1,5 @@
--- Begins another attempt at a batch, with the rows that nobody has changed or removed since its manifest. Fence: archive_hold
--- before it. Index: the primary keys.
+-- Begins another attempt at a batch, with those of its rows that were not changed or removed since the manifest was
+-- written. Fence: archive_hold runs first in the same transaction. Index: the primary keys.
 UPDATE {batches} b
    SET attempt = b.attempt + 1, ids = kept.ids, create_times = kept.create_times, versions = kept.versions
   FROM (SELECT coalesce(array_agg(n.id ORDER BY n.id), '{}') AS ids,

@@ -1,5 +1,5 @@
--- The rows of a batch as its file has them, by id, as long as the attempt is the batch's current one. Index: the primary key.
--- Matched by id, create time and version: a row that came back under an id, or was changed since, is not in the file.
+-- The rows of a batch for its file, by id; none if the attempt is not the batch's current one. Index: the primary key.
+-- Rows are matched by id, create time and version: a changed row, or another row with a reused id, is not in the file.
 SELECT {expressions}
   FROM {batches} b
  CROSS JOIN LATERAL unnest(b.ids, b.create_times, b.versions) AS n(id, create_time, version)

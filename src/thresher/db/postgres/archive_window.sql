@@ -1,5 +1,5 @@
--- The next rows behind an id: how many of so many, the last one's id, and how many of them are due or were stamped since.
--- Index: the primary key. A short statement, so that its snapshot holds back no vacuum.
+-- The next rows after an id, at most `rows` of them: their number, the last id, how many are due, and how many were
+-- stamped too recently. Index: the primary key. The statement is short, so that its snapshot does not hold back vacuum.
 SELECT count(*), max(w.id),
        count(*) FILTER (WHERE w.dispatched_time < pg_catalog.now() - pg_catalog.make_interval(secs => %(seconds)s)),
        count(*) FILTER (WHERE w.dispatched_time >= pg_catalog.now() - pg_catalog.make_interval(secs => %(seconds)s))

@@ -1,7 +1,7 @@
-"""One-dimensional arrays in Postgres' binary format, for COPY and for what settles thousands of rows.
+"""One-dimensional arrays in Postgres' binary format, for COPY and for settling thousands of rows.
 
-psycopg makes them too, element by element in Python, which takes most of the time of streaming a row with headers; see
-the decision record on the writer's COPY. Here an array costs one pass over its items.
+psycopg encodes arrays element by element in Python, which takes most of the time of streaming a row with headers. Here
+an array costs one pass over its items. See the decision record on the writer's COPY.
 """
 
 import struct
@@ -10,11 +10,11 @@ from array import array
 from collections.abc import Sequence
 
 _TEXT, _BYTEA, _BIGINT, _TIMESTAMPTZ = 25, 17, 20, 1184
-# Dimensions, whether there are NULLs, the element type; then length and lower bound of the one dimension.
+# Number of dimensions, whether there are NULLs, element type; then length and lower bound of the only dimension.
 _HEAD = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i").pack
 _NULL = _LENGTH(-1)
-# A 64-bit number, before it is filled in.
+# A 64-bit element: its length, and eight bytes to be filled in.
 _ITEM = _LENGTH(8) + bytes(8)
 _EMPTY = {oid: struct.pack("!iiI", 0, 0, oid) for oid in (_TEXT, _BYTEA)}
 
@@ -30,7 +30,7 @@ def text_array(items: Sequence[str], codec: str) -> bytes:
 
 
 def encoded_text_array(items: Sequence[bytes | None]) -> bytes:
-    """Return a `text[]` of texts that are encoded already; None is NULL."""
+    """Return a `text[]` from texts that are already encoded; None is NULL."""
     return _array(_TEXT, items)
 
 
@@ -43,7 +43,7 @@ def bigint_array(items: Sequence[int], *, timestamps: bool = False) -> bytes:
     if sys.byteorder == "little":
         values.byteswap()
     data, body = values.tobytes(), bytearray(_ITEM * len(items))
-    # All first bytes, all second ones, and so on.
+    # Copies the first byte of every number, then the second byte of every number, and so on.
     for place in range(8):
         body[4 + place :: 12] = data[place::8]
     return _HEAD.pack(1, 0, oid, len(items), 1) + body

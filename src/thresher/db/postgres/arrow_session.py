@@ -1,4 +1,4 @@
-"""Fetches many rows as Arrow, through ADBC, over a session of its own."""
+"""Fetches many rows as Arrow record batches through ADBC, over a session of its own."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ from thresher.db.postgres.sessions import explain, explained, session
 from thresher.db.row_schema import READ_SCHEMA
 from thresher.db.statements import statement
 
-# Rows come in the order of an index, or in none: there is nothing to sort, whatever the statistics say.
+# Rows are read in index order or unordered. A plan with a sort is always wrong here, whatever the statistics say.
 UNSORTED = "-c enable_sort=off -c enable_incremental_sort=off"
 
 
 class ArrowSession:
-    """Connects when it is first asked for something. For one thread."""
+    """Connects at the first fetch. For one thread."""
 
     def __init__(
         self, dsn: str, outbox: TableName, application: str, connection: psycopg.Connection[Any], since: str
     ) -> None:
-        """The connection is one to the same server, which knows how values are written."""
+        """`connection` is to the same server: it is used to format values as SQL text."""
         self._dsn, self._outbox, self._application, self._since = dsn, outbox, application, since
         self._connection = connection
         self._session: Any = None
@@ -32,11 +32,10 @@ class ArrowSession:
     def fetch(
         self, query: str, wanted: dict[str, Any], *, otherwise: str | None = None, by_pages: bool = False
     ) -> list[pa.RecordBatch]:
-        """Return what a statement gives; where the driver cannot read that, what the other one does. One batch, or more
-        where the rows are larger than one can be: 2 GB.
+        """Return the result of a statement: one batch, or several if the rows exceed the limit of 2 GB per batch.
 
-        Planned to find its rows in the order of an index, or by pages: each is looked at once, and for nothing but the
-        rows that the index names.
+        If the driver cannot read the result, the statement `otherwise` is executed instead. `by_pages` plans a bitmap
+        scan, which reads each page once; otherwise rows are read in index order.
         """
         text = self._text(query, wanted)
         try:
@@ -52,7 +51,7 @@ class ArrowSession:
         return batches or [pa.RecordBatch.from_pylist([], schema)]
 
     def close(self) -> None:
-        """Let go of the session."""
+        """Close the session."""
         if self._session is not None:
             self._session.close()
 
@@ -75,6 +74,6 @@ class ArrowSession:
             return cursor.fetch_arrow_table()
 
     def _text(self, query: str, values: Any) -> str:
-        """Return a statement with its values in it: here it has no others."""
+        """Return a statement with its values inserted as literals: this session takes no parameters."""
         with explained():
             return psycopg.ClientCursor(self._connection).mogrify(query, values)

@@ -1,4 +1,4 @@
-"""How many rows wait in Postgres: exact while they are few, estimated when counting would cost too much."""
+"""The number of pending rows in Postgres: exact while they are few, estimated when counting would cost too much."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ _SAMPLED_PAGES = 500
 
 
 def read_backlog(connection: psycopg.Connection[Any], outbox: TableName, shape: Shape) -> OutboxBacklog:
-    """Count pending rows up to `MOST_COUNTED`; beyond, estimate them from some of the table's pages."""
+    """Count pending rows up to `MOST_COUNTED`; beyond that, estimate them from a sample of the table's pages."""
     cursor = OwnCursor(connection)
     with explained():
         counts: dict[int, int] = dict(cursor.execute(statement(f"{shape.prefix}_pending", outbox)).fetchall())
         pending = sum(counts.values())
         exact = pending <= MOST_COUNTED
         if not exact:
-            # Statistics are those of a table that is mostly empty.
+            # The planner's statistics are useless here: the table is empty most of the time.
             pages = cursor.execute(statement("relay_pages"), [outbox.quoted()]).fetchone()
             share = min(1.0, _SAMPLED_PAGES / max(1, pages[0] if pages else 1))
             sample = cursor.execute(statement(f"{shape.prefix}_estimate", outbox), [100 * share]).fetchall()

@@ -1,7 +1,7 @@
-"""A connection whose every call is answered in time or ends it: the driver itself would wait for ever.
+"""A connection whose every call is answered in time or closes it: the driver itself would wait for ever.
 
-A limit of the server's is no such bound. A server that is stopped, or one behind a network that swallows packets, does
-not keep it, while the kernel goes on to say that the line is well.
+A server-side time-out is not enough. A stopped server, or one behind a network that drops packets, does not enforce it,
+and the kernel may still consider the TCP connection alive.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ import psycopg
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is ended when the database has not answered a call for so long."""
+    """A connection that is closed when the database has not answered a call within `within_seconds`."""
 
     within_seconds = 30.0
 
     def wait(self, *arguments: Any, **options: Any) -> Any:
-        """Wait for the database, as every call does that asks it."""
+        """Wait for the database's answer. Every call of the driver goes through here."""
         late = threading.Event()
 
         def give_up() -> None:
@@ -40,6 +40,6 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def hang_up(connection: psycopg.Connection[Any]) -> None:
-    """End the line under a connection that another thread waits on, which is told so by an error."""
-    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
-        line.shutdown(socket.SHUT_RDWR)
+    """Shut down the socket of a connection on which another thread waits: that thread gets an error."""
+    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as shared:
+        shared.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
-"""The connection of a caller, in whose transaction something is to be written: whether it can be.
+"""Checks a caller's connection before something is written in the caller's transaction.
 
-Nothing here begins, commits or rolls back a transaction of the caller's. Objects of other libraries are known by the
-names of their classes, so that none of these libraries is needed.
+Nothing here begins, commits or rolls back the caller's transaction. Objects of other libraries are recognized by the
+names of their classes, so that none of these libraries has to be installed.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ _OF_ASYNC = (
     f"asyncio.to_thread. {_LATER}"
 )
 _OF_OTHER_DRIVERS = "pass a connection of psycopg 3, from psycopg.connect(…): only it is supported"
-# What to pass instead of an object of another class, by its package and its class.
+# The advice for an object of another class, by its package and its class.
 _INSTEAD = {
     ("builtins", "NoneType"): "pass the connection whose transaction this belongs to, from psycopg.connect(…)",
     ("psycopg", "AsyncConnection"): _OF_ASYNC,
@@ -49,7 +49,7 @@ _INSTEAD = {
 
 
 class NotInTransaction(ThresherError):  # noqa: N818
-    """The connection is in autocommit and outside a transaction: what is written would not be tied to anything."""
+    """The connection is in autocommit without an open transaction: a message would be committed on its own."""
 
 
 class UnsupportedConnection(InvalidInput):
@@ -79,7 +79,7 @@ def _advice(kind: type) -> str:
 
 
 def is_tied(connection: Connection[Any]) -> bool:
-    """Whether what is written is part of a transaction of the caller's: open, or begun by the first statement."""
+    """Whether writes are part of the caller's transaction: one that is open, or that the first statement begins."""
     return not connection.autocommit or in_transaction(connection)
 
 
@@ -89,7 +89,7 @@ def in_transaction(connection: Connection[Any]) -> bool:
         connection.pgconn.transaction_status == TransactionStatus.ACTIVE
         and connection.pgconn.pipeline_status != PipelineStatus.OFF
     ):
-        # Answers are outstanding, and only they tell whether a BEGIN is among them.
+        # Answers are outstanding, and only they show whether a BEGIN was among the statements.
         with connection.pipeline() as pipeline:
             pipeline.sync()
     return connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}

@@ -1,6 +1,7 @@
--- The columns of an entity's table: the type to cast to, whether it is an array, whether it is generated, and whether it is an
--- identity that takes no value. Parameter: the quoted name. A type without its modifier: an explicit cast to varchar(5) would cut a text off, where an assignment refuses
--- it. A domain is cast to what it is made of, and checked when it is assigned.
+-- The columns of an entity's table: the type to cast to, whether it is an array, whether it is generated, and whether
+-- it is an identity that takes no value. Parameter: the quoted name. The type has no modifier: an explicit cast to
+-- varchar(5) would truncate a text that an assignment refuses. A domain is cast to its base type; the assignment checks
+-- the domain's constraints.
 SELECT a.attname::text, pg_catalog.format_type(t.oid, -1), t.typcategory = 'A', a.attgenerated <> '',
        a.attidentity = 'a'
   FROM pg_catalog.pg_attribute a

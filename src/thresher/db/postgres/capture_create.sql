@@ -1,6 +1,7 @@
--- The tables of captures. `thresher_captures`: who leads each. `thresher_capture_offsets`: the only position, moved in the
--- transaction that applies records; its rows are small and updated in place. `thresher_capture_dead`: records that could not
--- be applied; its unique key serves whoever waits for a record.
+-- The tables of captures. `thresher_captures`: the leader of each capture. `thresher_capture_offsets`: the stored
+-- offsets, which are the only record of the position. An offset moves in the transaction that applies records, as a HOT
+-- update of a small row. `thresher_capture_dead`: records that could not be applied; callers that wait for a record
+-- read it by its unique key.
 CREATE TABLE IF NOT EXISTS {captures} (
   name       TEXT PRIMARY KEY,
   term       TEXT NOT NULL,

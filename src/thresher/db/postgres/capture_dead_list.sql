@@ -1,4 +1,4 @@
--- The dead records of a capture, the oldest first. Index: the primary key, or for one number the same.
+-- The dead records of a capture, the oldest first. Index: the primary key.
 SELECT id, kafka_topic, topic_id, kafka_partition, kafka_offset, kafka_timestamp, kafka_key, kafka_value, kafka_header_keys,
        kafka_header_values, dead_time, kind, reason
   FROM {table}

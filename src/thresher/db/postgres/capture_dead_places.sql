@@ -1,2 +1,2 @@
--- Where the dead records of a topic are: whoever reads it again passes them over. Index: the unique one.
+-- The offsets of a topic's dead records: a re-read of the topic skips them. Index: the unique one.
 SELECT kafka_partition, kafka_offset FROM {table} WHERE capture = %s AND kafka_topic = %s AND topic_id = %s

@@ -1,2 +1,2 @@
--- Takes a record out of the dead ones: it is applied, or dropped. Index: the primary key.
+-- Removes a dead record, because it is applied or dropped. Index: the primary key.
 DELETE FROM {table} WHERE capture = %s AND id = %s RETURNING id

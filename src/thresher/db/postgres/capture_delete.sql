@@ -1,5 +1,5 @@
--- Deletes the rows of tombstones. Index: the unique one of the key. Fence: the guard, as where rows are written; a tombstone of
--- another partition deletes a later row no more than an older record writes it.
+-- Deletes the rows of tombstones. Index: the unique one of the key. Fence: the guard columns, compared as in
+-- capture_upsert. A tombstone deletes a row only if it is later than the record that wrote the row.
 DELETE FROM {table} t
  USING unnest({arrays}, %s::bigint[], %s::bigint[], %s::bigint[])
        AS n({names}, kafka_partition, kafka_offset, kafka_timestamp)

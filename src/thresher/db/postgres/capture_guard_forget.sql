@@ -1,5 +1,6 @@
--- Lets any record win over rows whose guard means another log: the topic was made anew, or was cut off before that offset.
--- Parameters: the partition, or NULL for all, and the least offset. Reads the whole table; somebody asked for it.
+-- Clears the guard of rows, so that any record may overwrite them. For guards whose offsets no longer mean the same
+-- records: the topic was recreated, or was truncated before that offset. Parameters: the partition, or NULL for all,
+-- and the lowest offset. Scans the whole table; it runs only at an operator's request.
 UPDATE {table}
    SET {partition} = NULL, {offset} = NULL, {timestamp} = NULL
  WHERE {partition} = coalesce(%s, {partition}) AND {offset} >= %s

@@ -1,5 +1,5 @@
--- Locks the stored offsets of some partitions. Index: the primary key. This is the fence of every batch: whoever holds the rows
--- is the only one to apply records of these partitions. In one order, so that no two wait for each other.
+-- Locks the stored offsets of some partitions. Index: the primary key. This lock is the fence of every batch: only its
+-- holder applies records of these partitions. Rows are locked in one order, so that two batches cannot deadlock.
 SELECT kafka_topic, kafka_partition, topic_id, next_offset
   FROM {table}
  WHERE capture = %s

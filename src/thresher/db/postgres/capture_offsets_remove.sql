@@ -1,2 +1,2 @@
--- Forgets a partition that a topic does not have any more, because somebody adopts that. Index: the primary key.
+-- Removes a partition that the topic no longer has, at an operator's request (adopt). Index: the primary key.
 DELETE FROM {table} WHERE capture = %s AND kafka_topic = %s AND kafka_partition = %s

@@ -1,2 +1,2 @@
--- Who leads a capture. Index: the primary key.
+-- The term of a capture's leader. Index: the primary key.
 SELECT term FROM {table} WHERE name = %s

@@ -1,7 +1,7 @@
--- Writes the newest record of each key. Index: the unique one of the key, which is also the arbiter. The guard is the fence: a
--- row is written only by a record that is later. In one partition the offset says so; between two, the timestamp, and of
--- equal ones the higher partition. A row keeps the latest timestamp of its partition, so that a clock that went back decides
--- nothing.
+-- Writes the newest record of each key. Index: the unique one of the key, which is also the conflict's arbiter. Fence:
+-- the guard columns. A row is written only by a later record than the one that wrote it. Within a partition, the higher
+-- offset is later. Between partitions, the higher timestamp is later, then the higher partition. A row keeps the
+-- highest timestamp of its partition, so that a clock that was set back does not matter.
 INSERT INTO {table} AS t ({columns}, {partition}, {offset}, {timestamp})
 SELECT {casts}, n.kafka_partition, n.kafka_offset, n.kafka_timestamp
   FROM unnest({arrays}, %s::bigint[], %s::bigint[], %s::bigint[])

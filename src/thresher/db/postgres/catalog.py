@@ -1,4 +1,4 @@
-"""Reads Postgres' catalog in one go, in words that no session setting changes."""
+"""Reads a relation from Postgres' catalog. The caller's session settings do not change the result."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from thresher.db.statements import statement
 
 
 def read_relation(connection: Connection[Any], name: TableName) -> Relation | None:
-    """Read what a check needs from the catalog; None where there is nothing of that name."""
+    """Read what a check needs from the catalog; None if there is no relation of that name."""
     cursor = OwnCursor(connection)
     row = cursor.execute(statement("catalog_table"), [name.quoted()]).fetchone()
     if row is None:

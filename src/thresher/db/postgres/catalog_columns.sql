@@ -1,5 +1,5 @@
--- The columns of a relation, a domain resolved to what it is made of. Parameter: the relation's oid.
--- A default is an expression, a generated column's is its formula.
+-- The columns of a relation, with domains resolved to their base types. Parameter: the relation's oid. The default of a
+-- column is an expression; that of a generated column is its formula.
 SELECT a.attname,
        CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod) ELSE format_type(a.atttypid, a.atttypmod) END,
        a.attnotnull OR t.typnotnull, a.attidentity::text, a.attgenerated::text,

@@ -1,5 +1,5 @@
--- The usable B-tree indexes of a relation: columns in order, unique or not, a partial index's predicate, and whether it is checked at
--- once. -- Parameter: its oid. An index on an expression has no column name there.
+-- The usable B-tree indexes of a relation: columns in order, unique or not, a partial index's predicate, and whether
+-- uniqueness is checked immediately. Parameter: the relation's oid. An indexed expression has a NULL column name.
 SELECT array_agg(a.attname::text ORDER BY k.position), i.indisunique, pg_get_expr(i.indpred, i.indrelid),
        i.indimmediate
   FROM pg_catalog.pg_index i

@@ -1,5 +1,5 @@
--- The sequences that feed the id: its identity's own, or whatever its default draws from, owned by the column or not.
--- Parameter: the relation's oid, twice.
+-- The sequences that the id is drawn from: the sequence of an identity column, or those that the column's default uses,
+-- whether the column owns them or not. Parameter: the relation's oid, twice.
 SELECT s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle, s.seqmax, c.relpersistence::text
   FROM pg_catalog.pg_sequence s
   JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid

@@ -1,5 +1,5 @@
--- What kind of relation a name resolves to, by the same search_path that the writer's statements see.
--- Parameter: the quoted name. No row: no such relation.
+-- The relation that a name resolves to, by the search_path of the writer's statements. Parameter: the quoted name. No
+-- row: there is no such relation.
 SELECT c.oid, c.relkind::text, c.relpersistence::text, c.relrowsecurity OR c.relforcerowsecurity, c.reloptions,
        EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
        ARRAY(SELECT r.rulename::text FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid ORDER BY 1),

@@ -1,2 +1,2 @@
--- The database's clock: the only one that writes a create_time.
+-- The database's clock: no other clock sets a create_time.
 SELECT clock_timestamp()

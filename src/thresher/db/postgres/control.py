@@ -13,7 +13,7 @@ from thresher.db.postgres.sessions import exists, explained, only_one
 from thresher.db.problem import DatabaseRefused
 from thresher.db.statements import statement
 
-# How long the change of an older table may wait for whoever reads it.
+# How long adding columns to an older table may wait for sessions that use it.
 _UPGRADE_SECONDS = 2
 
 
@@ -34,7 +34,7 @@ class ControlTable:
         return exists(self._connection, self._table.quoted())
 
     def create(self) -> None:
-        """Create the table if there is none, or what an older one lacks. Two callers at once are safe."""
+        """Create the table, or add the columns that an older version's table lacks. Safe for concurrent callers."""
         with only_one(self._connection):
             if not self.exists():
                 OwnCursor(self._connection).execute(statement("control_create", self._table))
@@ -42,12 +42,12 @@ class ControlTable:
                 self._upgrade()
 
     def read(self, name: str) -> ControlRow | None:
-        """Return a pipeline's row; None if it never ran here."""
+        """Return a pipeline's row; None if the pipeline never ran here."""
         return self._row("control_read", [name])
 
     def insert(self, row: NewControlRow) -> Sequence[str]:
-        """Insert the row unless the name has one; nothing, if the outbox is relayed under the names returned."""
-        # Two of different names that start together must not both find nobody.
+        """Insert the row unless the name has one. Returns other names that relay the outbox: then inserts nothing."""
+        # Two relays of different names that start at once must not both find no other name.
         with only_one(self._connection):
             asked = {"outbox": row.outbox, "name": row.name}
             others = OwnCursor(self._connection).execute(statement("control_others", self._table), asked).fetchall()
@@ -56,7 +56,7 @@ class ControlTable:
         return [other for (other,) in others]
 
     def take(self, name: str, term: str) -> ControlRow | None:
-        """Write a new leader's term, and return the row as it is from then on; None if there is none."""
+        """Write a new leader's term and return the changed row; None if there is no row."""
         return self._row("control_take", {"name": name, "term": term})
 
     def lay_out(
@@ -69,7 +69,7 @@ class ControlTable:
         progress_topic_id: str | None,
         settled_on: str | None = None,
     ) -> bool:
-        """Write the layout; False if the term is not the row's any more."""
+        """Write the layout. Returns False, and writes nothing, if the row has another term."""
         values = {"mode": mode, "shards": shards, "topic_id": progress_topic_id, "settled_on": settled_on}
         return self._change("lay_out", name=name, term=term, **values)
 
@@ -78,7 +78,7 @@ class ControlTable:
         return self._change("rename" if self.read(name) is None else "forget", name=name, old=old, outbox=outbox)
 
     def adopt(self, name: str, *, system_id: str) -> bool:
-        """Let the row belong to this database, and forget its progress topic; False if there is no row."""
+        """Record this database as the row's own and forget the progress topic; False if there is no row."""
         return self._change("adopt", name=name, system_id=system_id)
 
     def _upgraded(self) -> bool:
@@ -89,7 +89,7 @@ class ControlTable:
     def _upgrade(self) -> None:
         change = statement("control_upgrade", self._table)
         try:
-            # Other relays of the schema would wait behind it: it is tried again with the next take-over.
+            # Other relays of the schema would queue behind this lock request. The next take-over tries again.
             self._connection.execute(f"SET LOCAL lock_timeout = '{_UPGRADE_SECONDS}s'")
             OwnCursor(self._connection).execute(change)
         except psycopg.errors.InsufficientPrivilege as error:

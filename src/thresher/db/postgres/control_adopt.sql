@@ -1,2 +1,2 @@
--- An operator's word that this database and this progress topic are to be this relay's from now on.
+-- Records an operator's decision (adopt): the relay accepts this database, and forgets its progress topic.
 UPDATE {table} SET system_id = %(system_id)s, progress_topic_id = NULL WHERE name = %(name)s

@@ -1,4 +1,4 @@
--- One row per relay: whose turn it is, and how its shards are laid out.
+-- One row per relay: the term of its leader, and the layout of its shards.
 CREATE TABLE IF NOT EXISTS {table} (
   name              TEXT PRIMARY KEY,
   outbox            TEXT NOT NULL,

@@ -1,3 +1,3 @@
--- Whether the table has all columns: earlier versions made it without the last ones. Parameter: its quoted name.
+-- Whether the table has the columns that control_upgrade adds. Parameter: its quoted name.
 SELECT count(*) = 2 FROM pg_catalog.pg_attribute a
  WHERE a.attrelid = pg_catalog.to_regclass(%s) AND a.attname IN ('secret', 'settled_on') AND NOT a.attisdropped

@@ -1,7 +1,7 @@
-"""A cursor that does what our statements expect, whatever the caller's connection was made for.
+"""A cursor that works the same whatever the caller's connection is configured for.
 
-A caller may have another cursor class, row factory or type adapters on its connection, or a session that reads
-backslashes its own way; what the writer stores must not depend on them. Arrays travel in binary, made by `arrays`.
+A caller's connection may have another cursor class, row factory or type adapters, or a session with other rules for
+backslashes; what the writer stores must not depend on them. Arrays are sent in binary format, encoded by `arrays`.
 """
 
 from typing import Any
@@ -64,5 +64,5 @@ class OwnCursor(Cursor[TupleRow]):
 
     @property
     def adapters(self) -> AdaptersMap:
-        """The driver's own, not the connection's."""
+        """The driver's adapters, not those of the connection."""
         return _ADAPTERS

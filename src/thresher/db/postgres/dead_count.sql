@@ -1,2 +1,2 @@
--- How many rows are set aside, and how many of them keep others waiting.
+-- How many rows are dead, and how many of them block their key.
 SELECT count(*), count(*) FILTER (WHERE blocking) FROM {dead}

@@ -1,4 +1,4 @@
--- Removes set-aside rows for good; what they block goes on. Parameters: those of dead_chosen. By what was asked for, not by
--- ids that were found: another row may have had the same one.
+-- Deletes dead rows for good; rows of a key that they blocked are sent again. Parameters: as in dead_chosen. Selected
+-- by the request, not by ids found before: another row may have had the same id.
 DELETE FROM {dead} d
  WHERE {chosen}

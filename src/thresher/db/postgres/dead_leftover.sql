@@ -1,6 +1,6 @@
--- Removes rows from their table that are set aside all the same. The log tells a tail of a commit a moment before others see
--- it: a row that is set aside at once may not be found in the table yet. Parameters: those of dead_chosen. Index: the
--- primary keys.
+-- Deletes rows from the outbox that are in the dead-letter table as well. A tail reads a commit from the WAL slightly
+-- before other sessions see its rows. So when it wrote the dead row, it may not have found the row in the table.
+-- Parameters: as in dead_chosen. Index: the primary keys.
 DELETE FROM {table} o
  USING {dead} d
  WHERE {chosen}

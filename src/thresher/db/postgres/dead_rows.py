@@ -1,6 +1,7 @@
-"""The rows that were set aside in Postgres: looked at, put back, or dropped for good.
+"""The dead-letter table of an outbox in Postgres: rows are listed, put back, or deleted for good.
 
-Callers own their transaction, and so the driver's errors too, except those that say what was asked for wrongly.
+Callers own their transaction and handle the driver's errors. Errors in the caller's request are raised as
+`InvalidInput`.
 """
 
 from collections.abc import Sequence
@@ -41,17 +42,18 @@ class PostgresDeadRows:
         return [DeadRow(**dict(zip(names, row, strict=True))) for row in found]
 
     def count(self) -> int:
-        """Return how many rows are set aside."""
+        """Return the number of dead rows."""
         row = self._execute(statement("dead_count", self._outbox), None).fetchone()
         return 0 if row is None else int(row[0])
 
     def show(self, id_: int) -> list[DeadContent]:
-        """Return a row, whole; several where an id came back."""
+        """Return the row with this id and its content; several if the id was reused."""
         contents = []
         for row in self._execute(statement("dead_show", self._outbox), [id_]).fetchall():
             id_, created, topic, key, value, names, values, *fate = row
             size = len(value if isinstance(value, bytes) else value.encode()) if value is not None else None
             fields = dict(zip(DeadRow.__slots__, [id_, created, topic, key, size, *fate], strict=True))
+            # Names and values may differ in number: that may be why the row is dead.
             content = DeadContent(
                 row=DeadRow(**fields),
                 value=value,
@@ -63,7 +65,7 @@ class PostgresDeadRows:
         return contents
 
     def replay(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
-        """Put rows back into the outbox, under their own ids; return how many. Of several with one id, the oldest."""
+        """Put rows back into the outbox under their own ids; return how many. Of rows with one id, only the oldest."""
         wanted = _wanted(topic, kind, ids)
         self._execute(self._chosen("dead_leftover", created=created(self._shape, "o")), wanted)
         try:
@@ -76,15 +78,15 @@ class PostgresDeadRows:
     def take(
         self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None
     ) -> list[tuple[Any, ...]]:
-        """Remove rows, and return them by id: topic, key, value, names and values of headers, partition, timestamp."""
+        """Delete rows and return them by id: topic, key, value, header names, header values, partition, timestamp."""
         return self._execute(self._chosen("outbox_dead_take"), _wanted(topic, kind, ids)).fetchall()
 
     def drop(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:
-        """Remove rows for good; return how many."""
+        """Delete rows for good; return how many."""
         return self._execute(self._chosen("dead_drop"), _wanted(topic, kind, ids)).rowcount
 
     def _chosen(self, name: str, **parts: str) -> LiteralString:
-        """Return a statement on the rows that topic, kind and ids choose."""
+        """Return a statement on the rows that topic, kind and ids select."""
         return statement(name, self._outbox, chosen=statement("dead_chosen").strip(), **parts)
 
     def _execute(self, query: LiteralString, values: Any) -> OwnCursor:

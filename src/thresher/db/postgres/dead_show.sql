@@ -1,4 +1,4 @@
--- One set-aside row, whole. Parameter: its id.
+-- One dead row with its content; several if the id was reused. Parameter: its id.
 SELECT id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, dead_time, kind,
        reason, attempts, blocking
   FROM {dead}

@@ -1,5 +1,5 @@
--- The messages as Deimos' migrations make them, with a default for the times, which Rails writes in UTC, and with
--- vacuuming that fits rows that live for milliseconds. The index is Deimos' own: a relay reads by the primary key.
+-- The outbox as Deimos' migrations create it. The times have a default, in UTC as Rails writes them. Autovacuum is set
+-- for rows that live for milliseconds. The index is Deimos' own: a relay reads by the primary key.
 CREATE TABLE {table} (
   id            BIGSERIAL PRIMARY KEY,
   topic         VARCHAR NOT NULL,

@@ -1,6 +1,6 @@
--- Where rows of Deimos' shape are set aside, under the names that our own dead rows have, and with their partition keys. A
--- blocking row keeps the later rows of its topic and key waiting. There are no headers; the lists are for tools that show
--- the dead rows of any shape.
+-- The dead-letter table of Deimos' shape: the columns of our own dead-letter table, and the partition key. A blocking
+-- row makes later rows of its topic and key wait. Deimos' rows have no headers; the empty arrays are for tools that
+-- show dead rows of any shape.
 CREATE TABLE {dead} (
   id                  BIGINT NOT NULL,
   create_time         TIMESTAMP WITH TIME ZONE NOT NULL,
@@ -17,5 +17,5 @@ CREATE TABLE {dead} (
   blocking            BOOLEAN NOT NULL,
   PRIMARY KEY (id, create_time)
 );
--- For finding them, not their keys: a key may be longer than an index can hold.
+-- Finds blocking rows by id. Not by key: a key may be longer than an index entry can be.
 CREATE INDEX ON {dead} (id) WHERE blocking;

@@ -1,8 +1,9 @@
--- The head of a shard in Deimos' shape: by id, the bucket computed for each row that is looked at. A row is ordered by its
--- partition key, else by its key; one without either goes by its id. `partition_key` is what chooses the partition instead
--- of the producer: the empty key too, which the producer would scatter.
--- Index: the primary key; rows of other shards are stepped over. By topic and id, where one topic is read: the index on
--- those. Left out and fenced as in outbox_head.
+-- The head of a shard in Deimos' shape: its oldest pending rows, by id. The bucket is computed for each row that is
+-- read. Rows are ordered per partition key, or per key if the partition key is NULL; a row without either goes by its
+-- id. The column `partition_key` of the result chooses the partition, instead of the producer's partitioner. It is set
+-- for an empty key too, which the producer would send to a random partition.
+-- Index: the primary key, reading past rows of other shards; (topic, id) if one topic is read. Rows are left out and
+-- fenced as in outbox_head.
 SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.created_at AT TIME ZONE 'UTC')) AS create_time,
        i.topic, i.key,
        CASE WHEN octet_length(i.message) <= %(largest)s THEN i.message END AS value,

@@ -1,5 +1,5 @@
--- One message in Deimos' shape, whose times have no default where Rails made the table. The caller's commit is its fence.
--- What is returned identifies the row: its receipt.
+-- Stores one message in Deimos' shape. Tables that Rails created have no default for the times. Fence: the caller's
+-- commit. The returned id and create time are the message's receipt.
 INSERT INTO {table}
   (topic, key, message, partition_key, created_at, updated_at)
 VALUES (%s, %s, %s, %s, clock_timestamp() AT TIME ZONE 'UTC', clock_timestamp() AT TIME ZONE 'UTC')

@@ -1,2 +1,2 @@
--- How many messages wait, counted up to a bound.
+-- How many messages wait, counted up to `most`.
 SELECT count(*) FROM (SELECT FROM {table} LIMIT %(most)s) p

@@ -1,5 +1,5 @@
--- All of a shard's buckets if any of them has anything pending, for idle looks: prepared once and executed bare, so its
--- parameter is the protocol's own. Index: the primary key, up to the first row of ours.
+-- All of a shard's buckets, if any of them has a pending row: the poll of an idle shard. Executed as a bare prepared
+-- statement, hence the `$1`. Index: the primary key, up to the shard's first row.
 SELECT b.bucket FROM unnest($1::smallint[]) AS b(bucket)
  WHERE EXISTS (SELECT FROM {table}
                 WHERE CASE WHEN partition_key IS NULL AND key IS NULL THEN id & 63

@@ -1,4 +1,4 @@
--- The locks of topics as Deimos' migrations make them, with a token for each lock, which tells a holder from those before.
+-- The topic locks as Deimos' migrations create them, and a fencing token for each lock.
 CREATE TABLE {table} (
   id                BIGSERIAL PRIMARY KEY,
   topic             VARCHAR NOT NULL,

@@ -1,6 +1,7 @@
--- The rows of receipts that a dispatcher may send now, by id. Index: the primary key; id and create time as in
--- relay_settle_delete. Fence: the row's lock, held until the stamp has committed. A row that is locked is another's for the
--- moment, and one with a mark is a sweeper's. `fit` is false for a row that only a sweeper can judge.
+-- Locks and returns the rows of receipts that a dispatcher may send now, by id. Index: the primary key; matched by id
+-- and create time as in relay_settle_delete. Fence: the row lock, held until the stamp has committed. Left out are rows
+-- that another sender has locked, and rows with a sweeper's mark. `fit` is false for a row that only a sweeper can
+-- judge.
 SELECT i.id, i.kafka_topic, i.kafka_key, i.kafka_value,
        CASE WHEN array_ndims(i.kafka_header_keys) = 1 THEN i.kafka_header_keys[:] ELSE '{}' END,
        CASE WHEN array_ndims(i.kafka_header_values) = 1 THEN i.kafka_header_values[:] ELSE '{}' END,

@@ -1,5 +1,5 @@
--- The control table beside an outbox: whether there is one, and whether this session may read in it what dispatch_mode
--- reads. Index: those of the catalog. Parameters: the control table's name, the outbox' quoted name.
+-- The control table next to an outbox: whether it exists, and whether this session may read the columns that
+-- dispatch_mode reads. Index: the catalog's. Parameters: the control table's name, the outbox's quoted name.
 SELECT n.nspname, c.oid IS NOT NULL,
        coalesce((SELECT bool_and(pg_catalog.has_column_privilege(c.oid, a.name, 'SELECT'))
                    FROM unnest(ARRAY['name', 'outbox', 'mode']) AS a(name) WHERE c.oid IS NOT NULL), false)

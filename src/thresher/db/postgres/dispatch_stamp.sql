@@ -1,4 +1,5 @@
--- Stamps the rows that a dispatcher has locked, and the brokers have. Index: the primary key. Fence: the rows' locks.
+-- Stamps the rows that a dispatcher has locked and the brokers have acknowledged. Index: the primary key. Fence: the
+-- row locks.
 UPDATE {table} o
    SET dispatched_time = pg_catalog.clock_timestamp()
  WHERE o.id = ANY (%(ids)s) AND num_nulls(o.dispatched_time) = 1

@@ -1,4 +1,4 @@
-"""Connection strings, looked at before they are used, and shown without their secrets."""
+"""Connection strings: checked before they are used, and shown without their secrets."""
 
 from psycopg import ProgrammingError, conninfo
 
@@ -9,19 +9,19 @@ _SECRET = frozenset({"password", "sslpassword", "scram_client_key", "scram_serve
 
 
 def check_dsn(dsn: str) -> None:
-    """Raise `InvalidInput` where it can be no Postgres connection string; its password is never in the message."""
+    """Raise `InvalidInput` for a malformed connection string. The message never contains the password."""
     try:
         parts = conninfo.conninfo_to_dict(dsn)
     except (ProgrammingError, UnicodeError):
-        # The driver's text may repeat what it could not read, password and all.
+        # The driver's message may quote the string, with its password.
         raise InvalidInput("not a Postgres connection string (host=… dbname=… or postgresql://…)") from None
     if "@" in str(parts.get("host", "")) or not str(parts.get("port", "1")).replace(",", "").isdigit():
-        # A password with an unescaped @ or / in a URL ends up here in part, and must not be printed.
+        # Part of a password with an unescaped @ or / in a URL is parsed as host or port: neither may be printed.
         raise InvalidInput("host or port cannot be right; in a URL, write @ as %40, / as %2F and : as %3A")
 
 
 def secrets_of_dsn(dsn: str) -> list[str]:
-    """Return what must not be shown of a connection string; as far as that can be told, of a malformed one too."""
+    """Return the secrets of a connection string; of a malformed string, those that can be recognized."""
     try:
         parts = conninfo.conninfo_to_dict(dsn)
     except (ProgrammingError, UnicodeError):
@@ -30,7 +30,7 @@ def secrets_of_dsn(dsn: str) -> list[str]:
 
 
 def shown_dsn(dsn: str) -> str:
-    """Return a connection string for people: as key=value, and without its secrets."""
-    # Made anew from its parts, so that nothing is shown that was not understood.
+    """Return a connection string as key=value pairs, with its secrets masked."""
+    # Built from the parsed parts, so that nothing is shown that was not parsed.
     parts = {name: MASK if name in _SECRET else value for name, value in conninfo.conninfo_to_dict(dsn).items()}
     return conninfo.make_conninfo("", **parts)

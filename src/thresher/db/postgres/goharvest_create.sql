@@ -1,4 +1,4 @@
--- The outbox exactly as goharvest's users have it, with vacuuming that fits rows that live for milliseconds.
+-- The outbox exactly as goharvest's users have it, with autovacuum set for rows that live for milliseconds.
 CREATE TABLE {table} (
   id                  BIGSERIAL PRIMARY KEY,
   create_time         TIMESTAMP WITH TIME ZONE NOT NULL,

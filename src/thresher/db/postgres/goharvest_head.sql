@@ -1,6 +1,6 @@
--- The head of a shard in goharvest's shape: by id, the bucket computed for each row that is looked at.
--- Index: the primary key; rows of other shards are stepped over. By topic and id, where one topic is read: an index on
--- those. Left out and fenced as in outbox_head.
+-- The head of a shard in goharvest's shape: its oldest pending rows, by id. The bucket is computed for each row that is
+-- read. Index: the primary key, reading past rows of other shards; (kafka_topic, id) if one topic is read. Rows are
+-- left out and fenced as in outbox_head.
 SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS create_time,
        i.kafka_topic AS topic, convert_to(i.kafka_key, 'UTF8') AS key,
        CASE WHEN octet_length(i.kafka_value) <= %(largest)s THEN convert_to(i.kafka_value, 'UTF8') END AS value,

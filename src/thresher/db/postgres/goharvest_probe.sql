@@ -1,5 +1,5 @@
--- All of a shard's buckets if any of them has anything pending, for idle looks: prepared once and executed bare, so its
--- parameter is the protocol's own. Index: the primary key, up to the first row of ours.
+-- All of a shard's buckets, if any of them has a pending row: the poll of an idle shard. Executed as a bare prepared
+-- statement, hence the `$1`. Index: the primary key, up to the shard's first row.
 SELECT b.bucket FROM unnest($1::smallint[]) AS b(bucket)
  WHERE EXISTS (SELECT FROM {table}
                 WHERE (get_byte(sha256(convert_to(kafka_key, 'UTF8')), 0) & 63) = ANY ($1::smallint[]))

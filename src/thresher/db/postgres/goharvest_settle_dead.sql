@@ -1,7 +1,8 @@
--- Moves rows that can never be sent to where they can be looked at and replayed, as a committed progress record says.
--- In one statement: a row is in one of the two tables. Index and matching as in relay_settle_delete. A row that is there
--- already was put back by hand, and takes the newer content and reason. After a restore the record speaks of a whole
--- horizon: of several rows that had an id one after another, and of a row more than once, where the last word counts.
+-- Moves rows that can never be sent to the dead-letter table, as a committed progress record says. One statement, so
+-- each row is in exactly one of the two tables. Index and matching: as in relay_settle_delete. A row that is in the
+-- dead-letter table already was put back by hand; it gets the newer content and reason. After a restore, the record
+-- covers many batches: it may name several rows that had one id in turn, and a row more than once. The last entry for a
+-- row counts.
 WITH f AS (
   SELECT DISTINCT ON (id, create_time) *
     FROM unnest(%(ids)s, %(create_times)s, %(kinds)s::text[], %(reasons)s::text[], %(attempts)s::integer[],

@@ -1,4 +1,4 @@
--- Sets a change of the log aside that can never be sent, in goharvest's shape. As outbox_tail_dead.
+-- Stores a change read from the WAL that can never be sent as a dead row, in goharvest's shape. As outbox_tail_dead.
 INSERT INTO {dead}
   (id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values,
    kind, reason, attempts, blocking)

@@ -1,4 +1,4 @@
-"""The statements that read pending rows, of each shape."""
+"""The statements that read pending rows, for each shape. A head is the oldest pending rows of a shard."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from thresher.db.shape import Shape
 from thresher.db.shape_columns import created, further_columns, mark_parts
 from thresher.db.statements import statement
 
-# Of the buckets, the one in turn.
+# Rows of bucket `b.bucket`. Not "=": see outbox_head.
 _ONE = "i.bucket >= b.bucket AND i.bucket <= b.bucket"
 _WINDOW = "i.id > %(last)s AND i.id <= %(upto)s AND i.bucket = ANY (%(buckets)s::smallint[])"
-# Both by one count: that of the statement's transaction.
+# Both ages are counted from the same point: the statement's own transaction.
 _AGES = "pg_catalog.age(i.xmin) AS age, (SELECT pg_catalog.age(%(horizon)s::xid8::xid)) AS horizon_age"
-# Arrays counted from 1, whatever their bounds are; an array of arrays is a flaw, and stays behind.
+# The array with lower bound 1, whatever its own is. A multi-dimensional array is a flaw, and is not returned.
 _COUNTED = "CASE WHEN array_ndims(i.{0}) = 1 THEN i.{0}[:] ELSE '{{}}' END"
 # The column of a row's topic.
 TOPIC = {Shape.THRESHER: "kafka_topic", Shape.GOHARVEST: "kafka_topic", Shape.DEIMOS: "topic"}
@@ -24,9 +24,10 @@ _ARRAYS = ("kafka_header_keys", "kafka_header_values")
 
 
 def head_query(shape: Shape, outbox: TableName, *, marking: bool = False, sweeping: bool = False) -> str:
-    """Return the statement that reads the head of each bucket; to be marked, without what the shard has marked.
+    """Return the statement that reads the head of each bucket.
 
-    Sweeping: without young rows, and without those that a dispatcher has locked.
+    `marking` leaves out rows that the shard has marked already. `sweeping` leaves out young rows, and rows that a
+    dispatcher has locked.
     """
     unclaimed = _unclaimed(shape, marking=marking, sweeping=sweeping)
     if shape is not Shape.THRESHER:
@@ -36,7 +37,7 @@ def head_query(shape: Shape, outbox: TableName, *, marking: bool = False, sweepi
 
 
 def head_by_id_query(shape: Shape, outbox: TableName, *, marking: bool = False, sweeping: bool = False) -> str:
-    """Return the statement that reads the shard's oldest rows of all buckets, by id."""
+    """Return the statement that reads the shard's head by id over all buckets."""
     if shape is not Shape.THRESHER:
         return head_query(shape, outbox, marking=marking, sweeping=sweeping)
     pick = _pick(outbox, mine=_ONE, unclaimed=_unclaimed(shape, marking=marking, sweeping=sweeping))
@@ -44,24 +45,24 @@ def head_by_id_query(shape: Shape, outbox: TableName, *, marking: bool = False, 
 
 
 def window_query(outbox: TableName, *, counted: bool = False) -> str:
-    """Return the statement that reads a window of ids, with the age of each row: arrays as stored, or from 1."""
+    """Return the statement that reads a window of ids, with each row's age. `counted`: arrays with lower bound 1."""
     pick = _pick(outbox, mine=_WINDOW, unclaimed=_unclaimed(Shape.THRESHER), more=f",\n       {_AGES}", counted=counted)
     return statement("outbox_head_window", outbox, pick=pick)
 
 
 def require_same_table(flaw: str | None) -> None:
-    """Raise `DatabaseLost` if rows are of another table than recovery settled: rows that were sent may be back in it.
+    """Raise `DatabaseLost` if recovery settled another table than this one: rows that were sent may be back in it.
 
-    `flaw` is the first row's: all rows of a statement are of one table.
+    `flaw` is that of the first row: all rows of a statement are from one table.
     """
     if flaw == "replaced":
         raise DatabaseLost(
-            "the outbox was replaced by another table, or its content by another: the shard recovers first"
+            "the outbox's table was replaced, or its content was (a restore, a TRUNCATE): the shard recovers first"
         )
 
 
 def topic_head_query(shape: Shape, outbox: TableName) -> str:
-    """Return the statement that reads the oldest rows of one topic, of the buckets of a part of it."""
+    """Return the statement that reads the oldest rows of one topic, in the buckets of one of its parts."""
     if shape is not Shape.THRESHER:
         unclaimed = f"{_unclaimed(shape)}\n   AND {_topic(shape)}"
         order = f"i.{TOPIC[shape]}, i.id"
@@ -71,7 +72,7 @@ def topic_head_query(shape: Shape, outbox: TableName) -> str:
 
 
 def marked_values(wanted: Wanted) -> dict[str, Any]:
-    """Return the parameters by which a statement that marks a head asks for these rows."""
+    """Return the parameters of a statement that marks a head, for these wanted rows."""
     return {
         "buckets": list(wanted.buckets),
         "rows": wanted.rows,
@@ -87,17 +88,17 @@ def marked_values(wanted: Wanted) -> dict[str, Any]:
 
 
 def next_query(outbox: TableName) -> str:
-    """Return the statement that finds a shard's first row behind an id."""
+    """Return the statement that finds a shard's first row after an id."""
     return statement("outbox_next", outbox, unclaimed=_not_in_flight(Shape.THRESHER))
 
 
 def bounded_query(head: str, shape: Shape = Shape.THRESHER) -> str:
-    """Return the same, bounded by bytes too."""
+    """Return the statement of a head, bounded by bytes too."""
     return statement("relay_head_bounded", head=head, more=further_columns(shape, "h"))
 
 
 def _topic(shape: Shape) -> str:
-    """Return which rows are of one topic. Not "=": see outbox_topic_head."""
+    """Return the condition for rows of one topic. Not "=": see outbox_topic_head."""
     column = TOPIC[shape]
     return f"i.{column} >= %(topic)s::text AND i.{column} <= %(topic)s::text"
 
@@ -118,9 +119,9 @@ def _lock(*, sweeping: bool) -> str:
 
 
 def _unclaimed(shape: Shape, *, marking: bool = False, sweeping: bool = False) -> str:
-    """Return which rows are neither in flight nor of a key that is left out, nor marked where rows are marked.
+    """Return the condition for unclaimed rows: not in flight, and not of a key that is left out.
 
-    Nor young, where a sweeper reads.
+    `marking`: not marked by this shard either. `sweeping`: not young either.
     """
     not_mine = [statement("relay_not_mine", None, **mark_parts(shape))] if marking else []
     aged = [statement("relay_aged", created=created(shape, "i"))] if sweeping else []

@@ -1,5 +1,6 @@
--- The messages that were processed, by who processes them. The key decides who of many is the first; the index on the time
--- serves retention. Where messages are set aside that their handler cannot process.
+-- The inbox: the messages that were processed, per context, which names the processor. The primary key decides which of
+-- several transactions processes a message. The index on the time serves retention. The second table holds messages
+-- that their handler cannot process.
 CREATE TABLE {table} (
   context       VARCHAR(100) NOT NULL,
   message_id    VARCHAR(255) NOT NULL,

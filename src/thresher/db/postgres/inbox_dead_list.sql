@@ -1,4 +1,4 @@
--- The messages that were set aside, the oldest first. Index: the primary key.
+-- The dead messages, the oldest first. Index: the primary key.
 SELECT id, context, message_id, kafka_topic, kafka_partition, kafka_offset, kafka_key, kafka_value, kafka_header_keys,
        kafka_header_values, dead_time, reason, attempts
   FROM {dead}

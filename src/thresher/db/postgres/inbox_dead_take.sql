@@ -1,2 +1,2 @@
--- Takes a message out of those that were set aside: to be processed again, or dropped. Index: the primary key.
+-- Removes a dead message: to process it again, or to drop it. Index: the primary key.
 DELETE FROM {dead} WHERE id = %s RETURNING context, message_id

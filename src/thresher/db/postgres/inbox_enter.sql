@@ -1,7 +1,7 @@
--- Enters a message that is processed for the first time. Index: the primary key. Where another transaction has entered it and
--- is open, this waits for its end, as long as it is told; the caller's own limit of waiting is as it was afterwards. In one
--- statement, since each costs as much as the row itself: `limits` is read before the row is inserted, and its limit put back
--- once `entered` has been counted.
+-- Enters a message that is processed for the first time; `time` is false if it was entered before. Index: the primary
+-- key. If an open transaction has entered the message, this waits for its end, for `wait` at most. The caller's own
+-- lock_timeout is restored. One statement, because each further statement costs as much as the insert: `limits` is read
+-- before the insert, and the time-out is restored once `entered` has been counted.
 WITH limits AS MATERIALIZED (
 SELECT pg_catalog.current_setting('lock_timeout') AS before,
        pg_catalog.set_config('lock_timeout', %(wait)s, true) AS now

@@ -1,5 +1,5 @@
--- Removes a batch of the oldest rows. Index: (received_time), with a time that is the same for the whole statement, so that
--- the search ends where younger rows begin.
+-- Deletes a batch of the oldest rows. Index: (received_time). now() is constant within the statement, so the index scan
+-- ends where younger rows begin.
 DELETE FROM {table}
  WHERE ctid = ANY (ARRAY(
    SELECT ctid FROM {table}

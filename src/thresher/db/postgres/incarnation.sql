@@ -1,6 +1,6 @@
--- Which database this is, and since when: what a restart, a failover or a restore changes, also one into a new database,
--- table or file of the same server. And its time, and which table with which file this is. Parameter: the outbox's quoted
--- name.
+-- Identifies this incarnation of the database: it changes with a restart, a failover or a restore, also a restore into
+-- a new database, table or file of the same server. Also returns the database's time, and the identity of the table and
+-- its file. Parameter: the outbox's quoted name.
 SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()) || '/' || d.oid,
        (SELECT timeline_id FROM pg_catalog.pg_control_checkpoint()) || '/' ||
          extract(epoch FROM pg_catalog.pg_postmaster_start_time()) || '/' || d.oid || '/' || coalesce(t.identity, '0'),

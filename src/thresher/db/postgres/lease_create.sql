@@ -1,9 +1,9 @@
--- One row per relay: who leads it, and until when by this database's clock.
+-- One row per relay: its leader, and the end of the lease by this database's clock.
 CREATE TABLE IF NOT EXISTS {table} (
   name   TEXT PRIMARY KEY,
   holder UUID NOT NULL,
   token  BIGINT NOT NULL,
   until  TIMESTAMP WITH TIME ZONE NOT NULL,
-  -- How long the holder may be silent.
+  -- The length of the lease: the holder renews it within this time.
   span   INTERVAL NOT NULL
 );

@@ -1,16 +1,16 @@
-"""Connection strings of Go's driver lib/pq, as goharvest's file has them, for libpq."""
+"""Converts connection strings of Go's driver lib/pq, which goharvest's configuration has, for libpq."""
 
 import re
 
 from psycopg import conninfo, pq
 
-# lib/pq's own parameters; any other that libpq does not know is a setting of the session there.
+# Parameters of lib/pq itself. lib/pq treats every other parameter that libpq does not know as a session setting.
 _OF_DRIVER = frozenset({"binary_parameters", "disable_prepared_binary_result"})
 _PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?=\s|$)", re.DOTALL)
 
 
 def from_lib_pq(dsn: str) -> str:
-    """Return the connection string for libpq; a parameter that libpq does not know becomes a setting of the session."""
+    """Return the connection string for libpq. A parameter that libpq does not know becomes a session setting."""
     pairs = dict(_PAIR.findall(dsn))
     if "://" in dsn or _PAIR.sub("", dsn).strip():
         return dsn

@@ -1,6 +1,6 @@
--- Says who holds the locks that the sessions with this application name wait for. Reads the server's own state: no index,
--- no lock on any table. Of a prepared transaction the pid is 0, and there is no session.
--- Parameter: the application name.
+-- The sessions that hold the locks for which the sessions with this application name wait. Reads the server's own
+-- state: no index, no lock on any table. A prepared transaction has pid 0 and no session. Parameter: the application
+-- name.
 SELECT DISTINCT blocking.pid, holder.usename, holder.application_name, holder.state,
        extract(epoch FROM pg_catalog.clock_timestamp() - holder.xact_start)::float8, holder.query
   FROM pg_catalog.pg_stat_activity AS waiting

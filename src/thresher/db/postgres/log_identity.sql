@@ -1,5 +1,6 @@
--- What tells whether inserts into a table may have gone by a publication: it, the table's membership and the table are the
--- same ones, unchanged. Catalogs only, by their indexes. Those of whole schemas are members too; other tables do not matter.
+-- A text that changes whenever inserts into a table may have bypassed a publication: when the publication, the table's
+-- membership in it, or the table was changed or replaced. Reads catalogs only, by their indexes. Publications of whole
+-- schemas count as membership; other tables do not matter.
 SELECT p.oid || '/' || p.xmin || '/' || coalesce(m.members, '') || '/' || t.oid
   FROM pg_catalog.pg_publication p
  CROSS JOIN (SELECT coalesce(pg_catalog.to_regclass(%(table)s)::oid, 0) AS oid) t

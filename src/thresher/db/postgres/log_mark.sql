@@ -1,3 +1,3 @@
--- Marks the log behind the making of a slot: whoever reads the mark by it knows that all later transactions are in its log.
--- The content says by which publication, as it was at that moment.
+-- Writes a mark to the WAL after a slot was created. A reader of the slot that meets the mark knows that all later
+-- transactions are in the slot's stream. The content names the publication as it was at that moment.
 SELECT pg_catalog.pg_logical_emit_message(true, 'thresher-slot', %s::text)

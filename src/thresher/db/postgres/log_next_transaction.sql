@@ -1,2 +1,3 @@
--- The first transaction that has not begun: from it on, all commits lie behind the end of the log as it is now.
+-- The first transaction id that is not assigned yet: the commits of that transaction and of all later ones come after
+-- the current end of the WAL.
 SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text

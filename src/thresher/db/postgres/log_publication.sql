@@ -1,4 +1,5 @@
--- One publication, and whether a table is in it; catalogs only. The filter is looked for by name: older servers have none.
+-- One publication, and whether it includes a table. Reads catalogs only. The row filter is read by name, because older
+-- servers do not have that column.
 SELECT p.pubinsert, t.tablename IS NOT NULL, pg_catalog.to_jsonb(t) ->> 'rowfilter'
   FROM pg_catalog.pg_publication p
   LEFT JOIN pg_catalog.pg_publication_tables t

@@ -1,2 +1,2 @@
--- Publishes no table: messages of the log need none, but pgoutput asks for a publication.
+-- Creates a publication without tables: messages in the WAL need none, but pgoutput requires a publication.
 CREATE PUBLICATION {publication} WITH (publish = 'insert')

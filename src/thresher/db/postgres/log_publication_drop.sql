@@ -1,2 +1,2 @@
--- Nothing is published by it from here on.
+-- Drops a publication: from here on nothing is published by it.
 DROP PUBLICATION IF EXISTS {publication}

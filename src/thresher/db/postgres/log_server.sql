@@ -1,5 +1,5 @@
--- What decides whether this session's user can read the log. Catalogs only; nothing is locked. Amazon's role stands for
--- the attribute that nobody has there.
+-- Whether this session's user can read the WAL: version, wal_level and privileges. Reads catalogs only; nothing is
+-- locked. On Amazon RDS, where no role has the REPLICATION attribute, the role rds_replication stands for it.
 SELECT pg_catalog.current_setting('server_version_num')::integer, pg_catalog.current_setting('wal_level'),
        pg_catalog.current_database(), session_user,
        EXISTS (SELECT FROM pg_catalog.pg_roles r

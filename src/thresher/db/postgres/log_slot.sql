@@ -1,5 +1,5 @@
--- One replication slot. A view of the server's memory; nothing is locked. Later columns are looked for by name, since
--- older servers have not got them.
+-- One replication slot. A view of the server's memory; nothing is locked. Newer columns are read by name, because older
+-- servers do not have them.
 SELECT s.plugin, s.database, s.active_pid, s.wal_status,
        pg_catalog.to_jsonb(s) ->> 'invalidation_reason',
        s.confirmed_flush_lsn::text, s.restart_lsn::text,

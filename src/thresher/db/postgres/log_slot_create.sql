@@ -1,2 +1,2 @@
--- Makes a slot for pgoutput: all that commits from here on is kept for it. Waits for transactions that are open.
+-- Creates a slot for pgoutput: the server keeps everything that commits from here on. Waits for open transactions.
 SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', false, false)

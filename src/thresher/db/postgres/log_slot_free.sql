@@ -1,4 +1,4 @@
--- Ends the session that reads a slot, unless its application name is this one. A view of the server's memory.
+-- Ends the session that reads a slot, unless it has this application name. A view of the server's memory.
 SELECT pg_catalog.pg_terminate_backend(s.active_pid)
   FROM pg_catalog.pg_replication_slots s
   JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid

@@ -1,2 +1,2 @@
--- The outboxes beside these control rows that are read from the log, by their quoted names. Scan: of a few rows.
+-- The quoted names of the outboxes in these control rows that a tail reads. Scan of a few rows.
 SELECT c.outbox FROM {table} c WHERE c.mode = 'tail' ORDER BY c.outbox

@@ -1,6 +1,6 @@
 """Marks and resets in Postgres: one statement each, under the relay's term in its control row.
 
-The statement locks the control row against a successor until it has committed, so a leader that was superseded changes
+The statement locks the control row against a successor until it has committed. So a leader that was superseded changes
 nothing.
 """
 
@@ -43,16 +43,16 @@ class PostgresMarks:
         term: str,
         table: str | None = None,
     ) -> None:
-        """`table` is the identity of the table that recovery settled: in any other, nothing is taken."""
+        """`table` is the identity of the table that recovery settled: no row of another table is taken."""
         self._cursor = OwnCursor(connection)
         self._cursor.format = Format.BINARY
         self._control = ControlTable(connection, outbox.schema)
         self._under = {"name": relay, "term": term}
         self._of = {"outbox": outbox.quoted(), "table": table}
-        # The statements have parameters: a percent sign of the name must not look like one.
+        # The statements have parameters: a percent sign in a name must not look like a parameter.
         control = control_table(outbox.schema).quoted().replace("%", "%%")
         parts, more = {"control": control, **mark_parts(shape)}, further_columns(shape, "h")
-        # Whether by id, and whether for a sweeper.
+        # By (by_id, sweeping).
         self._mark = {
             (by_id, sweeping): statement(
                 "relay_mark",
@@ -89,7 +89,7 @@ class PostgresMarks:
         return self._mark[wanted.by_id, wanted.min_age_seconds is not None], values
 
     def reset(self, ids: Collection[int], leader: UUID) -> int:
-        """Take this leader's marks off the rows; return how many there were."""
+        """Remove this leader's marks from the rows; return how many there were."""
         values = {"ids": BigintArray(bigint_array(list(ids))), "leader": leader, **self._under}
         with explained():
             return self._cursor.execute(self._reset, values).rowcount

@@ -1,4 +1,4 @@
--- Where rows are set aside that can never be sent. A blocking row keeps the later rows of its topic and key waiting.
+-- The dead-letter table: rows that can never be sent. A blocking row makes later rows of its topic and key wait.
 CREATE TABLE {dead} (
   id                  BIGINT NOT NULL,
   create_time         TIMESTAMP WITH TIME ZONE NOT NULL,
@@ -16,5 +16,5 @@ CREATE TABLE {dead} (
   blocking            BOOLEAN NOT NULL,
   PRIMARY KEY (id, create_time)
 );
--- For finding them, not their keys: a key may be longer than an index can hold.
+-- Finds blocking rows by id. Not by key: a key may be longer than an index entry can be.
 CREATE INDEX ON {dead} (id) WHERE blocking;

@@ -1,6 +1,6 @@
--- Puts dead rows back under their own ids, so that they do not land behind followers that wait for them, with a new
--- create time, so that no old progress record speaks of them. Parameters: those of dead_chosen. Of several that had an id
--- one after another, the oldest. Index: the primary keys. An id that is taken is an error.
+-- Puts dead rows back under their own ids, so that they precede the later rows of their key that wait for them. The
+-- create time is new, so that no old progress record matches them. Of several dead rows with one id, the oldest is put
+-- back. Parameters: as in dead_chosen. Index: the primary keys. An id that is in use is an error.
 WITH chosen AS (
   SELECT DISTINCT ON (d.id) d.id, d.create_time
     FROM {dead} d

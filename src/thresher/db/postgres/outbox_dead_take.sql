@@ -1,5 +1,5 @@
--- Removes dead rows and returns them, by id: for whoever writes them to the log again, in the same transaction.
--- Parameters: those of dead_chosen. Index: the primary key.
+-- Deletes dead rows and returns them, by id; the caller writes them to the WAL again in the same transaction.
+-- Parameters: as in dead_chosen. Index: the primary key.
 WITH gone AS (
   DELETE FROM {dead} d
    WHERE {chosen}

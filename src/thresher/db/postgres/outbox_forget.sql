@@ -1,2 +1,3 @@
--- Deletes rows that the same transaction has inserted: the log has them, the table does not. Index: the primary key.
+-- Deletes rows that the same transaction has inserted: they remain in the WAL, but not in the table. Index: the primary
+-- key.
 DELETE FROM {table} WHERE id = ANY (%s::bigint[])

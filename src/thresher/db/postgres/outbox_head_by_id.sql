@@ -1,6 +1,7 @@
--- The head of a shard by id, whatever the bucket: for transforms, which may give rows of several buckets one key.
--- Index: (bucket, id) WHERE dispatched_time IS NULL, once per bucket, as in outbox_head. A bucket that gives `each` rows
--- may have more: no row behind its last one is taken, or it would overtake them.
+-- The head of a shard by id over all buckets: for transforms, which may give rows of several buckets the same key.
+-- Index: (bucket, id) WHERE dispatched_time IS NULL, once per bucket, as in outbox_head. A bucket that returns `each`
+-- rows may have more, so no row with a higher id than its last one is taken: it would overtake the bucket's remaining
+-- rows.
 WITH heads AS MATERIALIZED (
 SELECT b.bucket AS own, h.*
   FROM unnest(%(buckets)s::smallint[]) AS b(bucket)

@@ -1,7 +1,7 @@
--- All pending rows of a shard with an id behind `last` up to `upto`, in no order: rows of other shards are not visited.
--- Index: (bucket, id) WHERE dispatched_time IS NULL, as a bitmap, so that each page is visited once. A result of `rows`
--- rows is incomplete, and nobody knows which are missing. `age` is how many transactions have begun since the one, or the
--- savepoint, that wrote the row; `horizon_age` is that of the transaction that `horizon` names. Counted modulo 2^32: the age
--- of a row that was frozen long ago may be negative.
+-- All pending rows of a shard with ids in (`last`, `upto`], unordered; rows of other shards are not read. Index:
+-- (bucket, id) WHERE dispatched_time IS NULL, as a bitmap scan, so that each page is read once. A result of `rows` rows
+-- is incomplete, and any of the rows may be missing. `age` is the number of transactions begun since the transaction or
+-- subtransaction that wrote the row; `horizon_age` is the same for the transaction `horizon`. Both are counted modulo
+-- 2^32: the age of a row that was frozen long ago may be negative.
 {pick}
  LIMIT %(rows)s

@@ -1,5 +1,5 @@
--- The id of a shard's first pending row behind `last` that is not in flight, whether or not it may be sent. Index: as in
--- outbox_head, and for the same reason not "=".
+-- The id of a shard's first pending row after `last` that is not in flight, even if it must not be sent yet. Index: as
+-- in outbox_head, and the bucket is compared in the same way.
 SELECT min(h.id)
   FROM unnest(%(buckets)s::smallint[]) AS b(bucket)
  CROSS JOIN LATERAL (

@@ -1,5 +1,5 @@
--- How many rows wait, counted no further than to `most`. Index: (bucket, id) WHERE dispatched_time IS NULL, once per bucket,
--- as in outbox_head, and for the same reason not "=". Nothing is locked.
+-- How many rows wait, counted up to `most`. Index: (bucket, id) WHERE dispatched_time IS NULL, once per bucket, and the
+-- bucket is compared as in outbox_head. Nothing is locked.
 SELECT count(*)
   FROM (SELECT FROM generate_series(0, 63) AS b(bucket)
          CROSS JOIN LATERAL (

@@ -1,7 +1,7 @@
--- The rows that a head of our own shape picks, of the buckets that `{mine}` names. Left out: what is claimed already
--- (`{unclaimed}`: in flight, or marked by this shard), topics that are held, keys that a dead row blocks. Arrays are
--- counted from 1, or as they are; `{more}` are further columns. Nothing is written to claim rows: what fences them is the
--- producer's epoch.
+-- The rows that a head in Thresher's own shape selects, of the buckets that `{mine}` names. Left out: rows that are
+-- claimed already (`{unclaimed}`: in flight, or marked by this shard), topics that are held, keys that a dead row
+-- blocks. Arrays have lower bound 1, or are as stored; `{more}` are further columns. Reading writes nothing: the fence
+-- is the producer's epoch.
 SELECT i.id, greatest('0001-01-02', least('9999-12-30', i.create_time)) AS create_time,
        i.kafka_topic AS topic, i.kafka_key AS key,
        CASE WHEN octet_length(i.kafka_value) <= %(largest)s THEN i.kafka_value END AS value,

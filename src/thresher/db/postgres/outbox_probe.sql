@@ -1,5 +1,5 @@
--- Which of a shard's buckets have anything pending, for idle looks: prepared once and executed bare, so its parameter is
--- the protocol's own. Index: as in outbox_head, and for the same reason not "=".
+-- Which of a shard's buckets have a pending row: the poll of an idle shard. Executed as a bare prepared statement,
+-- hence the `$1`. Index: as in outbox_head, and the bucket is compared in the same way.
 SELECT b.bucket FROM unnest($1::smallint[]) AS b(bucket)
  CROSS JOIN LATERAL (
 SELECT FROM {table} i WHERE i.bucket >= b.bucket AND i.bucket <= b.bucket AND i.dispatched_time IS NULL

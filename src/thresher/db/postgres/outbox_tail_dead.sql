@@ -1,5 +1,5 @@
--- Sets a change of the log aside that can never be sent, as a committed progress record says. Index: the primary key.
--- Repeating it changes nothing.
+-- Stores a change read from the WAL that can never be sent as a dead row, as a committed progress record says. Index:
+-- the primary key. Idempotent.
 INSERT INTO {dead}
   (id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values, kafka_partition,
    kafka_timestamp, kind, reason, attempts, blocking)

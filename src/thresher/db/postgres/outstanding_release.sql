@@ -1,2 +1,2 @@
--- After a count: nothing of it is left in the caller's transaction.
+-- Ends the savepoint after a count: nothing of the count is left in the caller's transaction.
 RELEASE SAVEPOINT thresher_outstanding

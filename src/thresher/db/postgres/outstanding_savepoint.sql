@@ -1,2 +1,3 @@
--- Before a count in the caller's transaction: if it fails, the rest stays.
+-- Begins a savepoint before a count in the caller's transaction: if the count fails, the rest of the transaction
+-- survives.
 SAVEPOINT thresher_outstanding

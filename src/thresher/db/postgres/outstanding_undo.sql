@@ -1,2 +1,2 @@
--- After a count that failed: the caller's transaction is as it was before.
+-- Rolls back to the savepoint after a count that failed: the caller's transaction is as it was before.
 ROLLBACK TO SAVEPOINT thresher_outstanding

@@ -1,6 +1,7 @@
-"""Asks Postgres for a shard's pending rows, over two sessions: one for prepared queries, one for Arrow.
+"""Reads a shard's pending rows from Postgres, over two sessions: one for prepared statements, one for Arrow.
 
-An idle shard asks all day, so its probe is prepared once and executed bare. Nothing is written to claim rows.
+An idle shard polls all the time, so its probe is prepared once and executed through libpq directly. Nothing is written
+to claim rows.
 """
 
 import itertools
@@ -31,12 +32,12 @@ from thresher.db.row_schema import FLAW
 from thresher.db.shape import Shape
 from thresher.db.statements import statement
 
-# A session may have several probes, each a prepared statement of its own.
+# A session may have several probes: each prepared statement needs a name of its own.
 _NUMBERS = itertools.count(1)
 
 
 class Probe:
-    """Asks which buckets hold anything, with as little as the driver and the server can do."""
+    """Asks which buckets have pending rows, at the lowest cost for driver and server."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, buckets: Collection[int]
@@ -49,7 +50,7 @@ class Probe:
             self._require(connection.pgconn.prepare(self._name, query.encode()))
 
     def occupied(self) -> frozenset[int]:
-        """Return the buckets in which a row is pending."""
+        """Return the buckets that have a pending row."""
         with explained():
             result = self._connection.pgconn.exec_prepared(self._name, [self._buckets])
             self._require(result)
@@ -61,7 +62,7 @@ class Probe:
 
 
 class PostgresPendingReader:
-    """Reads over its own connections. For one thread."""
+    """Reads pending rows over connections of its own. For one thread."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class PostgresPendingReader:
         application: str,
         since: str,
     ) -> None:
-        """The connection is the reader's from now on. `since` is the incarnation that recovery settled."""
+        """The reader owns the connection from now on. `since` is the incarnation that recovery settled."""
         self._outbox = outbox
         self._head, self._head_by_id = head_query(shape, outbox), head_by_id_query(shape, outbox)
         self._bounded, self._bounded_by_id = bounded_query(self._head, shape), bounded_query(self._head_by_id, shape)
@@ -91,7 +92,7 @@ class PostgresPendingReader:
         self._cursor.format = psycopg.pq.Format.BINARY
 
     def few(self, wanted: Wanted) -> Sequence[PendingRow]:
-        """Return the oldest rows of these buckets, in the order of the buckets, bounded by bytes too."""
+        """Return the oldest rows of these buckets, bucket by bucket, bounded by rows and by bytes."""
         with explained():
             query = self._bounded_by_id if wanted.by_id else self._bounded
             found = self._cursor.execute(query, self._values(wanted), prepare=True).fetchall()
@@ -100,7 +101,7 @@ class PostgresPendingReader:
         return found
 
     def by_buckets(self, wanted: Wanted, *, bounded: bool) -> pa.RecordBatch:
-        """Return the oldest rows of each bucket, in the order of the buckets, each bucket by id."""
+        """Return the oldest rows of each bucket, bucket by bucket, each bucket by id."""
         if wanted.by_id:
             query = self._bounded_by_id if bounded else self._head_by_id
         else:
@@ -108,23 +109,23 @@ class PostgresPendingReader:
         return self._fetch(query, self._values(wanted))[0]
 
     def window(self, wanted: Wanted, *, after: int, upto: int, oldest_transaction: str) -> tuple[pa.RecordBatch, bool]:
-        """Return the rows with ids in (after, upto], by id, with their ages; and whether they are all there are."""
+        """Return the rows with ids in (after, upto], by id, with their ages; and whether the result is complete."""
         values = {**self._values(wanted, after), "last": after, "upto": upto, "horizon": oldest_transaction}
         window, *more = self._fetch(self._window, values, otherwise=self._window_counted, by_pages=True)
         return _by_id(window), window.num_rows < wanted.rows and not more
 
     def next_id(self, wanted: Wanted, *, after: int) -> int | None:
-        """Return the id of the shard's first row behind this one that is not in flight."""
+        """Return the id of the shard's first row after this id that is not in flight."""
         found: int | None = self._value(self._next, {**self._values(wanted, after), "last": after})
         return found
 
     def oldest_transaction(self) -> str | None:
-        """Return the oldest transaction that has not ended; None while a dead row blocks its key."""
+        """Return the oldest transaction that is still running; None while a dead row blocks its key."""
         found: str | None = self._value(statement("relay_horizon", self._outbox), None)
         return found
 
     def holds_large_rows(self) -> bool:
-        """Whether the table stores anything out of line."""
+        """Whether the table has TOASTed content."""
         return bool(self._value(statement("relay_large"), [self._outbox.quoted()]))
 
     def close(self) -> None:
@@ -139,7 +140,7 @@ class PostgresPendingReader:
         return batches
 
     def _values(self, wanted: Wanted, after: int | None = None) -> dict[str, Any]:
-        """Return the parameters of a read; of the rows in flight, those behind an id are enough for rows behind it."""
+        """Return the parameters of a read. A read after an id needs only the rows in flight after that id."""
         in_flight: Mapping[int, int] = wanted.in_flight
         if after is not None:
             in_flight = {id_: moment for id_, moment in in_flight.items() if id_ > after}
@@ -165,7 +166,7 @@ class PostgresPendingReader:
 
 
 def _by_id(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows by id, which is mostly how they lie already."""
+    """Return the rows by id. Mostly they are in this order already."""
     ids = batch.column("id")
     if pc.all(pc.less(ids[:-1], ids[1:]), min_count=0).as_py():
         return batch
@@ -173,5 +174,5 @@ def _by_id(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _listed(numbers: Iterable[int]) -> str:
-    """Return an array as text: thousands of numbers are quoted in one go."""
+    """Return an array as text: quoting it as one value is faster than number by number."""
     return f"{{{','.join(map(str, numbers))}}}"

@@ -1,10 +1,10 @@
-"""Finds out whether a pooler in transaction mode stands between us and Postgres.
+"""Detects a pooler in transaction mode between Thresher and Postgres.
 
-It gives the server's sessions to whoever has a transaction, and takes them back after it. The prepared statements of a
-relay, its settings and the name by which a successor ends it would be somebody else's. Two sessions show it:
+Such a pooler assigns a server process to a client for one transaction only. A relay's prepared statements, its settings
+and its application name, by which a successor ends it, would end up with other clients. Two sessions detect it:
 
-1. Both are served by one process.
-2. Or, while the other one has a transaction open and so keeps its process, one is served by this process and by that.
+1. The same server process serves both.
+2. Or, while a transaction keeps the second session on one process, several processes serve the first session in turn.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from thresher.db.postgres.sessions import explained
 from thresher.db.problem import DatabaseRefused
 from thresher.db.statements import statement
 
-# Enough for a pooler that hands its sessions out in turns.
+# How often the process is asked for: enough for a pooler that assigns processes in turn.
 _LOOKS = 4
 
 
 def require_own_processes(one: psycopg.Connection[Any], other: psycopg.Connection[Any]) -> None:
-    """Raise `DatabaseRefused` unless each of two sessions in autocommit has a process of its own, and keeps it."""
+    """Raise `DatabaseRefused` unless each of two sessions in autocommit has, and keeps, a server process of its own."""
     seen = [_process(one)]
     others = [_process(other)]
     if not are_shared(seen, others):
@@ -38,7 +38,7 @@ def require_own_processes(one: psycopg.Connection[Any], other: psycopg.Connectio
 
 
 def are_shared(seen: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether two sessions, served by these processes in turn, do not have one each for themselves."""
+    """Whether two sessions share processes. `seen` and `others` are the processes that served each session in turn."""
     return len(set(seen)) > 1 or len(set(others)) > 1 or not set(seen).isdisjoint(others)
 
 

@@ -1,4 +1,4 @@
-"""Whether a database's error is one that a person has to act on, or one that time may mend; and what they should do."""
+"""Whether somebody has to act on a database's error, or a retry may help; and what to do about it."""
 
 from shlex import quote
 
@@ -9,7 +9,7 @@ from thresher.db.names import TableName
 # Credentials and permissions.
 _ACCESS = (errors.InvalidAuthorizationSpecification, errors.InvalidPassword, errors.InsufficientPrivilege)
 RIGHTS = "'thresher schema print --relay' has the tables, and the grants of roles that relay, write and operate"
-# Classes of SQLSTATE that a person has to act on.
+# Errors that somebody has to act on.
 _REFUSED = (
     *_ACCESS,
     errors.InvalidCatalogName,
@@ -21,31 +21,31 @@ _REFUSED = (
 )
 _REFUSED_STATES = frozenset(str(error.sqlstate) for error in _REFUSED)
 _ACCESS_STATES = frozenset(str(error.sqlstate) for error in _ACCESS)
-# libpq gives no SQLSTATE for what happens while connecting.
+# libpq gives no SQLSTATE for errors while connecting.
 _ACCESS_TEXTS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry")
 _REFUSED_TEXTS = (*_ACCESS_TEXTS, "does not exist")
 
 
 def is_refused(state: str | None, text: str) -> bool:
-    """Judge an error by its SQLSTATE, and where it has none by its text."""
+    """Whether somebody has to act on an error, judged by its SQLSTATE, or without one by its text."""
     return state in _REFUSED_STATES or (state is None and any(part in text for part in _REFUSED_TEXTS))
 
 
 def is_access_refused(state: str | None, text: str) -> bool:
-    """Whether credentials or permissions were refused: that may pass, where one who rotates them is not done yet."""
+    """Whether credentials or permissions were refused. This may be temporary, while they are being rotated."""
     return state in _ACCESS_STATES or (state is None and any(part in text for part in _ACCESS_TEXTS))
 
 
 def remedy(state: str | None, rights: str = RIGHTS) -> str:
-    """Return what to do about an error, to be put behind its text; nothing, where the text says it.
+    """Return what to do about an error, to append to its text; empty if the text says it already.
 
-    `rights` says where the missing ones are found.
+    `rights` says which command prints the missing grants.
     """
     return f"; {rights}" if state == errors.InsufficientPrivilege.sqlstate else ""
 
 
 def no_such_table(table: TableName) -> str:
-    """Return what to tell somebody whose outbox is not there."""
+    """Return the error message for an outbox table that does not exist."""
     schema = "" if table.schema is None else f" --schema {quote(table.schema)}"
     dotted = ", and a table in a schema is named by both --outbox and --schema" if "." in table.table else ""
     return (

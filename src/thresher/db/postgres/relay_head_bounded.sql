@@ -1,7 +1,7 @@
--- A shard's head in a table with large rows: also bounded by bytes, and never less than one row. Sizes of keys and values
--- are read without fetching what is stored out of line. A row whose key or headers are larger than any record can be
--- stays behind but for what it is known by, as one with such a value does; a key that is not too large is needed for the
--- order. Where nothing is stored out of line and rows were small so far, the head does without this. `{head}` is the
+-- A shard's head in a table with large rows: bounded by bytes too, but at least one row. The sizes of keys and values
+-- are read without fetching TOASTed content. A row whose key or headers exceed the largest possible record is returned
+-- without its headers, and flagged as too large; its key is returned if it is not too large itself, because ordering
+-- needs it. This wrapper is skipped while the table has no TOASTed content and rows were small so far. `{head}` is the
 -- statement of the table's shape, `{more}` its further columns.
 SELECT id, create_time, topic, CASE WHEN NOT large OR octet_length(key) <= %(largest)s THEN key END AS key, value,
        CASE WHEN large THEN '{}' ELSE header_keys END AS header_keys,

@@ -1,4 +1,5 @@
--- How many rows that were settled are still pending, because something keeps them so. Index as in relay_settle_stamp.
+-- How many settled rows are still pending, because a trigger, rule or policy kept them. Index: as in
+-- relay_settle_stamp.
 SELECT count(*)
   FROM {table} o
  WHERE o.id = ANY (%(ids)s)

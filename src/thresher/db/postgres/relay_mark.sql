@@ -1,9 +1,10 @@
--- Marks the head of a shard with its leader id, and returns it: a row that is marked is taken by nobody else.
--- Index: the head's own, then the primary key. Fence: the control row, locked against a successor until the mark has
--- committed, has our term; otherwise nothing is marked. `{head}` is the bounded head, `{control}` the control table,
--- `{mark}` and `{leader}` the column of the mark and its value, `{more}` further columns of the shape.
--- `{unstamped}` leaves a row that was stamped since the head was read: the update sees its newest version. "IS TRUE" has
--- the marked ids hashed: a join would be a loop in a loop, by the statistics of a table that is empty most of the time.
+-- Marks the head of a shard with its leader id, and returns it: nobody else takes a marked row. Index: the head's own,
+-- then the primary key. Fence: the control row must have our term; it is locked against a successor until the mark has
+-- committed. Under another term nothing is marked.
+-- `{head}` is the bounded head, `{control}` the control table, `{more}` further columns of the shape. `{mark}` and
+-- `{leader}` are the column of the mark and its value. `{unstamped}` leaves out rows that were stamped since the head
+-- was read: the update sees their newest version. "IS TRUE" makes the planner hash the marked ids. A join would become
+-- a nested loop, by the statistics of a table that is empty most of the time.
 WITH head AS MATERIALIZED (
 {head}
 ), marked AS (

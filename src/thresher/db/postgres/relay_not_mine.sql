@@ -1,3 +1,3 @@
--- Which rows of the head the shard has not marked. A mark of anybody else, dead or alive, does not count: who may mark is
--- said by the term.
+-- The condition for rows that this shard has not marked. Marks of other leaders do not count, whether these still run
+-- or not: the term decides who may mark.
 i.{mark} IS DISTINCT FROM {leader}

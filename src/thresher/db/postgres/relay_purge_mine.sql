@@ -1,2 +1,2 @@
--- What a purge asks for beside what settling does: the rows still carry the mark under which they were sent.
+-- The condition that a purge adds to a settlement: the rows still carry the mark under which they were sent.
    AND o.{mark} = {leader}

@@ -1,5 +1,6 @@
--- Takes the marks off rows that will not be sent by who marked them. Index: the primary key. Fences: the mark is ours, and
--- the control row, locked until this has committed, has our term: a leader that was stopped and superseded resets nothing.
+-- Removes the marks of rows that their leader will not send. Index: the primary key. Fences: the mark must be ours, and
+-- the control row, locked until this has committed, must have our term. A leader that was stopped and superseded resets
+-- nothing.
 UPDATE {table} o
    SET {mark} = NULL
  WHERE o.id = ANY (%(ids)s)

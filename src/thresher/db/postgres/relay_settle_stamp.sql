@@ -1,6 +1,6 @@
--- Stamps rows whose fate a committed progress record holds as dispatched.
--- Index and matching as in relay_settle_delete. Repeating it changes nothing. Not IS NULL: it would let the planner take
--- the index of pending rows, which begins with the bucket.
+-- Stamps rows as dispatched whose fate is in a committed progress record. Idempotent. Index and matching: as in
+-- relay_settle_delete. num_nulls instead of IS NULL: otherwise the planner might choose the index of pending rows,
+-- which begins with the bucket.
 UPDATE {table} o
    SET dispatched_time = pg_catalog.clock_timestamp()
  WHERE o.id = ANY (%(ids)s)

@@ -1,4 +1,5 @@
--- How many rows are there with a stamp, or are set aside. Index: the primary keys; matching as in relay_settle_stamp.
+-- How many of the rows are in the outbox with a stamp, or in the dead-letter table. Index: the primary keys; matching
+-- as in relay_settle_stamp.
 SELECT (SELECT count(*)
           FROM {table} o
          WHERE o.id = ANY (%(ids)s)

@@ -1,7 +1,7 @@
 """A pipeline's sessions in Postgres: how they are opened and ended, and what their errors mean.
 
-A session's application name carries the term, so that a successor can end it. It is never idle in a transaction for
-long, and has a time-out on a silent network, so that a vanished database is noticed.
+A session's application name contains the term, so that a successor can end it. Time-outs keep it from being idle in a
+transaction for long, and detect a database that is no longer reachable.
 """
 
 import contextlib
@@ -21,20 +21,20 @@ from thresher.db.postgres.refusal import RIGHTS, is_refused, no_such_table, reme
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.statements import statement
 
-# Pending rows are found by their index, one bucket after another. Every other plan is worse, whatever the statistics
-# say, and one plan does for all values.
+# Pending rows are found by their index, bucket by bucket. Every other plan is worse, whatever the statistics say, and
+# one generic plan fits all parameter values.
 _OPTIONS = (
     "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off "
     "-c plan_cache_mode=force_generic_plan -c max_parallel_workers_per_gather=0 "
     "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off "
     "-c idle_in_transaction_session_timeout=15s -c synchronous_commit=on -c TimeZone=UTC -c client_encoding=UTF8"
 )
-# Limits that a role or a server sets for its applications would end an idle shard's sessions and cancel long
-# statements, only for both to begin again. A limit in the connection string is kept.
-# How PgBouncer refuses the options of a session.
+# PgBouncer's error for the options of a session.
 _POOLER_TEXT = "unsupported startup parameter"
+# Time-outs that a role or a server sets for applications would end an idle shard's sessions and cancel long statements,
+# only to have them started again. So they are switched off here; a time-out in the connection string is kept.
 _LIMITS = "-c statement_timeout={milliseconds} -c lock_timeout=0 -c idle_session_timeout=0"
-# How much later than the server's own limit an answer may come.
+# How long after the server's own time-out an answer may still arrive.
 _LATE_SECONDS = 2.0
 _NETWORK = {
     "connect_timeout": "10",
@@ -46,9 +46,9 @@ _NETWORK = {
 
 
 def session(dsn: str, application: str, more: str = "", *, statement_seconds: float = 0.0) -> str:
-    """Return the connection string of a session; `more` are further options of the server.
+    """Return the connection string of a session; `more` are further server options.
 
-    Without a time for each statement, a statement may take as long as it likes.
+    Without `statement_seconds`, statements have no time-out.
     """
     given = conninfo.conninfo_to_dict(dsn)
     limits = _LIMITS.format(milliseconds=int(statement_seconds * 1000))
@@ -58,7 +58,7 @@ def session(dsn: str, application: str, more: str = "", *, statement_seconds: fl
 
 
 def connect(dsn: str, application: str, more: str = "", **parameters: str) -> psycopg.Connection[Any]:
-    """Connect, in autocommit; `more` are further options of the server, `parameters` those of libpq.
+    """Connect in autocommit; `more` are further server options, `parameters` are libpq's.
 
     Raises `DatabaseRefused` or `DatabaseLost`.
     """
@@ -67,10 +67,11 @@ def connect(dsn: str, application: str, more: str = "", **parameters: str) -> ps
 
 
 def connect_within(seconds: float) -> Callable[[str, str], psycopg.Connection[Any]]:
-    """Return what connects as `connect` does, for sessions whose every statement is answered within so many seconds.
+    """Return a function like `connect`, for sessions whose every statement is answered within this time.
 
-    The server's own limit ends a statement first, where it can: a session that was only hung up on would go on waiting
-    for its lock. After a statement that was not answered in time, the connection is closed and `DatabaseLost` raised.
+    The server's own time-out ends a statement first, if the server is able to: a session whose client only
+    disconnected would go on waiting for its lock. If no answer comes in time, the connection is closed and
+    `DatabaseLost` is raised.
     """
 
     def connect_bounded(dsn: str, application: str) -> psycopg.Connection[Any]:
@@ -94,8 +95,8 @@ def explained(rights: str = RIGHTS) -> Iterator[None]:
 
 
 def explain(state: str | None, text: str, rights: str = RIGHTS) -> PipelineProblem:
-    """Decide whether somebody has to act, or time may mend it."""
-    # A driver may add its whole query, with all of the values.
+    """Return the error to raise: `DatabaseRefused` if somebody has to act, `DatabaseLost` if a retry may help."""
+    # A driver may append the whole query with its values.
     text = " ".join(text.partition("Query was:")[0].split())
     if _POOLER_TEXT in text:
         return DatabaseRefused(
@@ -109,14 +110,14 @@ def explain(state: str | None, text: str, rights: str = RIGHTS) -> PipelineProbl
 
 @contextlib.contextmanager
 def only_one(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Run a transaction that no other relay of this database runs at the same time: what it finds missing stays so."""
+    """Run a transaction under an advisory lock: no other relay of this database runs one meanwhile."""
     with explained(), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('thresher_relay'))")
         yield
 
 
 def located(connection: psycopg.Connection[Any], table: TableName) -> TableName:
-    """Return the table with its schema, so that the tables beside it are looked for in the same place."""
+    """Return the table with its schema, so that its companion tables are looked for in the same schema."""
     with explained():
         row = OwnCursor(connection).execute(statement("table_schema"), [table.quoted()]).fetchone()
     if row is None:
@@ -125,19 +126,19 @@ def located(connection: psycopg.Connection[Any], table: TableName) -> TableName:
 
 
 def exists(connection: psycopg.Connection[Any], quoted: str) -> bool:
-    """Whether a table of that name is there, by the session's search_path."""
+    """Whether a table of that name exists, by the session's search_path."""
     with explained():
         row = OwnCursor(connection).execute("SELECT pg_catalog.to_regclass(%s) IS NOT NULL", [quoted]).fetchone()
     return row is not None and bool(row[0])
 
 
 def incarnation(connection: psycopg.Connection[Any], table: TableName | None) -> Incarnation:
-    """Return which database this is, and which table where there is one. Raises `DatabaseLost` on a standby."""
+    """Identify the database, and the table if one is given. Raises `DatabaseLost` on a standby."""
     with explained():
         asked = [None if table is None else table.quoted()]
         row = OwnCursor(connection).execute(statement("incarnation"), asked).fetchone()
     if row is None:
-        raise DatabaseLost("the database did not say which it is")
+        raise DatabaseLost("the database returned no identity")
     system_id, since, standby, now, identity = row
     if standby:
         raise DatabaseLost("the database is a standby: the relay waits for the primary")
@@ -145,7 +146,7 @@ def incarnation(connection: psycopg.Connection[Any], table: TableName | None) ->
 
 
 def end_sessions(connection: psycopg.Connection[Any], *, starting: str, but: str) -> None:
-    """End other sessions whose application name starts so, except with `but`."""
+    """End other sessions whose application name starts with `starting`, except those that start with `but`."""
     with explained():
         OwnCursor(connection).execute(statement("sessions_end"), [starting, but])
 
@@ -153,14 +154,14 @@ def end_sessions(connection: psycopg.Connection[Any], *, starting: str, but: str
 def other_sessions(
     connection: psycopg.Connection[Any], *, starting: str, but: str, within_seconds: float | None = None
 ) -> int:
-    """Return how many other sessions there are whose application name starts so, except with `but`."""
+    """Return the number of other sessions whose application name starts with `starting`, but not with `but`."""
     with explained():
         row = OwnCursor(connection).execute(statement("sessions_count"), [starting, but, within_seconds]).fetchone()
     return 0 if row is None else int(row[0])
 
 
 def lock_holders(connection: psycopg.Connection[Any], application: str) -> Sequence[LockHolder]:
-    """Return who holds the locks that the sessions with this application name wait for."""
+    """Return the holders of the locks for which the sessions with this application name wait."""
     with explained():
         found = OwnCursor(connection).execute(statement("lock_holders"), [application]).fetchall()
     return [

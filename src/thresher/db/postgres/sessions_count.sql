@@ -1,5 +1,5 @@
--- How many sessions of this relay there are. Parameters: the beginning of the application names of this relay, and that of
--- those which do not count; and within how many seconds a session must have done something, or NULL.
+-- How many sessions this relay has. Parameters: the prefix of this relay's application names; the prefix of names that
+-- do not count; the seconds within which a session must have been active, or NULL.
 SELECT count(*)
   FROM pg_catalog.pg_stat_activity
  WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()

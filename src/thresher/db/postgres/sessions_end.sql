@@ -1,5 +1,5 @@
--- Ends the sessions of this relay's older terms: a stopped one's row locks would block its successor for ever.
--- Parameters: the beginning of the application names of this relay, and that of the new term.
+-- Ends the sessions of this relay's older terms: the row locks of a stopped process would block its successor for ever.
+-- Parameters: the prefix of this relay's application names, and that of the new term.
 SELECT count(pg_catalog.pg_terminate_backend(pid))
   FROM pg_catalog.pg_stat_activity
  WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()

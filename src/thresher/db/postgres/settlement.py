@@ -1,7 +1,7 @@
-"""Settles rows in Postgres: deletes or stamps what just goes, and moves the dead beside the outbox.
+"""Settles rows in Postgres: deletes or stamps sent and filtered rows, and moves dead rows to the dead-letter table.
 
 Idempotent: a crash before the commit is repaired by recovery, never by sending again. Rows are matched by id and create
-time, so that a row that came back under an old id is not touched.
+time, so that another row with a reused id is not touched.
 """
 
 from array import array
@@ -26,7 +26,7 @@ from thresher.db.shape import Shape
 from thresher.db.shape_columns import created, mark_parts
 from thresher.db.statements import statement
 
-# Postgres counts from 2000.
+# Postgres counts time from the year 2000.
 _EPOCH = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 
 
@@ -45,7 +45,7 @@ class PostgresSettlement:
         self._outbox = outbox
 
     def settle(self, fates: Fates, *, mark: UUID | None = None, middle: Callable[[], None] = lambda: None) -> int:
-        """Settle in one transaction; return how many pending rows it found, durably."""
+        """Settle in one transaction; return how many pending rows were found, once that is durable."""
         found = 0
         with explained(), self._connection.transaction():
             cursor = OwnCursor(self._connection)
@@ -61,7 +61,7 @@ class PostgresSettlement:
         return found
 
     def require_gone(self, ids: Sequence[int], create_times: Sequence[int], *, mark: UUID | None = None) -> None:
-        """Raise `DatabaseRefused` if any of the rows is still pending: it would be sent for ever."""
+        """Raise `DatabaseRefused` if any of the rows is still pending: it would be sent again and again."""
         left = self._count(ids, create_times, *self._under(mark, self._left))
         if left:
             raise DatabaseRefused(
@@ -70,7 +70,7 @@ class PostgresSettlement:
             )
 
     def settled(self, ids: Sequence[int], create_times: Sequence[int]) -> int:
-        """Return how many of the rows are there with a stamp, whoever has stamped them, or are set aside."""
+        """Return how many of the rows are stamped, by any sender, or dead."""
         return self._count(ids, create_times, self._settled, {})
 
     def _count(self, ids: Sequence[int], create_times: Sequence[int], query: Any, more: dict[str, Any]) -> int:
@@ -82,12 +82,12 @@ class PostgresSettlement:
         return found
 
     def _under(self, mark: UUID | None, query: str) -> tuple[Any, dict[str, Any]]:
-        """Return the statement, and the values that it needs besides, for rows that carry the mark if there is one."""
+        """Return the statement, restricted to rows that carry the mark if there is one, and its further values."""
         return (query, {}) if mark is None else (f"{query}\n{self._marked}", {"leader": mark})
 
 
 def _rounds(ids: Sequence[int], times: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield pairs whose ids ascend; where several rows had an id one after another, one of them in each round."""
+    """Yield ids and create times with ascending, unique ids. Rows that had one id in turn are in different rounds."""
     if ids and all(map(lt, ids, islice(ids, 1, None))):
         yield _pairs(ids, times)
         return
@@ -107,7 +107,7 @@ def _pairs(ids: Sequence[int], times: Sequence[int]) -> dict[str, Any]:
 
 
 def since_2000(times: Sequence[int]) -> "array[int]":
-    """Return Postgres' own count, by Arrow: one by one, ten thousand take a millisecond."""
+    """Return times as Postgres counts them, computed by Arrow: a Python loop takes 1 ms for ten thousand."""
     given = pa.Array.from_buffers(pa.int64(), len(times), [None, pa.py_buffer(array("q", times))])
     values = array("q")
     values.frombytes(memoryview(pc.subtract(given, _EPOCH).buffers()[1])[: 8 * len(times)])

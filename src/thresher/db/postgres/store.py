@@ -1,4 +1,4 @@
-"""An outbox in Postgres: the adapter of `db.outbox_store`."""
+"""An outbox in Postgres: the adapter of `db.outbox_store`. The contracts are in that module."""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
@@ -41,7 +41,7 @@ Connect = Callable[[str, str], psycopg.Connection[Any]]
 
 
 class PostgresSession:
-    """One connection in autocommit, and what is done over it."""
+    """A session over one connection in autocommit."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, settling: Settling
@@ -52,29 +52,29 @@ class PostgresSession:
 
     @cached_property
     def control(self) -> ControlTable:
-        """The control rows beside the outbox."""
+        """The control rows in the outbox's schema."""
         return ControlTable(self.connection, self.outbox.schema)
 
     @cached_property
     def settlement(self) -> PostgresSettlement:
-        """What settles rows."""
+        """Settles rows of the outbox."""
         return PostgresSettlement(self.connection, self.outbox, self._shape, self._settling)
 
     @cached_property
     def dead_rows(self) -> PostgresDeadRows:
-        """The rows that were set aside."""
+        """The dead-letter table of the outbox."""
         return PostgresDeadRows(self.connection, self.outbox, self._shape)
 
     def topic_locks(self, *, table: str | None = None) -> PostgresTopicLocks:
-        """Return the locks of the outbox' topics."""
+        """Return the locks of the outbox's topics."""
         return PostgresTopicLocks(self.connection, self.outbox, self._shape, self.settlement, table)
 
     def marks(self, relay: str, term: str, *, table: str | None = None) -> PostgresMarks:
-        """Return what marks rows for a relay under a term, of that table alone if one is named."""
+        """Return the marks of a relay under a term. With `table`, only rows of that table are marked."""
         return PostgresMarks(self.connection, self.outbox, self._shape, relay, term, table)
 
     def probe(self, buckets: Collection[int]) -> Probe:
-        """Return what says which of the buckets hold anything."""
+        """Return a cheap probe that tells which of the buckets have pending rows."""
         return Probe(self.connection, self.outbox, self._shape, buckets)
 
     def relation(self) -> Relation | None:
@@ -83,35 +83,35 @@ class PostgresSession:
             return read_relation(self.connection, self.outbox)
 
     def create_tables(self) -> None:
-        """Create the tables beside the outbox that are missing."""
+        """Create the tables of control rows and of dead rows, if they are missing."""
         self.control.create()
         with only_one(self.connection):
             if not exists(self.connection, self.outbox.companion("_dead")):
                 OwnCursor(self.connection).execute(statement(f"{self._shape.prefix}_dead_create", self.outbox))
 
     def incarnation(self) -> Incarnation:
-        """Return which database this is. Raises `DatabaseLost` on a standby."""
+        """Identify the database as it is now. Raises `DatabaseLost` on a standby."""
         return incarnation(self.connection, self.outbox)
 
     def end_sessions(self, *, starting: str, but: str) -> None:
-        """End other sessions whose application name starts so, except with `but`."""
+        """End other sessions whose application name starts with `starting`, except those that start with `but`."""
         end_sessions(self.connection, starting=starting, but=but)
 
     def other_sessions(self, *, starting: str, but: str, within_seconds: float | None = None) -> int:
-        """Return how many other sessions there are whose application name starts so, except with `but`."""
+        """Return the number of other sessions whose application name starts with `starting`, but not with `but`."""
         return other_sessions(self.connection, starting=starting, but=but, within_seconds=within_seconds)
 
     def await_dispatchers(self) -> None:
-        """Wait until no dispatcher that has begun is still sending rows."""
+        """Wait until every dispatcher that has begun has ended."""
         with explained():
             OwnCursor(self.connection).execute(statement("dispatch_await"), {"outbox": self.outbox.quoted()})
 
     def lock_holders(self, application: str) -> Sequence[LockHolder]:
-        """Return who holds the locks that the sessions with this application name wait for."""
+        """Return the holders of the locks for which the sessions with this application name wait."""
         return lock_holders(self.connection, application)
 
     def backlog(self) -> OutboxBacklog:
-        """Count what waits."""
+        """Count pending and dead rows."""
         return read_backlog(self.connection, self.outbox, self._shape)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class PostgresStore:
         self._make = make
 
     def session(self, application: str, *, locate: bool = False, durable: bool = True) -> PostgresSession:
-        """Open a connection; without durability its commits do not wait for the disk."""
+        """Open a connection; with `durable=False` its commits do not wait for the disk."""
         connection = self._make(self._dsn, application)
         try:
             outbox = located(connection, self._outbox) if locate else self._outbox
@@ -148,12 +148,12 @@ class PostgresStore:
         return PostgresSession(connection, outbox, self._shape, self._settling)
 
     def require_sessions(self, application: str) -> None:
-        """Raise `DatabaseRefused` where a pooler shares the sessions among transactions."""
+        """Raise `DatabaseRefused` if a pooler shares sessions among the transactions of several clients."""
         with closing(self._make(self._dsn, application)) as one, closing(self._make(self._dsn, application)) as other:
             require_own_processes(one, other)
 
     def pending_reader(self, application: str, *, since: str) -> PostgresPendingReader:
-        """Open what reads a shard's buckets, over connections of its own."""
+        """Open a reader of a shard's buckets, over connections of its own."""
         connection = connect(self._dsn, application)
         try:
             return PostgresPendingReader(

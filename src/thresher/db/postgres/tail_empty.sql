@@ -1,2 +1,2 @@
--- Deletes the rows of a table that were all published from the log: a relay would send them again.
+-- Deletes the rows of a table that were all published from the WAL: a relay would send them again.
 DELETE FROM {table} o WHERE true{unstamped}

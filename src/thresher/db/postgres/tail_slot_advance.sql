@@ -1,2 +1,3 @@
--- Lets a slot begin at this position: nothing that was committed before is sent. Fence: nobody may read it meanwhile.
+-- Advances a slot to a position: nothing that was committed before it is sent. Fence: the server refuses while the slot
+-- is in use.
 SELECT a.end_lsn::text FROM pg_catalog.pg_replication_slot_advance(%(slot)s, %(lsn)s::pg_lsn) a

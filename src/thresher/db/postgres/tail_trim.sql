@@ -1,8 +1,10 @@
--- Deletes old rows of a table that is read from the log; returns how many, how many it looked at, and up to which id all
--- have to stay for long: those whose time is far ahead (one of this moment is not: it may have been committed after
--- this transaction began), and those from before the log was read. Index: the primary key; only
--- its first entries behind an id are looked at. Fence: rows stay that are younger than the transaction, whose commit the
--- slot was confirmed beyond, and rows that are older than the first transaction of which all commits were read.
+-- Deletes old rows of a table that a tail reads. Only the first `rows` rows after `floor` are looked at. Index: the
+-- primary key.
+-- Returns how many rows were deleted, how many were looked at, and the new floor. Up to the floor, all rows stay for
+-- long: their create time is far in the future, or they were written before the WAL was read. (A create time of this
+-- moment is not far in the future: the row may have been committed after this transaction began.)
+-- Fence: the transaction that wrote a row must be older than `xid`: the slot is confirmed beyond the commits of all
+-- such transactions. It must not be older than `first_xid`: from this transaction on, all commits were read.
 WITH head AS MATERIALIZED (
   SELECT h.id,
          h.create_time < pg_catalog.now() - pg_catalog.make_interval(secs => %(keep_seconds)s)

@@ -1,6 +1,6 @@
--- Takes a lock: one that is free and not errored, or that has run out, by the database's clock. Index: topic. Fence: the
--- control row's term. A lock that is being taken by somebody else is left to them. An errored one without a time, as Deimos
--- leaves it, has run out.
+-- Takes a lock that is free without an error, or has expired, by the database's clock. Index: topic. Fence: the control
+-- row's term. A lock that another process is taking at the moment is skipped. A lock with an error and no time, as
+-- Deimos leaves it, has expired.
 UPDATE {locks} l
    SET locked_by = %(owner)s, locked_at = pg_catalog.timezone('UTC', pg_catalog.clock_timestamp()), error = false,
        token = l.token + 1

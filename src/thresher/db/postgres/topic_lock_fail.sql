@@ -1,5 +1,6 @@
--- Frees a lock whose topic errored: it rests until `locked_at` is old enough. Since when the topic is missing or forbidden is
--- noted: any other error says nothing about that. Index: topic. Fence: the token.
+-- Frees a lock whose topic had an error: nobody takes it until `locked_at` is old enough. If the topic is missing or
+-- forbidden, `missing_at` keeps the time of the first such error; any other error clears it. Index: topic. Fence: the
+-- token.
 UPDATE {locks}
    SET locked_by = NULL, locked_at = pg_catalog.timezone('UTC', pg_catalog.clock_timestamp()), error = true,
        retries = retries + 1, reason = %(reason)s,

@@ -1,5 +1,5 @@
--- How topics stand: those with pending rows or with an error, the longest wait first. `{topics}` finds the former; rows
--- are counted up to a bound.
+-- The state of topics that have pending rows, a held lock or an error, the longest wait first. `{topics}` finds the
+-- topics with pending rows; rows are counted up to `most`.
 WITH RECURSIVE {topics}, known AS (
 SELECT t.topic FROM t WHERE t.topic IS NOT NULL
 UNION

@@ -1,6 +1,6 @@
--- Gives a topic's oldest pending rows a session id, and returns them. Index: the head's own, then the primary key. Fence:
--- the lock's token; the row is locked against the next taker until this has committed. `{head}` is the bounded head;
--- `{unstamped}` and "IS TRUE" as in relay_mark.
+-- Sets the session id of a topic's oldest pending rows, and returns them. Index: the head's own, then the primary key.
+-- Fence: the lock's token; the lock's row is locked against the next taker until this has committed. `{head}` is the
+-- bounded head; `{unstamped}` and "IS TRUE" are as in relay_mark.
 WITH head AS MATERIALIZED (
 {head}
 ), marked AS (

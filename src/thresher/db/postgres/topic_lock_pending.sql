@@ -1,5 +1,6 @@
--- The locks of all topics with pending rows, and whether each may be taken: free and without an error, or held or errored
--- for too long. `{topics}` finds the topics; the names of locks are as `lock_name` makes them. A topic that was never locked has one row here, without a token.
+-- The locks of all topics with pending rows, and whether each may be taken: it is free without an error, or has been
+-- held or in error for too long. `{topics}` finds the topics; the names of locks are those of `lock_name`. A topic that
+-- was never locked has one row here, without a token.
 WITH RECURSIVE {topics}
 SELECT t.topic, coalesce(p.part, 0), coalesce(m.parts, 1), l.token,
        coalesce(l.locked_by IS NULL AND NOT l.error, true)

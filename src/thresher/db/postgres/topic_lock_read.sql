@@ -1,5 +1,6 @@
--- Returns a topic's oldest pending rows. Index: the head's own. Fence: the lock's token; nothing is written to claim rows:
--- who has lost the lock since cannot commit, by the producer's epoch. `{head}` is the bounded head.
+-- Returns a topic's oldest pending rows. Index: the head's own. Fence: the lock's token. Nothing is written to claim
+-- rows: a process that loses the lock afterwards cannot commit, because of the producer's epoch. `{head}` is the
+-- bounded head.
 SELECT h.id, h.create_time, h.topic, h.key, h.value, h.header_keys, h.header_values, h.partition, h.timestamp, h.flaw
   FROM (
 {head}

@@ -1,5 +1,6 @@
--- A lock's row, which Deimos may have made already. Of those that register, one is at work at a time: slots differ. Tokens
--- begin with the time: one that a row had which somebody has removed does not come back.
+-- Inserts a lock's row, which Deimos may have inserted already. The caller holds an advisory lock, so that slots are
+-- unique. A token starts from the current time, so that a row that was deleted and inserted again does not reuse
+-- tokens.
 INSERT INTO {locks} AS l (topic, parts, slot, token)
 VALUES (%(name)s, %(parts)s, CASE WHEN %(slotted)s THEN (SELECT coalesce(max(o.slot), -1) + 1 FROM {locks} o) END,
         (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint)

@@ -1,4 +1,5 @@
--- Frees a lock after work that succeeded. While single rows wait, it is noted since when. Index: topic. Fence: the token.
+-- Frees a lock after successful work. If single rows of the topic wait, `waiting_at` keeps the time since when. Index:
+-- topic. Fence: the token.
 UPDATE {locks}
    SET locked_by = NULL, locked_at = NULL, error = false, retries = 0, missing_at = NULL, reason = NULL,
        waiting_at = CASE WHEN %(waiting)s

@@ -1,2 +1,2 @@
--- Into how many parts each topic is split. The row of a part has a name that no topic can have.
+-- The number of parts of each topic. The name of a part's row contains '#', which no topic can.
 SELECT topic, parts FROM {locks} WHERE pg_catalog.strpos(topic, '#') = 0 AND (slot IS NOT NULL OR parts > 1)

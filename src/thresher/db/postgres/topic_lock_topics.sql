@@ -1,4 +1,4 @@
--- The topics of pending rows, one step per topic. Index: ({topic}, id) of pending rows.
+-- The topics of pending rows, one index probe per topic. Index: ({topic}, id) of pending rows.
 t AS (
 (SELECT i.{topic}::text AS topic FROM {table} i WHERE {waiting} ORDER BY i.{topic} LIMIT 1)
 UNION ALL

@@ -1,5 +1,5 @@
--- Our own columns: the fencing token, the partition of the progress topic, into how many parts the topic is split, since
--- when its topic is not there, since when rows of it wait, and why.
+-- Adds our own columns: the fencing token, the partition of the progress topic (`slot`), and the topic's number of
+-- parts. Also since when the topic is missing, since when rows of it wait, and the reason.
 ALTER TABLE {locks}
   ADD COLUMN IF NOT EXISTS token BIGINT NOT NULL DEFAULT 0,
   ADD COLUMN IF NOT EXISTS slot INTEGER,

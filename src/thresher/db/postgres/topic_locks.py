@@ -1,4 +1,4 @@
-"""The locks of an outbox' topics in Postgres, over a connection in autocommit: the adapter of `db.topic_locks`."""
+"""The locks of an outbox's topics in Postgres, over a connection in autocommit: the adapter of `db.topic_locks`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,20 +21,20 @@ from thresher.db.statements import statement
 from thresher.db.topic_locks import LockLost, LockState, LockTerms, TopicFigures, TopicLock, lock_name
 
 if TYPE_CHECKING:
-    # Not for those who only make the table: it needs Arrow.
+    # Needs Arrow, which a program that only creates the table may not have.
     from thresher.db.postgres.settlement import PostgresSettlement
 
-# Rows of a topic are counted up to here.
+# Rows of a topic are counted up to this number.
 _MOST_COUNTED = 10_000
 _LONGEST_REASON = 500
 
 
-# Deimos' own name.
+# Deimos' own name for the table of locks.
 _DEIMOS_LOCKS = "kafka_topic_info"
 
 
 def _waiting(shape: Shape) -> str:
-    """Return which rows wait."""
+    """Return the condition for pending rows."""
     return "i.dispatched_time IS NULL" if shape is Shape.THRESHER else "true"
 
 
@@ -46,7 +46,7 @@ def locks_table(outbox: TableName, shape: Shape) -> str:
 
 
 def locks_ddl(outbox: TableName, shape: Shape) -> list[str]:
-    """Return the DDL of the table of locks, and of the index that topics are found by."""
+    """Return the DDL of the table of locks, and of the index by which topics are found."""
     locks = locks_table(outbox, shape)
     where = f" WHERE {_waiting(shape).removeprefix('i.')}" if shape is Shape.THRESHER else ""
     return [
@@ -57,7 +57,7 @@ def locks_ddl(outbox: TableName, shape: Shape) -> list[str]:
 
 
 def create_locks(connection: psycopg.Connection[Any], outbox: TableName, shape: Shape) -> None:
-    """Create the table of locks, and the index that topics are found by, where they are missing. The caller commits."""
+    """Create the table of locks and the index by which topics are found, if they are missing. The caller commits."""
     relation = read_relation(connection, outbox)
     *tables, index = locks_ddl(outbox, shape)
     indexes = () if relation is None else relation.indexes
@@ -77,7 +77,7 @@ class PostgresTopicLocks:
         settlement: "PostgresSettlement",
         table: str | None = None,
     ) -> None:
-        """`table` is the identity of the table that recovery settled: from any other, nothing is taken."""
+        """`table` is the identity of the table that recovery settled: no row of another table is taken."""
         self._connection, self._outbox, self._shape = connection, outbox, shape
         self._settlement = settlement
         self._cursor = OwnCursor(connection)
@@ -85,7 +85,7 @@ class PostgresTopicLocks:
         self._rows.format = Format.BINARY
         self._of = {"outbox": outbox.quoted(), "table": table}
         self._name = locks_table(outbox, shape)
-        # The statements have parameters: a percent sign of the name must not look like one.
+        # The statements have parameters: a percent sign in a name must not look like a parameter.
         locks, control = (
             name.replace("%", "%%") for name in (self._name, control_table(outbox.schema).quoted())
         )  # fmt: skip
@@ -97,7 +97,7 @@ class PostgresTopicLocks:
             "topic_lock_figures", outbox, locks=locks, topics=topics, created=created(shape, "i"), **columns
         )
         head, more = bounded_query(topic_head_query(shape, outbox), shape), further_columns(shape, "h")
-        # Deimos' users look at session ids; elsewhere nobody needs them, and writing them costs more than the reading.
+        # Only Deimos' users look at session ids. Other shapes do without: writing them costs more than the read.
         self._take = (
             statement("topic_lock_mark", outbox, locks=locks, head=head, more=more, **mark_parts(shape))
             if shape is Shape.DEIMOS
@@ -105,7 +105,7 @@ class PostgresTopicLocks:
         )
 
     def create(self) -> None:
-        """Create the table of locks if there is none, or the columns that it lacks."""
+        """Create the table of locks, or add the columns that it lacks."""
         with only_one(self._connection):
             if not exists(self._connection, self._name):
                 self._connection.execute(statement("topic_lock_create", locks=self._name))
@@ -131,12 +131,12 @@ class PostgresTopicLocks:
             ) from error
 
     def reset(self) -> None:
-        """Free all locks, and raise their tokens."""
+        """Free all locks and raise their tokens, which fences every holder."""
         with explained():
             self._cursor.execute(self._statement("reset"), {})
 
     def splits(self) -> Mapping[str, int]:
-        """Return into how many parts each topic is split that has ever been locked."""
+        """Return the number of parts of each topic that was ever locked."""
         with explained():
             return dict(self._cursor.execute(self._statement("splits"), {}).fetchall())
 
@@ -150,7 +150,7 @@ class PostgresTopicLocks:
         ]
 
     def register(self, topic: str, parts: int) -> int:
-        """Make the rows of a topic's locks where there are none; return into how many parts it is split."""
+        """Insert the rows of a topic's locks if there are none; return the topic's number of parts."""
         with only_one(self._connection):
             row = self._cursor.execute(self._statement("recorded"), {"topic": lock_name(topic, 0, 1)}).fetchone()
             if row is None:
@@ -165,7 +165,7 @@ class PostgresTopicLocks:
             self._cursor.execute(self._statement("register"), values)
 
     def acquire(self, wanted: LockState, terms: LockTerms) -> TopicLock | None:
-        """Take a lock that is free, or has run out; None where somebody holds it, or its topic is split otherwise."""
+        """Take a lock that is free or has expired; None if it is held, or the topic has another number of parts."""
         values = {
             "name": wanted.name, "parts": wanted.parts, "owner": terms.owner, "relay": terms.relay, "term": terms.term,
             "seconds": terms.seconds,
@@ -181,26 +181,26 @@ class PostgresTopicLocks:
         )  # fmt: skip
 
     def require(self, lock: TopicLock) -> None:
-        """Raise `LockLost` if the lock is not ours any more."""
+        """Raise `LockLost` if another process has taken the lock."""
         with explained():
             found = self._cursor.execute(self._statement("require"), _held(lock), prepare=True).fetchone()
         if found is None:
             raise _lost(lock)
 
     def renew(self, lock: TopicLock) -> None:
-        """Let the lock last anew."""
+        """Restart the time after which the lock expires."""
         self._change("renew", lock)
 
     def release(self, lock: TopicLock, *, waiting: bool = False) -> None:
-        """Free the lock, with no error."""
+        """Free the lock without an error."""
         self._change("release", lock, waiting=waiting)
 
     def fail(self, lock: TopicLock, reason: str, *, missing: bool = False) -> None:
-        """Free the lock with an error: nobody takes it before it has run out."""
+        """Free the lock with an error: nobody takes it before it has expired."""
         self._change("fail", lock, reason=reason.replace("\0", "�")[:_LONGEST_REASON], missing=missing)
 
     def take(self, lock: TopicLock, wanted: Wanted, session_id: UUID) -> Sequence[PendingRow]:
-        """Return the topic's oldest pending rows by id; in Deimos' table they get the session id."""
+        """Return the topic's oldest pending rows by id; in Deimos' table the rows get the session id."""
         values = {
             "topic": lock.topic,
             **marked_values(wanted),
@@ -210,7 +210,7 @@ class PostgresTopicLocks:
         }
         with explained():
             found = self._rows.execute(self._take, values, prepare=True).fetchall()
-        # Only here: whoever makes the table of locks needs no Arrow.
+        # Imported here: a program that only creates the table of locks may not have Arrow.
         from thresher.db.row_schema import FLAW  # noqa: PLC0415
 
         if not found:
@@ -220,13 +220,13 @@ class PostgresTopicLocks:
         return found
 
     def settle(self, lock: TopicLock, fates: Fates, middle: Callable[[], None] = lambda: None) -> int:
-        """Settle a committed record's fates and renew the lock, both or neither."""
+        """Settle the fates of a committed progress record and renew the lock, both or neither."""
         with explained(), self._connection.transaction():
             self._change("renew", lock)
             return self._settlement.settle(fates, middle=middle)
 
     def split(self, topic: str, parts: int, held: Sequence[TopicLock]) -> None:
-        """Record another split of a topic, all of whose locks are held, and free them."""
+        """Record another number of parts for a topic, all of whose locks are held, and free them."""
         with only_one(self._connection):
             for lock in held:
                 self._change("release", lock, waiting=False)
@@ -234,7 +234,7 @@ class PostgresTopicLocks:
             self._register(topic, parts)
 
     def figures(self, topics: int) -> Sequence[TopicFigures]:
-        """Return how topics stand that have pending rows or errors, at most so many."""
+        """Return the state of at most so many topics with pending rows, held locks or errors."""
         with explained():
             found = self._cursor.execute(self._figures, {"most": _MOST_COUNTED, "topics": topics}).fetchall()
         names = ("topic", "pending", "exact", "oldest_seconds", "locked", "errored", "parts", "retries", "reason")

@@ -1,3 +1,3 @@
--- One header of every row that is still to be sent, in our own shape; NULL without it. Parameter: the header's name.
--- The bucket index holds just these rows; where they are many, a scan is as good.
+-- One header of every pending row, in Thresher's own shape; NULL if the row lacks it. Parameter: the header's name. The
+-- bucket index holds exactly these rows; if they are many, a scan is as good.
 SELECT kafka_header_values[array_position(kafka_header_keys, %s)] FROM {table} WHERE dispatched_time IS NULL

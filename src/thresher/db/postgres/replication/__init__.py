@@ -1,1 +1,1 @@
-"""Replication: the connection over which a slot's changes are read, and the slots and publications themselves."""
+"""Replication: the connection over which a slot's changes are read, and the management of slots and publications."""

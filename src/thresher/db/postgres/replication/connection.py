@@ -1,6 +1,7 @@
 """A connection over which Postgres streams the changes of a slot (COPY BOTH, by libpq). For one thread.
 
-Nothing blocks: `receive` returns what has come, `send` queues. Whoever owns it waits for `fileno` in between.
+Once the stream has started nothing blocks: `receive` yields the frames that have arrived, `send` queues a frame. The
+owner waits on `fileno` in between.
 """
 
 from collections.abc import Iterator
@@ -17,14 +18,14 @@ from thresher.db.names import quoted_name
 from thresher.db.postgres.sessions import connect, explain, explained
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 
-# What START_REPLICATION fails with: a slot that is not there, one whose log is gone, and one that somebody reads.
+# The SQLSTATEs of START_REPLICATION: the slot does not exist, its WAL is gone, or another session reads it.
 _UNDEFINED, _NOT_READY, _IN_USE = "42704", "55000", "55006"
 _NO_RIGHT = "permission denied to start WAL sender"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemIdentity:
-    """Which system this is, on which timeline, and how far its log goes."""
+    """The system's id, its current timeline, and the end of its WAL."""
 
     system_id: str
     timeline: int
@@ -33,18 +34,18 @@ class SystemIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineEnd:
-    """A timeline that was left at this position: what was written on it behind that is lost."""
+    """A timeline that ended at this position: everything written on it after that position is lost."""
 
     timeline: int
     end: int
 
 
 class SlotUnusable(DatabaseRefused):
-    """The slot is not there, or the log that it needs is not."""
+    """The slot does not exist, or the WAL that it needs is gone."""
 
 
 class SlotBusy(DatabaseLost):
-    """Somebody else reads the slot, or the server has not noticed yet that it stopped."""
+    """Another session reads the slot, or the server has not noticed yet that this session ended."""
 
 
 class ReplicationConnection:
@@ -63,21 +64,21 @@ class ReplicationConnection:
         self._pgconn = self._connection.pgconn
 
     def fileno(self) -> int:
-        """Return the socket, to be polled."""
+        """Return the socket's file descriptor, to be polled."""
         return self._pgconn.socket
 
     @property
     def encrypted(self) -> bool:
-        """Whether the connection is by TLS."""
+        """Whether the connection uses TLS."""
         return self._pgconn.ssl_in_use
 
     def identify(self) -> SystemIdentity:
-        """Return which system this is. Not while it streams."""
+        """Return the system's identity. Must not be called while the connection streams."""
         ((system_id, timeline, position, *_),) = self._rows(b"IDENTIFY_SYSTEM")
         return SystemIdentity(system_id=system_id, timeline=int(timeline), position=lsn_number(position))
 
     def timeline_ends(self, timeline: int) -> tuple[TimelineEnd, ...]:
-        """Return the timelines before this one, the oldest first. Not while it streams."""
+        """Return the timelines before this one, the oldest first. Must not be called while the connection streams."""
         if timeline == 1:
             return ()
         ((_, content),) = self._rows(b"TIMELINE_HISTORY %d" % timeline)
@@ -85,8 +86,8 @@ class ReplicationConnection:
         return tuple(TimelineEnd(timeline=int(line[0]), end=lsn_number(line[1].strip())) for line in lines)
 
     def start(self, slot: str, publication: str) -> None:
-        """Begin to stream what the slot has not been confirmed of."""
-        # Names are identifiers inside of a list that is a literal.
+        """Begin to stream the changes that the slot's reader has not confirmed."""
+        # The names are quoted identifiers in a list, and the list is a string literal.
         published = quoted_name(publication).replace("'", "''")
         command = (
             f"START_REPLICATION SLOT {quoted_name(slot)} LOGICAL 0/0 (proto_version '1', "
@@ -99,12 +100,12 @@ class ReplicationConnection:
         self._pgconn.nonblocking = 1
 
     def receive(self) -> Iterator[bytes]:
-        """Yield the frames that have come so far. Raises `DatabaseLost` when the stream ends.
+        """Yield the frames that have arrived. Raises `DatabaseLost` when the stream ends.
 
-        A caller may stop in between, and go on later with what is left.
+        A caller may stop early; the next call yields the remaining frames first.
         """
         get = self._pgconn.get_copy_data
-        # What is left from before comes first: only with nothing left, libpq's buffer does not grow.
+        # Frames that an earlier call left come first. Reading the socket only when none is left bounds libpq's buffer.
         for look in (False, True):
             with explained():
                 if look:
@@ -122,12 +123,12 @@ class ReplicationConnection:
             self._pgconn.put_copy_data(frame)
 
     def flush(self) -> bool:
-        """Send what is queued, as far as the socket takes it; return whether something is left."""
+        """Send queued frames, as far as the socket accepts them; return whether some are left."""
         with explained():
             return self._pgconn.flush() != 0
 
     def close(self) -> None:
-        """Close the connection. Any thread may, if no other uses it."""
+        """Close the connection. Any thread may call this while no other thread uses the connection."""
         self._connection.close()
 
     def _rows(self, command: bytes) -> list[list[str]]:
@@ -163,11 +164,11 @@ def _not_started(result: PGresult, slot: str) -> PipelineProblem:
 def _explain(result: PGresult) -> PipelineProblem:
     state, text = _state_of(result)
     if state == _UNDEFINED:
-        # Up to Postgres 17: the log goes on from before its publication was made, and cannot be read there.
+        # Up to Postgres 17: the slot's WAL begins before the publication was created, and cannot be decoded there.
         return SlotUnusable(
-            f"the stream of the log ended: {text}. A publication that was dropped, or made anew behind the slot, does "
-            "not serve what was committed before: 'thresher tail slot drop', 'thresher tail slot create', and "
-            "'thresher adopt NAME'; rows that are still in a table can be inserted anew"
+            f"the stream of the log ended: {text}. The publication was dropped, or created again after the slot, so "
+            "earlier commits cannot be read. Run 'thresher tail slot drop', 'thresher tail slot create' and "
+            "'thresher adopt NAME'; rows that are still in a table can be inserted again"
         )
     return explain(state, text)
 

@@ -1,4 +1,4 @@
-"""Sets changes of the log aside: a dead row is made from what the log says, whether the row is in a table or not."""
+"""Writes dead rows for changes that were read from the WAL, whether the row is in a table or not."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,18 +18,18 @@ Why = tuple[str, str, int, bool]
 
 
 class DeadChanges:
-    """Sets aside over one connection in autocommit."""
+    """Writes dead rows over one connection in autocommit."""
 
     def __init__(self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape, *, in_table: bool) -> None:
-        """`in_table`: the rows may be in the table, and are removed there."""
+        """`in_table`: the rows may be in the outbox's table, and are deleted from it."""
         self._connection = connection
         self._insert = statement(f"{shape.prefix}_tail_dead", outbox)
         self._gone = statement("tail_dead_gone", outbox, created=created(shape, "o")) if in_table else None
 
     def set_aside(self, changes: Iterable[tuple[PendingRow, Why]], middle: Callable[[], None] = lambda: None) -> None:
-        """Write dead rows in one transaction, durably. Repeating it changes nothing.
+        """Write dead rows in one transaction, durably. Idempotent.
 
-        `middle` is called when some of it is done and none of it is durable.
+        `middle` is called after the statements and before the commit.
         """
         with explained(), self._connection.transaction():
             cursor = OwnCursor(self._connection)
@@ -45,12 +45,12 @@ def _values(row: PendingRow, why: Why) -> dict[str, Any]:
     id_, create_time, topic, key, value, names, values, partition, timestamp, *more = row
     kind, reason, attempts, blocking = why
     if len(more) > 2:
-        # It has a flaw: these are as they were.
+        # The row has a flaw: the original header names, header values and timestamp are kept beside it.
         names, values, timestamp = more[2]
     return {
         "id": id_,
         "create_time": create_time,
-        # The log holds what Postgres' texts cannot.
+        # A message in the WAL may contain NUL characters, which Postgres' text type cannot.
         "topic": topic.replace("\0", "�"),
         "key": key,
         "value": value,

@@ -1,4 +1,4 @@
-"""Replication slots and publications in Postgres: what they are, and how they are made and dropped."""
+"""Replication slots and publications in Postgres: reading their state, creating and dropping them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from thresher.db.postgres.sessions import explained
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.statements import statement
 
-# What time does not mend: a name that is taken or no slot's, no such slot, one that is read, all of them in use.
+# Errors that no retry mends: the name is in use or invalid, the slot does not exist or is being read, no slot is free.
 _REFUSED = (
     psycopg.errors.DuplicateObject,
     psycopg.errors.InvalidName,
@@ -26,13 +26,13 @@ _REFUSED = (
 
 
 class PostgresSlots:
-    """Over one connection in autocommit: a slot cannot be made in a transaction that has written."""
+    """Slots, over one connection in autocommit: a slot cannot be created in a transaction that has written."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
     def server(self) -> LogServer:
-        """Return what the server is, and what this user may do."""
+        """Return the server's facts, and whether this user may replicate."""
         row = self._one("log_server")
         assert row is not None  # noqa: S101 - it selects from nothing
         version, wal_level, database, user, may_replicate = row
@@ -61,21 +61,21 @@ class PostgresSlots:
         )
 
     def create(self, name: str, *, failover: bool) -> None:
-        """Make a slot. Waits for the transactions that are open. Raises `DatabaseRefused` if it is there already."""
+        """Create a slot. Waits for open transactions. Raises `DatabaseRefused` if the slot exists already."""
         with _refused():
             self._one("log_slot_create_failover" if failover else "log_slot_create", [name])
 
     def mark(self, published: str) -> None:
-        """Mark the log: transactions that begin later are in the log of every slot that there is, as published here."""
+        """Write a mark to the WAL: every existing slot streams all transactions that begin later, as published here."""
         self._one("log_mark", [published])
 
     def drop(self, name: str) -> None:
-        """Drop a slot, and the log that was kept for it. Raises `DatabaseRefused` while somebody reads it."""
+        """Drop a slot and release the WAL that was kept for it. Raises `DatabaseRefused` while it is being read."""
         with _refused():
             self._one("log_slot_drop", [name])
 
     def free(self, name: str, *, but: str = "") -> None:
-        """End the session that reads a slot, unless it has this application name: a stopped one keeps it for ever."""
+        """End the session that reads a slot, unless its application name is `but`: a stopped reader never frees it."""
         with explained():
             OwnCursor(self._connection).execute(statement("log_slot_free"), {"slot": name, "but": but})
 
@@ -93,20 +93,20 @@ class PostgresSlots:
         return Publication(name=name, inserts=inserts, includes_table=includes, row_filter=row_filter)
 
     def published(self, name: str, table: TableName | None) -> str:
-        """Return what changes when inserts into a table may have gone by a publication; nothing without a table."""
+        """Return a text that changes whenever inserts into a table may have bypassed a publication; "" without one."""
         if table is None:
             return ""
         row = self._one("log_identity", {"name": name, "table": table.quoted()})
         return "gone" if row is None else str(row[0])
 
     def next_transaction(self) -> int:
-        """Return the first transaction that has not begun: its commit is in the log of every slot that there is."""
+        """Return the first transaction id that is not assigned yet: every existing slot will stream its commit."""
         row = self._one("log_next_transaction")
         assert row is not None  # noqa: S101 - it selects from nothing
         return int(row[0])
 
     def create_publication(self, name: str, table: TableName | None) -> None:
-        """Publish the inserts into a table; without one, nothing."""
+        """Create a publication of the inserts into a table; without a table it publishes nothing."""
         with _refused(), explained():
             OwnCursor(self._connection).execute(publication_ddl(name, table))
 
@@ -121,7 +121,7 @@ class PostgresSlots:
 
 
 def publication_ddl(name: str, table: TableName | None) -> LiteralString:
-    """Return the statement that makes a publication."""
+    """Return the statement that creates a publication."""
     if table is None:
         return statement("log_publication_create_empty", publication=quoted_name(name))
     return statement("log_publication_create", table, publication=quoted_name(name))

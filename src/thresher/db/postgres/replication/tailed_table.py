@@ -1,4 +1,4 @@
-"""A table that is read from the log: what is deleted from it, and how a relay and a tail hand it to each other."""
+"""A table that a tail reads from the WAL: how its old rows are deleted, and how a relay and a tail hand it over."""
 
 import time
 from collections.abc import Iterator
@@ -18,15 +18,16 @@ from thresher.db.shape import Shape
 from thresher.db.shape_columns import created, mark_parts
 from thresher.db.statements import statement
 
-# How long the end of the log may take to be on disk, where commits do not wait for it.
+# How long the end of the WAL may take to be flushed, if commits do not wait for it (synchronous_commit = off).
 _FLUSH_SECONDS, _LOOK_SECONDS = 10.0, 0.05
+# The highest age that 32 bits can tell.
 _TELLABLE = 2_000_000_000
-# For how long a row has to stay at least, to be passed over.
+# Later trims pass over a row that has to stay for at least this long.
 FAR_SECONDS = 3600.0
 
 
 class Trimmed(NamedTuple):
-    """How many rows were deleted of those that were looked at; up to the floor, all have to stay for long."""
+    """The numbers of rows deleted and looked at; and the floor: all rows up to this id have to stay for long."""
 
     deleted: int
     looked: int
@@ -34,7 +35,7 @@ class Trimmed(NamedTuple):
 
 
 class TailedTable:
-    """Over one connection in autocommit."""
+    """One table, over one connection in autocommit."""
 
     def __init__(self, connection: psycopg.Connection[Any], outbox: TableName, shape: Shape) -> None:
         self._connection = connection
@@ -43,16 +44,16 @@ class TailedTable:
         self._created = created(shape, "o")
 
     def mark(self) -> tuple[str, int]:
-        """Return the oldest transaction that has not ended, and a position behind the commits of all older ones."""
+        """Return the oldest transaction that is still running, and a position after the commits of all older ones."""
         row = self._one("tail_trim_mark")
         return str(row[0]), lsn_number(row[1])
 
     def trim(self, xid: str, *, first_xid: int, keep_seconds: float, rows: int, floor: int) -> Trimmed:
-        """Delete rows that older transactions wrote, so long after their create time; of the first rows alone.
+        """Delete rows that transactions older than `xid` wrote, `keep_seconds` after their create time.
 
-        Rows of transactions before the first one stay, and those up to the floor are not looked at.
+        Only the first `rows` rows after the id `floor` are looked at. Rows of transactions before `first_xid` stay.
         """
-        # A row's transaction has 32 bits: ages beyond two billion cannot be told.
+        # A row's xmin has 32 bits: ages beyond two billion cannot be told.
         first = max(first_xid, int(xid) - _TELLABLE)
         asked = {"xid": xid, "first_xid": str(first), "keep_seconds": keep_seconds, "far_seconds": FAR_SECONDS}
         asked |= {"rows": rows, "floor": floor}
@@ -60,7 +61,10 @@ class TailedTable:
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """Keep writers waiting in one transaction; give a position that no commit of theirs lies around, on disk."""
+        """Block writers for the duration of the block, in one transaction; give a flushed WAL position.
+
+        Every commit of a writer is entirely before or entirely after this position.
+        """
         with explained(), self._connection.transaction():
             OwnCursor(self._connection).execute(statement("tail_lock", self._outbox))
             end = lsn_number(self._one("tail_log_end")[0])
@@ -80,7 +84,7 @@ class TailedTable:
         return int(self._one("tail_older", {"first_xid": str(first_xid)}, unstamped=self._unstamped)[0])
 
     def log_end(self) -> int:
-        """Return the end of the log as it is on disk."""
+        """Return the flushed end of the WAL."""
         return lsn_number(self._one("tail_log_end")[1])
 
     def empty(self) -> int:
@@ -91,11 +95,11 @@ class TailedTable:
             ).rowcount  # fmt: skip
 
     def advance(self, slot: str, lsn: int) -> None:
-        """Let a slot begin at this position. Raises `DatabaseLost` if somebody reads it."""
+        """Advance a slot to this position. Raises `DatabaseLost` if the slot is being read."""
         self._one("tail_slot_advance", {"slot": slot, "lsn": lsn_text(lsn)})
 
     def hand_over(self, name: str, *, term: str, mode: str) -> None:
-        """Let the control row be a relay's or a tail's, in the caller's transaction. Raises `Superseded`."""
+        """Hand the control row to a relay or a tail, in the caller's transaction. Raises `Superseded`."""
         with explained():
             query = statement("tail_control", control_table(self._outbox.schema))
             values = {"name": name, "term": term, "mode": mode}
@@ -107,5 +111,5 @@ class TailedTable:
         with explained():
             row = OwnCursor(self._connection).execute(statement(name, self._outbox, **parts), values).fetchone()
         if row is None:
-            raise DatabaseLost("the database did not answer what it was asked")
+            raise DatabaseLost("the database returned no row where one was expected")
         return row
