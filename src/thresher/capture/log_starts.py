@@ -19,7 +19,7 @@ _OLD_ENDS_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 0.5
 
 
 def facts_of(admin: Admin, topics: Collection[str]) -> dict[str, TopicFacts]:
-    """Return id and partitions of each topic. Raises `BrokerLost`, or `BrokerRefused` if one is missing or forbidden."""
+    """Return id and partitions of each topic. Raises `BrokerLost`, or `BrokerRefused` if one is missing or denied."""
     try:
         found = admin.facts(topics)
     except KafkaException as error:
