@@ -20,7 +20,7 @@ class OffsetsMissing(Trouble):
 
 
 class RewindInterrupted(ThresherError):  # noqa: N818
-    """A rewind lost its lock, and the capture continued meanwhile. What the rewind has applied is correct."""
+    """A rewind lost its lock, and the capture continued meanwhile. The rows that the rewind has written are correct."""
 
     retryable = True
 

@@ -155,7 +155,7 @@ class _Rewinding:
             if self._offsets.hold() != self._stored:
                 raise RewindInterrupted(
                     f"capture {self._settings.name} continued while {self._span.topic} was rewound: the connection "
-                    "that held the lock was lost. What was applied is correct; run the rewind again for the rest"
+                    "that held the lock was lost. All applied rows are correct; run the rewind again for the rest"
                 )
             flawed = apply_by_halves(self._connection, self._target, records)
             self._failing = require_some_success(records, flawed, self._failing, self._settings.most_dead_in_a_row)

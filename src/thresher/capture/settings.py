@@ -1,4 +1,4 @@
-"""The settings of a capture: servers, topics, tables and bounds. They are sent to the shards."""
+"""The settings of a capture, which are sent to its shards: servers, topics, tables and bounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

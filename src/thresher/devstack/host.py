@@ -58,7 +58,7 @@ def _publish(kept: KeptStack, stack: Stack) -> None:
         processes={"host": os.getpid(), **{server.name: server.pid for server in stack.servers}},
     )
     ports = Ports(postgres=stack.postgres.port, kafka=tuple(stack.kafka.port(node=node) for node in stack.kafka.nodes))
-    # First: whoever finds the endpoints finds the ports too.
+    # Written first: a process that finds the endpoints finds the ports too.
     write_whole(kept.ports_file, json.dumps(asdict(ports)))
     write_whole(kept.endpoints_file, json.dumps(asdict(endpoints)))
 

@@ -45,7 +45,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """The ports of a stack's last run. They are used again if they are free."""
+    """The ports of a stack's last run, which are used again if they are free."""
 
     postgres: int
     kafka: tuple[int, ...]

@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 class OnRepeat(StrEnum):
-    """What to do with a message that was processed before."""
+    """The treatment of a message that was processed before."""
 
     SKIP = "skip"
     WARN = "warn"

@@ -1,6 +1,6 @@
 """Which changes a committed progress record covers, and up to where the server may discard the log. Pure.
 
-1. A change is decided once it was sent, filtered by a transform, or set aside as a dead row. A record covers every
+1. A change is decided once it was sent, filtered by a transform, or moved to the dead table. A record covers every
    change up to its position, except those that it names as waiting. A covered change is never sent again. A change that
    it names as dead is written to the dead table, again after a crash.
 2. The server may discard the log up to the end of a commit before which every change is decided. A record notes that
@@ -32,7 +32,7 @@ class Coverage:
     committed_us: int = 0
 
     def decides(self, position: Position) -> bool:
-        """Whether the change at this position was decided: sent, filtered or set aside."""
+        """Whether the change at this position was decided: sent, filtered or dead."""
         return position <= self.position and position not in self.waiting
 
 

@@ -17,7 +17,7 @@ from thresher.db.shape import Shape
 from thresher.outbox.log_message import Unreadable, decode
 from thresher.tail.pgoutput import BINARY, INSERT_FRAME, NULL, TEXT, Garbled, Relation
 
-# OIDs of types in pg_type. Those of built-in types never change.
+# OIDs of built-in types in pg_type, which never change.
 _INTEGERS, _TEXTS, _TEXT_ARRAYS = {20, 21, 23}, {25, 1043}, {1009, 1015}
 _BIGINT = 20
 _BYTES, _BYTE_ARRAYS = {17}, {1001}

@@ -126,7 +126,7 @@ class TailSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailMandate:
-    """What the leader sends to its shard: the settings, the term, and the identity of outbox and progress topic."""
+    """The leader's orders to its shard: the settings, the term, and the identity of outbox and progress topic."""
 
     settings: TailSettings
     outbox_id: str

@@ -23,7 +23,7 @@ _GONE_BY = ": rows that are inserted until this is fixed are never sent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What keeps a tail from reading the log, and what fixes it."""
+    """A reason why a tail cannot read the log, and the statement that fixes it."""
 
     detail: str
     mend: str
@@ -43,7 +43,7 @@ class SlotCheck:
     server: LogServer
     slot: LogSlot | None
     problems: tuple[Problem, ...]
-    # What works now, but may stop working.
+    # Conditions that work now, but may become problems.
     warnings: tuple[str, ...] = ()
 
 

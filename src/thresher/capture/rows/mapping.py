@@ -27,7 +27,7 @@ class TopicMapping:
     topic: str
     # None with a handler.
     table: TableName | None = None
-    # The columns that identify a row. They are among `columns`.
+    # The columns that identify a row: a part of `columns`.
     key: tuple[str, ...] = ()
     # The source of each column: see `sources`.
     columns: Mapping[str, str] = field(default_factory=dict)

@@ -19,7 +19,7 @@ CREATE = "thresher capture schema create -c FILE"
 
 
 def capture_ddl(tables: CaptureTables, mappings: Sequence[TopicMapping]) -> str:
-    """Return the statements that prepare a database for a capture. They may be repeated."""
+    """Return the statements that prepare a database for a capture. Repeating them changes nothing."""
     own: str = tables.bound("capture_create", parameters=False)
     return "\n".join([own, *(guard_ddl(each) for each in mappings if each.table is not None)])
 
@@ -59,7 +59,7 @@ def require_schema(connection: Connection[Any], tables: CaptureTables, mappings:
 def require_no_guards(connection: Connection[Any], capture: str, mappings: Sequence[TopicMapping]) -> None:
     """Raise `CaptureRefused` if the table of a topic that was never captured has rows with guards of another topic.
 
-    Such a guard would silently refuse records with lower offsets.
+    The guard of another topic would silently refuse records with lower offsets.
     """
     for mapping in mappings:
         if mapping.table is None:

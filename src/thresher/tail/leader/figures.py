@@ -18,7 +18,7 @@ class LogFigures:
 
 @dataclass(slots=True)
 class LogBoard:
-    """Holds the last figures. They are replaced as a whole, so any thread may read them."""
+    """Holds the last figures, which are replaced as a whole: any thread may read them."""
 
     figures: LogFigures | None = None
     # The transaction since which the log was read without a gap, as the shard reports it; None before its report.

@@ -73,7 +73,7 @@ def take_over(
         taken = session.control.take(settings.name, term)
         if taken is None:
             raise Superseded("the control row was removed while this tail was starting")
-        # What was checked before the term was written may have changed since. From here on it cannot.
+        # Check again: the control row may have changed before the term was written, but cannot from here on.
         require_tailed(settings, taken)
         topic = own_topic(admin, settings.progress, taken, partitions=1)
         _end_readers(session, slots, settings, term)

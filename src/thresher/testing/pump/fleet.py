@@ -1,4 +1,4 @@
-"""The writers of a load, one process each. They start and stop together, and none outlives the parent."""
+"""The writers of a load, one process each: started and stopped together. None outlives the parent."""
 
 import contextlib
 import functools
