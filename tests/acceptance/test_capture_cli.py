@@ -14,10 +14,13 @@ import yaml
 
 from tests.capture.captured import PATIENCE_SECONDS, CapturedOrders
 from tests.in_process import thresher as in_process
+from tests.named_stack import named_stack
 from tests.processes import environment, eventually
 from thresher.cli.capture import _milliseconds
 from thresher.devstack import ports
 from thresher.devstack.stack import Stack
+
+SERVERS = ("data_source", "kafka")
 
 
 @pytest.fixture
@@ -38,9 +41,21 @@ def asked(*arguments: str, code: int = 0) -> str:
     return (done.stdout if code == 0 or "--json" in arguments else done.stderr).decode()
 
 
-def test_an_operators_day_with_a_capture(orders: CapturedOrders, file: str) -> None:
+def test_an_operators_day_with_a_capture(
+    orders: CapturedOrders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The stack names both servers, and the file none.
+    path = tmp_path / "shop.yaml"
+    path.write_text(yaml.safe_dump({name: each for name, each in orders.keys.items() if name not in SERVERS}))
+    file = (str(path), "--stack", "shop")
+    monkeypatch.setenv("THRESHER_STATE", str(tmp_path))
+    with named_stack(tmp_path, "shop", dsn=orders.dsn, bootstrap=orders.eyes["bootstrap.servers"]):
+        _operate(orders, file)
+
+
+def _operate(orders: CapturedOrders, file: tuple[str, ...]) -> None:
     at = f"127.0.0.1:{ports.free_port()}"
-    command = [sys.executable, "-m", "thresher", "capture", "run", "-c", file, "--status", at, "--election", "lease"]
+    command = [sys.executable, "-m", "thresher", "capture", "run", "-c", *file, "--status", at, "--election", "lease"]
     orders.publish(("a", 1), ("bad", b"{"), ("low", b'{"note": "x"}'))
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
@@ -54,27 +69,28 @@ def test_an_operators_day_with_a_capture(orders: CapturedOrders, file: str) -> N
             assert orders.rows() == {"a": 1, "o1": 5}, "the example has waited"
             with psycopg.connect(orders.dsn) as connection:
                 connection.execute("DELETE FROM orders WHERE id = 'a'")
-            assert json.loads(asked("rewind", "-c", file, "--to", "earliest", "--json"))["keys"] == 2
+            assert json.loads(asked("rewind", "-c", *file, "--to", "earliest", "--json"))["keys"] == 2
             assert orders.rows() == {"a": 1, "o1": 5}
         finally:
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err.decode()
     assert out.decode() == "stopped; 4 records captured\n"
-    assert orders.topic in asked("dead", "list", "-c", file)
+    listed = asked("dead", "list", "-c", *file)
+    assert (orders.topic in listed, "│ bad " in listed, "b'bad'" in listed) == (True, True, False)
     records: dict[str, Any] = {
-        each["key"]: each for each in json.loads(asked("dead", "list", "-c", file, "--json"))["records"]
+        each["key"]: each for each in json.loads(asked("dead", "list", "-c", *file, "--json"))["records"]
     }
     assert {key: each["kind"] for key, each in records.items()} == {"bad": "malformed", "low": "constraint"}
-    assert json.loads(asked("dead", "show", str(records["bad"]["id"]), "-c", file))["value"] == "{"
+    assert json.loads(asked("dead", "show", str(records["bad"]["id"]), "-c", *file))["value"] == "{"
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("ALTER TABLE orders ALTER COLUMN total SET DEFAULT 0")
         connection.execute("ALTER TABLE orders ALTER COLUMN total DROP NOT NULL")
     low, bad = (str(records[key]["id"]) for key in ("low", "bad"))
-    assert asked("dead", "retry", low, "-c", file) == f"{low}: applied\n"
-    assert "no such records: 99" in asked("dead", "drop", bad, "99", "-c", file, code=2)
-    assert asked("dead", "drop", bad, "-c", file) == "1 records were dropped\n"
-    assert asked("adopt", "-c", file) == "every stored offset is in its log: nothing was changed\n"
+    assert asked("dead", "retry", low, "-c", *file) == f"{low}: applied\n"
+    assert "no such records: 99" in asked("dead", "drop", bad, "99", "-c", *file, code=2)
+    assert asked("dead", "drop", bad, "-c", *file) == "1 record was dropped\n"
+    assert asked("adopt", "-c", *file) == "every stored offset is in its log: nothing was changed\n"
 
 
 def test_the_tables_are_printed_made_and_checked(orders: CapturedOrders, file: str) -> None:

@@ -84,3 +84,10 @@ def test_the_list_says_what_each_command_says_of_itself() -> None:
         help_ = typer.main.get_command(command.load(name)).help
         assert help_ is not None
         assert help_.split("\n\n")[0].replace("\n", " ") == says
+
+
+def test_ddl_and_grants_are_printed_without_broker_spark_or_arrow() -> None:
+    absent = ("adbc_driver_manager", "adbc_driver_postgresql", "confluent_kafka", "pyarrow", "pyspark")
+    answer = thresher("schema", "print", "--relay", "--topic-lock", absent=absent)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "use 'thresher dead'" in answer.stdout

@@ -91,13 +91,58 @@ def test_a_check_imports_the_functions_and_says_where_it_looked(tmp_path: Path) 
     path.write_text(f"{least}transform: [{wrong}]\n")
     answer = thresher("config", "check", "-c", str(path), cwd=tmp_path, THRESHER_SHARD="3")
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert "THRESHER_SHARD is not read, did you mean 'THRESHER_SHARDS'?" in answer.stderr
+    assert "THRESHER_SHARD: it is not read, did you mean 'THRESHER_SHARDS'?" in answer.stderr
     assert f"orders_relai:no_drafts cannot be imported: {NOT_FOUND}; looked in {tmp_path}, " in answer.stderr
     assert "orders_relay:some_drafts cannot be imported: orders_relay has no some_drafts" in answer.stderr
     answer = thresher("config", "check", "-c", str(path), "--json", cwd=tmp_path, THRESHER_SHARD="3")
     told = json.loads(answer.stdout)
-    assert (answer.returncode, told["works"], len(told["remarks"])) == (2, False, 1)
-    assert [problem["key"] for problem in told["problems"]] == ["transform", "transform"]
+    assert (answer.returncode, told["works"]) == (2, False)
+    assert [problem["key"] for problem in told["problems"]] == ["transform", "transform", "THRESHER_SHARD"]
+
+
+def test_a_check_imports_functions_whatever_else_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text("print('imported')\n\ndef no_drafts(batch):\n    return batch\n")
+    path = tmp_path / "relay.yaml"
+    path.write_text("shards: true\nkafka: nonsense\ntransform: [nowhere, 'noisy:some_drafts', 'orders_relai:f']\n")
+    answer = thresher("config", "check", "-c", str(path), "--json", cwd=tmp_path, THRESHER_BOOTSTRAP="k:1")
+    assert answer.returncode == 2
+    assert "imported" in answer.stderr
+    problems = [(each["key"], each["why"].partition(";")[0]) for each in json.loads(answer.stdout)["problems"]]
+    for expected in (
+        ("shards", "a whole number is needed, not True"),
+        ("kafka", "properties with their values are needed"),
+        ("transform", "'nowhere' is not of the form package.module:function"),
+        ("transform", "noisy:some_drafts cannot be imported: noisy has no some_drafts"),
+        ("transform", f"orders_relai:f cannot be imported: {NOT_FOUND}"),
+    ):
+        assert expected in problems
+
+
+def test_an_unimportable_transform_ends_a_run_with_two(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text(
+        "name: orders\ndata_source: host=db\nkafka: {bootstrap.servers: k:1}\nstatus: off\ntransform: orders_relai:f\n"
+    )
+    for command in (["config", "check"], ["run"]):
+        answer = thresher(*command, "-c", str(path), cwd=tmp_path)
+        assert answer.returncode == 2
+        assert f"transform: orders_relai:f cannot be imported: {NOT_FOUND}" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "pipeline"), [("slot: s", "tail"), ("topics: {t: {handler: m:f}}", "capture"), ("settle: stamp", "relay")]
+)
+def test_the_keys_of_a_file_decide_its_pipeline(tmp_path: Path, key: str, pipeline: str) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text(f"{key}\nshards: 0\n")
+    told = json.loads(thresher("config", "check", "-c", str(path), "--json", cwd=tmp_path).stdout)
+    assert told["pipeline"] == pipeline
+    assert not [each for each in told["problems"] if "no such key" in each["why"]]
+    assert told["remarks"] == (
+        []
+        if pipeline == "relay"
+        else [f"checked as the file of a {pipeline}, by its keys ({key.partition(':')[0]}): --pipeline says otherwise"]
+    )
 
 
 def test_files_of_tails_and_captures_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,16 @@
 """`thresher dead` on a real database: at 80 columns, with kinds that there are, and with a question before all goes."""
 
+import json
 import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+import yaml
 
 from tests.processes import environment
 from thresher.db import TableName
@@ -40,19 +43,19 @@ def outbox(connection: psycopg.Connection[Any], dsn: str) -> str:
     return dsn
 
 
-def dead(dsn: str, *arguments: str, stdin: int = subprocess.DEVNULL) -> "subprocess.CompletedProcess[str]":
+def dead(dsn: str | None, *arguments: str, stdin: int = subprocess.DEVNULL) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "thresher", "dead", *arguments, "--ds", dsn],
+        [sys.executable, "-m", "thresher", "dead", *arguments, *(["--ds", dsn] if dsn else [])],
         stdin=stdin, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment(COLUMNS="80"),
     )  # fmt: skip
 
 
-def answered(dsn: str, answer: bytes) -> "subprocess.CompletedProcess[str]":
-    """Drop all on a terminal, and answer what is asked."""
+def answered(dsn: str, answer: bytes, *chosen: str) -> "subprocess.CompletedProcess[str]":
+    """Drop rows on a terminal, and answer what is asked."""
     ours, theirs = pty.openpty()
     try:
         os.write(ours, answer)
-        return dead(dsn, "drop", "--all", stdin=theirs)
+        return dead(dsn, "drop", *(chosen or ["--all"]), stdin=theirs)
     finally:
         os.close(ours)
         os.close(theirs)
@@ -92,6 +95,53 @@ def test_dropping_all_needs_a_yes(outbox: str) -> None:
     assert 'drop 3 rows of "outbox" that were never sent, for good?' in refused.stderr
     agreed = answered(outbox, b"y\n")
     assert (agreed.returncode, agreed.stdout, left(outbox)) == (0, "3 rows were dropped\n", 0)
+
+
+@pytest.mark.parametrize("chosen", [("--topic", "orders"), ("--kind", "too-large")])
+def test_dropping_by_topic_or_kind_needs_a_yes(outbox: str, chosen: tuple[str, str]) -> None:
+    unasked = dead(outbox, "drop", *chosen)
+    assert (unasked.returncode, f"{chosen[0]} asks first" in unasked.stderr, left(outbox)) == (2, True, 3)
+    refused = answered(outbox, b"n\n", *chosen)
+    assert (refused.returncode, left(outbox)) == (1, 3)
+    assert 'drop 1 row of "outbox" that was never sent, for good?' in refused.stderr
+    agreed = answered(outbox, b"y\n", *chosen)
+    assert (agreed.returncode, agreed.stdout, left(outbox)) == (0, "1 row was dropped\n", 2)
+
+
+def test_rows_that_are_named_by_ids_are_dropped_unasked(outbox: str) -> None:
+    answer = dead(outbox, "drop", "1", "2")
+    assert (answer.returncode, answer.stdout, left(outbox)) == (0, "2 rows were dropped\n", 1)
+
+
+@pytest.mark.parametrize("more", [{"shards": 2}, {"keep_seconds": 5}], ids=["relay", "tail"])
+def test_the_file_of_a_relay_or_tail_names_the_outbox(outbox: str, more: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "it.yaml"
+    keys = {"name": "it", "data_source": outbox, "kafka": {"bootstrap.servers": "localhost:1"}, **more}
+    file.write_text(yaml.safe_dump(keys))
+    answer = dead(None, "list", "-c", str(file), "--json")
+    assert [row["id"] for row in json.loads(answer.stdout)["rows"]] == [1, 2, 3]
+    other = dead(None, "list", "-c", str(file), "--outbox", "other")
+    assert (other.returncode, "other_dead" in other.stderr) == (2, True)
+    file.write_text(yaml.safe_dump({**keys, "outbox": "other", "nonsense": 1}))
+    refused = dead(None, "list", "-c", str(file))
+    assert (refused.returncode, "nonsense: there is no such key" in refused.stderr) == (2, True), refused.stderr
+
+
+def test_a_long_value_is_cut_for_people_and_whole_for_scripts(outbox: str, connection: psycopg.Connection[Any]) -> None:
+    connection.execute(
+        "UPDATE outbox_dead SET kafka_value = convert_to(repeat('v', 2000000), 'UTF8'), "
+        "kafka_header_keys = '{a,b}', kafka_header_values = '{x}' WHERE id = 1"
+    )
+    connection.execute("UPDATE outbox_dead SET kafka_header_keys = '{a}', kafka_header_values = '{x,y}' WHERE id = 2")
+    connection.commit()
+    shown = dead(outbox, "show", "1").stdout
+    assert len(shown) < 3000
+    assert "vvv… (2,000,000 letters: --json shows all)" in shown
+    assert "names_without_value ['b']" in shown
+    whole = json.loads(dead(outbox, "show", "1", "--json").stdout)
+    assert (len(whole["value"]), whole["headers"], whole["names_without_value"]) == (2_000_000, [["a", "x"]], ["b"])
+    other = json.loads(dead(outbox, "show", "2", "--json").stdout)
+    assert (other["headers"], other["values_without_name"]) == ([["a", "x"]], ["y"])
 
 
 def test_a_script_drops_all_with_yes(outbox: str) -> None:

@@ -79,6 +79,11 @@ def test_leader_and_standby_are_told_by_log_and_status(scene: Scene) -> None:
         (scene.processes[0].pid, "leading"),
         (scene.processes[1].pid, "standby"),
     }
+    (second,) = [each for each in listed if each["role"] == "standby"]
+    shown = scene.status("--at", second["at"])
+    assert " ".join(shown.split()) == (
+        f"{at.prefix}relay stands by here: process {scene.processes[0].pid} on {host} leads"
+    )
     scene.processes[1].kill()
     scene.processes[1].wait()
     shown = scene.status("-c", "relay.yaml")

@@ -237,7 +237,7 @@ def test_lines_are_sent_up_to_the_one_that_fails(shell: Shell, topics: QueueTopi
     )
     assert len(broken.stdout.split()) == 1
     assert b"line 2: the message has 2,004 bytes" in broken.stderr
-    assert b"1 messages were sent" in broken.stderr
+    assert b"1 message was sent" in broken.stderr
     assert sum(topics.ends().values()) == 12_001
 
 

@@ -71,7 +71,7 @@ def test_an_operators_day_with_a_tail(at: TailPlace, file: Path) -> None:
         finally:
             process.kill()
     assert process.returncode == 0, err
-    assert b"1 rows published" in out + err
+    assert b"1 row published" in out + err
     left = thresher(("tail", "leave", "-c", str(file)))
     assert left.returncode == 0, left.stderr
     assert at.found_slot() is None

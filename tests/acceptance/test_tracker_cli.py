@@ -1,6 +1,8 @@
 """`thresher queue track` and `thresher queue dead`: an operator's day with the tracker, from a shell."""
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -51,6 +53,21 @@ def asked(*arguments: str) -> Any:
     return json.loads(answer.stdout)
 
 
+def answered(answer: bytes, *arguments: str) -> tuple[int, str]:
+    """Return the exit code of a command on a terminal, and what it told somebody who answers so."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, answer)
+        done = subprocess.run(
+            [sys.executable, "-m", "thresher", *arguments],
+            stdin=theirs, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=environment(),
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_an_operators_day_with_the_tracker(topics: QueueTopics, file: Path) -> None:
     at = f"127.0.0.1:{ports.free_port()}"
     write(
@@ -98,7 +115,7 @@ def test_an_operators_day_with_the_tracker(topics: QueueTopics, file: Path) -> N
             said, logged = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert f"of {topics.config.marker_topic} is no marker, and was passed over" in logged.decode()
-    assert said.decode().splitlines()[-1] == "stopped; 1 messages redelivered"
+    assert said.decode().splitlines()[-1] == "stopped; 1 message redelivered"
     dead = ("queue", "dead")
     letters = asked(*dead, "list", "-c", str(file))["letters"]
     assert sorted((each["id"], each["queue"], each["reason"]) for each in letters) == [
@@ -107,7 +124,12 @@ def test_an_operators_day_with_the_tracker(topics: QueueTopics, file: Path) -> N
     ]
     assert asked(*dead, "show", "0-2", "-c", str(file))["payload"] == "rejected"
     assert asked(*dead, "replay", "0-2", "-c", str(file)) == {"messages": 1}
-    assert asked(*dead, "drop", "--queue", "orders", "-c", str(file)) == {"messages": 1}
+    code, heard = answered(b"n\n", *dead, "drop", "--all", "-c", str(file))
+    assert (code, "drop 1 dead letter, whose message was not processed, for good?" in heard) == (1, True), heard
+    assert len(asked(*dead, "list", "-c", str(file))["letters"]) == 1
+    code, heard = answered(b"y\n", *dead, "drop", "--all", "-c", str(file))
+    assert (code, "1 dead letter was dropped" in heard) == (0, True), heard
+    assert asked(*dead, "drop", "--queue", "orders", "-c", str(file)) == {"messages": 0}
     assert asked(*dead, "list", "-c", str(file)) == {"letters": [], "more": False}
     assert sorted(record.payload for record in redelivered(topics)) == [b"1", b"rejected"]
     for arguments, why in (

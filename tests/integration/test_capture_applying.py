@@ -24,11 +24,13 @@ from thresher.capture.settings import CaptureSettings
 from thresher.capture.shard import SESSION, session_of
 from thresher.capture.store.dead import DeadRecords
 from thresher.capture.store.entity_table import entity_table, table_problems
+from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import StoredOffset, StoredOffsets
 from thresher.capture.store.schema import create_schema, require_schema, schema_problems
 from thresher.capture.targets import HandlerTarget, TableTarget, Target, targets_of
 from thresher.db import TableName
 from thresher.db.postgres.sessions import connect
+from thresher.db.problem import DatabaseRefused
 from thresher.kafka.partition_watch import PositionLost
 
 ORDERS = TopicMapping(
@@ -495,7 +497,9 @@ def test_every_missing_thing_comes_with_its_statement(dsn: str, connection: psyc
     connection.execute("SET ROLE capture_reader")
     (rights,) = table_problems(connection, ORDERS)
     assert rights == 'rights are missing: GRANT INSERT, UPDATE, DELETE ON "orders" TO "capture_reader";'
-    connection.execute("RESET ROLE")
+    with pytest.raises(DatabaseRefused, match="'thresher capture schema check -c FILE' has the grants"), explained():
+        connection.execute("DELETE FROM orders")
+    connection.rollback()
 
 
 def test_two_topics_of_one_table_are_refused_by_whichever_name(place: Place) -> None:

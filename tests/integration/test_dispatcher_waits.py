@@ -63,10 +63,10 @@ def test_beside_a_relay_that_is_no_sweeper_it_is_refused(place: Place, dispatche
     assert place.pending() == 1
 
 
-def test_a_role_that_cannot_read_the_mode_is_refused(place: Place) -> None:
+def test_a_role_that_lacks_a_right_is_told_which(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     role = f"app_{uuid.uuid4().hex[:8]}"
     relay(place, "immediate")
-    place.sql(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT, UPDATE ON outbox TO {role}")
+    place.sql(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA public TO {role}")
 
     def connect() -> psycopg.Connection[Any]:
         connection = place.connect()
@@ -80,6 +80,10 @@ def test_a_role_that_cannot_read_the_mode_is_refused(place: Place) -> None:
             with pytest.raises(DispatchRefused, match=r"GRANT SELECT .name, outbox, mode. ON"):
                 dispatcher.clear(receipts)
             place.sql(f"GRANT SELECT (name, outbox, mode) ON thresher_relay TO {role}")
+            assert dispatcher.clear(receipts).sent == 0
+            assert '; GRANT SELECT, UPDATE ON "outbox" TO' in caplog.text
+        place.sql(f"GRANT SELECT, UPDATE ON outbox TO {role}")
+        with Dispatcher(connect, place.kafka) as dispatcher:
             assert dispatcher.clear(receipts).sent == 1
     finally:
         place.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")

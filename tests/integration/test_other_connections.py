@@ -133,3 +133,7 @@ def test_cursors_and_async_connections_are_told_apart(dsn: str, outbox: Outbox) 
 
 def test_what_is_no_connection_at_all_is_named() -> None:
     assert advice("host=db") == "a psycopg Connection is needed, not str"
+    assert advice(None) == (
+        "a psycopg Connection is needed, not NoneType: pass the connection whose transaction this belongs to, from "
+        "psycopg.connect(…)"
+    )

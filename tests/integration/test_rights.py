@@ -1,23 +1,31 @@
-"""The rights that are printed are enough for a role that relays and one that writes, and less is refused with them."""
+"""The rights that are printed are enough for roles that relay, write and operate, and less is refused with them."""
 
+import json
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
 
 from tests.faults.patient import PRODUCER
 from tests.processes import eventually
+from tests.relay.locked_place import LockedPlace
 from tests.relay.relaying import POLICY, RELAYED_SECONDS, Place
+from thresher.archive.manifests import archive_ddl
+from thresher.cli import dead
 from thresher.cli.schema import print_ddl
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
+from thresher.db.postgres.topic_locks import create_locks
 from thresher.db.problem import DatabaseRefused
+from thresher.db.repeatable import repeatable
 from thresher.devstack.stack import Stack
 from thresher.election.settings import ElectionSettings
 from thresher.harvest.harvest import Harvest
-from thresher.outbox import Message, Outbox, Shape
+from thresher.outbox import Message, Outbox, Shape, check_schema, create_schema
 from thresher.relay.leader.workload import RelayWorkload
+from thresher.relay.names import companions
 from thresher.spark.session.session import Session
 
 
@@ -28,9 +36,9 @@ def place(stack: Stack, spark: Session, dsn: str, topic_prefix: str) -> Place:
 
 @pytest.fixture
 def roles(place: Place) -> Iterator[dict[str, str]]:
-    """Connection strings of two roles that may connect, and nothing else so far; there is no table either."""
+    """Connection strings of three roles that may connect, and nothing else so far; there is no table either."""
     place.sql("DROP TABLE outbox")
-    names = ("relay_small", "writer_small")
+    names = ("relay_small", "writer_small", "operator_small")
     for name in names:
         place.sql(f"DROP ROLE IF EXISTS {name}")
         place.sql(f"CREATE ROLE {name} LOGIN PASSWORD 'right'")
@@ -59,9 +67,6 @@ def test_roles_with_the_printed_grants_write_and_relay(
     with pytest.raises(DatabaseRefused, match=r"permission denied.*; 'thresher schema print --relay' has"):
         RelayWorkload(place.settings(dsn=roles["relay_small"])).take_over(str(uuid.uuid4()), lambda: True)
 
-    for table in ("outbox", "outbox_dead", "outbox_archive", "thresher_relay", "thresher_lease"):
-        place.sql(f"DROP TABLE {table}")
-    place.sql("DROP TABLE thresher_archive_batches")
     print_ddl(relay=True, relay_role="relay_small", writer_role="writer_small")
     place.sql(capsys.readouterr().out)
     with psycopg.connect(roles["writer_small"]) as connection:
@@ -93,5 +98,90 @@ def test_a_writer_needs_what_is_printed_in_every_shape(
         assert outbox.stash(connection, Message(topic="t", key="k")) is not None
         assert outbox.stash_many(connection, [Message(topic="t", key="k")]) == 1
     assert place.sql(f"SELECT count(*) FROM {TableName(table='box', schema='shop')}") == [(2,)]
-    with pytest.raises(InvalidInput, match="--relay"):
-        print_ddl(relay_role="relay_small")
+    for role in ("relay_role", "operator_role"):
+        with pytest.raises(InvalidInput, match="--relay"):
+            print_ddl(**{role: "relay_small"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_an_operator_lists_shows_replays_and_drops_dead_rows(
+    place: Place, roles: dict[str, str], shape: Shape, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_ddl(shape=shape, relay=True)
+    place.sql(capsys.readouterr().out)
+    print_ddl(shape=shape, grants=True, operator_role="operator_small")
+    printed = capsys.readouterr().out
+    assert "CREATE" not in printed
+    place.sql(printed)
+    for id_ in range(1, 6):
+        place.sql(
+            "INSERT INTO outbox_dead (id, create_time, kafka_topic, kafka_key, kafka_header_keys, kafka_header_values, "
+            f"kind, reason, attempts, blocking) "
+            f"VALUES ({id_}, now(), 't', 'k', '{{}}', '{{}}', 'rejected', 'x', 1, true)"
+        )
+    dsn = roles["operator_small"]
+    options: dict[str, Any] = {"ds": dsn, "shape": shape}
+    dead.list_rows(**options, as_json=True)
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 5
+    dead.show(1, **options, as_json=True)
+    assert json.loads(capsys.readouterr().out)["id"] == 1
+    dead.replay([1, 2], **options)
+    dead.drop([3], **options)
+    dead.drop(every=True, yes=True, **options)
+    assert place.sql("SELECT array_agg(id ORDER BY id) FROM outbox") == [([1, 2],)]
+    assert place.sql("SELECT count(*) FROM outbox_dead") == [(0,)]
+    with psycopg.connect(dsn) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute("SELECT * FROM outbox")
+
+
+@pytest.mark.parametrize("shape", [Shape.THRESHER, Shape.DEIMOS])
+def test_a_role_with_the_printed_grants_shares_topics_by_locks(
+    stack: Stack, dsn: str, topic_prefix: str, shape: Shape, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = LockedPlace(stack, dsn, topic_prefix, shape=shape)
+    print_ddl(shape=shape, relay=True, topic_lock=True)
+    place.sql(capsys.readouterr().out)
+    print_ddl(shape=shape, grants=True, topic_lock=True, relay_role="locker_small")
+    place.sql("DROP ROLE IF EXISTS locker_small; CREATE ROLE locker_small LOGIN PASSWORD 'right'")
+    place.sql(capsys.readouterr().out)
+    place.stash(*(Message(topic=place.topic, key="k", value=str(n)) for n in range(7)))
+    own = psycopg.conninfo.make_conninfo(dsn, user="locker_small", password="right")
+    try:
+        with place.backend(dsn=own) as backend:
+            place.until_sent(backend)
+        assert [message.value() for message in place.read(7)] == [str(n).encode() for n in range(7)]
+    finally:
+        place.sql("DROP OWNED BY locker_small; DROP ROLE locker_small")
+
+
+@pytest.mark.parametrize("shape", Shape)
+@pytest.mark.parametrize("made", [True, False])
+def test_printed_ddl_runs_again_without_another_index(
+    place: Place, shape: Shape, made: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = TableName(table='out"box', schema="shop")
+    place.sql("DROP TABLE outbox; CREATE SCHEMA shop")
+    if made:
+        # As a relay makes them, and an archive: without names of indexes.
+        with psycopg.connect(place.dsn) as connection:
+            create_schema(connection, name, shape)
+            create_locks(connection, name, shape)
+            for statement in (*companions(name, shape), *(archive_ddl(name) if shape is Shape.THRESHER else ())):
+                connection.execute(statement.encode())
+    indexes = "SELECT count(*) FROM pg_indexes WHERE schemaname = 'shop'"
+    found = [place.sql(indexes)] if made else []
+    print_ddl('out"box', "shop", shape, relay=True, topic_lock=True)
+    printed = capsys.readouterr().out
+    for _ in range(2):
+        place.sql(printed)
+        found.append(place.sql(indexes))
+    assert len(set(map(str, found))) == 1
+    with psycopg.connect(place.dsn) as connection:
+        assert check_schema(connection, name, shape).usable
+
+
+def test_a_name_of_an_index_that_does_not_fit_is_not_given() -> None:
+    assert repeatable(f'CREATE INDEX ON "{"t" * 58}" (id);') == f'CREATE INDEX ON "{"t" * 58}" (id);'
+    assert repeatable(f'CREATE INDEX ON "{"t" * 56}" (id);') == (
+        f'CREATE INDEX IF NOT EXISTS "{"t" * 56}_id_idx" ON "{"t" * 56}" (id);'
+    )

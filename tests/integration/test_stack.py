@@ -263,7 +263,7 @@ def test_ports_lost_to_another_program_are_drawn_again(stack: Stack, monkeypatch
     taken = [stack.postgres.port, stack.kafka.port()]
     genuine = ports.free_port
     draws = iter(taken * 2)
-    monkeypatch.setattr(ports, "free_port", lambda avoid=(), wanted=None: next(draws, None) or genuine(avoid))
+    monkeypatch.setattr(ports, "free_port", lambda avoid=(), **_: next(draws, None) or genuine(avoid))
     with Stack() as other:
         assert other.postgres.port not in taken
         assert other.kafka.port() not in taken

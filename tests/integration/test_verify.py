@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tests.processes import eventually
 from thresher.cli import verify as command
 from thresher.core.errors import InvalidInput
-from thresher.db import TableName
+from thresher.db import TableName, statement
 from thresher.devstack.stack import Stack
 from thresher.kafka.admin import Admin
 from thresher.outbox import Shape, create_schema
@@ -105,6 +105,9 @@ class Scene:
 
     def judge(self, **options: Any) -> Verdict:
         return command.judge(read_history(self.history), self.sources(), **options)
+
+    def judge_of(self, topics: list[str], **options: Any) -> Verdict:
+        return command.judge(read_history(self.history), self.sources(topics=topics), **options)
 
     def sources(self, **fields: Any) -> command.Sources:
         return command.Sources(**{"bootstrap": self.bootstrap, "topics": [self.topic], "dsn": self.dsn, **fields})
@@ -317,7 +320,7 @@ def test_dead_rows_are_no_success_unless_so_many_are_allowed(scene: Scene) -> No
     scene.clear()
     answer = scene.run("--ds", scene.dsn)
     assert answer.exit_code == 1
-    assert "1 rows are dead, at most 0 are allowed" in answer.output
+    assert "1 row is dead, at most 0 are allowed" in answer.output
     allowed = scene.run("--ds", scene.dsn, "--allow-dead", "1")
     assert allowed.exit_code == 0, allowed.output
 
@@ -341,6 +344,37 @@ def test_it_waits_until_nothing_is_pending_and_nothing_is_missing(scene: Scene) 
     thread.join()
     assert verdict.ok, verdict.examples
     assert time.monotonic() - started >= 2
+
+
+def test_it_waits_for_a_topic_that_is_not_there_yet(scene: Scene) -> None:
+    late = f"{scene.topic}-late"
+    scene.send(scene.rows())
+    scene.clear()
+    with pytest.raises(InvalidInput, match=f"no such topic: {late}"):
+        scene.judge_of([scene.topic, late], wait_seconds=1)
+    made = threading.Timer(1, lambda: Admin(scene.bootstrap).create_topic(late, partitions=1))
+    made.start()
+    verdict = scene.judge_of([scene.topic, late], wait_seconds=600)
+    made.join()
+    assert verdict.ok, verdict.examples
+
+
+def test_rows_that_a_tail_keeps_are_not_pending_once_read(scene: Scene) -> None:
+    rows = scene.rows()
+    scene.send(rows[:-1])
+    assert scene.judge().pending == len(rows)
+    control = TableName(table="thresher_relay", schema="public")
+    scene.connection.execute(statement("control_create", control))
+    scene.connection.execute(
+        "INSERT INTO thresher_relay (name, outbox, outbox_id, system_id, term, mode, shards) VALUES ('t', "
+        """'"public"."outbox"', gen_random_uuid(), 's', gen_random_uuid(), 'tail', 1)"""
+    )
+    scene.connection.commit()
+    verdict = scene.judge()
+    assert (verdict.pending, verdict.lost, verdict.ok) == (1, 0, False)
+    scene.send(rows[-1:])
+    verdict = scene.judge()
+    assert (verdict.pending, verdict.ok) == (0, True), verdict.examples
 
 
 def test_waiting_ends_with_what_is_still_wrong(scene: Scene) -> None:

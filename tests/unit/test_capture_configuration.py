@@ -81,6 +81,11 @@ def test_every_problem_of_a_topic_is_told_by_its_key() -> None:
         assert line in told, told
 
 
+def test_a_schema_before_the_table_is_refused_with_a_hint() -> None:
+    told = problems(topics={"orders": {"table": "shop.orders", "columns": {"id": "$key"}}})
+    assert "topics.orders.table: give table: 'orders' and schema: 'shop'" in told
+
+
 def test_one_table_has_one_topic() -> None:
     columns = {"id": "$key"}
     told = problems(topics={"a": {"table": "t", "columns": columns}, "b": {"table": "t", "columns": columns}})

@@ -152,6 +152,7 @@ def test_a_last_function_that_returns_something_else_is_an_error(shard: Shard, s
 
 def test_what_no_retry_helps_says_so() -> None:
     assert not any(error("x").retryable for error in (InputLeft, StepUnusable, WrongBatch))
+    assert StepUnusable.exit_code == 2, "the configuration names it"
 
 
 def test_a_list_of_batches_will_do(shard: Shard, steps: Any) -> None:

@@ -20,6 +20,7 @@ from thresher.config.kafka_properties import wrong_alone
 from thresher.config.log_level import LogLevel
 from thresher.config.problem import ConfigurationInvalid
 from thresher.core.errors import InvalidInput
+from thresher.db import TableName
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.harvest.configuration import load
@@ -92,12 +93,18 @@ def test_every_problem_is_named_in_one_message() -> None:
         ({"shape": "goharvest", "settle": "stamp"}, "goharvest's table has no column for a dispatched time"),
         ({"shape": "deimos", "settle": "stamp"}, "Deimos' table has no column for a dispatched time"),
         ({"outbox": "x" * 59}, "59 bytes"),
-        ({"status": "8640"}, "status: HOST:PORT is needed"),
+        ({"outbox": "shop.outbox"}, "outbox: give outbox: 'outbox' and schema: 'shop'"),
+        ({"status": "8640"}, "status: HOST:PORT is needed, or 'off', not '8640'"),
         ({"grace_seconds": -1}, "grace_seconds"),
     ],
 )
 def test_what_cannot_work_is_refused_with_key_and_reason(changes: dict[str, Any], why: str) -> None:
     assert why in problems(changes)
+
+
+def test_a_dot_beside_a_schema_belongs_to_the_name() -> None:
+    loaded = load(None, {**LEAST, "outbox": "a.b", "schema": "shop"})
+    assert loaded.settings.outbox == TableName(table="a.b", schema="shop")
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
@@ -337,6 +344,25 @@ def test_a_misspelt_variable_is_told_with_its_nearest_name() -> None:
         "THRESHER_OUTBOXX is not read, did you mean 'THRESHER_OUTBOX'?",
         "THRESHER_SHARD is not read, did you mean 'THRESHER_SHARDS'?",
     ]
+
+
+def test_a_variable_that_is_near_to_none_is_told_too() -> None:
+    remarks: list[str] = []
+    names = ("BROKERS", "BOOTSTRAP_SERVERS", "DB", "QUUX")
+    load(None, LEAST, {f"THRESHER_{name}": "x" for name in names}, warn=remarks.append)
+    assert remarks == [
+        "THRESHER_BOOTSTRAP_SERVERS is not read here, did you mean 'THRESHER_BOOTSTRAP'?",
+        "THRESHER_BROKERS is not read, did you mean 'THRESHER_BOOTSTRAP'?",
+        "THRESHER_DB is not read, did you mean 'THRESHER_DS'?",
+        "THRESHER_QUUX is not read; 'thresher run --help' and docs/configuration.md have the names",
+    ]
+
+
+def test_a_variable_of_queues_beside_ours_is_not_told() -> None:
+    remarks: list[str] = []
+    both = {"THRESHER_BOOTSTRAP": "k:1", "THRESHER_BOOTSTRAP_SERVERS": "k:1"}
+    load(None, LEAST, both, warn=remarks.append)
+    assert remarks == []
 
 
 def test_a_report_tells_of_a_misspelt_variable_too() -> None:

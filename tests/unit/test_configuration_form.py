@@ -195,3 +195,45 @@ def test_a_setting_without_default_or_description_is_refused() -> None:
     for form in (NoDefault, NoDescription):
         with pytest.raises(TypeError, match="key: a setting needs a"):
             settings_of(form)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"blinks": "many"}, "blinks: a whole number is needed, not a text"),
+        ({"blinks": "5s"}, "blinks: a whole number is needed, not '5s'"),
+        ({"blinks": 1.5}, "blinks: a whole number is needed, not 1.5"),
+        ({"blinks": 2_001}, "blinks: 1 to 2000 is needed, not 2001"),
+        ({"pause_seconds": 0}, "pause_seconds: more than 0 is needed, not 0"),
+        ({"pause_seconds": {"a": 1}}, "pause_seconds: a number is needed, not keys with values"),
+        ({"steady": 5}, "steady: true or false is needed, not 5"),
+        ({"colour": "mauve"}, "colour: red, blue or green is needed"),
+        ({"colour": "Grean"}, "colour: red, blue or green is needed, did you mean 'green'?"),
+        ({"rooms": ["hall", 5]}, "rooms.1: a text is needed, not 5"),
+        ({"rooms": 5}, "rooms: a text or a list of them is needed, not 5"),
+        ({"client": ["k:1"]}, "client: properties with their values are needed"),
+        ({"client": {"servers": ["k:1"]}}, "client: servers: one text is needed, with commas instead of a list"),
+    ],
+)
+def test_a_problem_says_what_is_needed_and_what_was_given(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationInvalid) as caught:
+        load(LampForm, None, {"address": "lamp/x", **given}, {})
+    assert str(caught.value) == f"the configuration cannot work: {why}"
+
+
+@pytest.mark.parametrize("key", ["blinks", "pause_seconds"])
+def test_a_switch_is_no_number(key: str) -> None:
+    with pytest.raises(ConfigurationInvalid, match=rf"{key}: a (whole )?number is needed, not True$"):
+        load(LampForm, None, {"address": "lamp/x", key: True}, {})
+
+
+def test_a_secret_of_a_wrong_type_is_not_repeated() -> None:
+    with pytest.raises(ConfigurationInvalid, match=r"address: a text is needed, or \{file: PATH\}$"):
+        load(LampForm, None, {"address": ["lamp/hunter2"]}, {})
+
+
+def test_a_section_that_is_none_is_refused_beside_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "lamp.yaml"
+    path.write_text("address: lamp/x\nclient: nonsense\n")
+    with pytest.raises(ConfigurationInvalid, match=r"client: properties with their values are needed$"):
+        lamp(path, THRESHER_SERVERS="k:1")

@@ -43,6 +43,19 @@ def test_every_command_is_walked_through(paths: list[tuple[str, ...]]) -> None:
     assert {("run",), ("dead", "drop"), ("tail", "slot", "create"), ("queue", "dead", "list")} <= set(paths)
 
 
+def test_every_command_that_asks_a_server_takes_a_stack(paths: list[tuple[str, ...]]) -> None:
+    asking = [
+        path
+        for path in paths
+        if path[:1] not in {(), ("status",), ("config",), ("stack",)}
+        and re.search(r" --(ds|config|bootstrap|bootstrap-servers) ", help_of(path, WIDE))
+    ]
+    assert {("topics", "list"), ("capture", "dead", "drop"), ("queue", "track"), ("queue", "dead", "drop")} <= set(
+        asking
+    )
+    assert [path for path in asking if " --stack " not in help_of(path, WIDE)] == []
+
+
 def test_help_at_80_columns_has_every_word_whole(paths: list[tuple[str, ...]]) -> None:
     for path in paths:
         narrow, wide = help_of(path, WIDTH), help_of(path, WIDE)

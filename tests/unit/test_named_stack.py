@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 
 from thresher.cli.options import resolve_dsn
-from thresher.cli.stack.choosing import export_lines, named_endpoints, with_stack
+from thresher.cli.stack.app import down, list_stacks, status
+from thresher.cli.stack.choosing import export_lines, named_endpoints, with_broker, with_stack
 from thresher.core.errors import InvalidInput
 from thresher.devstack.kept import Endpoints, KeptStack
+from thresher.devstack.problem import StackProblem
 
 RUNS = Endpoints(dsn="host=h password='p w'", bootstrap="h:1", processes={})
 
@@ -30,12 +33,69 @@ def test_a_named_stack_goes_before_the_environment(monkeypatch: pytest.MonkeyPat
     assert resolve_dsn("host=other") == "host=other"
 
 
+def test_a_wrong_data_source_is_told_with_its_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"^--ds: not a Postgres"):
+        resolve_dsn("nonsense")
+    monkeypatch.setenv("THRESHER_DS", "nonsense")
+    with pytest.raises(InvalidInput, match=r"^THRESHER_DS: not a Postgres"):
+        resolve_dsn("nonsense")
+    monkeypatch.delenv("THRESHER_DS")
+    (tmp_path / "ds").write_text("nonsense")
+    monkeypatch.setenv("THRESHER_DS_FILE", str(tmp_path / "ds"))
+    with pytest.raises(InvalidInput, match=r"^THRESHER_DS_FILE: not a Postgres"):
+        resolve_dsn(None)
+
+
 def test_a_stack_and_a_flag_for_the_database_are_refused() -> None:
     with pytest.raises(InvalidInput, match="leave one of them out"):
         resolve_dsn("host=flag", "mine")
     for flags in ({"data_source": "host=flag"}, {"kafka": {"bootstrap.servers": "k:1"}}):
         with pytest.raises(InvalidInput, match="leave --data-source and --bootstrap out"):
             with_stack(flags, "mine")
+
+
+def test_a_stack_goes_before_what_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in export_of("host=other", "k:1").items():
+        monkeypatch.setenv(name, value)
+    found = with_stack({"data_source": "host=other", "kafka": {"bootstrap.servers": "k:1"}}, "mine")
+    assert found == {"data_source": RUNS.dsn, "kafka": {"bootstrap.servers": "h:1"}}
+    monkeypatch.setenv("THRESHER_BOOTSTRAP_SERVERS", "k:1")
+    assert with_broker({"bootstrap-servers": "k:1"}, "mine") == {"bootstrap-servers": "h:1"}
+
+
+def test_a_stack_is_the_broker_of_queues() -> None:
+    assert with_broker({"ttl": 1}, "mine") == {"ttl": 1, "bootstrap-servers": "h:1"}
+    assert with_broker({"ttl": 1}, None) == {"ttl": 1}
+    with pytest.raises(InvalidInput, match="leave --bootstrap-servers out"):
+        with_broker({"bootstrap-servers": "k:1"}, "mine")
+
+
+def test_a_stack_that_never_was_cannot_be_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    KeptStack("mine").directory.mkdir()
+    KeptStack("mine").spec_file.write_text("{}")
+    with pytest.raises(StackProblem, match="there is no stack 'nosuch'; there are: mine"):
+        down("nosuch")
+    with pytest.raises(typer.Exit):
+        status("nosuch")
+    assert "there are: mine" in capsys.readouterr().err
+    down("default")
+
+
+def test_stacks_are_listed_with_their_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("mine", "old"):
+        KeptStack(name).directory.mkdir()
+        KeptStack(name).spec_file.write_text("{}")
+        KeptStack(name).lock.touch()
+    list_stacks(as_json=True)
+    mine, old = json.loads(capsys.readouterr().out)["stacks"]
+    assert (mine["name"], mine["running"], mine["bootstrap"]) == ("mine", True, "h:1")
+    assert old == {"name": "old", "running": False}
+    list_stacks()
+    assert "stopped, data kept" in capsys.readouterr().out
+
+
+def export_of(dsn: str, bootstrap: str) -> dict[str, str]:
+    return {"THRESHER_DS": dsn, "THRESHER_BOOTSTRAP": bootstrap}
 
 
 def test_a_stack_is_both_servers_of_a_form() -> None:

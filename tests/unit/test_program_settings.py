@@ -94,6 +94,12 @@ def test_a_schema_before_the_table_is_refused_with_what_to_say() -> None:
 
 def test_a_function_is_asked_for_by_its_name() -> None:
     assert "such as 'builtins:len'" in problems(transform=[len])
+    assert "such as 'module:function'" in problems(transform=lambda batch: batch)
+
+
+def test_every_malformed_transform_is_told() -> None:
+    text = problems(transform=["nowhere", "m:f", 5, len])
+    assert "transform: 'nowhere', 5 are not of the form package.module:function; a function is given" in text
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -135,6 +141,39 @@ def test_names_of_the_file_are_names_in_code() -> None:
         Settings(**{**LEAST, key: None})
     with pytest.raises(ConfigurationInvalid, match="shard: there is no such key, did you mean 'shards'"):
         Settings(**LEAST, shard=2)
+
+
+def test_a_key_that_belongs_elsewhere_is_told_where() -> None:
+    elsewhere = {*KEYS, "bootstrap", "ds"} - {each.name for each in fields(Settings)} - {"schema"}
+    elsewhere -= {*Limits.__slots__, *TopicLocking.__slots__}
+    wrong: dict[str, Any] = dict.fromkeys(elsewhere, 1)
+    with pytest.raises(ConfigurationInvalid) as caught:
+        Settings(**LEAST, **wrong)
+    text = str(caught.value)
+    assert "no such key" not in text
+    for part in (
+        "lease_seconds: it belongs to ElectionSettings: Harvest(settings, election=ElectionSettings(lease_seconds=…))",
+        "spark_master: it belongs to SparkOptions: Harvest(settings, spark=SparkOptions(master=…))",
+        "election: it belongs to Harvest: Harvest(settings, election=…)",
+        "status: it is of 'thresher run' alone",
+        "bootstrap: it is a property of Kafka's clients: kafka={'bootstrap.servers': …}",
+        "ds: in a program it is data_source=…",
+    ):
+        assert part in text
+
+
+def test_what_is_missing_is_in_the_report() -> None:
+    harvest = Harvest(Settings())
+    with pytest.raises(ConfigurationInvalid) as caught:
+        harvest.start()
+    for part in ("name: it is missing", "data_source: it is missing", "kafka: it is missing"):
+        assert part in str(caught.value)
+
+
+def test_a_list_of_brokers_is_refused_with_what_to_say() -> None:
+    text = problems(kafka={"bootstrap.servers": ["k:1", "k:2"]})
+    assert "kafka: bootstrap.servers: one text is needed, with commas instead of a list" in text
+    assert "missing" not in text
 
 
 def test_old_names_are_accepted() -> None:

@@ -208,7 +208,7 @@ def test_all_problems_are_in_one_report(tmp_path: Path) -> None:
         "logging.level: one of All, Trace, Debug, Info, Warn, Error, Off is needed",
         "logging.levl: there is no such key, did you mean 'level'?",
         "thresher.shard: there is no such key, did you mean 'shards'?",
-        "thresher.shards: Input should be less than or equal to 64",
+        "thresher.shards: 1 to 64 is needed, not 65",
         "harvest.leaderGroupID: it is missing",
     ):
         assert part in text

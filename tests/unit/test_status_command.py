@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.processes import environment
 from thresher.cli.app import app
+from thresher.cli.status.asking import RelayUnreachable, ask
 from thresher.cli.status.command import chosen_file
 from thresher.cli.status.running import listed, running
 from thresher.core.errors import InvalidInput
@@ -39,9 +41,9 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Shown:
     """A process that shows pages, as far as the command sees it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, role: str = "leading", **more: Any) -> None:
         self.name = name
-        self.server = Server("127.0.0.1", 0, {"/status": lambda: {"name": name, "role": "leading"}})
+        self.server = Server("127.0.0.1", 0, {"/status": lambda: {"name": name, "role": role, **more}})
 
     @property
     def at(self) -> str:
@@ -89,6 +91,41 @@ def test_several_without_a_file_are_listed(shown: list[Shown]) -> None:
     with shown[0].listed(None):
         assert asked()["name"] == "orders", "the only one is asked"
     assert running() == []
+
+
+def test_of_several_of_a_file_the_leader_is_named(shown: list[Shown], tmp_path: Path) -> None:
+    file, standby = files(tmp_path)[0], Shown("orders", "standby")
+    with standby.server, shown[0].listed(file), standby.listed(file):
+        answer = CliRunner().invoke(app, ["status", "-c", str(file)], catch_exceptions=False)
+        told = " ".join(answer.output.split())
+        assert f"leads: thresher status --at {shown[0].at} shows it" in told
+        assert "-c FILE" not in told
+
+
+def test_of_several_standbys_none_is_named(tmp_path: Path) -> None:
+    file, first, second = files(tmp_path)[0], Shown("orders", "standby"), Shown("orders", "standby")
+    with first.server, second.server, first.listed(file), second.listed(file):
+        answer = CliRunner().invoke(app, ["status", "-c", str(file)], catch_exceptions=False)
+        assert "none of them leads" in answer.output
+
+
+@pytest.mark.parametrize(("leader", "who"), [("process 7 on db1", "process 7 on db1"), (None, "another process")])
+def test_a_standby_says_who_leads(leader: str | None, who: str) -> None:
+    standby = Shown("orders", "standby", leader=leader, waiting_for=None, servers={})
+    with standby.server:
+        answer = CliRunner().invoke(app, ["status", "--at", standby.at], catch_exceptions=False)
+    assert answer.output == f"orders stands by here: {who} leads\n"
+
+
+def test_nobody_there_is_told_in_plain_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nowhere = f"127.0.0.1:{taken.getsockname()[1]}"
+    for at, words in ((nowhere, f"nothing runs at {nowhere}: start"), ("nosuch.invalid:1", "cannot be reached")):
+        with pytest.raises(RelayUnreachable, match=words) as unreachable:
+            ask(at)
+        assert "urlopen" not in str(unreachable.value)
+    with Server("127.0.0.1", 0, {}) as other, pytest.raises(RelayUnreachable, match="is no relay"):
+        ask(f"127.0.0.1:{other.port}")
 
 
 def test_a_process_that_is_not_listed_is_asked_at_its_files_address(shown: list[Shown], tmp_path: Path) -> None:

@@ -38,8 +38,13 @@ def test_what_means_nothing_without_a_table_is_refused() -> None:
 
 def test_names_that_the_log_cannot_have_are_refused() -> None:
     assert "lower-case letters" in refused(slot="Bad-Slot")
-    assert "has a dot in its name" in refused(via="log", outbox="a.b")
-    assert load_tail_config(None, {**GIVEN, "outbox": "a.b", "slot": "good_1"}, {}).settings.slot_name == "good_1"
+    assert "has a dot in its name" in refused(via="log", outbox="a.b", schema="s")
+    dotted = {"outbox": "a.b", "schema": "s", "slot": "good_1"}
+    assert load_tail_config(None, {**GIVEN, **dotted}, {}).settings.slot_name == "good_1"
+
+
+def test_a_schema_before_the_outbox_is_refused_with_a_hint() -> None:
+    assert "outbox: give outbox: 'outbox' and schema: 'shop'" in refused(outbox="shop.outbox")
 
 
 def test_what_exactly_once_rests_on_cannot_be_changed() -> None:

@@ -189,8 +189,9 @@ def test_functions_are_found_by_their_path() -> None:
 
 @pytest.mark.parametrize("path", ["no.such:function", "math:nothing", "math:pi", "math:pow"])
 def test_what_cannot_be_a_transform_is_refused_before_the_first_row(path: str) -> None:
-    with pytest.raises(TransformUnusable, match="transform: "):
+    with pytest.raises(TransformUnusable, match="transform: ") as refused:
         load([path])
+    assert refused.value.exit_code == 2, "as a configuration that cannot work"
 
 
 def test_a_first_batch_that_fails_as_a_whole_is_the_functions_fault() -> None:

@@ -18,13 +18,14 @@ from thresher.capture.log_starts import current_ends, facts_of
 from thresher.capture.record import Place
 from thresher.capture.rows.mapping import TopicMapping
 from thresher.capture.settings import CaptureSettings
+from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import Stored, StoredOffset, StoredOffsets
 from thresher.capture.store.schema import require_schema
 from thresher.capture.store.tables import HOLDING_SESSION, parameter_safe, visitor
 from thresher.db import statement
 from thresher.db.names import quoted_name
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.sessions import connect, explained
+from thresher.db.postgres.sessions import connect
 from thresher.kafka.admin import Admin
 from thresher.kafka.partition_ends import PartitionEnds
 

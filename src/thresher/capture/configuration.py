@@ -7,7 +7,7 @@ from the declaration. After a change, run `maintenance/configuration_table.py` t
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from thresher.config.kafka_properties import KafkaSections, with_one_name_for_se
 from thresher.config.loading import Completed, complete, load
 from thresher.config.report import Problem
 from thresher.config.setting import DefaultText, Names, Required, Secret, Section, Shorthand
+from thresher.core.errors import shorten
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.service.cool_down import STEP_DOWN_SECONDS
@@ -124,7 +125,7 @@ class _OwnKeys(Form):
     @classmethod
     def _name(cls, name: str) -> str:
         if name and _NAME.fullmatch(name) is None:
-            raise ValueError("1 to 200 of the characters a-z A-Z 0-9 . _ - are needed")
+            raise ValueError(f"1 to 200 of the characters a-z A-Z 0-9 . _ - are needed, not {shorten(name)}")
         return name
 
     @field_validator("data_source")
@@ -197,9 +198,13 @@ def load_capture_config(
     environment: Mapping[str, str],
     *,
     warn: Callable[[str], object] = logger.warning,
+    rules: Sequence[Rule] = (),
 ) -> CaptureConfiguration:
-    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`."""
-    completed = load(CaptureForm, path, flags, environment, warn=warn)
+    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`.
+
+    `rules` are checked in addition to the form's own.
+    """
+    completed = load(CaptureForm, path, flags, environment, warn=warn, rules=rules)
     return CaptureConfiguration(form=completed.form, completed=completed)
 
 

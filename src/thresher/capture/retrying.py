@@ -25,10 +25,11 @@ from thresher.capture.rows.mapping import Mapper
 from thresher.capture.settings import CaptureSettings
 from thresher.capture.store.dead import DeadRecord, DeadRecords
 from thresher.capture.store.entity_table import entity_table
+from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import StoredOffset, StoredOffsets
 from thresher.capture.store.tables import HOLDING_SESSION, visitor
 from thresher.capture.targets import Target, mapper_of, targets_of
-from thresher.db.postgres.sessions import connect, explained
+from thresher.db.postgres.sessions import connect
 from thresher.kafka.partition_watch import PositionLost
 from thresher.kafka.problem import BrokerLost
 

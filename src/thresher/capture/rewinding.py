@@ -33,11 +33,12 @@ from thresher.capture.rows.mapping import Mapper, TopicMapping
 from thresher.capture.settings import CaptureSettings
 from thresher.capture.store.dead import DeadRecords
 from thresher.capture.store.entity_table import entity_table
+from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import Stored, StoredOffsets
 from thresher.capture.store.schema import require_schema
 from thresher.capture.store.tables import HOLDING_SESSION, visitor
 from thresher.capture.targets import TableTarget, mapper_of
-from thresher.db.postgres.sessions import connect, explained
+from thresher.db.postgres.sessions import connect
 from thresher.kafka.admin import Admin
 from thresher.kafka.partition_ends import partition_ends
 from thresher.kafka.partition_watch import PositionLost

@@ -16,11 +16,12 @@ from thresher.capture.reader import TopicsReader
 from thresher.capture.record import Place
 from thresher.capture.report.metrics import BETWEEN, HANDLING
 from thresher.capture.settings import CaptureSettings, owned
+from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import StoredOffsets
 from thresher.capture.store.schema import require_schema
 from thresher.capture.store.tables import shard_sessions
 from thresher.capture.targets import targets_of
-from thresher.db.postgres.sessions import connect, explained
+from thresher.db.postgres.sessions import connect
 from thresher.db.problem import DatabaseRefused
 from thresher.delivery.crash_points import CrashPoints
 from thresher.kafka.admin import Admin

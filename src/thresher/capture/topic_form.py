@@ -1,19 +1,19 @@
 """The section of one topic in a capture's configuration. Every problem is reported with its key."""
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from thresher.capture.rows.guard import GuardColumns
 from thresher.capture.rows.mapping import TopicMapping
 from thresher.capture.rows.sources import is_of_key, source_of
+from thresher.config.function_paths import is_function_path
 from thresher.config.report import Problem, no_such_key
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.topic_name import is_topic_name
 from thresher.db import TableName
+from thresher.db.names import schema_within
 
 KEYS = ("table", "schema", "key", "columns", "guard", "decoder", "handler")
-_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _WITH_HANDLER = ("table", "schema", "key", "columns", "guard", "decoder")
 
 
@@ -49,7 +49,7 @@ def _problems(topic: str, given: object) -> Iterator[Problem]:
             yield f"{where}.{name}", no_such_key(str(name), KEYS)
     for name in ("decoder", "handler"):
         path = given.get(name)
-        if path is not None and (not isinstance(path, str) or not _PATH.fullmatch(path)):
+        if path is not None and not is_function_path(path):
             yield f"{where}.{name}", f"{shorten(path)} is not of the form package.module:function"
     if given.get("handler") is not None:
         for name in _WITH_HANDLER:
@@ -61,6 +61,8 @@ def _problems(topic: str, given: object) -> Iterator[Problem]:
 
 
 def _table_problems(where: str, topic: str, given: Mapping[str, Any]) -> Iterator[Problem]:
+    if why := schema_within("table", given.get("table"), given.get("schema")):
+        yield f"{where}.table", why
     try:
         TableName(table=given.get("table") or topic, schema=given.get("schema"))
     except InvalidInput as error:

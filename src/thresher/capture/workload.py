@@ -16,6 +16,7 @@ from thresher.capture.log_starts import begin_topics, facts_of
 from thresher.capture.report.metrics import HANDLING, WORDING
 from thresher.capture.report.report import CaptureReport
 from thresher.capture.settings import POLICY, CaptureSettings
+from thresher.capture.store.explained import explained
 from thresher.capture.store.offsets import StoredOffsets
 from thresher.capture.store.schema import require_no_guards, require_schema
 from thresher.capture.store.tables import HOLDING_SESSION, sessions, shard_sessions, visitor
@@ -24,7 +25,7 @@ from thresher.core.errors import Superseded
 from thresher.db import statement
 from thresher.db.lock_holder import held_by
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.sessions import connect, connect_within, end_sessions, explained, lock_holders
+from thresher.db.postgres.sessions import connect, connect_within, end_sessions, lock_holders
 from thresher.kafka.admin import Admin
 from thresher.kafka.problem import broker_problem
 from thresher.service.report import Observed

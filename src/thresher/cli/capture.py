@@ -13,7 +13,20 @@ import typer
 
 from thresher.cli.form_command import add_form_command
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.output import AsJson, complain, emit_json, emit_text, hide, note, out, result, table, tell_by, working
+from thresher.cli.output import (
+    AsJson,
+    complain,
+    counted,
+    emit_json,
+    emit_text,
+    hide,
+    note,
+    out,
+    result,
+    table,
+    tell_by,
+    working,
+)
 from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.errors import InvalidInput, shorten
 from thresher.core.secrets import mask_logs
@@ -78,7 +91,7 @@ def run(
     ):
         capture.start()
         capture.wait()
-    result(f"stopped; {capture.captured:,} records captured")
+    result(f"stopped; {counted(capture.captured, 'record', 'records')} captured")
 
 
 add_form_command(app, "run", run, form)
@@ -88,6 +101,7 @@ add_form_command(app, "run", run, form)
 def rewind(
     to: Annotated[str, typer.Option(help="'earliest', or a time with its zone: 2026-11-18T02:00:00Z.")],
     config: ConfigFile = None,
+    stack: StackName = None,
     again: Annotated[
         bool, typer.Option("--again", help="Write rows again that are right by their guard: the mapping has changed.")
     ] = False,
@@ -102,7 +116,7 @@ def rewind(
     from thresher.capture.rewinding import rewind as apply_again  # noqa: PLC0415
 
     since_ms = _milliseconds(to)
-    settings = _settings(config)
+    settings = _settings(config, stack)
     began = time.monotonic()
     with working("reading", None) as progress:
 
@@ -116,7 +130,9 @@ def rewind(
     if as_json:
         emit_json(asdict(done))
     else:
-        out.print(f"{done.records:,} records were read, the newest of {done.keys:,} keys applied", markup=False)
+        read = counted(done.records, "record was read", "records were read")
+        keys = counted(done.keys, "key", "keys")
+        out.print(f"{read}, the newest of {keys} applied", markup=False)
         for failure in done.failures:
             complain(failure)
     if done.failed:
@@ -125,7 +141,7 @@ def rewind(
 
 
 @app.command()
-def adopt(config: ConfigFile = None, as_json: AsJson = False) -> None:
+def adopt(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = False) -> None:
     """Go on with topics as they are, where stored offsets are not in the log any more.
 
     A topic that was made anew begins at its first record. Records that were removed before they were captured are not
@@ -133,7 +149,7 @@ def adopt(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """
     from thresher.capture.adopting import adopt as adopt_topics  # noqa: PLC0415
 
-    changed = adopt_topics(_settings(config))
+    changed = adopt_topics(_settings(config, stack))
     if as_json:
         emit_json({"changed": [asdict(each) for each in changed]})
         return
@@ -145,21 +161,21 @@ def adopt(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 @schema_app.command("print")
-def print_ddl(config: ConfigFile = None) -> None:
+def print_ddl(config: ConfigFile = None, stack: StackName = None) -> None:
     """Print the DDL of capture's own tables, and of the guard columns of yours, for your migrations."""
     from thresher.capture.store.schema import capture_ddl  # noqa: PLC0415
 
-    settings = _settings(config)
+    settings = _settings(config, stack)
     emit_text(capture_ddl(settings.tables, settings.mappings))
 
 
 @schema_app.command()
-def create(config: ConfigFile = None) -> None:
+def create(config: ConfigFile = None, stack: StackName = None) -> None:
     """Create capture's own tables, and add the guard columns to yours, where they are missing."""
     from thresher.capture.store.schema import create_schema, schema_problems  # noqa: PLC0415
     from thresher.cli.options import connect  # noqa: PLC0415
 
-    settings = _settings(config)
+    settings = _settings(config, stack)
     with connect(settings.dsn) as connection:
         create_schema(connection, settings.tables, settings.mappings)
         problems = schema_problems(connection, settings.tables, settings.mappings)
@@ -171,12 +187,12 @@ def create(config: ConfigFile = None) -> None:
 
 
 @schema_app.command()
-def check(config: ConfigFile = None, as_json: AsJson = False) -> None:
+def check(config: ConfigFile = None, stack: StackName = None, as_json: AsJson = False) -> None:
     """Say what keeps the capture from working with its database, and what mends it; exit code 1 if anything does."""
     from thresher.capture.store.schema import schema_problems  # noqa: PLC0415
     from thresher.cli.options import connect  # noqa: PLC0415
 
-    settings = _settings(config)
+    settings = _settings(config, stack)
     with connect(settings.dsn) as connection:
         problems = schema_problems(connection, settings.tables, settings.mappings)
     if as_json:
@@ -194,12 +210,13 @@ def check(config: ConfigFile = None, as_json: AsJson = False) -> None:
 @dead_app.command("list")
 def list_dead(
     config: ConfigFile = None,
+    stack: StackName = None,
     topic: Annotated[str | None, typer.Option(help="Only those of this topic.")] = None,
     rows: Annotated[int, typer.Option(help="How many at most.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List records that could not be applied, the oldest first."""
-    found = _dead(_settings(config), topic=topic, most=rows + 1)
+    found = _dead(_settings(config, stack), topic=topic, most=rows + 1)
     shown = found[:rows]
     if as_json:
         emit_json({"records": [_plain(each) for each in shown], "more": len(found) > rows})
@@ -211,7 +228,7 @@ def list_dead(
             [
                 str(each.id),
                 f"{each.record.topic}/{each.record.partition}/{each.record.offset}",
-                shorten(each.record.key),
+                _shown(each.record.key) or "",
                 f"{each.dead_time:%Y-%m-%d %H:%M:%S}",
                 each.flaw.kind,
                 shorten(each.flaw.reason),
@@ -225,16 +242,20 @@ def list_dead(
 
 
 @dead_app.command()
-def show(number: Annotated[int, typer.Argument(help="Number of the record.")], config: ConfigFile = None) -> None:
+def show(
+    number: Annotated[int, typer.Argument(help="Number of the record.")],
+    config: ConfigFile = None,
+    stack: StackName = None,
+) -> None:
     """Print one record that could not be applied, with its value, as JSON."""
-    found = _dead(_settings(config), ids=[number])
+    found = _dead(_settings(config, stack), ids=[number])
     if not found:
         raise InvalidInput(f"no such record: {number}")
     emit_json(_plain(found[0]) | {"value": _shown(found[0].record.value)})
 
 
 @dead_app.command()
-def retry(ids: Ids = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+def retry(ids: Ids = None, config: ConfigFile = None, stack: StackName = None, as_json: AsJson = False) -> None:
     """Apply records after all, once what kept them from that is mended.
 
     A record whose key has a later one in its partition is too late, and is taken out. Exit code 1 if any failed again.
@@ -242,7 +263,7 @@ def retry(ids: Ids = None, config: ConfigFile = None, as_json: AsJson = False) -
     from thresher.capture.retrying import Outcome  # noqa: PLC0415
     from thresher.capture.retrying import retry as retry_dead  # noqa: PLC0415
 
-    settings = _settings(config)
+    settings = _settings(config, stack)
     wanted = _wanted(settings, ids)
     outcomes = retry_dead(settings, wanted)
     if as_json:
@@ -254,17 +275,18 @@ def retry(ids: Ids = None, config: ConfigFile = None, as_json: AsJson = False) -
 
 
 @dead_app.command()
-def drop(ids: Ids = None, config: ConfigFile = None) -> None:
+def drop(ids: Ids = None, config: ConfigFile = None, stack: StackName = None) -> None:
     """Remove records that could not be applied: they never will be."""
     from thresher.capture.store.dead import DeadRecords  # noqa: PLC0415
+    from thresher.capture.store.explained import explained  # noqa: PLC0415
     from thresher.cli.options import connect  # noqa: PLC0415
 
-    settings = _settings(config)
+    settings = _settings(config, stack)
     wanted = _wanted(settings, ids)
-    with connect(settings.dsn) as connection:
+    with connect(settings.dsn) as connection, explained():
         dead = DeadRecords(connection, settings.tables, settings.name)
         dropped = sum(dead.take(number) for number in wanted)
-    out.print(f"{dropped:,} records were dropped")
+    out.print(counted(dropped, "record was dropped", "records were dropped"))
 
 
 def _load(config: Path | None, flags: Mapping[str, Any], remarks: list[str]) -> "CaptureConfiguration":
@@ -275,8 +297,8 @@ def _load(config: Path | None, flags: Mapping[str, Any], remarks: list[str]) -> 
     return loaded
 
 
-def _settings(config: Path | None) -> "CaptureSettings":
-    loaded = _load(config, {}, [])
+def _settings(config: Path | None, stack: str | None) -> "CaptureSettings":
+    loaded = _load(config, with_stack({}, stack), [])
     configure_logging(level="warning")
     mask_logs(loaded.completed.secrets)
     return loaded.settings
@@ -298,9 +320,10 @@ def _milliseconds(to: str) -> int | None:
 
 def _dead(settings: "CaptureSettings", **wanted: Any) -> "list[DeadRecord]":
     from thresher.capture.store.dead import DeadRecords  # noqa: PLC0415
+    from thresher.capture.store.explained import explained  # noqa: PLC0415
     from thresher.cli.options import connect  # noqa: PLC0415
 
-    with connect(settings.dsn) as connection:
+    with connect(settings.dsn) as connection, explained():
         return DeadRecords(connection, settings.tables, settings.name).list(**wanted)
 
 

@@ -1,9 +1,10 @@
 """`thresher config`: what a relay, a tail or a capture would be told, without starting one."""
 
+import contextlib
 import enum
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, emit_text, note
 
 if TYPE_CHECKING:
+    from thresher.config.form import Rule
     from thresher.config.report import Problem
     from thresher.harvest.configuration import Configuration
 
@@ -35,19 +37,23 @@ class Pipeline(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A configuration that can be read: what it is of, in a line and by names, and the functions that it needs."""
+    """A configuration that can work: what it is of, in a line and by names, and the functions that it needs."""
 
     line: str
     facts: Mapping[str, Any]
-    # By key: a path and the number of its arguments.
-    functions: tuple[tuple[str, str, int], ...]
-    master: str | None
+    functions: tuple[str, ...]
+
+
+# A key, a path, and the number of its arguments.
+Function = tuple[str, str, int]
 
 
 @app.command()
 def check(
     config: File = None,
-    pipeline: Annotated[Pipeline, typer.Option("--pipeline", help="Whose file it is.")] = Pipeline.RELAY,
+    pipeline: Annotated[
+        Pipeline | None, typer.Option("--pipeline", help="Whose file it is. Without it, its keys decide.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what is wrong with a configuration, all of it at once; exit code 2 if anything is.
@@ -61,21 +67,21 @@ def check(
     # As 'thresher run' finds it, and its workers too.
     sys.path.insert(0, str(Path.cwd()))
     remarks: list[str] = []
+    chosen = pipeline or Pipeline.RELAY
     try:
-        checked = _READERS[pipeline](config, remarks)
-        _require_usable(checked, remarks)
+        chosen = pipeline or _pipeline_of(config, remarks)
+        checked = _READERS[chosen](config, remarks)
     except ConfigurationInvalid as invalid:
         _tell(remarks, as_json=as_json)
         if not as_json:
             raise
         problems = list(invalid.problems) or [("", str(invalid))]
         found = [{"key": key or None, "why": why} for key, why in problems]
-        emit_json({"works": False, "pipeline": pipeline.value, "problems": found, "remarks": remarks})
+        emit_json({"works": False, "pipeline": chosen.value, "problems": found, "remarks": remarks})
         raise typer.Exit(invalid.exit_code) from None
     _tell(remarks, as_json=as_json)
     if as_json:
-        functions = [path for _, path, _ in checked.functions]
-        facts = {"pipeline": pipeline.value, **checked.facts, "functions": functions}
+        facts = {"pipeline": chosen.value, **checked.facts, "functions": list(checked.functions)}
         emit_json({"works": True, **facts, "problems": [], "remarks": remarks})
     else:
         emit_text(f"it can work: {checked.line}")
@@ -94,10 +100,10 @@ def show(config: File = None, as_json: AsJson = False) -> None:
         emit_text(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=120).rstrip())
 
 
-def _load(config: Path | None, warn: Any) -> "Configuration":
+def _load(config: Path | None, warn: Any, *rules: "Rule") -> "Configuration":
     from thresher.harvest.configuration import load  # noqa: PLC0415
 
-    return load(config, {}, os.environ, warn=warn)
+    return load(config, {}, os.environ, warn=warn, rules=rules)
 
 
 def _tell(remarks: list[str], *, as_json: bool) -> None:
@@ -106,7 +112,7 @@ def _tell(remarks: list[str], *, as_json: bool) -> None:
 
 
 def _relay(config: Path | None, remarks: list[str]) -> Checked:
-    loaded = _load(config, remarks.append)
+    loaded = _load(config, remarks.append, _imported(_transforms, remarks))
     settings, election = loaded.settings, loaded.election.kind
     return Checked(
         line=f"relay {settings.name} of {settings.outbox}, {settings.delivery}, shards {settings.shards}, "
@@ -115,15 +121,14 @@ def _relay(config: Path | None, remarks: list[str]) -> Checked:
             "name": settings.name, "outbox": str(settings.outbox), "delivery": settings.delivery.value,
             "shards": settings.shards, "election": election.value,
         },
-        functions=tuple(("transform", path, 1) for path in settings.transform),
-        master=loaded.spark.master,
+        functions=settings.transform,
     )  # fmt: skip
 
 
 def _tail(config: Path | None, remarks: list[str]) -> Checked:
     from thresher.tail.configuration import load_tail_config  # noqa: PLC0415
 
-    loaded = load_tail_config(config, {}, os.environ, warn=remarks.append)
+    loaded = load_tail_config(config, {}, os.environ, warn=remarks.append, rules=[_imported(_transforms, remarks)])
     settings, election = loaded.settings, loaded.form.election
     return Checked(
         line=f"tail {settings.name} of {settings.outbox}, slot {settings.slot_name}, election {election}",
@@ -131,53 +136,94 @@ def _tail(config: Path | None, remarks: list[str]) -> Checked:
             "name": settings.name, "outbox": str(settings.outbox), "slot": settings.slot_name,
             "election": election.value,
         },
-        functions=tuple(("transform", path, 1) for path in settings.transforms),
-        master=loaded.form.spark_master,
+        functions=settings.transforms,
     )  # fmt: skip
 
 
 def _capture(config: Path | None, remarks: list[str]) -> Checked:
     from thresher.capture.configuration import load_capture_config  # noqa: PLC0415
 
-    loaded = load_capture_config(config, {}, os.environ, warn=remarks.append)
+    loaded = load_capture_config(
+        config, {}, os.environ, warn=remarks.append, rules=[_imported(_handlers_and_decoders, remarks)]
+    )
     settings, election = loaded.settings, loaded.form.election
     topics = [mapping.topic for mapping in settings.mappings]
-    named = [
-        (f"topics.{mapping.topic}.{key}", path, arguments)
-        for mapping in settings.mappings
-        for key, path, arguments in (("handler", mapping.handler, 2), ("decoder", mapping.decoder, 1))
-    ]
+    named = [path for mapping in settings.mappings for path in (mapping.handler, mapping.decoder)]
     return Checked(
         line=f"capture {settings.name} of {', '.join(topics)}, shards {settings.shards}, election {election}",
         facts={"name": settings.name, "topics": topics, "shards": settings.shards, "election": election.value},
-        functions=tuple((key, path, arguments) for key, path, arguments in named if path is not None),
-        master=loaded.form.spark_master,
+        functions=tuple(filter(None, named)),
     )
 
 
 _READERS = {Pipeline.RELAY: _relay, Pipeline.TAIL: _tail, Pipeline.CAPTURE: _capture}
 
 
-def _require_usable(checked: Checked, remarks: list[str]) -> None:
-    from thresher.config.problem import ConfigurationInvalid  # noqa: PLC0415
-    from thresher.config.report import as_text  # noqa: PLC0415
+def _imported(functions: "Callable[[Mapping[str, Any]], list[Function]]", remarks: list[str]) -> "Rule":
+    """Return the rule that functions can be imported: each that is well formed, whatever else is wrong."""
+    from thresher.config.form import Rule  # noqa: PLC0415
 
-    if problems := list(_unusable(checked, remarks)):
-        raise ConfigurationInvalid(as_text(problems), problems)
+    return Rule(
+        frozenset({"spark_master"}), lambda form, given: _unusable(functions(given), form.spark_master, remarks)
+    )  # fmt: skip
 
 
-def _unusable(checked: Checked, remarks: list[str]) -> "Iterator[Problem]":
+def _transforms(given: Mapping[str, Any]) -> "list[Function]":
+    from thresher.config.function_paths import function_paths_in  # noqa: PLC0415
+
+    return [("transform", path, 1) for path in function_paths_in(given.get("transform", ()))]
+
+
+def _handlers_and_decoders(given: Mapping[str, Any]) -> "list[Function]":
+    from thresher.config.function_paths import is_function_path  # noqa: PLC0415
+
+    topics = given.get("topics")
+    return [
+        (f"topics.{topic}.{key}", keys[key], arguments)
+        for topic, keys in (topics.items() if isinstance(topics, Mapping) else ())
+        for key, arguments in (("handler", 2), ("decoder", 1))
+        if isinstance(keys, Mapping) and is_function_path(keys.get(key))
+    ]
+
+
+def _unusable(functions: "list[Function]", master: str | None, remarks: list[str]) -> "Iterator[Problem]":
     """Import the functions, and find those that cannot be; where they run elsewhere, only a remark is made."""
     from thresher.spark.problem import StepUnusable  # noqa: PLC0415
     from thresher.spark.session.settings import is_local  # noqa: PLC0415
     from thresher.spark.worker.chain import resolve  # noqa: PLC0415
 
-    if checked.functions and checked.master is not None and not is_local(checked.master):
-        paths = ", ".join(path for _, path, _ in checked.functions)
-        remarks.append(f"{paths}: not imported here, because executors of {checked.master} are to run it")
+    if functions and master is not None and not is_local(master):
+        paths = ", ".join(path for _, path, _ in functions)
+        remarks.append(f"{paths}: not imported here, because executors of {master} are to run it")
         return
-    for key, path, arguments in checked.functions:
+    for key, path, arguments in functions:
         try:
-            resolve(path, arguments=arguments)
+            # A module may print; standard output is the report's.
+            with contextlib.redirect_stdout(sys.stderr):
+                resolve(path, arguments=arguments)
         except StepUnusable as error:
             yield key, str(error)
+
+
+def _pipeline_of(config: Path | None, remarks: list[str]) -> Pipeline:
+    """Return whose file it is, by the keys that only one pipeline has; a relay's, unless they say otherwise."""
+    from thresher.capture.configuration import CaptureForm  # noqa: PLC0415
+    from thresher.config.document import read  # noqa: PLC0415
+    from thresher.config.setting import keys_of  # noqa: PLC0415
+    from thresher.harvest.form import RelayForm  # noqa: PLC0415
+    from thresher.tail.configuration import TailForm  # noqa: PLC0415
+
+    found = {} if config is None else read(config)
+    keys = {
+        Pipeline.RELAY: keys_of(RelayForm),
+        Pipeline.TAIL: keys_of(TailForm),
+        Pipeline.CAPTURE: keys_of(CaptureForm),
+    }
+    having = {key: [pipeline for pipeline, known in keys.items() if key in known] for key in found}
+    owners = {pipelines[0] for pipelines in having.values() if len(pipelines) == 1}
+    if len(owners) != 1 or owners == {Pipeline.RELAY}:
+        return Pipeline.RELAY
+    (owner,) = owners
+    own = ", ".join(key for key, pipelines in having.items() if pipelines == [owner])
+    remarks.append(f"checked as the file of a {owner}, by its keys ({own}): --pipeline says otherwise")
+    return owner

@@ -6,19 +6,14 @@ from typing import Annotated, Any
 import psycopg
 import typer
 
+from thresher.cli.chosen_outbox import AnOutbox, AShape, ChosenOutbox, OutboxFile, chosen_outbox
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.options import (
-    DataSource,
-    OutboxTable,
-    SchemaName,
-    TableShape,
-    connect,
-    resolve_dsn,
-    table_name,
-)
+from thresher.cli.options import DataSource, SchemaName, connect
 from thresher.cli.output import (
     AsJson,
     Yes,
+    beginning,
+    counted,
     emit_json,
     emit_text,
     note,
@@ -32,7 +27,6 @@ from thresher.core.dead_kind import Kind
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db.outbox_store import DeadRow, DeadRows
 from thresher.db.postgres.dead_rows import PostgresDeadRows
-from thresher.outbox import Shape
 from thresher.outbox.dead_to_log import replay_to_log
 
 app = Commands(help="Look at rows that could not be sent; put them back, or drop them.", no_args_is_help=True)
@@ -47,11 +41,12 @@ All = Annotated[bool, typer.Option("--all", help="All of them.")]
 
 @app.command("list")
 def list_rows(
+    config: OutboxFile = None,
     ds: DataSource = None,
     stack: StackName = None,
-    outbox: OutboxTable = "outbox",
+    outbox: AnOutbox = None,
     schema: SchemaName = None,
-    shape: TableShape = Shape.THRESHER,
+    shape: AShape = None,
     topic: Topic = None,
     kind: KindName = None,
     rows: Annotated[int, typer.Option(help="How many at most.", min=1)] = 100,
@@ -59,8 +54,9 @@ def list_rows(
 ) -> None:
     """List what was set aside, oldest first."""
     _require_kind(kind)
-    with connect(resolve_dsn(ds, stack)) as connection:
-        found = _dead(connection, outbox, schema, shape).find(topic=topic, kind=kind, rows=rows + 1)
+    at = chosen_outbox(config, ds, stack, outbox, schema, shape)
+    with connect(at.dsn) as connection:
+        found = _dead(connection, at).find(topic=topic, kind=kind, rows=rows + 1)
     shown = found[:rows]
     if as_json:
         emit_json({"rows": [_plain(row) for row in shown], "more": len(found) > rows})
@@ -72,7 +68,7 @@ def list_rows(
             [
                 str(row.id),
                 row.topic,
-                "" if row.key is None else _text(row.key),
+                _text(row.key) or "",
                 "" if row.value_bytes is None else str(row.value_bytes),
                 f"{row.dead_time:%Y-%m-%d %H:%M:%S}",
                 row.kind,
@@ -93,38 +89,45 @@ def list_rows(
 @app.command()
 def show(
     id_: Annotated[int, typer.Argument(metavar="ID", help="Id of the row.")],
+    config: OutboxFile = None,
     ds: DataSource = None,
     stack: StackName = None,
-    outbox: OutboxTable = "outbox",
+    outbox: AnOutbox = None,
     schema: SchemaName = None,
-    shape: TableShape = Shape.THRESHER,
+    shape: AShape = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one row with all its content."""
-    with connect(resolve_dsn(ds, stack)) as connection:
-        found = _dead(connection, outbox, schema, shape).show(id_)
+    """Show one row with its content; long values are cut, and whole with --json."""
+    at = chosen_outbox(config, ds, stack, outbox, schema, shape)
+    with connect(at.dsn) as connection:
+        found = _dead(connection, at).show(id_)
     if not found:
         raise InvalidInput(f"no row {id_} is set aside")
     for content in found:
         whole = _plain(content.row) | {
-            "value": None if content.value is None else _text(content.value),
-            "headers": [[name, None if value is None else _text(value)] for name, value in content.headers],
+            "value": _text(content.value),
+            "headers": [[name, _text(value)] for name, value in content.headers],
         }
+        if content.names_left:
+            whole["names_without_value"] = list(content.names_left)
+        if content.values_left:
+            whole["values_without_name"] = list(map(_text, content.values_left))
         if as_json:
             emit_json(whole)
         else:
             for name, value in whole.items():
-                emit_text(f"{name:12} {'' if value is None else value}")
+                emit_text(f"{name:12} {beginning(value)}")
 
 
 @app.command()
 def replay(
     ids: Ids = None,
+    config: OutboxFile = None,
     ds: DataSource = None,
     stack: StackName = None,
-    outbox: OutboxTable = "outbox",
+    outbox: AnOutbox = None,
     schema: SchemaName = None,
-    shape: TableShape = Shape.THRESHER,
+    shape: AShape = None,
     topic: Topic = None,
     kind: KindName = None,
     every: All = False,
@@ -141,15 +144,16 @@ def replay(
     They are new rows then: their creation time is now, and attempts are counted from the start. Of rows that had the
     same id, after the table was emptied and counted from 1 again, the oldest is put back, and the others the next time.
     """
-    with connect(resolve_dsn(ds, stack)) as connection:
-        dead = _dead(connection, outbox, schema, shape)
+    at = chosen_outbox(config, ds, stack, outbox, schema, shape)
+    with connect(at.dsn) as connection:
+        dead = _dead(connection, at)
         found = _chosen(dead, ids, topic, kind, every=every)
-        if to_log:
-            name = table_name(outbox, schema)
-            count = replay_to_log(connection, name, slot=slot, topic=topic, kind=kind, ids=ids or None)
+        if to_log or at.in_log:
+            by = slot or at.slot
+            count = replay_to_log(connection, at.table, slot=by, topic=topic, kind=kind, ids=ids or None)
         else:
             count = dead.replay(topic=topic, kind=kind, ids=ids or None)
-    _tell(count, "rows were put back into the outbox", as_json)
+    _tell(count, "row was put back into the outbox", "rows were put back into the outbox", as_json)
     if len(found) > count:
         note(f"{len(found) - count:,} more had the same ids: replay them once these are sent")
 
@@ -157,11 +161,12 @@ def replay(
 @app.command()
 def drop(
     ids: Ids = None,
+    config: OutboxFile = None,
     ds: DataSource = None,
     stack: StackName = None,
-    outbox: OutboxTable = "outbox",
+    outbox: AnOutbox = None,
     schema: SchemaName = None,
-    shape: TableShape = Shape.THRESHER,
+    shape: AShape = None,
     topic: Topic = None,
     kind: KindName = None,
     every: All = False,
@@ -170,12 +175,14 @@ def drop(
 ) -> None:
     """Remove rows for good: they were never sent, and never will be. What they block goes on.
 
-    With --all it asks first. Rows that are set aside while it asks stay.
+    Unless ids name them, it asks first. Rows that are set aside while it asks stay.
     """
-    if asks := every and not yes:
-        require_terminal("dead drop --all")
-    with connect(resolve_dsn(ds, stack)) as connection:
-        dead = _dead(connection, outbox, schema, shape)
+    _require_kind(kind)
+    if asks := not ids and (every or topic is not None or kind is not None) and not yes:
+        require_terminal(f"dead drop {'--all' if every else '--topic' if topic is not None else '--kind'}")
+    at = chosen_outbox(config, ds, stack, outbox, schema, shape)
+    with connect(at.dsn) as connection:
+        dead = _dead(connection, at)
         found = [row.id for row in _chosen(dead, ids, topic, kind, every=every)]
         if ids and (several := sorted({id_ for id_ in found if found.count(id_) > 1})):
             raise InvalidInput(
@@ -185,20 +192,21 @@ def drop(
         if asks and found:
             # No transaction is left open while a person thinks.
             connection.commit()
-            require_consent(f"drop {len(found):,} rows of {table_name(outbox, schema)} that were never sent, for good?")
+            rows = counted(len(found), f"row of {at.table} that was", f"rows of {at.table} that were")
+            require_consent(f"drop {rows} never sent, for good?")
         count = dead.drop(topic=topic, kind=kind, ids=found if asks else ids or None)
-    _tell(count, "rows were dropped", as_json)
+    _tell(count, "row was dropped", "rows were dropped", as_json)
 
 
-def _tell(count: int, what: str, as_json: bool) -> None:
+def _tell(count: int, one: str, many: str, as_json: bool) -> None:
     if as_json:
         emit_json({"rows": count})
     else:
-        out.print(f"{count:,} {what}")
+        out.print(counted(count, one, many))
 
 
-def _dead(connection: psycopg.Connection[Any], outbox: str, schema: str | None, shape: Shape) -> DeadRows:
-    return PostgresDeadRows(connection, table_name(outbox, schema), shape)
+def _dead(connection: psycopg.Connection[Any], at: ChosenOutbox) -> DeadRows:
+    return PostgresDeadRows(connection, at.table, at.shape)
 
 
 def _chosen(
@@ -222,11 +230,11 @@ def _require_kind(kind: str | None) -> None:
 
 def _plain(row: DeadRow) -> dict[str, Any]:
     return asdict(row) | {
-        "key": None if row.key is None else _text(row.key),
+        "key": _text(row.key),
         "create_time": row.create_time.isoformat(),
         "dead_time": row.dead_time.isoformat(),
     }
 
 
-def _text(content: bytes | str) -> str:
-    return content if isinstance(content, str) else content.decode("utf-8", "backslashreplace")
+def _text(content: bytes | str | None) -> str | None:
+    return content.decode("utf-8", "backslashreplace") if isinstance(content, bytes) else content

@@ -7,9 +7,10 @@ import typer
 
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.options import DataSource, SchemaName, connect, resolve_dsn, table_name
-from thresher.cli.output import AsJson, complain, emit_json, emit_text, out, table
+from thresher.cli.output import AsJson, complain, counted, emit_json, emit_text, out, table
 from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput, shorten
+from thresher.db.repeatable import repeatable
 from thresher.inbox.dead import DeadMessage, dead_messages
 from thresher.inbox.dead import drop as drop_dead
 from thresher.inbox.inbox import TABLE, Inbox
@@ -28,8 +29,8 @@ Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of messages.")]
 
 @app.command("print")
 def print_ddl(inbox: InboxTable = TABLE, schema: SchemaName = None) -> None:
-    """Print the DDL of the inbox's tables, for your migrations."""
-    emit_text(inbox_ddl(table_name(inbox, schema)))
+    """Print the DDL of the inbox's tables, for your migrations. It can be run again."""
+    emit_text(repeatable(inbox_ddl(table_name(inbox, schema))))
 
 
 @app.command()
@@ -89,7 +90,7 @@ def trim(
     if as_json:
         emit_json({"rows": removed})
     else:
-        out.print(f"{removed:,} rows were removed")
+        out.print(counted(removed, "row was removed", "rows were removed"))
 
 
 @dead_app.command("list")
@@ -148,7 +149,7 @@ def drop(
         if missing:
             connection.rollback()
             raise InvalidInput(f"no such messages: {', '.join(map(str, missing[:10]))}; nothing was changed")
-    out.print(f"{len(ids):,} messages were dropped")
+    out.print(counted(len(ids), "message was dropped", "messages were dropped"))
 
 
 def _plain(message: DeadMessage) -> dict[str, Any]:

@@ -53,10 +53,12 @@ class AccessRefused(ThresherError):  # noqa: N818
 
 def named_dsn(given: str | None) -> str | None:
     """Return the connection string that was given, or that is in the file that the environment names."""
+    # The command line does not say which of them it took.
+    source = next((name for name in _DS_VARIABLES if given and os.environ.get(name) == given), "--ds")
     for variable in ("THRESHER_DS_FILE", "THRESHER_DATA_SOURCE_FILE"):
         if not given and (path := os.environ.get(variable)):
             try:
-                given = read_secret(path)
+                given, source = read_secret(path), variable
             except Unreadable as error:
                 raise InvalidInput(f"{variable}: {error}") from None
     if not given:
@@ -65,7 +67,7 @@ def named_dsn(given: str | None) -> str | None:
     try:
         check_dsn(given)
     except InvalidInput as error:
-        raise InvalidInput(f"--ds: {error}") from None
+        raise InvalidInput(f"{source}: {error}") from None
     return given
 
 

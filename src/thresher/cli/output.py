@@ -23,13 +23,15 @@ from thresher.core.errors import InvalidInput
 from thresher.devstack.jars import Progress as FetchProgress
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for scripts.")]
-Yes = Annotated[bool, typer.Option("--yes", help="With --all: do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 _UNLIMITED = 100_000
+# How many letters of a value are shown to people.
+_SHOWN = 1_000
 
 _mask: Callable[[str], str] = str
 _log: logging.Logger | None = None
@@ -107,6 +109,19 @@ def require_consent(question: str) -> None:
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         note("nothing was changed")
         raise typer.Exit(1)
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """Return a number with what it counts: `1 row was dropped`, `2 rows were dropped`."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def beginning(value: object) -> str:
+    """Return a value as people are shown it: how it begins, and how long it is; nothing for None."""
+    text = "" if value is None else str(value)
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}… ({len(text):,} letters: --json shows all)"
 
 
 def sentence(text: str) -> None:

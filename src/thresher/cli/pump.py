@@ -20,7 +20,7 @@ from thresher.cli.options import (
     resolve_dsn,
     table_name,
 )
-from thresher.cli.output import AsJson, emit_json, emit_text, note, out, sentence, working
+from thresher.cli.output import AsJson, counted, emit_json, emit_text, note, out, sentence, working
 from thresher.cli.stack.choosing import StackName
 from thresher.core.signals import stopped_by_signals
 from thresher.outbox import SchemaRefused, Shape, check_schema
@@ -87,7 +87,8 @@ def pump(
         emit_json(summary(plan, tally))
     else:
         out.print(
-            f"{tally.committed:,} records committed, {tally.rolled_back:,} rolled back, {tally.unknown:,} unknown, in "
+            f"{counted(tally.committed, 'record', 'records')} committed, {tally.rolled_back:,} rolled back, "
+            f"{tally.unknown:,} unknown, in "
             f"{tally.transactions:,} transactions and {tally.seconds:.2f} s: {rate_of(tally):,.0f} rec/s"
         )
         for line in belonging(plan, given_ds=ds, stack=stack, environment=os.environ):

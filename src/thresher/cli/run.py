@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.output import hide, note, result, tell_by
+from thresher.cli.output import counted, hide, note, result, tell_by
 from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.secrets import mask_logs
 from thresher.devstack.kept import KeptStack
@@ -73,7 +73,7 @@ def run(
     with stopped_by_signals(harvest), pages_shown(harvest, loaded.status, by_default=by_default, config=config):
         harvest.start()
         harvest.wait()
-    result(f"stopped; {harvest.relayed:,} rows relayed")
+    result(f"stopped; {counted(harvest.relayed, 'row', 'rows')} relayed")
 
 
 def _local_stack() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`thresher schema`: the outbox table's DDL, printed, applied or compared with what is there."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import typer
@@ -19,8 +19,10 @@ from thresher.cli.options import (
 from thresher.cli.output import AsJson, complain, emit_json, emit_text, out
 from thresher.cli.stack.choosing import StackName
 from thresher.core.errors import InvalidInput
+from thresher.db import TableName
 from thresher.db.postgres.topic_locks import create_locks, locks_ddl
-from thresher.harvest.rights import relay_grants, writer_grants
+from thresher.db.repeatable import repeatable
+from thresher.harvest.rights import operator_grants, relay_grants, writer_grants
 from thresher.outbox import Shape, check_schema, create_schema, ddl
 from thresher.relay.names import companions
 
@@ -49,25 +51,43 @@ def print_ddl(
     writer_role: Annotated[
         str | None, typer.Option("--writer-role", metavar="ROLE", help="Grant this role what a writer needs.")
     ] = None,
+    operator_role: Annotated[
+        str | None,
+        typer.Option(
+            "--operator-role", metavar="ROLE", help="Grant this role what 'thresher dead' needs. With --relay."
+        ),
+    ] = None,
+    grants: Annotated[bool, typer.Option("--grants", help="The grants alone: the tables are there already.")] = False,
 ) -> None:
     """Print the DDL of the outbox table, for your migrations; with --relay, all tables and the grants.
 
-    Without the names of roles, the grants are comments.
+    It can be run again: what is there already stays as it is. Without the names of roles, the grants are comments.
     """
-    if relay_role is not None and not relay:
-        raise InvalidInput("--relay-role: the tables that it is granted come with --relay, so give both")
+    for flag, role in (("--relay-role", relay_role), ("--operator-role", operator_role)):
+        if role is not None and not (relay or grants):
+            raise InvalidInput(f"{flag}: the tables that it is granted come with --relay, so give both, or --grants")
     name = table_name(outbox, schema)
-    emit_text(ddl(name, shape))
+    if not grants:
+        emit_text(repeatable("\n".join(_ddl(name, shape, relay=relay, topic_lock=topic_lock))))
+    if relay or grants:
+        relaying = relay_grants(name, shape, relay_role or "relay", topic_lock=topic_lock)
+        _emit_grants("A role that may only relay:", relaying, named=relay_role is not None)
+    if relay or grants or writer_role is not None:
+        writing = writer_grants(name, shape, writer_role or "writer")
+        _emit_grants("A role that may only write:", writing, named=writer_role is not None)
+    if relay or grants:
+        operating = operator_grants(name, shape, operator_role or "operator")
+        _emit_grants("A role that may only use 'thresher dead':", operating, named=operator_role is not None)
+
+
+def _ddl(name: TableName, shape: Shape, *, relay: bool, topic_lock: bool) -> Iterator[str]:
+    yield ddl(name, shape)
     if relay:
-        emit_text("\n".join([*companions(name, shape), *(archive_ddl(name) if shape is Shape.THRESHER else [])]))
+        yield from companions(name, shape)
+        if shape is Shape.THRESHER:
+            yield from archive_ddl(name)
     if topic_lock:
-        emit_text("\n".join(locks_ddl(name, shape)))
-    if relay:
-        grants = relay_grants(name, shape, relay_role or "relay", topic_lock=topic_lock)
-        _emit_grants("A role that may only relay:", grants, named=relay_role is not None)
-    if relay or writer_role is not None:
-        grants = writer_grants(name, shape, writer_role or "writer")
-        _emit_grants("A role that may only write:", grants, named=writer_role is not None)
+        yield from locks_ddl(name, shape)
 
 
 def _emit_grants(title: str, grants: Iterable[str], *, named: bool) -> None:

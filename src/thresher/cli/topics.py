@@ -10,6 +10,7 @@ import typer
 
 from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import AsJson, emit_json, hide, note, out, table
+from thresher.cli.stack.choosing import StackName, with_stack
 
 if TYPE_CHECKING:
     from thresher.relay.settings import Settings
@@ -21,12 +22,12 @@ _MOST_TOPICS = 1_000
 
 
 @app.command("list")
-def list_topics(config: File = None, as_json: AsJson = False) -> None:
+def list_topics(config: File = None, stack: StackName = None, as_json: AsJson = False) -> None:
     """List topics that have pending rows, are locked, or rest after an error; the longest wait first."""
     from thresher.delivery.names import visitor  # noqa: PLC0415
     from thresher.relay.store import driver_store_of  # noqa: PLC0415
 
-    settings = _settings(config)
+    settings = _settings(config, stack)
     with closing(driver_store_of(settings).session(visitor(settings.name), locate=True)) as session:
         locks = session.topic_locks()
         locks.create()
@@ -61,6 +62,7 @@ def split(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     parts: Annotated[int, typer.Argument(help="Into how many parts, by key.", min=1, max=64)],
     config: File = None,
+    stack: StackName = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the topic's locks.", min=0)] = 60.0,
 ) -> None:
     """Lock a topic in another number of parts, for all relays of the outbox.
@@ -74,17 +76,17 @@ def split(
 
     if not is_topic(topic):
         raise InvalidInput(f"{shorten(topic)} cannot be a topic's name")
-    before = change_split(_settings(config), topic, parts, wait_seconds=wait)
+    before = change_split(_settings(config, stack), topic, parts, wait_seconds=wait)
     was = f", and was in {before}" if before not in {0, parts} else ""
     out.print(f"topic {topic} is locked in {parts} part{'s' * (parts > 1)}{was}", markup=False)
 
 
-def _settings(config: Path | None) -> "Settings":
+def _settings(config: Path | None, stack: str | None) -> "Settings":
     from thresher.core.errors import InvalidInput  # noqa: PLC0415
     from thresher.harvest.configuration import load  # noqa: PLC0415
     from thresher.relay.settings import Coordination  # noqa: PLC0415
 
-    loaded = load(config, {}, os.environ, warn=note)
+    loaded = load(config, with_stack({}, stack), os.environ, warn=note)
     hide(loaded.secrets.mask)
     if loaded.settings.coordination is not Coordination.TOPIC_LOCK:
         raise InvalidInput("this relay has a leader: only one with 'coordination: topic-lock' has locks of topics")

@@ -93,7 +93,7 @@ def verify(
     schema: SchemaName = None,
     shape: TableShape = Shape.THRESHER,
     kafka: Annotated[list[str] | None, typer.Option(help="A property of the Kafka client, as key=value.")] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait until nothing is pending and nothing is missing.")] = 0.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until nothing is pending or missing, topics too.")] = 0.0,
     at_least_once: Annotated[
         bool, typer.Option("--at-least-once", help="Allow repeats that directly follow their original.")
     ] = False,
@@ -148,23 +148,30 @@ def judge(
 ) -> Verdict:
     """Look until nothing is pending or lost, or the time is up; return what was seen last.
 
-    The topics are not read while rows are known to be pending, except at the end.
+    The topics are not read while rows are known to be pending, except at the end. A topic that is not there yet is
+    waited for.
     """
     # Only here: the other commands work without the broker's client.
-    from thresher.testing.reading import read_topics  # noqa: PLC0415
+    from thresher.testing.reading import TopicMissing, read_topics  # noqa: PLC0415
 
     ours = {name for transaction in transactions for name in transaction.identities()}
     deadline = time.monotonic() + wait_seconds
     while True:
         last = time.monotonic() > deadline - _LOOK_SECONDS
         held = _held(sources)
-        if last or ours.isdisjoint(held.pending):
-            reads = read_topics(sources.bootstrap, sources.topics, config=sources.kafka)
+        if last or held.tailed or ours.isdisjoint(held.pending):
+            try:
+                reads = read_topics(sources.bootstrap, sources.topics, config=sources.kafka)
+            except TopicMissing:
+                if last:
+                    raise
+                time.sleep(_LOOK_SECONDS)
+                continue
             verdict = check(
                 transactions,
                 reads,
                 dead=held.dead,
-                pending=held.pending,
+                pending=held.waiting(reads),
                 repeats_allowed=repeats_allowed,
                 allowed_dead=allowed_dead,
                 transformed=transformed,

@@ -43,6 +43,7 @@ def from_environment(form: type[BaseModel], environment: Mapping[str, str]) -> V
     by_variable = {variable: setting for setting in settings for variable in setting.variables}
     shorthands = {each.name.upper(): (setting.key, each) for setting in settings for each in setting.shorthands}
     found = Variables()
+    unset = {*by_variable, *shorthands} - {name.removeprefix(PREFIX).upper() for name in environment}
     for variable, value in sorted(environment.items()):
         if not variable.startswith(PREFIX) or not value:
             continue
@@ -59,7 +60,7 @@ def from_environment(form: type[BaseModel], environment: Mapping[str, str]) -> V
             found.put(variable, {"file": value}, of_file.key)
         elif client is not None and client.section is not None and client.section.of_kafka_client:
             _property(variable, value, client.key, found)
-        elif remark := misspelt(variable):
+        elif remark := misspelt(variable, unset):
             found.remarks.append(remark)
     return found
 

@@ -4,6 +4,8 @@ They are listed in `variables.txt`, which `maintenance/variables.py` writes from
 them here costs no import of either. Kafka's properties, which have variables too, are not among them.
 """
 
+import re
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 
@@ -11,6 +13,21 @@ from thresher.config.report import nearest
 
 PREFIX = "THRESHER_"
 _SECTIONS = ("KAFKA_", "PRODUCER_", "CONSUMER_")
+# The addresses of a service whose name begins with thresher, as Kubernetes has them.
+_OF_KUBERNETES = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?)")
+# Names that people try, which are far from ours.
+_OTHER_WORDS = {
+    "BROKER": "BOOTSTRAP",
+    "BROKERS": "BOOTSTRAP",
+    "BOOTSTRAP_SERVERS": "BOOTSTRAP",
+    "DB": "DS",
+    "DB_URL": "DS",
+    "DATABASE": "DS",
+    "DATABASE_URL": "DS",
+    "POSTGRES_URL": "DS",
+    "TABLE": "OUTBOX",
+}
+_LISTED = "; 'thresher run --help' and docs/configuration.md have the names"
 
 
 @cache
@@ -19,14 +36,20 @@ def known_variables() -> frozenset[str]:
     return frozenset(files(__package__).joinpath("variables.txt").read_text(encoding="ascii").split())
 
 
-def misspelt(variable: str) -> str | None:
-    """Return what to say of a variable that nothing reads and whose name is near to another's; None of all others.
+def misspelt(variable: str, unset: Collection[str] = ()) -> str | None:
+    """Return what to say of a variable with our prefix that nothing reads; None of all others.
 
-    A variable that is near to none is not ours: Kubernetes puts the addresses of its services under such names.
+    `unset` are the names that the part reads and that are not set: a name of another part may be meant for one of them.
+    The addresses of a service, which Kubernetes puts under such names, are not meant for us.
     """
     name = variable.removeprefix(PREFIX).upper()
-    if not variable.startswith(PREFIX) or name in known_variables() or name.startswith(_SECTIONS):
+    if not variable.startswith(PREFIX) or name.startswith(_SECTIONS) or _OF_KUBERNETES.fullmatch(name):
+        return None
+    meant, known = _OTHER_WORDS.get(name), name in known_variables()
+    if meant is not None and (not known or meant in unset):
+        return f"{variable} is not read{' here' if known else ''}, did you mean '{PREFIX}{meant}'?"
+    if known:
         return None
     # Without the prefix, which would make all of them alike.
     near = nearest(name, known_variables()).replace("'", f"'{PREFIX}", 1)
-    return f"{variable} is not read{near}" if near else None
+    return f"{variable} is not read{near or _LISTED}"

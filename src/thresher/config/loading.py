@@ -5,15 +5,16 @@ Every problem is in one `ConfigurationInvalid`, with no value of a secret; nothi
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
 from thresher.config.document import read
 from thresher.config.environment import from_environment
-from thresher.config.form import Form, FormT, fill_in
+from thresher.config.form import Form, FormT, Rule, fill_in
 from thresher.config.problem import ConfigurationInvalid
+from thresher.config.refusal import NO_PROPERTIES
 from thresher.config.report import Problem, as_text
 from thresher.config.secret_files import read_files, secrets_of, without_secrets
 from thresher.config.setting import keys_of, sections_of
@@ -40,29 +41,36 @@ def load(
     environment: Mapping[str, str],
     *,
     warn: Callable[[str], object] = logger.warning,
+    rules: Sequence[Rule] = (),
 ) -> Completed[FormT]:
     """Read and check a configuration. `flags` holds None where a flag is absent; `warn` is told of every remark.
 
-    Raises `ConfigurationInvalid` with every problem.
+    `rules` are asked besides those of the form. Raises `ConfigurationInvalid` with every problem.
     """
     variables = from_environment(form, environment)
     given = {key: value for key, value in (read(path) if path is not None else {}).items() if value is not None}
-    lay_over(form, given, variables.keys)
-    lay_over(form, given, flags)
-    completed = complete(form, given, problems=variables.problems, remarks=variables.remarks)
+    covered = [problem for layer in (variables.keys, flags) for problem in lay_over(form, given, layer)]
+    completed = complete(form, given, problems=[*variables.problems, *covered], remarks=variables.remarks, rules=rules)
     for remark in variables.remarks:
         warn(completed.secrets.mask(remark))
     return completed
 
 
-def lay_over(form: type[Form], given: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Override what is given by what a layer says. Sections are overridden property by property."""
+def lay_over(form: type[Form], given: dict[str, Any], layer: Mapping[str, Any]) -> list[Problem]:
+    """Override what is given by what a layer says. Sections are overridden property by property.
+
+    Returns the sections that had no properties before: a layer must not cover a mistake.
+    """
     sections = sections_of(form)
+    covered: list[Problem] = []
     for key, value in layer.items():
         if key in sections and isinstance(value, Mapping) and isinstance(given.get(key), Mapping):
             given[key] = {**given[key], **value}
         elif value is not None and value != {}:
+            if key in sections and not isinstance(given.get(key, {}), Mapping):
+                covered.append((key, NO_PROPERTIES))
             given[key] = value
+    return covered
 
 
 def complete(
@@ -73,18 +81,19 @@ def complete(
     remarks: Iterable[str] = (),
     troubled: Collection[str] = (),
     name_of: Callable[[str], str] = str,
+    rules: Sequence[Rule] = (),
 ) -> Completed[FormT]:
     """Read the files that are named, check every key and rule, and return the form.
 
     `problems` were found before; keys in `troubled` are among them, and are not missed besides. `remarks` on variables
-    are in the report too: one may be misspelt. `name_of` returns the name under which a key was given. Raises
-    `ConfigurationInvalid` with every problem.
+    are in the report too: one may be misspelt. `name_of` returns the name under which a key was given. `rules`
+    are asked besides those of the form. Raises `ConfigurationInvalid` with every problem.
     """
     values = dict(given)
     files = read_files(form, values)
     secrets = secrets_of(form, values, files)
     unread = {key.partition(".")[0] for key, _ in files.problems}
-    filled, wrong = fill_in(form, values, troubled={*troubled, *unread})
+    filled, wrong = fill_in(form, values, troubled={*troubled, *unread}, rules=rules)
     report = [*problems, *((name_of(key), why) for key, why in [*files.problems, *wrong])]
     if report:
         report += [(variable, f"it {rest}") for variable, _, rest in (remark.partition(" ") for remark in remarks)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from thresher.core.errors import InvalidInput, shorten
 
 # NAMEDATALEN - 1 of every stock Postgres.
-_IDENTIFIER_BYTES = 63
+IDENTIFIER_BYTES = 63
 # Companions such as `<table>_dead` must fit as well.
 _COMPANION_BYTES = 5
 
@@ -26,9 +26,9 @@ class TableName:
     schema: str | None = None
 
     def __post_init__(self) -> None:
-        _check("table", self.table, _IDENTIFIER_BYTES - _COMPANION_BYTES)
+        _check("table", self.table, IDENTIFIER_BYTES - _COMPANION_BYTES)
         if self.schema is not None:
-            _check("schema", self.schema, _IDENTIFIER_BYTES)
+            _check("schema", self.schema, IDENTIFIER_BYTES)
 
     def quoted(self) -> str:
         """Return the name as SQL text, every part in quotes."""
@@ -49,6 +49,18 @@ def quoted_name(name: str) -> str:
     return f'"{escaped}"'
 
 
+def schema_within(key: str, name: object, schema: object) -> str:
+    """Return what to say of a key whose name seems to begin with its schema; nothing of any other.
+
+    A name is taken literally: with a schema beside it, a dot belongs to it. Without one, nobody means a dot.
+    """
+    if schema is not None or not isinstance(name, str) or "." not in name:
+        return ""
+    before, _, last = name.rpartition(".")
+    apart = f"give {key}: {shorten(last)} and schema: {shorten(before)}"
+    return f"{apart}; a table with a dot in its own name needs its schema too"
+
+
 def _check(kind: str, name: object, limit: int) -> None:
     if not isinstance(name, str):
         raise InvalidName(f"{kind} name {shorten(name)} is a {type(name).__name__}, not a string")
@@ -63,8 +75,8 @@ def _check(kind: str, name: object, limit: int) -> None:
     if size > limit:
         reason = (
             f"at most {limit} fit, because companions such as <table>_dead must stay within Postgres' "
-            f"{_IDENTIFIER_BYTES}"
-            if limit < _IDENTIFIER_BYTES
-            else f"Postgres keeps {_IDENTIFIER_BYTES} and silently drops the rest"
+            f"{IDENTIFIER_BYTES}"
+            if limit < IDENTIFIER_BYTES
+            else f"Postgres keeps {IDENTIFIER_BYTES} and silently drops the rest"
         )
         raise InvalidName(f"{kind} name {shorten(name)} has {size} bytes: {reason}")

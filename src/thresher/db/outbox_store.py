@@ -144,6 +144,9 @@ class DeadContent:
     row: DeadRow
     value: bytes | str | None
     headers: tuple[tuple[str, bytes | str | None], ...]
+    # Of headers whose names and values are unequal in number, those that are left: that may be why the row is here.
+    names_left: tuple[str, ...] = ()
+    values_left: tuple[bytes | str | None, ...] = ()
 
 
 class DeadRows(Protocol):

@@ -1,5 +1,7 @@
 """What can go wrong with a delivery. Each class says by its type whether a retry can help."""
 
+from typing import ClassVar
+
 from thresher.core.errors import PipelineProblem, Trouble
 
 
@@ -12,7 +14,9 @@ class Halted(PipelineProblem):
 
 
 class TransformUnusable(PipelineProblem):
-    """A transform cannot be imported."""
+    """A transform cannot be imported: the configuration is wrong."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class TransformKeepsFailing(Trouble):

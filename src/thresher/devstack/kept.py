@@ -97,6 +97,11 @@ class KeptStack:
         """Whether there is data of this stack, running or not."""
         return self.spec_file.exists()
 
+    @property
+    def known(self) -> bool:
+        """Whether a stack of this name exists or has existed."""
+        return self.lock.exists()
+
     def endpoints(self) -> Endpoints | None:
         """Return the addresses; None unless the stack runs and is ready."""
         if not self.running:
@@ -218,8 +223,16 @@ class KeptStack:
 
 def running_stacks() -> list[str]:
     """Return the names of the stacks that run and are ready."""
-    names = sorted(path.stem for path in (state_home() / "stacks").glob("*.lock") if _NAME.fullmatch(path.stem))
-    return [name for name in names if KeptStack(name).endpoints() is not None]
+    return [name for name in _names() if KeptStack(name).endpoints() is not None]
+
+
+def all_stacks() -> list[str]:
+    """Return the names of the stacks that run or have data."""
+    return [name for name in _names() if KeptStack(name).running or KeptStack(name).exists]
+
+
+def _names() -> list[str]:
+    return sorted(path.stem for path in (state_home() / "stacks").glob("*.lock") if _NAME.fullmatch(path.stem))
 
 
 def read_json(path: Path) -> Any:

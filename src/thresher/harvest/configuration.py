@@ -5,13 +5,14 @@ with its key, the reason and the nearest key, and with no value of a secret; not
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from thresher.config.document import read
 from thresher.config.environment import from_environment
+from thresher.config.form import Rule
 from thresher.config.kafka_properties import SERVERS
 from thresher.config.loading import Completed, complete, lay_over
 from thresher.config.log_level import LogLevel
@@ -59,18 +60,19 @@ def load(
     *,
     warn: Callable[[str], object] = logger.warning,
     otherwise: Callable[[], Mapping[str, Any]] = dict,
+    rules: Sequence[Rule] = (),
 ) -> Configuration:
     """Read and check a configuration. `overrides` holds the values of flags, None for a flag that is absent.
 
     `warn` is told, once for each, of keys that are accepted without effect; `otherwise` is asked for database and
-    broker where there is no file, and nothing else names either. Raises `ConfigurationInvalid` with every problem.
+    broker where there is no file, and nothing else names either; `rules` are asked besides those of the form. Raises
+    `ConfigurationInvalid` with every problem.
     """
     found = read(path) if path is not None else {}
     translated = translate(found) if is_reapers(found) else as_ours(found)
     variables = from_environment(RelayForm, environment or {})
     given: dict[str, Any] = {key: value for key, value in translated.keys.items() if value is not None}
-    for layer in (variables.keys, overrides):
-        lay_over(RelayForm, given, layer)
+    covered = [problem for layer in (variables.keys, overrides) for problem in lay_over(RelayForm, given, layer)]
     if path is None and not _says_where(given):
         lay_over(RelayForm, given, otherwise())
     if is_reapers(found):
@@ -79,11 +81,16 @@ def load(
     completed = complete(
         RelayForm,
         given,
-        problems=[*translated.problems, *variables.problems],
+        problems=[
+            *translated.problems,
+            *variables.problems,
+            *((_name_in_file(key, translated), why) for key, why in covered),
+        ],
         remarks=variables.remarks,
         # A key that could not be read is not missed besides.
         troubled=set(translated.origin) - set(translated.keys),
         name_of=lambda key: _name_in_file(key, translated),
+        rules=rules,
     )
     for remark in [*translated.remarks, *variables.remarks, *_without_effect(completed, translated)]:
         warn(completed.secrets.mask(remark))

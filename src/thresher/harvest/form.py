@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from thresher.archive.target import MOST_SECONDS, TABLE, target_of
 from thresher.config.form import Form, KafkaProperties, Properties, Rule, Texts
+from thresher.config.function_paths import FunctionPaths
 from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
 from thresher.config.setting import DefaultText, Names, Required, Secret, Shorthand, keys_of
 from thresher.core.errors import shorten
@@ -62,7 +63,9 @@ class _OwnKeys(Form):
         Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
         Required("where is the database?"),
     ] = Field(default=None, description="Postgres connection string or URL. It leads to the primary.")
-    outbox: str = Field(default="outbox", description="The outbox table. The name is taken literally.")
+    outbox: str = Field(
+        default="outbox", description="The outbox table, without its schema. The name is taken literally."
+    )
     # `schema` is the model's own; the key is without the underscore.
     schema_: Annotated[str | None, DefaultText("`search_path`")] = Field(
         default=None, alias="schema", description="The schema of the outbox table. The name is taken literally."
@@ -134,7 +137,7 @@ class _OwnKeys(Form):
         description="Immediate dispatch: seconds between two looks of the relay for such rows.",
     )
     poison: Poison = Field(default=Poison.DEAD_LETTER, description="The treatment of a row that can never be sent.")
-    transform: Texts = Field(
+    transform: FunctionPaths = Field(
         default=(), description="Functions for the rows, as package.module:function, in this order."
     )
     batch_rows: int = Field(
@@ -232,8 +235,14 @@ class _OwnKeys(Form):
     @classmethod
     def _name(cls, name: str | None) -> str | None:
         if name is not None and not valid_name(name):
-            raise ValueError("1 to 200 of the characters a-z A-Z 0-9 . _ - are needed")
+            raise ValueError(f"1 to 200 of the characters a-z A-Z 0-9 . _ - are needed, not {shorten(name)}")
         return name
+
+    @field_validator("outbox", mode="before")
+    @classmethod
+    def _outbox(cls, given: object) -> object:
+        # A program's own, which is meant as it is.
+        return given.table if isinstance(given, TableName) else given
 
     @field_validator("archive_to")
     @classmethod
@@ -262,25 +271,6 @@ class _OwnKeys(Form):
     @classmethod
     def _topics(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(_topic, topics))
-
-    @field_validator("transform", mode="before")
-    @classmethod
-    def _names(cls, given: object) -> object:
-        for each in given if isinstance(given, list | tuple) else [given]:
-            if callable(each):
-                path = f"{getattr(each, '__module__', 'module')}:{getattr(each, '__qualname__', 'function')}"
-                why = f"a function is given by its name, from which workers import it, such as '{path}'"
-                raise ValueError(why)  # noqa: TRY004 - pydantic takes this one
-        return given
-
-    @field_validator("transform")
-    @classmethod
-    def _paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
-        for path in paths:
-            module, _, function = path.partition(":")
-            if not function or not all(part.isidentifier() for part in [*module.split("."), *function.split(".")]):
-                raise ValueError(f"{shorten(path)} is not of the form package.module:function")
-        return paths
 
     @property
     def table(self) -> TableName:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from thresher.config.report import Problem
 from thresher.core.errors import InvalidInput
 from thresher.db import TableName
+from thresher.db.names import schema_within
 from thresher.delivery.names import valid_name
 from thresher.delivery.rules import Poison
 from thresher.election.settings import ElectionKind
@@ -30,8 +31,11 @@ def has_a_name(form: "RelayForm", _: Mapping[str, Any]) -> Iterator[Problem]:
         yield "leader_group", "it cannot be the relay's name besides (a-z A-Z 0-9 . _ -): give 'name' too"
 
 
-def has_a_table(form: "RelayForm", _: Mapping[str, Any]) -> Iterator[Problem]:
-    """The outbox has a name that a table can have."""
+def has_a_table(form: "RelayForm", given: Mapping[str, Any]) -> Iterator[Problem]:
+    """The outbox has a name that a table can have, and not its schema in it."""
+    if why := schema_within("outbox", given.get("outbox"), form.schema_):
+        yield "outbox", why
+        return
     try:
         TableName(table=form.outbox, schema=form.schema_)
     except InvalidInput as error:

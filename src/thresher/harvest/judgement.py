@@ -112,7 +112,10 @@ def judge(
 def _keys(settings: Settings) -> dict[str, Any]:
     """Return the settings as the keys of a file, as far as they can be."""
     outbox: Any = settings.outbox
-    named = {"outbox": outbox.table, "schema": outbox.schema} if isinstance(outbox, TableName) else {"outbox": outbox}
+    named = {"outbox": outbox, "schema": outbox.schema if isinstance(outbox, TableName) else None}
+    if _is_dotted(outbox):
+        # Told in a program's words.
+        del named["outbox"]
     keys: dict[str, Any] = {
         key: getattr(settings, key) for key in Settings.__slots__ if key not in {*_WITHOUT_KEY, *GROUPS}
     }
@@ -133,7 +136,7 @@ def _keys(settings: Settings) -> dict[str, Any]:
 def _problems_without_key(settings: Settings) -> Iterator[Problem]:
     """Find what is wrong with what a file cannot say, or says otherwise."""
     outbox: Any = settings.outbox
-    if isinstance(outbox, str) and "." in outbox:
+    if _is_dotted(outbox):
         schema, _, table = outbox.rpartition(".")
         literally = f"TableName(table={shorten(outbox)}) for a table with a dot in its name"
         yield "outbox", f"give outbox={shorten(table)}, schema={shorten(schema)}, or {literally}"
@@ -147,6 +150,10 @@ def _problems_without_key(settings: Settings) -> Iterator[Problem]:
     factory: Any = settings.producer_factory
     if factory is not None and (not isinstance(factory, str) or not factory.partition(":")[2]):
         yield "producer_factory", "a function is given by its name, as package.module:function"
+
+
+def _is_dotted(outbox: object) -> bool:
+    return isinstance(outbox, str) and "." in outbox
 
 
 def _with_what_no_file_holds(judged: Settings, settings: Settings) -> Settings:
@@ -166,7 +173,7 @@ def _with_what_no_file_holds(judged: Settings, settings: Settings) -> Settings:
 
 def _fits_a_file(value: object) -> bool:
     """Whether a file could hold it. Anything else, such as a function that fetches a token, only the client judges."""
-    return isinstance(value, SINGLE_VALUE | Mapping)
+    return isinstance(value, SINGLE_VALUE | Mapping | list | tuple)
 
 
 def _asked(election: ElectionSettings | Leadership | str | None) -> ElectionSettings | Leadership:

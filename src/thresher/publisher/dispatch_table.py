@@ -83,7 +83,8 @@ class DispatchTable:
         relay takes over; `DispatchRefused`; `DatabaseLost` or `DatabaseRefused`, after which nothing is stamped, unless
         it came with the commit.
         """
-        with explained(), self._connection(within_seconds, ready) as connection, connection.transaction():
+        rights = f"GRANT SELECT, UPDATE ON {self._table} TO the dispatcher's role"
+        with explained(rights), self._connection(within_seconds, ready) as connection, connection.transaction():
             cursor = OwnCursor(connection)
             self._begin(cursor)
             self._require_sweeper(cursor)

@@ -13,6 +13,7 @@ from thresher.db.names import InvalidName
 from thresher.db.outbox_store import Settling
 from thresher.db.shape import Shape
 from thresher.delivery.rules import Poison
+from thresher.relay.other_places import belongs
 from thresher.spark.policy import Policy
 
 # How the relay lets the engine supervise its shards, unless somebody says otherwise.
@@ -103,7 +104,8 @@ class Settings:
 
     A setting has the name that it has in a file. Bounds and locking may also be given one by one, as `batch_rows=500`;
     what is given so overrides its group, and an old name its new one, so that `dataclasses.replace` takes both.
-    Values are kept as they are given: a `Harvest` judges them as those of a file, and takes `shards="2"` for 2.
+    Values are kept as they are given: a `Harvest` judges them as those of a file, and takes `shards="2"` for 2, and
+    tells what is missing with all else that is wrong.
     """
 
     name: str
@@ -131,8 +133,8 @@ class Settings:
     def __init__(
         self,
         *,
-        name: str,
-        kafka: Mapping[str, Any],
+        name: str | None = None,
+        kafka: Mapping[str, Any] | None = None,
         data_source: str | None = None,
         outbox: TableName | str = "outbox",
         schema: str | None = None,
@@ -154,9 +156,10 @@ class Settings:
     ) -> None:
         given: dict[str, Any] = {
             "name": name, "data_source": data_source, "outbox": _table(outbox, schema), "shape": shape,
-            "delivery": delivery, "kafka": kafka, "producer": {} if producer is None else producer, "shards": shards,
-            "settle": settle, "dispatch": dispatch, "poison": poison, "transform": transform, "limits": limits,
-            "coordination": coordination, "topic_locking": topic_locking, "producer_factory": producer_factory,
+            "delivery": delivery, "kafka": {} if kafka is None else kafka,
+            "producer": {} if producer is None else producer, "shards": shards, "settle": settle, "dispatch": dispatch,
+            "poison": poison, "transform": transform, "limits": limits, "coordination": coordination,
+            "topic_locking": topic_locking, "producer_factory": producer_factory,
             "archive_after_seconds": archive_after_seconds, "archive_to": archive_to,
         }  # fmt: skip
         _put(given, others)
@@ -210,7 +213,7 @@ def _put(given: dict[str, Any], others: Mapping[str, Any]) -> None:
     unknown = [key for key in others if key not in grouped and key not in _OLD_NAMES]
     if unknown:
         known = [*given, "schema", *grouped]
-        problems = [(key, no_such_key(key, known)) for key in unknown]
+        problems = [(key, belongs(key) or no_such_key(key, known)) for key in unknown]
         raise ConfigurationInvalid(as_text(problems), problems)
     for key, value in others.items():
         if key in _OLD_NAMES:

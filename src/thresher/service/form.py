@@ -13,6 +13,7 @@ from thresher.config.form import Form, Properties, Rule, Texts, lower_case, off_
 from thresher.config.log_level import LogLevel
 from thresher.config.report import Problem
 from thresher.config.setting import DefaultText
+from thresher.core.errors import shorten
 from thresher.core.topic_name import is_topic_name
 from thresher.election.settings import ElectionKind, ElectionSettings
 from thresher.observe.logs import LogFormat
@@ -89,14 +90,14 @@ class ServiceForm(Form):
     @classmethod
     def _leader_topic(cls, topic: str | None) -> str | None:
         if topic is not None and not is_topic_name(topic):
-            raise ValueError("1 to 249 of the characters a-z A-Z 0-9 . _ - are needed")
+            raise ValueError(f"1 to 249 of the characters a-z A-Z 0-9 . _ - are needed, not {shorten(topic)}")
         return topic
 
     @field_validator("leader_group")
     @classmethod
     def _leader_group(cls, group: str | None) -> str | None:
         if group is not None and not 1 <= len(group) <= 249:
-            raise ValueError("1 to 249 characters are needed")
+            raise ValueError(f"1 to 249 characters are needed, not {shorten(group)}")
         return group
 
     @field_validator("status")
@@ -104,7 +105,7 @@ class ServiceForm(Form):
     def _status(cls, status: str) -> str:
         host, _, port = status.rpartition(":")
         if status != "off" and (not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535):
-            raise ValueError("HOST:PORT is needed, or 'off'")
+            raise ValueError(f"HOST:PORT is needed, or 'off', not {shorten(status)}")
         return status
 
     @property

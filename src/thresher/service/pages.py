@@ -85,6 +85,8 @@ class StatusPages:
         return {
             "name": moment.name,
             "role": str(moment.role),
+            # Only a service that competes knows of others.
+            "leader": getattr(shown, "leader", None) if moment.role is Role.STANDBY else None,
             "term": shown.term,
             "state": str(snapshot.state) if snapshot else str(moment.role),
             done: sum(int(counted.get(done, 0)) for counted in moment.counts.values()),

@@ -24,6 +24,7 @@ from thresher.core.errors import Superseded, ThresherError
 from thresher.core.interruptible import interruptible
 from thresher.election.leadership import Leadership
 from thresher.observe.logs import forwarded_to
+from thresher.service.candidate import Candidate
 from thresher.service.competing import Competing
 from thresher.service.cool_down import STEP_DOWN_SECONDS
 from thresher.service.events.announcer import Announcer, Handler
@@ -57,7 +58,7 @@ class State(enum.StrEnum):
     STOPPED = "Stopped"
 
 
-class Service:
+class Service(Candidate):
     """One competitor for one workload. A context manager: entering starts, leaving stops. Safe from any thread.
 
     `election` makes the competitor when the service starts. `alone` says that nobody else competes: being superseded is
@@ -93,7 +94,6 @@ class Service:
         self._lock = threading.RLock()
         self._stop_asked, self._kill_asked = Bell(), Bell()
         self._done = threading.Event()
-        self._leadership: Leadership | None = None
         self._competing: Competing | None = None
 
         def run() -> None:
@@ -116,12 +116,6 @@ class Service:
     def state(self) -> State:
         """Where it is in its life."""
         return self._state
-
-    @property
-    def leader_id(self) -> UUID | None:
-        """The id of the leadership that is held now; None for a standby."""
-        leadership = self._leadership
-        return None if leadership is None else leadership.leader_id
 
     @property
     def role(self) -> Role:

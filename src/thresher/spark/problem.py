@@ -39,7 +39,12 @@ class StopForced(EngineProblem):
 
 
 class StepUnusable(EngineProblem):
-    """A function of the pipeline cannot be imported, or cannot be called the way the engine calls it."""
+    """A function of the pipeline cannot be imported, or cannot be called the way the engine calls it.
+
+    Somebody has to mend the configuration.
+    """
+
+    exit_code: ClassVar[int] = 2
 
 
 class WrongBatch(EngineProblem):

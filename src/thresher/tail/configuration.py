@@ -5,14 +5,15 @@ from the declaration. After a change, run `maintenance/configuration_table.py` t
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from thresher.config.form import Form, KafkaProperties, Rule, Texts
+from thresher.config.form import Form, KafkaProperties, Rule
+from thresher.config.function_paths import FunctionPaths
 from thresher.config.kafka_properties import KafkaSections, with_one_name_for_servers
 from thresher.config.loading import Completed, load
 from thresher.config.report import Problem
@@ -20,6 +21,7 @@ from thresher.config.setting import DefaultText, Names, Required, Secret, Shorth
 from thresher.core.errors import InvalidInput, shorten
 from thresher.db import TableName
 from thresher.db.log_names import is_slot_name, log_prefix
+from thresher.db.names import schema_within
 from thresher.db.postgres.dsn import check_dsn, secrets_of_dsn, shown_dsn
 from thresher.delivery.names import valid_name
 from thresher.delivery.rules import Poison
@@ -54,7 +56,7 @@ class _OwnKeys(Form):
         Secret(secrets_in=secrets_of_dsn, shown=shown_dsn),
         Required("where is the database?"),
     ] = Field(default=None, description="Postgres connection string or URL. Its role may replicate.")
-    outbox: str = Field(default="outbox", description="The outbox. The name is taken literally.")
+    outbox: str = Field(default="outbox", description="The outbox, without its schema. The name is taken literally.")
     # `schema` is the model's own; the key is without the underscore.
     schema_: Annotated[str | None, DefaultText("`search_path`")] = Field(
         default=None, alias="schema", description="The schema of the outbox. The name is taken literally."
@@ -92,7 +94,7 @@ class _OwnKeys(Form):
         default=Poison.DEAD_LETTER,
         description="The treatment of a row that can never be sent: `dead-letter` or `halt`.",
     )
-    transform: Texts = Field(
+    transform: FunctionPaths = Field(
         default=(), description="Functions for the rows, as package.module:function, in this order."
     )
     batch_rows: int = Field(default=_LIMITS.batch_rows, ge=1, le=15_000, description="The most rows in a transaction.")
@@ -161,7 +163,7 @@ class _OwnKeys(Form):
     @classmethod
     def _name(cls, name: str | None) -> str | None:
         if name is not None and not valid_name(name):
-            raise ValueError("1 to 200 of the characters a-z A-Z 0-9 . _ - are needed")
+            raise ValueError(f"1 to 200 of the characters a-z A-Z 0-9 . _ - are needed, not {shorten(name)}")
         return name
 
     @field_validator("shards")
@@ -192,15 +194,6 @@ class _OwnKeys(Form):
     @classmethod
     def _servers(cls, given: dict[str, Any]) -> dict[str, Any]:
         return with_one_name_for_servers(given)
-
-    @field_validator("transform")
-    @classmethod
-    def _paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
-        for path in paths:
-            module, _, function = path.partition(":")
-            if not function or not all(part.isidentifier() for part in [*module.split("."), *function.split(".")]):
-                raise ValueError(f"{shorten(path)} is not of the form package.module:function")
-        return paths
 
 
 class TailForm(ServiceForm, _OwnKeys):
@@ -234,12 +227,15 @@ class TailForm(ServiceForm, _OwnKeys):
 
 
 def _has_an_outbox(form: TailForm, given: Mapping[str, Any]) -> Iterator[Problem]:
+    if why := schema_within("outbox", form.outbox, form.schema_):
+        yield "outbox", why
+        return
     try:
         TableName(table=form.outbox, schema=form.schema_)
     except InvalidInput as error:
         yield "outbox", str(error)
     if form.slot is not None and not is_slot_name(form.slot):
-        yield "slot", "1 to 63 lower-case letters, digits and underscores are needed"
+        yield "slot", f"1 to 63 lower-case letters, digits and underscores are needed, not {shorten(form.slot)}"
     if form.via is Via.LOG:
         try:
             log_prefix(TableName(table=form.outbox, schema=form.schema_))
@@ -307,7 +303,11 @@ def load_tail_config(
     environment: Mapping[str, str],
     *,
     warn: Callable[[str], object] = logger.warning,
+    rules: Sequence[Rule] = (),
 ) -> TailConfiguration:
-    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`."""
-    completed = load(TailForm, path, flags, environment, warn=warn)
+    """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`.
+
+    `rules` are checked in addition to the form's own.
+    """
+    completed = load(TailForm, path, flags, environment, warn=warn, rules=rules)
     return TailConfiguration(form=completed.form, completed=completed)

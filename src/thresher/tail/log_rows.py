@@ -307,7 +307,8 @@ def _nested(content: bytes | None) -> list[Any]:
     flat = _ARRAY.pack(1, 0, 0) + _BOUNDS.pack(prod(counts), 1) + content[_ARRAY.size + dimensions * _BOUNDS.size :]
     items: list[Any] = list(_items(flat) or ())
     for count in counts[:0:-1]:
-        items = [items[first : first + count] for first in range(0, len(items), count)]
+        # Postgres never sends a dimension without items. If one comes, only this row is malformed.
+        items = [items[first : first + count] for first in range(0, len(items), max(count, 1))]
     return items
 
 

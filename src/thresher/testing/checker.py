@@ -69,8 +69,8 @@ class Verdict:
         """The reasons why the check fails even without a fault, one line each."""
         rules = (
             (not self.committed, "no row was committed: this proves nothing"),
-            (self.dead > self.allowed_dead, f"{self.dead:,} rows are dead, at most {self.allowed_dead:,} are allowed"),
-            (self.pending and not self.allow_pending, f"{self.pending:,} rows are still in the outbox"),
+            (self.dead > self.allowed_dead, f"{_rows_are(self.dead)} dead, at most {self.allowed_dead:,} are allowed"),
+            (self.pending and not self.allow_pending, f"{_rows_are(self.pending)} still in the outbox"),
         )
         return [line for applies, line in rules if applies]
 
@@ -304,3 +304,7 @@ def _where(read: Read) -> str:
 
 def _transaction(row: _Row) -> str:
     return f"transaction {row.transaction.number} of writer {row.transaction.writer} of run {row.transaction.run}"
+
+
+def _rows_are(count: int) -> str:
+    return "1 row is" if count == 1 else f"{count:,} rows are"

@@ -29,6 +29,7 @@ from psycopg import Connection
 
 from thresher.core.errors import InvalidInput, ThresherError
 from thresher.db import TableName, statement
+from thresher.db.postgres.control import control_table
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.outbox import Shape
 from thresher.testing.history import IDENTITY_HEADER
@@ -58,12 +59,24 @@ class ReadingFailed(ThresherError):  # noqa: N818
     retryable = True
 
 
+class TopicMissing(InvalidInput):
+    """A topic does not exist: its name is wrong, or nothing was published yet."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The identities of rows in the database: pending in the outbox, and dead."""
+    """The identities of rows in the database: pending in the outbox, and dead.
+
+    `tailed`: a tail publishes from the log, and published rows may stay in the table: only unread rows are pending.
+    """
 
     pending: frozenset[str]
     dead: frozenset[str]
+    tailed: bool = False
+
+    def waiting(self, reads: Iterable[Read]) -> frozenset[str]:
+        """Return the pending rows. With a tail, a row that was read is not pending, even if it is in the table."""
+        return self.pending - {read.identity for read in reads} if self.tailed else self.pending
 
 
 def read_topics(
@@ -77,7 +90,7 @@ def read_topics(
     """Return the committed records of the topics, in the order of their offsets within each partition.
 
     With `uncommitted`, return all records, aborted ones too, as a `read_uncommitted` reader gets them. `config` adds
-    properties of the client. Raises `InvalidInput` if a topic is missing or a property is not valid. Raises
+    properties of the client. Raises `TopicMissing`, and `InvalidInput` if a property is not valid. Raises
     `ReadingFailed` if the brokers cannot be reached, or if nothing comes for `patience_seconds` before the end.
     """
     wanted = list(dict.fromkeys(topics))
@@ -124,7 +137,20 @@ def rows_held(connection: Connection[Any], table: TableName, shape: Shape = Shap
         # The dead table is in the schema of the outbox, which the search_path has resolved.
         dead = TableName(table=table.table, schema=str(found[0])).companion("_dead")
         there = cursor.execute(statement("table_schema"), [dead]).fetchone() is not None
-        return Held(pending=pending, dead=_identities(cursor, "verify_rows", dead) if there else frozenset())
+        return Held(
+            pending=pending,
+            dead=_identities(cursor, "verify_rows", dead) if there else frozenset(),
+            tailed=_is_tailed(cursor, TableName(table=table.table, schema=str(found[0]))),
+        )
+
+
+def _is_tailed(cursor: OwnCursor, outbox: TableName) -> bool:
+    """Whether a tail publishes the outbox. False if the session may not read the control table."""
+    control = control_table(outbox.schema)
+    row = cursor.execute(statement("dispatch_relay"), [control.table, outbox.quoted()]).fetchone()
+    if row is None or not row[2]:
+        return False
+    return (outbox.quoted(),) in cursor.execute(statement("log_tailed", control)).fetchall()
 
 
 def _identities(cursor: OwnCursor, name: str, table: str) -> frozenset[str]:
@@ -149,7 +175,7 @@ def _places(consumer: Consumer, topics: Iterable[str], patience_seconds: float) 
     # List all topics: a metadata request for one topic may create it.
     known = consumer.list_topics(timeout=patience_seconds).topics
     if missing := [topic for topic in topics if topic not in known]:
-        raise InvalidInput(f"no such topic: {', '.join(missing)}")
+        raise TopicMissing(f"no such topic: {', '.join(missing)}")
     return [(topic, partition) for topic in topics for partition in sorted(known[topic].partitions)]
 
 

@@ -173,7 +173,7 @@ def load_tracker_config(
     for layer in (read(path) if path is not None else {}, variables.keys, flags):
         named = {_key(str(name)): value for name, value in layer.items() if value is not None}
         problems += _lift(named)
-        lay_over(TrackerForm, given, named)
+        problems += lay_over(TrackerForm, given, named)
     completed = complete(TrackerForm, given, problems=[*problems, *variables.problems], name_of=_name_in_file)
     for remark in variables.remarks:
         warn(completed.secrets.mask(remark))

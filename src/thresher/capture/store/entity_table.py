@@ -9,13 +9,13 @@ from psycopg import Connection
 from thresher.capture.problem import CaptureRefused
 from thresher.capture.rows.guard import Change
 from thresher.capture.rows.mapping import TopicMapping
+from thresher.capture.store.explained import explained
 from thresher.capture.store.tables import parameter_safe
 from thresher.db import TableName, statement
 from thresher.db.names import quoted_name
 from thresher.db.postgres.arrays import bigint_array, encoded_text_array
 from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import BigintArray, OwnCursor, TextArray
-from thresher.db.postgres.sessions import explained
 
 _GUARD_TYPES = {"partition": "integer", "offset": "bigint", "timestamp": "bigint"}
 RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")

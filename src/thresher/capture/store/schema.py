@@ -8,12 +8,12 @@ from psycopg import Connection
 from thresher.capture.problem import CaptureRefused
 from thresher.capture.rows.mapping import TopicMapping
 from thresher.capture.store.entity_table import RIGHTS, guard_ddl, lacking_rights, table_problems
+from thresher.capture.store.explained import explained
 from thresher.capture.store.tables import CaptureTables
 from thresher.db import statement
 from thresher.db.names import quoted_name
 from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.sessions import explained
 
 CREATE = "thresher capture schema create -c FILE"
 

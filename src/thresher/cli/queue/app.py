@@ -16,7 +16,7 @@ import typer
 
 from thresher.cli.form_command import add_form_command
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.output import AsJson, emit_json, note, out, sentence, table
+from thresher.cli.output import AsJson, counted, emit_json, note, out, sentence, table
 from thresher.cli.queue import dead, tracking
 from thresher.cli.queue.loading import (
     ConfigFile,
@@ -29,6 +29,7 @@ from thresher.cli.queue.loading import (
 )
 from thresher.cli.queue.receiving import receive_messages
 from thresher.cli.queue.sending import send_lines
+from thresher.cli.stack.choosing import StackName, with_broker
 from thresher.core.errors import shorten
 from thresher.core.signals import stopped_by_signals
 
@@ -40,6 +41,7 @@ app = Commands(help="Make the topics of message queues on Kafka; send, receive, 
 
 def init(
     config: ConfigFile = None,
+    stack: StackName = None,
     partitions: Annotated[
         int | None, typer.Option(help="Partitions of the message topic at least; 4 if it is made.", min=1)
     ] = None,
@@ -57,7 +59,9 @@ def init(
     # Only here, as in every command: the other commands work without the packages of queues.
     from thresher.queue.topics import init_topics  # noqa: PLC0415
 
-    judged = init_topics(load_config(config, flags), partitions=partitions, marker_partitions=marker_partitions)
+    judged = init_topics(
+        load_config(config, with_broker(flags, stack)), partitions=partitions, marker_partitions=marker_partitions
+    )
     suitable = not any(topic.problems for topic in judged)
     if as_json:
         emit_json({"suitable": suitable, "topics": [asdict(topic) for topic in judged]})
@@ -79,6 +83,7 @@ def send(
         str | None, typer.Argument(metavar="PAYLOAD", help="The payload. Without it, or as -: all of standard input.")
     ] = None,
     config: ConfigFile = None,
+    stack: StackName = None,
     header: Annotated[list[str] | None, typer.Option(help="A header, as name=value; may be repeated.")] = None,
     delay: Annotated[float, typer.Option(help="Seconds until it is delivered. A tracker has to run.", min=0)] = 0.0,
     own_max_deliveries: Annotated[
@@ -108,7 +113,7 @@ def send(
     id_, headers = given_queue_id(queue, problems), _headers(header or (), problems)
     if lines and payload not in {None, "-"}:
         problems.append("--lines: the messages are lines of standard input, so leave PAYLOAD out")
-    loaded = load_config(config, flags, problems)
+    loaded = load_config(config, with_broker(flags, stack), problems)
     reached(loaded, [loaded.message_topic])
     limits: dict[str, Any] = {"delay": delay, "max_deliveries": own_max_deliveries, "ttl": own_ttl}
     with QueueService(loaded) as service, service.queue(id_).producer() as producer:
@@ -122,6 +127,7 @@ def send(
 def receive(
     queue: QueueId,
     config: ConfigFile = None,
+    stack: StackName = None,
     most: Annotated[int, typer.Option("--max", help="Messages at most.", min=1, max=1_000_000)] = 1,
     timeout: Annotated[
         float, typer.Option(help="Seconds without a message after which it ends. Joining the group takes some.", min=0)
@@ -149,7 +155,7 @@ def receive(
 
     problems: list[str] = []
     id_ = given_queue_id(queue, problems)
-    loaded = load_config(config, flags, problems)
+    loaded = load_config(config, with_broker(flags, stack), problems)
     at_once = most if no_ack else min(most, loaded.max_in_progress)
     loaded = loaded.model_copy(update={"max_in_progress": at_once})
     reached(loaded, [loaded.message_topic, loaded.marker_topic, loaded.queues_topic, loaded.dead_topic])
@@ -172,6 +178,7 @@ def receive(
 def peek(
     queue: QueueId,
     config: ConfigFile = None,
+    stack: StackName = None,
     most: Annotated[int, typer.Option("--max", help="Messages at most.", min=1, max=100_000)] = 10,
     last: Annotated[bool, typer.Option("--last", help="The newest messages instead of the oldest.")] = False,
     handed_off: Annotated[
@@ -190,7 +197,7 @@ def peek(
 
     problems: list[str] = []
     id_ = given_queue_id(queue, problems)
-    found = read(load_config(config, flags, problems), id_, most, last=last, handed_off=handed_off)
+    found = read(load_config(config, with_broker(flags, stack), problems), id_, most, last=last, handed_off=handed_off)
     if as_json:
         for each in found:
             emit_json(described(each.record.message_id, each.record) | {"waiting": each.waiting})
@@ -219,6 +226,7 @@ def peek(
 def stats(
     queues: Annotated[list[str] | None, typer.Argument(metavar="QUEUE", help="Ids of queues.")] = None,
     config: ConfigFile = None,
+    stack: StackName = None,
     *,
     flags: Mapping[str, Any],
     as_json: AsJson = False,
@@ -234,7 +242,7 @@ def stats(
 
     problems: list[str] = []
     ids = [given_queue_id(queue, problems) for queue in queues or ()]
-    found = read(load_config(config, flags, problems), ids)
+    found = read(load_config(config, with_broker(flags, stack), problems), ids)
     unread = [each.problem for each in found.queues if each.problem is not None]
     if as_json:
         emit_json(
@@ -284,7 +292,9 @@ def stats(
         [[topic.name, str(topic.partitions), f"{topic.records:,}"] for topic in found.topics],
     )
     if found.malformed_markers:
-        out.print(f"{found.malformed_markers:,} records of the marker topic are no markers")
+        count = found.malformed_markers
+        what = ("record of the marker topic is no marker", "records of the marker topic are no markers")
+        out.print(counted(count, *what))
     for problem in unread:
         note(problem)
     raise typer.Exit(4 if unread else 0)

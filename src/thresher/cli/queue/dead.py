@@ -10,6 +10,7 @@ from thresher.cli.layout.help_page import Commands
 from thresher.cli.output import (
     AsJson,
     Yes,
+    counted,
     emit_json,
     emit_text,
     out,
@@ -18,6 +19,7 @@ from thresher.cli.output import (
     table,
 )
 from thresher.cli.queue.loading import ConfigFile, form, given_queue_id, load_config, text_of
+from thresher.cli.stack.choosing import StackName, with_broker
 from thresher.core.errors import InvalidInput, shorten
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ All = Annotated[bool, typer.Option("--all", help="All of them.")]
 
 def list_letters(
     config: ConfigFile = None,
+    stack: StackName = None,
     queue: OfQueue = None,
     most: Annotated[int, typer.Option("--max", help="How many at most.", min=1)] = 100,
     *,
@@ -39,7 +42,7 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List dead letters, the earliest first."""
-    found = _found(config, flags, queue)
+    found = _found(config, with_broker(flags, stack), queue)
     if as_json:
         emit_json({"letters": [_plain(letter) for letter in found[:most]], "more": len(found) > most})
         return
@@ -69,13 +72,16 @@ def list_letters(
 def show(
     id_: Annotated[str, typer.Argument(metavar="ID", help="Origin id of the message.")],
     config: ConfigFile = None,
+    stack: StackName = None,
     queue: OfQueue = None,
     *,
     flags: Mapping[str, Any],
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter with all its content."""
-    found = [letter for letter in _found(config, flags, queue) if str(letter.record.origin_id) == id_]
+    found = [
+        letter for letter in _found(config, with_broker(flags, stack), queue) if str(letter.record.origin_id) == id_
+    ]
     if not found:
         raise InvalidInput(f"no message {id_} is a dead letter")
     for letter in found:
@@ -90,6 +96,7 @@ def show(
 def replay(
     ids: Ids = None,
     config: ConfigFile = None,
+    stack: StackName = None,
     queue: OfQueue = None,
     every: All = False,
     *,
@@ -103,12 +110,14 @@ def replay(
     """
     from thresher.tracker.dead import replay as change  # noqa: PLC0415
 
-    _change(change, "messages were put back into their queues", config, flags, ids, queue, every=every, as_json=as_json)
+    what = ("message was put back into its queue", "messages were put back into their queues")
+    _change(change, what, config, with_broker(flags, stack), ids, queue, every=every, as_json=as_json)
 
 
 def drop(
     ids: Ids = None,
     config: ConfigFile = None,
+    stack: StackName = None,
     queue: OfQueue = None,
     every: All = False,
     yes: Yes = False,
@@ -124,8 +133,8 @@ def drop(
         require_terminal("queue dead drop --all")
     from thresher.tracker.dead import drop as change  # noqa: PLC0415
 
-    what = "dead letters were dropped"
-    _change(change, what, config, flags, ids, queue, every=every, as_json=as_json, asks=asks)
+    what = ("dead letter was dropped", "dead letters were dropped")
+    _change(change, what, config, with_broker(flags, stack), ids, queue, every=every, as_json=as_json, asks=asks)
 
 
 for _name, _command in (("list", list_letters), ("show", show), ("replay", replay), ("drop", drop)):
@@ -134,7 +143,7 @@ for _name, _command in (("list", list_letters), ("show", show), ("replay", repla
 
 def _change(
     change: Callable[..., int],
-    what: str,
+    what: tuple[str, str],
     config: Any,
     flags: Mapping[str, Any],
     ids: list[str] | None,
@@ -158,7 +167,8 @@ def _change(
         if missing := sorted(wanted - there):
             raise InvalidInput(f"no dead letters: {', '.join(missing[:10])}; nothing was changed")
     elif asks and (found := [letter for letter in dead_letters(loaded) if only in {None, letter.queue}]):
-        require_consent(f"drop {len(found):,} dead letters, whose messages were not processed, for good?")
+        letters = counted(len(found), "dead letter, whose message was", "dead letters, whose messages were")
+        require_consent(f"drop {letters} not processed, for good?")
         wanted = {str(letter.record.origin_id) for letter in found}
     count = change(
         loaded,
@@ -167,7 +177,7 @@ def _change(
     if as_json:
         emit_json({"messages": count})
     else:
-        out.print(f"{count:,} {what}")
+        out.print(counted(count, *what))
 
 
 def _found(config: Any, flags: Mapping[str, Any], queue: str | None) -> "list[DeadLetter]":

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from thresher.cli.output import note
+from thresher.cli.output import counted, note
 from thresher.core.errors import ThresherError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class _Confirming:
                     self.unprinted = error
             if time.monotonic() - told > _TELL_SECONDS:
                 told = time.monotonic()
-                note(f"{self.sent:,} messages sent")
+                note(counted(self.sent, "message sent", "messages sent"))
 
 
 def _raise_first(failed: list[tuple[int, ThresherError]], sent: int) -> None:
@@ -99,4 +99,5 @@ def _raise_first(failed: list[tuple[int, ThresherError]], sent: int) -> None:
         note(f"line {number}: {problem}")
     number, first = failed[0]
     also = f", {len(failed) - 1:,} more failed" if len(failed) > 1 else ""
-    raise type(first)(f"line {number}: {first}; {sent:,} messages were sent{also}") from first
+    told = counted(sent, "message was sent", "messages were sent")
+    raise type(first)(f"line {number}: {first}; {told}{also}") from first

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.output import hide, result, tell_by
+from thresher.cli.output import counted, hide, result, tell_by
 from thresher.cli.queue.loading import ConfigFile
+from thresher.cli.stack.choosing import StackName, with_broker
 from thresher.core.secrets import mask_logs
 from thresher.observe.logs import LogFormat, configure_logging
 
@@ -25,6 +26,7 @@ def form() -> "type[TrackerForm]":
 
 def track(
     config: ConfigFile = None,
+    stack: StackName = None,
     *,
     flags: Mapping[str, Any],
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: --log-level debug.")] = False,
@@ -43,7 +45,8 @@ def track(
     from thresher.tracker.configuration import load_tracker_config  # noqa: PLC0415
     from thresher.tracker.tracker import Tracker  # noqa: PLC0415
 
-    overrides = {**flags, "log_level": "debug"} if verbose else flags
+    given = with_broker(flags, stack)
+    overrides = {**given, "log_level": "debug"} if verbose else given
     remarks: list[str] = []
     loaded = load_tracker_config(config, overrides, os.environ, warn=remarks.append)
     completed, keys = loaded.completed, loaded.form
@@ -61,4 +64,4 @@ def track(
     ):
         tracker.start()
         tracker.wait()
-    result(f"stopped; {tracker.redelivered:,} messages redelivered")
+    result(f"stopped; {counted(tracker.redelivered, 'message', 'messages')} redelivered")

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from thresher.cli.layout.help_page import Commands
-from thresher.cli.output import AsJson, emit_json, emit_text, err, fetching, note, out
-from thresher.cli.stack.choosing import export_lines, named_endpoints
-from thresher.devstack.kept import Endpoints, KeptStack, Spec
+from thresher.cli.output import AsJson, emit_json, emit_text, err, fetching, note, out, table
+from thresher.cli.stack.choosing import export_lines, known_stacks, named_endpoints
+from thresher.devstack.kept import Endpoints, KeptStack, Spec, all_stacks
 from thresher.devstack.problem import StackProblem
 
 app = Commands(help="Run a local Postgres and Kafka.", no_args_is_help=True)
@@ -22,11 +22,12 @@ Name = Annotated[
     str, typer.Option("--name", "--stack", metavar="NAME", help="Several stacks can run side by side, by name.")
 ]
 _KEEP_UP_SECONDS = 0.2
+_DEFAULT = "default"
 
 
 @app.command()
 def up(
-    name: Name = "default",
+    name: Name = _DEFAULT,
     postgres_port: Annotated[
         int | None, typer.Option(help="Port of Postgres; a free one by default.", min=1, max=65535)
     ] = None,
@@ -56,22 +57,24 @@ def up(
 
 
 @app.command("env")
-def print_environment(name: Name = "default") -> None:
+def print_environment(name: Name = _DEFAULT) -> None:
     """Print the lines for a shell that name the servers: eval "$(thresher stack env)"."""
     for line in export_lines(named_endpoints(name)):
         emit_text(line)
 
 
 @app.command()
-def down(name: Name = "default", discard: Annotated[bool, typer.Option(help="Throw the data away.")] = False) -> None:
+def down(name: Name = _DEFAULT, discard: Annotated[bool, typer.Option(help="Throw the data away.")] = False) -> None:
     """Stop the stack in good order; its data stays unless discarded."""
     stack = KeptStack(name)
+    if name != _DEFAULT and not stack.known:
+        raise StackProblem(f"there is no stack {name!r}; {known_stacks()}")
     stopped = stack.down(discard=discard)
     out.print(f"stack {name!r} {'stopped' if stopped else 'was not running'}{', data discarded' if discard else ''}")
 
 
 @app.command()
-def status(name: Name = "default", as_json: AsJson = False) -> None:
+def status(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
     """Say whether the stack runs and where; exit code 1 if it does not."""
     stack = KeptStack(name)
     endpoints = stack.endpoints()
@@ -81,14 +84,35 @@ def status(name: Name = "default", as_json: AsJson = False) -> None:
             emit_json({"name": name, "running": False, "state": state})
         else:
             out.print(f"stack {name!r}: {state}")
+            if not stack.exists:
+                note(known_stacks())
         raise typer.Exit(1)
     _show(stack, endpoints, as_json=as_json)
+
+
+@app.command("list")
+def list_stacks(as_json: AsJson = False) -> None:
+    """List all stacks that run or have data, and where they are reached."""
+    found = [(name, KeptStack(name).endpoints()) for name in all_stacks()]
+    if as_json:
+        stacks = [{"name": name, "running": at is not None, **(asdict(at) if at else {})} for name, at in found]
+        emit_json({"stacks": stacks})
+        return
+    table(
+        "Stacks",
+        ["name", "state", "Kafka", "Postgres"],
+        [
+            [name, "running" if at else "stopped, data kept", at.bootstrap if at else "", at.dsn if at else ""]
+            for name, at in found
+        ],
+        rest="'thresher stack status --stack NAME'",
+    )
 
 
 @app.command()
 def logs(
     server: Annotated[str | None, typer.Argument(help="postgres, kafka-1, …; all by default.")] = None,
-    name: Name = "default",
+    name: Name = _DEFAULT,
     lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.", min=0)] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as more is written.")] = False,
 ) -> None:

@@ -25,5 +25,19 @@ def ask(at: str) -> dict[str, Any]:
         with opener.open(f"http://{host}:{port}/status", timeout=15) as answer:
             picture: dict[str, Any] = json.load(answer)
     except (OSError, urllib.error.URLError, ValueError) as error:
-        raise RelayUnreachable(f"no relay or tracker answers at {at} ({error}): is one running?") from error
+        raise RelayUnreachable(_why(at, error)) from error
     return picture
+
+
+def _why(at: str, error: Exception) -> str:
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, ConnectionRefusedError):
+        return (
+            f"nothing runs at {at}: start a relay, tail, tracker or capture, or name the one that runs by -c FILE or "
+            "--at HOST:PORT"
+        )
+    if isinstance(reason, TimeoutError):
+        return f"{at} does not answer: its process hangs, or a firewall keeps the question from it"
+    if isinstance(reason, OSError):
+        return f"{at} cannot be reached: {reason.strerror or reason}"
+    return f"what runs at {at} is no relay, tail, tracker or capture: look at --at"

@@ -39,7 +39,7 @@ def status(
     config = chosen_file(at, config, os.environ)
     found = _found(config) if at is None or config is not None else []
     if len(found) > 1:
-        _list(found, as_json)
+        _list(found, as_json, of_file=config is not None)
         return
     if found:
         at = found[0].at
@@ -93,7 +93,7 @@ def _require_name(picture: dict[str, Any], config: Path, at: str) -> None:
         raise RelayUnreachable(f"at {at} runs {picture.get('name')!r}, and {config} is of {name!r}: is that running?")
 
 
-def _list(found: Sequence[Running], as_json: bool) -> None:
+def _list(found: Sequence[Running], as_json: bool, *, of_file: bool) -> None:
     roles = [_role(each) for each in found]
     if as_json:
         emit_json(
@@ -123,7 +123,14 @@ def _list(found: Sequence[Running], as_json: bool) -> None:
         shortened=("name",),
         rest="--json",
     )
-    note("for one of them: thresher status --at HOST:PORT, or -c FILE")
+    if not of_file:
+        note("for one of them: thresher status --at HOST:PORT, or -c FILE")
+        return
+    for each, role in zip(found, roles, strict=True):
+        if role == "leading":
+            note(f"process {each.pid} leads: thresher status --at {each.at} shows it")
+    if "leading" not in roles:
+        note("none of them leads: thresher status --at HOST:PORT shows what one waits for")
 
 
 def _role(process: Running) -> str:

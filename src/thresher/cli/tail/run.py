@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.output import hide, out, result, tell_by
+from thresher.cli.output import counted, hide, out, result, tell_by
 from thresher.cli.stack.choosing import StackName, with_stack
 from thresher.core.secrets import mask_logs
 from thresher.db.lsn import lsn_text
@@ -66,7 +66,7 @@ def run(
     with stopped_by_signals(tail), pages_shown(tail, keys.status_address, by_default=by_default, config=config):
         tail.start()
         tail.wait()
-    result(f"stopped; {tail.relayed:,} rows published")
+    result(f"stopped; {counted(tail.relayed, 'row', 'rows')} published")
 
 
 def join(
@@ -115,8 +115,8 @@ def leave(config: ConfigFile = None, stack: StackName = None, *, flags: Mapping[
     settings = _loaded(config, stack, flags).settings
     deleted = switching.leave(settings)
     out.print(
-        f"{settings.outbox} is a relay's from now on; {deleted:,} rows that were published are deleted from it: start "
-        "the relay",
+        f"{settings.outbox} is a relay's from now on; deleted from it: "
+        f"{counted(deleted, 'row that was published', 'rows that were published')}. Start the relay",
         markup=False,
     )
 

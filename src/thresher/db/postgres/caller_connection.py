@@ -24,6 +24,7 @@ _OF_ASYNC = (
 _OF_OTHER_DRIVERS = "pass a connection of psycopg 3, from psycopg.connect(…): only it is supported"
 # What to pass instead of an object of another class, by its package and its class.
 _INSTEAD = {
+    ("builtins", "NoneType"): "pass the connection whose transaction this belongs to, from psycopg.connect(…)",
     ("psycopg", "AsyncConnection"): _OF_ASYNC,
     ("psycopg", "Cursor"): "pass the connection that it belongs to: cursor.connection",
     ("psycopg", "AsyncCursor"): _OF_ASYNC,

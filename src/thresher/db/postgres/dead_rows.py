@@ -52,12 +52,14 @@ class PostgresDeadRows:
             id_, created, topic, key, value, names, values, *fate = row
             size = len(value if isinstance(value, bytes) else value.encode()) if value is not None else None
             fields = dict(zip(DeadRow.__slots__, [id_, created, topic, key, size, *fate], strict=True))
-            # Kept as they are, equal in number or not: that may be why it is here.
-            pairs = [
-                (names[place] if place < len(names) else "", values[place] if place < len(values) else None)
-                for place in range(max(len(names), len(values)))
-            ]
-            contents.append(DeadContent(row=DeadRow(**fields), value=value, headers=tuple(pairs)))
+            content = DeadContent(
+                row=DeadRow(**fields),
+                value=value,
+                headers=tuple(zip(names, values, strict=False)),
+                names_left=tuple(names[len(values) :]),
+                values_left=tuple(values[len(names) :]),
+            )
+            contents.append(content)
         return contents
 
     def replay(self, *, topic: str | None = None, kind: str | None = None, ids: Sequence[int] | None = None) -> int:

@@ -8,7 +8,7 @@ from thresher.db.names import TableName
 
 # Credentials and permissions.
 _ACCESS = (errors.InvalidAuthorizationSpecification, errors.InvalidPassword, errors.InsufficientPrivilege)
-RIGHTS = "'thresher schema print --relay' has the tables and the grants of a role that relays and of one that writes"
+RIGHTS = "'thresher schema print --relay' has the tables, and the grants of roles that relay, write and operate"
 # Classes of SQLSTATE that a person has to act on.
 _REFUSED = (
     *_ACCESS,
@@ -36,9 +36,12 @@ def is_access_refused(state: str | None, text: str) -> bool:
     return state in _ACCESS_STATES or (state is None and any(part in text for part in _ACCESS_TEXTS))
 
 
-def remedy(state: str | None) -> str:
-    """Return what to do about an error, to be put behind its text; nothing, where the text says it."""
-    return f"; {RIGHTS}" if state == errors.InsufficientPrivilege.sqlstate else ""
+def remedy(state: str | None, rights: str = RIGHTS) -> str:
+    """Return what to do about an error, to be put behind its text; nothing, where the text says it.
+
+    `rights` says where the missing ones are found.
+    """
+    return f"; {rights}" if state == errors.InsufficientPrivilege.sqlstate else ""
 
 
 def no_such_table(table: TableName) -> str:

@@ -17,7 +17,7 @@ from thresher.db.lock_holder import LockHolder
 from thresher.db.names import TableName
 from thresher.db.postgres.bounded_connection import BoundedConnection
 from thresher.db.postgres.cursor import OwnCursor
-from thresher.db.postgres.refusal import is_refused, no_such_table, remedy
+from thresher.db.postgres.refusal import RIGHTS, is_refused, no_such_table, remedy
 from thresher.db.problem import DatabaseLost, DatabaseRefused
 from thresher.db.statements import statement
 
@@ -84,16 +84,16 @@ def connect_within(seconds: float) -> Callable[[str, str], psycopg.Connection[An
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Raise the driver's errors as `DatabaseRefused` or `DatabaseLost`."""
+def explained(rights: str = RIGHTS) -> Iterator[None]:
+    """Raise the driver's errors as `DatabaseRefused` or `DatabaseLost`; `rights` says where missing ones are found."""
     try:
         yield
     except psycopg.Error as error:
         text = str(error.diag.message_primary or error).strip()
-        raise explain(error.sqlstate, " ".join(text.split())) from error
+        raise explain(error.sqlstate, " ".join(text.split()), rights) from error
 
 
-def explain(state: str | None, text: str) -> PipelineProblem:
+def explain(state: str | None, text: str, rights: str = RIGHTS) -> PipelineProblem:
     """Decide whether somebody has to act, or time may mend it."""
     # A driver may add its whole query, with all of the values.
     text = " ".join(text.partition("Query was:")[0].split())
@@ -103,7 +103,7 @@ def explain(state: str | None, text: str) -> PipelineProblem:
             "to Postgres itself"
         )
     if is_refused(state, text):
-        return DatabaseRefused(f"the database refused: {text}{remedy(state)}")
+        return DatabaseRefused(f"the database refused: {text}{remedy(state, rights)}")
     return DatabaseLost(f"the database failed: {text}")
 
 

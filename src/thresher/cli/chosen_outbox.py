@@ -1,0 +1,104 @@
+"""Which outbox a command is about: what its flags name, and for the rest the file of the outbox's relay or tail."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from thresher.cli.options import named_dsn, resolve_dsn, table_name
+from thresher.cli.output import hide
+from thresher.cli.stack.choosing import with_stack
+from thresher.db import TableName
+from thresher.outbox import Shape
+
+_CONFIG = "THRESHER_CONFIG"
+_OUTBOX = "outbox"
+
+OutboxFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", envvar=_CONFIG, metavar="FILE", help="The file of the outbox's relay or tail."),
+]
+# As in `options`, without a default: the file may name it.
+AnOutbox = Annotated[
+    str | None,
+    typer.Option(
+        "--outbox", envvar="THRESHER_OUTBOX", help="Name of the outbox table; by default the file's, or outbox."
+    ),
+]
+AShape = Annotated[
+    Shape | None,
+    typer.Option("--shape", envvar="THRESHER_SHAPE", help="Our own table, goharvest's or Deimos'; or the file's."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenOutbox:
+    """An outbox and its database. `in_log`: no table holds its messages, and a tail reads them by the slot."""
+
+    dsn: str
+    table: TableName
+    shape: Shape
+    in_log: bool = False
+    slot: str | None = None
+
+
+def chosen_outbox(
+    config: Path | None, ds: str | None, stack: str | None, outbox: str | None, schema: str | None, shape: Shape | None
+) -> ChosenOutbox:
+    """Return what is named. A flag goes before the file; a file that only the environment names gives way to a flag
+    for the database. Raises `InvalidInput`."""
+    if config is not None and (ds or stack) and str(config) == os.environ.get(_CONFIG):
+        config = None
+    if config is None:
+        table = table_name(outbox or _OUTBOX, schema)
+        return ChosenOutbox(dsn=resolve_dsn(ds, stack), table=table, shape=shape or Shape.THRESHER)
+    found = _of_file(config, stack)
+    return ChosenOutbox(
+        dsn=found.dsn if stack else named_dsn(ds) or found.dsn,
+        table=table_name(outbox or found.table.table, schema or found.table.schema),
+        shape=shape or found.shape,
+        in_log=found.in_log,
+        slot=found.slot,
+    )
+
+
+def _of_file(path: Path, stack: str | None) -> ChosenOutbox:
+    # Only here: without a file, the packages for reading one are not needed.
+    from thresher.config.problem import ConfigurationInvalid  # noqa: PLC0415
+
+    try:
+        return _of_relay(path, stack)
+    except ConfigurationInvalid as no_relay:
+        try:
+            return _of_tail(path, stack)
+        except ConfigurationInvalid as no_tail:
+            # Nothing in a file says whose it is: the form that fits better is the one that was meant.
+            raise min(no_relay, no_tail, key=lambda each: len(each.problems)) from None
+
+
+def _of_relay(path: Path, stack: str | None) -> ChosenOutbox:
+    from thresher.harvest.configuration import load  # noqa: PLC0415
+
+    loaded = load(path, with_stack({}, stack), os.environ, warn=_ignore)
+    hide(loaded.secrets.mask)
+    settings = loaded.settings
+    return ChosenOutbox(dsn=settings.data_source, table=settings.outbox, shape=settings.shape)
+
+
+def _of_tail(path: Path, stack: str | None) -> ChosenOutbox:
+    from thresher.tail.configuration import load_tail_config  # noqa: PLC0415
+    from thresher.tail.settings import Via  # noqa: PLC0415
+
+    loaded = load_tail_config(path, with_stack({}, stack), os.environ, warn=_ignore)
+    hide(loaded.completed.secrets.mask)
+    settings = loaded.settings
+    in_log = settings.via is Via.LOG
+    return ChosenOutbox(
+        dsn=settings.dsn, table=settings.outbox, shape=settings.shape, in_log=in_log, slot=settings.slot
+    )
+
+
+def _ignore(_: str) -> None:
+    """Leave it to the relay and the tail to tell what in their file has no effect."""
