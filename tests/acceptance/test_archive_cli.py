@@ -79,7 +79,7 @@ def test_what_cannot_work_is_one_line_and_changes_nothing(place: OutboxPlace, as
         other.execute(f"SELECT pg_advisory_lock({key})".encode())
         assert "another archiver works on" in asked("--older-than", "3600", code=1)
     assert place.sql("CREATE TABLE foreign_table (id int)") == []
-    assert "no outbox of our own shape" in asked("--outbox", "foreign_table", code=4)
+    assert "only an outbox in Thresher's own shape" in asked("--outbox", "foreign_table", code=4)
     assert Counter(place.ids()) == ALL
 
 
@@ -96,7 +96,7 @@ def test_a_relays_file_says_what_is_archived(place: OutboxPlace, tmp_path: Path)
     file.write_text(f"{base}archive_after_seconds: 3600\narchive_to: here\n")
     refused = in_process(["config", "check", "-c", str(file)])
     assert refused.returncode == 2
-    assert b"archive_to: 'here' is no absolute path" in refused.stderr
+    assert b"archive_to: 'here' is not an absolute path" in refused.stderr
     file.write_text(f"{base}archive_after_seconds: 3600\n")
     refused = in_process(["config", "check", "-c", str(file)])
     assert b"archive_after_seconds: rows that are deleted cannot be archived" in refused.stderr

@@ -40,7 +40,7 @@ def test_after_kill_9_the_history_still_tells_the_truth(
         _, errors = pump.communicate(timeout=90)
     assert pump.returncode == (-9 if victim == "pump" else 1)
     if victim == "writers":
-        assert "it ended without a word" in errors
+        assert "its process ended without a report" in errors
     eventually(lambda: not any(map(alive, everybody)), 60)
     # The server may still be ending the sessions of the killed.
     eventually(lambda: sessions(connection) == 0, 60)

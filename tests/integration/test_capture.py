@@ -203,7 +203,7 @@ def test_a_newer_capture_ends_an_older_one(orders: CapturedOrders) -> None:
     eventually(lambda: orders.query("SELECT count(*) FROM thresher_captures") == [(1,)], PATIENCE_SECONDS)
     with psycopg.connect(orders.dsn) as connection:
         connection.execute("UPDATE thresher_captures SET term = 'another'")
-    with pytest.raises(Superseded, match="another process captures as shop"):
+    with pytest.raises(Superseded, match="another process has taken over the capture shop"):
         older.wait(PATIENCE_SECONDS)
     older.stop()
 

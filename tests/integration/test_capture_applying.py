@@ -487,7 +487,7 @@ def test_every_missing_thing_comes_with_its_statement(dsn: str, connection: psyc
         require_schema(connection, settings.tables, settings.mappings)
     connection.execute("DROP TABLE orders")
     (missing,) = table_problems(connection, ORDERS)
-    assert missing.startswith('there is no such table; with types of your own: CREATE TABLE "orders" ("id" text')
+    assert missing.startswith('there is no such table; create it, with types of your choice: CREATE TABLE "orders"')
     connection.execute("CREATE TABLE orders (id text PRIMARY KEY, total numeric, tags int[], doc jsonb, code text)")
     create_schema(connection, settings.tables, settings.mappings)
     create_schema(connection, settings.tables, settings.mappings)

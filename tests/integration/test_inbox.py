@@ -291,7 +291,7 @@ def test_tables_are_made_once_and_judged(observer: psycopg.Connection[Any]) -> N
         "other_dead",
     ):
         assert expected in problems
-    with pytest.raises(InboxRefused, match="cannot serve as an inbox"):
+    with pytest.raises(InboxRefused, match="cannot be used as an inbox"):
         create_inbox(observer, other)
 
 

@@ -51,7 +51,7 @@ def test_the_lock_files_name_every_jar_once() -> None:
 
 
 def test_an_unknown_version_is_refused() -> None:
-    with pytest.raises(StackProblem, match=r"Kafka 1.0.0 is not locked; choose one of 4.2.1, 3.9.1"):
+    with pytest.raises(StackProblem, match=r"Kafka 1.0.0 has no lock file; choose one of 4.2.1, 3.9.1"):
         jars.read_lock("1.0.0")
 
 

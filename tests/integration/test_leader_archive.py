@@ -67,7 +67,7 @@ def test_a_harvest_archives_what_it_has_stamped(
 
 def test_a_program_that_names_no_place_is_refused(stack: Stack, dsn: str, topic_prefix: str) -> None:
     settings = Place(stack, dsn, topic_prefix).settings(archive_after_seconds=1.0, archive_to="here")
-    with pytest.raises(InvalidInput, match="no absolute path"):
+    with pytest.raises(InvalidInput, match="not an absolute path"):
         Harvest(settings).start()
 
 
@@ -96,7 +96,7 @@ def test_a_failure_is_told_and_counted_and_its_end_too(
 def test_a_leader_makes_no_directory(place: OutboxPlace) -> None:
     archive = LeaderArchive(place.job("files", seconds=100))
     with archive.during("thresher/test"):
-        eventually(lambda: "a relay makes none. Mount it" in "".join(archive.alarms.values()), 30)
+        eventually(lambda: "a relay creates none. Mount it" in "".join(archive.alarms.values()), 30)
         assert not place.directory.exists()
         place.directory.mkdir()
         eventually(lambda: archive.rows == DUE, 30)
@@ -108,7 +108,7 @@ def test_another_archiver_that_stays_is_an_alarm(place: OutboxPlace) -> None:
         key = "hashtextextended('thresher archive ' || '\"public\".\"outbox\"', 0)"
         other.execute(f"SELECT pg_advisory_lock({key})".encode())
         with archive.during("thresher/test"):
-            eventually(lambda: "met another archiver" in "".join(archive.alarms.values()), 30)
+            eventually(lambda: "found another archiver" in "".join(archive.alarms.values()), 30)
             assert archive.failures == archive.rows == 0
             assert archive.success_age_seconds is not None
             assert archive.success_age_seconds > 1.5, "three runs, with a second between"

@@ -391,7 +391,7 @@ def test_a_lost_slot_is_told_from_which_position(server: Postgres) -> None:
         assert slot is not None
         assert slot.lost
         (problem,) = check_slot(log.slots, log.slot, log.slot, log.source).problems
-        assert "may be missing; rows that are still in the table can be read from there" in str(problem)
+        assert "may be missing; rows that are still in the table can be inserted again" in str(problem)
         with pytest.raises(SlotUnusable), log.stream():
             pass
 

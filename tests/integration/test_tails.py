@@ -208,13 +208,13 @@ def test_a_slot_that_was_dropped_or_made_anew_ends_the_tail(place: Places, via: 
     assert isinstance(error, LogLost), error
     assert error.exit_code == 4
     assert "may be missing in Kafka" in str(error)
-    left = "nothing is left to read" if via is Via.LOG else "can be read again"
+    left = "nothing is left to read" if via is Via.LOG else "can be inserted again"
     assert left in str(error)
     at.create_slot()
     with at.tailing() as tailing:
         error = tailing.ended()
     assert isinstance(error, LogLost)
-    assert "made anew" in str(error)
+    assert "made again" in str(error)
     at.sql("UPDATE thresher_relay SET progress_topic_id = NULL")
     with at.tailing() as tailing:
         tailing.until(lambda: tailing.up)
@@ -239,7 +239,7 @@ def test_a_slot_made_anew_is_noticed_in_the_first_term(place: Places) -> None:
             connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [at.slot])
         error = tailing.ended()
     assert isinstance(error, LogLost), error
-    assert "made anew" in str(error)
+    assert "made again" in str(error)
 
 
 def dropped(connection: psycopg.Connection[Any], slot: str) -> bool:

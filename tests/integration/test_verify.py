@@ -320,7 +320,7 @@ def test_dead_rows_are_no_success_unless_so_many_are_allowed(scene: Scene) -> No
     scene.clear()
     answer = scene.run("--ds", scene.dsn)
     assert answer.exit_code == 1
-    assert "1 row is dead, and 0 may be" in answer.output
+    assert "1 row is dead, at most 0 are allowed" in answer.output
     allowed = scene.run("--ds", scene.dsn, "--allow-dead", "1")
     assert allowed.exit_code == 0, allowed.output
 

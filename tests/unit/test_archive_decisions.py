@@ -81,7 +81,7 @@ def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
             file.write(b"some")
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(ArchiveTrouble, match="no row has left"):
+    with pytest.raises(ArchiveTrouble, match="none of its rows has left"):
         fail()
     assert not list((tmp_path / "a").glob("x*"))
     with directory.unfinished("x") as file:

@@ -62,13 +62,13 @@ def test_every_problem_of_a_topic_is_told_by_its_key() -> None:
         }
     )
     for line in (
-        "topics.a.columns.x: '$nothing' names no field",
+        "topics.a.columns.x: '$nothing' is neither a field",
         "topics.b.key: it is missing",
         "topics.c.key: 'y' is none of the columns",
         "topics.c.tabel: there is no such key, did you mean 'table'?",
         "topics.d.handler: 'f' is not of the form package.module:function",
-        "topics.e.columns: it means nothing with a handler",
-        "topics.f.columns: it is missing",
+        "topics.e.columns: a handler does this itself",
+        "topics.f.columns: the columns to write are needed",
         "topics.g: keys with their values are needed",
         "topics.h.guard.offsets: there is no such key",
         "topics.h.columns.thresher_offset: it is a column of the guard",

@@ -99,19 +99,19 @@ def test_a_tombstone_is_a_delete_by_its_key() -> None:
     found = mapped({"id": "$key", "total": "total"}, record())
     assert (found.key, found.values) == ((b"k1",), None)
     why = flaw({"id": "id"}, record())
-    assert why == "malformed: a tombstone has nothing for id: map it from the record's key"
+    assert why == "malformed: a tombstone has no value for the key column id: map it from the record's key"
 
 
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (b"{", "malformed: the value is no JSON"),
-        (b"\xff\xfe", "malformed: the value is no JSON"),
-        (b"[1]", "malformed: the value is no JSON object"),
-        (b'{"a": NaN}', "malformed: the value is no JSON: NaN is no number"),
-        (b"[" * 100_000, "malformed: the value is no JSON"),
-        (b'{"a": ' + b"9" * 5_000 + b"}", "malformed: the value is no JSON"),
-        (b'{"other": 1e1000000000000000000000}', "malformed: the value is no JSON"),
+        (b"{", "malformed: the value is not JSON"),
+        (b"\xff\xfe", "malformed: the value is not JSON"),
+        (b"[1]", "malformed: the value is not a JSON object"),
+        (b'{"a": NaN}', "malformed: the value is not JSON: NaN is not a JSON number"),
+        (b"[" * 100_000, "malformed: the value is not JSON"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "malformed: the value is not JSON"),
+        (b'{"other": 1e1000000000000000000000}', "malformed: the value is not JSON"),
     ],
 )
 def test_what_is_no_json_object_is_flawed(value: bytes, why: str) -> None:
@@ -154,9 +154,9 @@ def test_a_string_for_json_is_a_json_string() -> None:
 
 
 def test_a_record_without_its_key_is_flawed() -> None:
-    assert flaw({"id": "$key", "a": "a"}, record({}, key=None)).startswith("no_key: it has nothing for id")
-    assert flaw({"id": "$key"}, record({}, key=b"\xff")) == "malformed: the key is no text in UTF-8"
-    assert flaw({"id": "$key.json.id"}, record({}, key=b"no")).startswith("malformed: the key is no JSON")
+    assert flaw({"id": "$key", "a": "a"}, record({}, key=None)).startswith("no_key: it has no value for the key column")
+    assert flaw({"id": "$key"}, record({}, key=b"\xff")) == "malformed: the key is not UTF-8 text"
+    assert flaw({"id": "$key.json.id"}, record({}, key=b"no")).startswith("malformed: the key is not JSON")
     assert flaw({"id": "$key.json.id"}, record({}, key=b'{"id": 1e1000000000000000000000}')).startswith("malformed: ")
     assert flaw({"id": "$key", "at": "$timestamp"}, record({}, timestamp_ms=2**62)).startswith(
         "malformed: its timestamp"

@@ -82,7 +82,7 @@ def test_a_row_that_is_dead_or_filtered_is_not_lost(place: str) -> None:
 def test_dead_rows_are_no_success_unless_so_many_are_allowed() -> None:
     verdict = judged(GOOD[:-1], dead={"r.0.4"})
     assert faults(verdict) == (0, 0, 0, 0)
-    assert (verdict.ok, verdict.objections) == (False, ["1 row is dead, and 0 may be"])
+    assert (verdict.ok, verdict.objections) == (False, ["1 row is dead, at most 0 are allowed"])
     assert verdict.examples["dead"] == ("r.0.4 key 'b', transaction 2 of writer 0 of run r: set aside as dead",)
     two = {"r.0.3", "r.0.4"}
     assert [judged(GOOD[:2] + GOOD[3:-1], dead=two, allowed_dead=most).ok for most in (1, 2)] == [False, True]
@@ -124,7 +124,7 @@ def test_a_dead_row_of_a_rolled_back_transaction_is_a_phantom() -> None:
 def test_a_record_that_nobody_recorded_is_a_phantom(name: str) -> None:
     verdict = judged(GOOD + read((name, "a"), start=3))
     assert faults(verdict) == (0, 1, 0, 0)
-    assert verdict.examples["phantom"] == (f"{name!r} key 'a' at t[0]@3: nobody recorded it",)
+    assert verdict.examples["phantom"] == (f"{name!r} key 'a' at t[0]@3: it is not in the history",)
 
 
 def test_a_record_of_another_run_is_told_apart() -> None:

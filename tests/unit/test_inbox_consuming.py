@@ -176,11 +176,11 @@ def _closing(connection: Any, _: object) -> None:
     ("handle", "reason"),
     [
         (_raising(ValueError("no")), "ValueError: no"),
-        (_raising(psycopg.Rollback()), "HandlerUndone: the handler raised psycopg.Rollback: its work is not done"),
+        (_raising(psycopg.Rollback()), "HandlerUndone: the handler raised psycopg.Rollback: its work was rolled back"),
         (_raising(MessageRepeated("another inbox")), "MessageRepeated: another inbox"),
         (_raising(InboxBusy("another inbox")), "InboxBusy: another inbox"),
         (_raising(psycopg.errors.DeadlockDetected("dead")), "DeadlockDetected: dead"),
-        (_closing, "RuntimeError: the handler closed the connection, or hid that it was lost"),
+        (_closing, "RuntimeError: the handler closed the connection, or caught the error of its loss"),
     ],
 )
 def test_whatever_a_handler_does_instead_of_its_work_is_its_failure(

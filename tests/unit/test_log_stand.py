@@ -43,7 +43,7 @@ def test_a_log_that_goes_on_misses_nothing() -> None:
 def test_a_slot_beyond_what_was_noted_was_made_anew() -> None:
     found = missing(ORIGIN, COVERED, replace(STAND, confirmed=601))
     assert found is not None
-    assert "made anew" in found.why
+    assert "made again" in found.why
     assert adopted(COVERED, found, replace(STAND, confirmed=601)) == replace(COVERED, noted=601)
 
 
@@ -75,7 +75,7 @@ def test_a_slot_made_on_the_new_timeline_is_noticed() -> None:
     stand = replace(STAND, timeline=3, left=((2, 600),), end=1000)
     found = missing(ORIGIN, noted, replace(stand, confirmed=800))
     assert found is not None
-    assert "made anew" in found.why
+    assert "made again" in found.why
     assert missing(ORIGIN, noted, replace(stand, confirmed=600)) is None
     assert judged(ORIGIN, noted, replace(stand, confirmed=550), accepted=False) == replace(COVERED, noted=600)
     assert judged(ORIGIN, noted, replace(stand, confirmed=800), accepted=True) == replace(COVERED, noted=800)
@@ -129,7 +129,7 @@ def test_what_was_noted_beyond_a_timelines_end_means_nothing() -> None:
 def test_a_changed_publication_says_from_where_and_what_is_left() -> None:
     told = not_published(0x258, TableSource(table=TableName(table="orders", schema="public")), "shop")
     assert "behind 0/258 may be missing" in told
-    assert "can be read again" in told
+    assert "can be inserted again" in told
     assert "thresher adopt shop" in told
 
 
@@ -137,7 +137,7 @@ def test_what_may_be_missing_is_named_with_what_is_left() -> None:
     table = TableName(table="orders", schema="public")
     told = what_to_do(COVERED, TableSource(table=table), "shop")
     assert "behind 0/258 (2027-01-15 08:00:00 UTC)" in told
-    assert "can be read again" in told
+    assert "can be inserted again" in told
     assert "thresher adopt shop" in told
     assert "nothing is left to read" in what_to_do(COVERED, LogSource(outbox=table), "shop")
 
@@ -149,7 +149,7 @@ def test_what_may_be_missing_is_named_with_what_is_left() -> None:
         ({"timeline": 3}, SLOT, "failing over"),
         ({}, None, "failing over"),
         ({}, replace(SLOT, active_pid=None), "failing over"),
-        ({}, replace(SLOT, confirmed=601), "made anew"),
+        ({}, replace(SLOT, confirmed=601), "made again"),
     ],
 )
 def test_a_stream_of_another_log_than_was_judged_is_left(

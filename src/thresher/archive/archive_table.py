@@ -1,4 +1,4 @@
-"""The archive as a table beside the outbox. A batch is one statement: a row is in one of the two tables."""
+"""The archive as a table beside the outbox. One statement moves a batch: a row is always in exactly one table."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,9 +13,9 @@ from thresher.db.postgres.cursor import OwnCursor
 from thresher.db.postgres.sessions import exists, explained, only_one
 from thresher.db.statements import statement
 
-# What Postgres keeps of a name.
+# Postgres truncates longer names.
 _IDENTIFIER_BYTES = 63
-# Of pg_class: a table or a partitioned one, and one whose rows are in the write-ahead log.
+# relkind of tables and partitioned tables in pg_class, and relpersistence of those in the write-ahead log.
 _TABLES, _LOGGED = frozenset("rp"), "p"
 
 
@@ -23,7 +23,7 @@ class ArchiveTable:
     """`<outbox>_archive`. For one thread."""
 
     def __init__(self, rows: StampedRows) -> None:
-        """Create the table, if there is none. Raises `ArchiveRefused` if it cannot keep every row for good."""
+        """Create the table if it is missing. Raises `ArchiveRefused` if it would not keep every row durably."""
         self._rows, self._connection = rows, rows.connection
         outbox, self.name = rows.outbox, rows.outbox.companion("_archive")
         if len(f"{outbox.table}_archive".encode()) > _IDENTIFIER_BYTES:
@@ -35,16 +35,16 @@ class ArchiveTable:
         with explained():
             there = {each for (each,) in self._execute(statement("archive_columns"), [self.name]).fetchall()}
         if reasons := ", ".join(self._reasons()):
-            raise ArchiveRefused(f"{self.name} does not keep rows for good: {reasons}; change it, or archive to files")
+            raise ArchiveRefused(f"{self.name} does not keep rows durably: {reasons}; change it, or archive to files")
         if missing := [each for each in rows.columns if each not in there]:
             adding = ", ".join(f"ADD COLUMN {quoted_name(each)} {rows.columns[each]}" for each in missing)
             raise ArchiveRefused(f"{self.name} lacks columns of the outbox: ALTER TABLE {self.name} {adding}")
 
     def move(self, due: DueRows, middle: Callable[[], object] = lambda: None) -> tuple[int, int | None]:
-        """Move a batch in one transaction; return how many rows, and the last one's id.
+        """Move a batch in one transaction. Return the number of rows, and the id of the last one.
 
-        Raises `ArchiveRefused`, and moves nothing, if the table has not taken every row. `middle` is called when all is
-        done and nothing is durable.
+        Raises `ArchiveRefused`, and moves nothing, if the table has not taken every row. `middle` is called just before
+        the commit.
         """
         columns = ", ".join(quoted_name(each).replace("%", "%%") for each in self._rows.columns)
         query = statement("archive_move", self._rows.outbox, due=self._rows.due(), columns=columns)
@@ -53,26 +53,26 @@ class ArchiveTable:
                 gone, kept, last = self._execute(query, due.values).fetchone() or (0, 0, None)
                 if gone != kept:
                     raise ArchiveRefused(
-                        f"{self.name} has taken {kept} of {gone} rows, and nothing was moved: a trigger leaves rows "
-                        "out, remove it or archive to files"
+                        f"{self.name} has taken {kept} of {gone} rows, so nothing was moved: a trigger skips rows. "
+                        "Remove it, or archive to files"
                     )
                 middle()
         except PipelineProblem as error:
             if isinstance(error.__cause__, errors.UniqueViolation):
                 raise ArchiveRefused(
                     f"a row with the same id and create time is in {self.name} already "
-                    f"({error.__cause__.diag.message_detail}): look at both, and delete one; nothing was moved"
+                    f"({error.__cause__.diag.message_detail}), so nothing was moved: compare both, and delete one"
                 ) from error
             raise
         return gone, last
 
     def _reasons(self) -> Iterator[str]:
-        """Yield why rows in the table, or in one of its partitions, could be gone after a crash or never come in."""
+        """Yield the reasons why the table or one of its partitions could lose rows in a crash, or not store them."""
         with explained():
             found = self._execute(statement("archive_kind"), {"table": self.name}).fetchall()
         for name, kind, persistence, rules in found:
             if kind not in _TABLES:
-                yield f"{name} is no table"
+                yield f"{name} is not a table"
             elif persistence != _LOGGED:
                 yield f"{name} is UNLOGGED or temporary"
             elif rules:

@@ -1,4 +1,4 @@
-"""Moves stamped rows to the archive, batch after batch, and finishes first what a crash has left."""
+"""Moves stamped rows to the archive, batch by batch. It first finishes the batches that a crash has left."""
 
 import time
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from thresher.archive.superseded import remove_superseded
 from thresher.archive.target import Opening, ToDirectory
 from thresher.db.postgres.sessions import connect
 
-# Moves a batch of rows behind one id and up to another; returns the id behind which to go on.
+# Moves a batch of rows after one id and up to another; returns the id after which to continue.
 _MoveNext = Callable[[int | None, int], int]
-# The server notices in two minutes, not in two hours, that an archiver's machine has vanished, and frees its lock.
+# With these, the server notices a dead archiver's machine after two minutes instead of two hours, and frees its lock.
 _KEEPALIVES = "-c tcp_keepalives_idle=60 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=6"
 
 
@@ -36,19 +36,19 @@ class Archiver:
         told: Callable[[Archived], object] = lambda _done: None,
         reach: Callable[[ArchivePoint], object] = lambda _point: None,
     ) -> None:
-        """`rest` is called between batches, and between looks for one, with what the last took; `told` with what was
-        done."""
+        """`rest` is called between batches, and between searches, with the seconds that the last one took. `told` is
+        called with the totals after each batch."""
         self._job, self._application = job, application
         self._stop, self._rest, self._told, self._reach = stop, rest, told, reach
         self._done = Archived()
 
     def count(self) -> int:
-        """Return how many rows would be moved. Nothing is changed."""
+        """Return how many rows would be moved. Changes nothing."""
         with closing(self._connect()) as connection:
             return StampedRows(connection, self._job.outbox).count_due(self._job.older_than_seconds)
 
     def run(self) -> Archived:
-        """Move all that is due, or until `stop`. Raises `ArchiverBusy` where another one runs."""
+        """Move all rows that are due, or until `stop`. Raises `ArchiverBusy` if another archiver runs."""
         with ExitStack() as closing_all:
             connection = closing_all.enter_context(closing(self._connect()))
             rows = StampedRows(connection, self._job.outbox)
@@ -66,7 +66,7 @@ class Archiver:
         return connect(self._job.dsn, self._application, _KEEPALIVES)
 
     def _look(self, rows: StampedRows, after: int | None) -> int | None:
-        """Return up to which id there are rows for a batch; None where nothing is due, or on `stop`."""
+        """Return the id up to which there are rows for a batch; None if no row is due, or on `stop`."""
         search, last = Search(wanted=self._job.batch_rows), after
         while not self._stop():
             began = time.monotonic()
@@ -82,7 +82,7 @@ class Archiver:
         return None
 
     def _prepare(self, rows: StampedRows, closing_all: ExitStack) -> _MoveNext:
-        """Make the archive usable, finish what was left, and return what moves a batch."""
+        """Prepare the archive, finish batches that were left, and return the function that moves a batch."""
         target, manifests = self._job.target, Manifests(rows)
         if not isinstance(target, ToDirectory):
             table = ArchiveTable(rows)
@@ -107,7 +107,7 @@ class Archiver:
     def _finish_left(
         self, rows: StampedRows, manifests: Manifests, directory: ArchiveDirectory | None, closing_all: ExitStack
     ) -> Callable[[ArchiveDirectory, int | None, int], int]:
-        # Only here: an archive in a table needs neither Arrow nor its driver.
+        # Imported only here: an archive in a table needs neither Arrow nor ADBC.
         from thresher.archive.file_archive import FileArchive  # noqa: PLC0415
         from thresher.archive.row_reader import RowReader  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""The archive of a relay's leader: run after run in a thread, while the relay leads.
+"""Archives in a thread of the relay's leader: one run after another, while the relay leads.
 
-It cannot harm relaying: it has its own connections, waits after each batch as long as the batch took, and its failure
-is a warning, an alarm and a count. Two leaders at once, or a leader and a command, are no danger: see `stamped_rows`.
-It never makes its directory: where nothing is mounted, rows would go to the wrong disk.
+It does not disturb relaying: it has its own connections, and pauses after each batch as long as the batch took. A
+failure is a warning, an alarm and a counter. Two archivers at once are safe: see `stamped_rows`. It never creates its
+directory: if the disk is not mounted, rows would go to the wrong one.
 """
 
 import logging
@@ -20,34 +20,34 @@ from thresher.core.errors import ThresherError
 
 logger = logging.getLogger(__name__)
 
-# A topic's name has no space: this is no topic that waits.
+# With a space, so that it cannot be the name of a held topic.
 _ALARM = "the archive"
-# How long the end of a term waits for the thread. A batch that is open then is finished by the next archiver.
+# The end of a term waits this long for the thread. The next archiver finishes a batch that is still open then.
 _END_SECONDS = 2.0
-# Another archiver that ends in time is no news.
+# The number of runs in a row that may find another archiver before an alarm is raised.
 _BUSY_RUNS = 3
 _LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 600.0
 
 
 def pause_seconds(older_than_seconds: float) -> float:
-    """Return the time between two runs, a hundredth of what rows stay for: a run looks at young rows too."""
+    """Return the time between two runs: a hundredth of the age of rows, within bounds. A run reads young rows too."""
     return min(max(older_than_seconds / 100, _LEAST_PAUSE_SECONDS), _MOST_PAUSE_SECONDS)
 
 
 class LeaderArchive:
-    """Archives while a term lasts. Safe from any thread."""
+    """Archives during a term. Safe from any thread."""
 
     def __init__(self, job: ArchiveJob, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._job, self._clock = replace(job, opening=Opening.EXISTING), clock
         self._lock = threading.Lock()
         self._rows = self._failures = self._busy = 0
-        # When a run last succeeded or, before the first of a term, when the term began; None outside of terms.
+        # When a run last succeeded; before the first success of a term, when the term began; None outside of terms.
         self._since: float | None = None
         self._problem: str | None = None
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Why the last run failed, if it did, or why the last few runs did nothing."""
+        """The reason if the last run failed, or if the last few runs found another archiver."""
         problem = self._problem
         return {} if problem is None else {_ALARM: problem}
 
@@ -69,7 +69,7 @@ class LeaderArchive:
 
     @contextmanager
     def during(self, application: str) -> Iterator[None]:
-        """Archive meanwhile. The end waits for a moment only."""
+        """Archive while the block runs. Its end waits only a moment for the thread."""
         over = threading.Event()
         thread = threading.Thread(target=self._work, args=(application, over), name="archive", daemon=True)
         self._since, self._busy = self._clock(), 0
@@ -99,7 +99,7 @@ class LeaderArchive:
             done = Archiver(self._job, application=application, stop=over.is_set, rest=over.wait, told=told).run()
         except ArchiverBusy as error:
             self._meet(error)
-        except Exception as error:  # noqa: BLE001 - nothing of the archive's may end the relay
+        except Exception as error:  # noqa: BLE001 - no error of the archive may end the relay
             self._fail(error, over)
         else:
             told(done)
@@ -108,18 +108,18 @@ class LeaderArchive:
                 self._since = self._clock()
 
     def _meet(self, error: ArchiverBusy) -> None:
-        """Take note of another archiver. One that works for several runs, or hangs, is an alarm and no failure."""
+        """Count a run that found another archiver. Several in a row raise an alarm, but are no failure."""
         logger.info("%s", error)
         self._busy += 1
         if self._busy >= _BUSY_RUNS:
             self._alarm(
-                f"{_BUSY_RUNS} runs or more met another archiver. If there should be none, look for sessions named "
-                f"'thresher/archive' or of an older leader in pg_stat_activity: {error}"
+                f"{_BUSY_RUNS} or more runs in a row found another archiver. If there should be none, search "
+                f"pg_stat_activity for sessions named 'thresher/archive' or of an older leader: {error}"
             )
 
     def _fail(self, error: Exception, over: threading.Event) -> None:
         if over.is_set():
-            # A successor ends the sessions of an older term.
+            # The term is over, and a new leader has ended its sessions: not a failure.
             return
         with self._lock:
             self._failures += 1

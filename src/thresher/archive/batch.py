@@ -1,10 +1,10 @@
-"""A batch of the archive: its manifest, the names of its files, and the decision what is to be done for it next.
+"""A batch of the archive: its manifest, the names of its files, and the decision about its next step.
 
 1. The manifest names the rows. It is committed before the file is begun.
-2. The file is complete when it has its name: it was flushed to the disk before.
+2. A file under its final name is complete: it was flushed to disk before the rename.
 3. Only rows that are in the complete file are removed, in the transaction that finishes the manifest.
-4. An attempt whose file is not complete is not gone on with: its archiver may still be alive, and write on. The next
-   attempt has another name, and files of earlier ones are removed.
+4. An attempt with an incomplete file is never continued: its archiver may still be alive, and writing. The next attempt
+   uses another name, and removes the files of earlier ones.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ PART = ".part"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFiles:
-    """The files that attempts at one batch have left, or may have."""
+    """The files of all attempts at one batch, as far as they exist."""
 
     batch: UUID
     directory: Path
@@ -35,7 +35,7 @@ class BatchFiles:
 
     @property
     def superseded(self) -> Iterator[str]:
-        """The names of the files of earlier attempts, whole or not."""
+        """The names of the files of earlier attempts, complete or not."""
         for attempt in range(1, self.attempt):
             yield _name(self, attempt)
             yield _name(self, attempt) + PART
@@ -43,7 +43,7 @@ class BatchFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A manifest whose rows have not left the outbox. Create times are in microseconds since 1970, by id."""
+    """A manifest whose rows are still in the outbox: id → create time, in microseconds since 1970."""
 
     files: BatchFiles
     rows: Mapping[int, int]
@@ -51,7 +51,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileContent:
-    """The content of a file that is complete: of which attempt at which batch it says to be, and its rows."""
+    """The content of a complete file: batch and attempt from its metadata, and its rows."""
 
     batch: str
     attempt: int
@@ -60,23 +60,23 @@ class FileContent:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """No file of the current attempt is complete."""
+    """Write a file: the current attempt has no complete one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The file is complete: its rows can leave the outbox. `absent` are ids of the manifest that are not in it."""
+    """Remove the rows from the outbox: the file is complete. `absent` are ids of the manifest that are not in it."""
 
     absent: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nobody left a row of the batch to be archived: it needs no file."""
+    """Finish the batch without a file: none of its rows is left to be archived."""
 
 
 def next_step(batch: Batch, found: FileContent | None) -> Write | Remove | Forget:
-    """Decide by the manifest, and by the file of the current attempt that was found complete, if one was."""
+    """Decide by the manifest and by the current attempt's file. `found` is None if it is not complete."""
     if not batch.rows:
         return Forget()
     if found is None or (found.batch, found.attempt) != (str(batch.files.batch), batch.files.attempt):
@@ -87,7 +87,7 @@ def next_step(batch: Batch, found: FileContent | None) -> Write | Remove | Forge
 
 
 def stem_of(outbox: TableName) -> str:
-    """Return how names of an outbox's files begin: its own, without anything that a file's name cannot have."""
+    """Return the prefix of the names of an outbox's files: the table's name, percent-encoded."""
     return quote(outbox.table, safe="")
 
 

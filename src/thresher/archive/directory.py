@@ -1,11 +1,11 @@
-"""A directory of archive files: which one it is, and that its files are there for good before anybody relies on them.
+"""A directory of archive files: its identity, and how its files become durable before rows are removed.
 
-1. A hidden file has the directory's id. Manifests name it, so that a batch is never gone on with in another directory
-   that has the same path: on another machine, or where nothing is mounted.
-2. A file is written under another name, flushed to the disk, and renamed; then the directory is flushed. A file that a
-   crash has left is flushed again, with its directory: nobody knows how far the dead one came.
-3. No name is used twice. A file that has its name is never written to again.
-4. A directory that is made is flushed in the one above it before it gets its id: whatever has an id is durable.
+1. A hidden file holds the directory's id, and manifests name that id. So a batch is never continued in another
+   directory of the same path: on another machine, or if the disk is not mounted.
+2. A file is written under a temporary name, flushed to disk, and renamed; then the directory is flushed. A file that a
+   crash has left is flushed again, with its directory, since the crash may have come before the flush.
+3. No name is used twice. A file under its final name is never written to again.
+4. After a directory is created, its parent is flushed before it gets its id. So a directory with an id is durable.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ from thresher.archive.problem import ArchiverBusy, ArchiveRefused, ArchiveTroubl
 from thresher.archive.target import Opening
 
 _MARK = ".thresher-archive"
-# What somebody has to act on; anything else, such as a full disk, time may mend.
+# Errors that need an operator. Others, such as a full disk, may pass.
 _REFUSED = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.ENOTSUP, errno.ELOOP}
 )
 
 
 class ArchiveDirectory:
-    """A directory that can be written to. Made where only the last part of its path is missing."""
+    """A writable directory. It is created if only the last part of its path is missing."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `ArchiveRefused` where it cannot be used."""
+        """Raises `ArchiveRefused` if the directory cannot be used."""
         self.path = path
         with explained(path):
             if not path.is_dir():
@@ -41,14 +41,14 @@ class ArchiveDirectory:
             self.id = _identity(path)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files, where they are there."""
+        """Remove files, if they exist."""
         with explained(self.path):
             for name in names:
                 (self.path / name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def unfinished(self, name: str) -> Iterator[BinaryIO]:
-        """Give a new file to write to, and flush it to the disk. It has no name yet, and is removed after an error."""
+        """Give a new file under a temporary name, and flush it to disk. After an error it is removed."""
         part = self.path / f"{name}{PART}"
         try:
             with explained(part), part.open("xb") as file:
@@ -60,47 +60,47 @@ class ArchiveDirectory:
             raise
 
     def name_it(self, name: str, middle: Callable[[], object] = lambda: None) -> None:
-        """Give a file that was flushed its name, for good. Raises `ArchiverBusy` where another archiver removed it.
+        """Give a flushed file its final name, durably. Raises `ArchiverBusy` if another archiver has removed it.
 
-        `middle` is called when the file has its name, which may be gone after a power failure.
+        `middle` is called after the rename, before it is durable: a power failure there may undo it.
         """
         with explained(self.path / name):
             try:
                 (self.path / f"{name}{PART}").rename(self.path / name)
             except FileNotFoundError as error:
-                raise ArchiverBusy(f"another archiver has removed {name}{PART}, to write its batch anew") from error
+                raise ArchiverBusy(f"another archiver has removed {name}{PART}, to write its batch again") from error
             middle()
             flush_path(self.path)
 
     def flush(self, name: str) -> None:
-        """Make a file durable that was found under its name. Raises `ArchiveTrouble` where that fails."""
+        """Make a file durable that was found under its final name. Raises `ArchiveTrouble` if that fails."""
         with explained(self.path / name):
             flush_path(self.path / name)
             flush_path(self.path)
 
 
 def open_directory(path: Path, recorded: UUID | None, opening: Opening) -> ArchiveDirectory:
-    """Return the directory for new files. `recorded` is the id of the one at that path that was used last, if any was.
+    """Return the directory for new files. `recorded` is the id of the last directory that was used at this path.
 
-    Raises `ArchiveRefused` where it is another one, as where nothing is mounted: files would go to the wrong disk.
+    Raises `ArchiveRefused` if it is another one. If the disk is not mounted, files would go to the wrong one.
     """
     found = id_of(path)
     if recorded is not None and found != recorded and opening is not Opening.ANEW:
         raise ArchiveRefused(
-            f"{path} is not the directory that rows were archived to before: {recorded} was its id, and it has "
-            f"{found or 'none'} now. Mount the right one; if it is lost, or another is meant, run 'thresher archive "
+            f"{path} is not the directory that rows were archived to before: its id was {recorded}, and is now "
+            f"{found or 'missing'}. Mount the right one; if it is lost, or another is meant, run 'thresher archive "
             "--new-directory' once"
         )
     if opening is Opening.EXISTING and not path.is_dir():
         raise ArchiveRefused(
-            f"{path} cannot be used for the archive: it is no directory, and a relay makes none. Mount it; for a first "
-            f"one, run 'mkdir' or 'thresher archive --to {path}'"
+            f"{path} cannot be used for the archive: it is not a directory, and a relay creates none. Mount it; for "
+            f"the first time, run 'mkdir' or 'thresher archive --to {path}'"
         )
     return ArchiveDirectory(path)
 
 
 def id_of(path: Path) -> UUID | None:
-    """Return which directory this is; None where it is none of an archive's."""
+    """Return the id of an archive directory; None if it has none."""
     try:
         return UUID((path / _MARK).read_text().strip())
     except (OSError, ValueError):
@@ -116,14 +116,14 @@ def explained(path: Path) -> Iterator[None]:
         why = f"{path} cannot be used for the archive: {error.strerror or error}"
         if error.errno in _REFUSED:
             raise ArchiveRefused(f"{why}; make it a directory that this user can write to") from error
-        raise ArchiveTrouble(f"{why}; no row has left the outbox for it, run it again once that is mended") from error
+        raise ArchiveTrouble(f"{why}; none of its rows has left the outbox, run it again once that is fixed") from error
 
 
 def _identity(path: Path) -> UUID:
     if (known := id_of(path)) is not None:
-        # Whether it can be written to is known before a batch is begun.
+        # Check now, before a batch is begun.
         if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "it is not writable for this user")
+            raise PermissionError(errno.EACCES, "this user cannot write to it")
         return known
     flush_parent(path)
     made = uuid.uuid4()
@@ -132,7 +132,7 @@ def _identity(path: Path) -> UUID:
         with draft.open("x") as file:
             file.write(f"{made}\n")
             flush_file(file)
-        # Unlike a rename, it does not replace the mark that another archiver has just made.
+        # Unlike a rename, a hard link does not replace a mark that another archiver has just made.
         with contextlib.suppress(FileExistsError):
             (path / _MARK).hardlink_to(draft)
     finally:

@@ -1,9 +1,9 @@
-"""How far a run looks for rows that are due: through windows of rows by id, one short statement each.
+"""Decides how far a run searches for rows that are due: window by window in the order of ids, one short statement each.
 
-Rows are stamped about in the order of their ids, so those that are due come first. The search ends after
-`YOUNG_WINDOWS` windows in a row with young stamped rows and none that is due. A window of rows that only wait does not
-count: they may wait for ever, and rows behind them are due all the same. A young row ends up due by itself, so what is
-behind a longer stretch of young rows is late by the archive's age at most.
+Rows are stamped roughly in the order of their ids, so due rows come first. The search ends after `YOUNG_WINDOWS`
+windows in a row with young stamped rows and no due one. A window of pending rows alone does not count: they may stay
+pending for ever while rows after them are due. A young row becomes due with time. So a due row after many young ones is
+archived late, by the archive's age at most.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ YOUNG_WINDOWS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Rows behind an id. `last` is the last one's id, None where there is none; not `full`: none comes after them."""
+    """Rows after an id. `last` is the last row's id, None without rows. If it is not `full`, it is the last window."""
 
     last: int | None
     due: int
@@ -24,7 +24,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What was found so far: rows that are due, of those `wanted`, and windows in a row with young ones only."""
+    """The state of a search: due rows so far, of those `wanted`, and windows in a row with young but no due rows."""
 
     wanted: int
     due: int = 0
@@ -33,16 +33,16 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Rows that are due are in the windows that were looked at: enough for a batch, or all that there are."""
+    """The windows so far hold enough due rows for a batch, or all that this run can find."""
 
 
 @dataclass(frozen=True, slots=True)
 class NothingDue:
-    """No row is due, as far as this run looks."""
+    """No row is due, as far as this run searches."""
 
 
 def looked_at(search: Search, window: Window) -> Search | Found | NothingDue:
-    """Decide whether to look further."""
+    """Decide whether to search further."""
     due = search.due + window.due
     young_windows = 0 if window.due else search.young_windows + (window.young > 0)
     over = not window.full or young_windows >= YOUNG_WINDOWS

@@ -1,4 +1,4 @@
-"""Flushing to the disk: what the archive relies on after a power failure goes through here, and nowhere else."""
+"""Flushing to disk. All that the archive needs after a power failure is flushed by these functions."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ def flush_file(file: IO[Any]) -> None:
 
 
 def flush_path(path: Path) -> None:
-    """Flush a file's content, or the names in a directory, whoever has written them."""
+    """Flush a file's content, or a directory's entries, whichever process has written them."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -21,7 +21,7 @@ def flush_path(path: Path) -> None:
 
 
 def flush_parent(path: Path) -> None:
-    """Flush the name of a directory in the one above it. Where this user may not read that one, flush everything."""
+    """Flush the parent of a directory, so that its name is durable. If the parent is not readable, flush everything."""
     try:
         flush_path(path.parent)
     except PermissionError:

@@ -1,13 +1,13 @@
-"""The archive as files: takes a batch from its manifest to its end, whatever earlier attempts at it have left.
+"""The archive as files: completes a batch from its manifest, whatever earlier attempts at it have left.
 
-1. The manifest of the batch is committed: its rows by id, create time and version.
-2. The rows are read and written to `<name>.part`, which is flushed to the disk and renamed; the directory is flushed.
-3. In one transaction the manifest is locked, exactly its rows that are in the file are removed, and it is finished.
+1. Commit the manifest of the batch: its rows by id, create time and version.
+2. Read the rows and write them to `<name>.part`. Flush it to disk, rename it, and flush the directory.
+3. In one transaction, lock the manifest, remove exactly those of its rows that are in the file, and finish it.
 
-A crash after 1 leaves a manifest: the next archiver writes the file anew, under another name. A crash after the rename
-leaves a complete file, which is read back and flushed again, with its directory: then its rows are removed. After 3
-nothing is left to do. An archiver that was stopped, and wakes up when another has taken its batch over, finds the
-manifest finished, or with another attempt: it removes nothing, and its file is removed by the next run.
+A crash after 1 leaves a manifest: the next archiver writes the file again, under another name. A crash after the rename
+leaves a complete file: the next archiver reads it back, flushes it and its directory, and removes its rows. After 3
+nothing is left to do. An archiver that was suspended, and resumes after another has taken over its batch, finds the
+manifest finished, or with another attempt. It removes nothing, and the next run removes its file.
 """
 
 import logging
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class FileArchive:
-    """Over one outbox's manifests; `given` is the directory of this run, if it has one. For one thread."""
+    """Completes the batches of one outbox. `given` is the directory of this run, if it has one. For one thread."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class FileArchive:
         done: Archived,
         reach: Callable[[ArchivePoint], object],
     ) -> None:
-        """`done` is added to."""
+        """The totals are added to `done`."""
         self._job, self._manifests, self._columns, self._given = job, manifests, columns, given
         self._reader, self._done, self._reach = reader, done, reach
 
     def file_next(self, directory: ArchiveDirectory, after: int | None, last: int) -> int:
-        """Move a batch to a file, of rows behind one id and up to another; return the id behind which to go on."""
+        """Move a batch of rows after one id and up to another to a file; return the id after which to continue."""
         due = DueRows(after=after, last=last, seconds=self._job.older_than_seconds, rows=self._job.batch_rows)
         batch = self._manifests.begin(directory, due)
         if batch is None:
@@ -64,11 +64,11 @@ class FileArchive:
             place = directory_of(batch.files, self._given)
             if place is None:
                 raise self._elsewhere(batch)
-            logger.info("the batch %s of the archive was left unfinished, and is finished now", left)
+            logger.info("finishing batch %s of the archive, which an earlier run has left", left)
             self._complete(place, batch, fresh=False)
 
     def _complete(self, directory: ArchiveDirectory, batch: Batch, *, fresh: bool) -> None:
-        """Take a batch to its end. Not `fresh`: attempts before may have left anything, and may be going on."""
+        """Complete a batch. If it is not `fresh`, earlier attempts may have left files, and may still be running."""
         found = None if fresh else self._found(directory, batch)
         while True:
             match next_step(batch, found):
@@ -89,7 +89,7 @@ class FileArchive:
                     return
 
     def _found(self, directory: ArchiveDirectory, batch: Batch) -> FileContent | None:
-        """Return what the file of a batch has, durably. Whoever has written it may have died before its name was."""
+        """Return the content of a batch's file, and make it durable: its writer may have died before the flush."""
         found = read_content(directory.path / batch.files.name)
         if found is not None:
             directory.flush(batch.files.name)
@@ -105,14 +105,14 @@ class FileArchive:
         return written
 
     def _renewed(self, directory: ArchiveDirectory, batch: Batch) -> Batch:
-        """Begin another attempt, and remove what earlier ones have left."""
+        """Begin another attempt, and remove the files of earlier ones."""
         renewed = self._manifests.renew(batch)
         directory.remove(renewed.files.superseded)
         if missing := len(batch.rows) - len(renewed.rows):
             self._done.changed += missing
             logger.warning(
-                "%d rows of %s were changed or removed while they were archived: those that are still there stay for "
-                "the next time",
+                "%d rows of %s were changed or removed while they were archived: the changed ones stay in the outbox "
+                "until a later run",
                 missing,
                 self._job.outbox,
             )
@@ -125,7 +125,7 @@ class FileArchive:
         self._done.gone += outcome.gone
         if outcome.gone:
             logger.warning(
-                "%d rows were removed by somebody else while they were archived: %d of them are in %s, %d are not",
+                "another session removed %d rows while they were archived: %d of them are in %s, %d are not",
                 outcome.gone,
                 outcome.gone - len(absent),
                 batch.files.name,
@@ -135,6 +135,7 @@ class FileArchive:
     def _elsewhere(self, left: Batch) -> ArchiveRefused:
         batch, directory = left.files.batch, left.files.directory
         return ArchiveRefused(
-            f"the batch {batch} was begun in {directory}, which is not here, or is another one by now: run the archive "
-            f"where that one is. If it is lost, with its files, remove the batch from {self._manifests.table}"
+            f"the batch {batch} was begun in {directory}, which is missing on this machine, or was replaced: run the "
+            "archive where that directory is. If it is lost with its files, delete the batch from "
+            f"{self._manifests.table}"
         )

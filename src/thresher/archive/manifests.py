@@ -1,7 +1,7 @@
-"""The manifests of archive files, in the outbox's own database: what a batch is, and when its rows may go.
+"""The manifests of archive files, in the outbox's own database: the rows of each batch, and its state.
 
-Whoever removes rows, or begins another attempt, locks the manifest and finds its own attempt in it, in the same
-transaction. So an archiver that was stopped, and superseded, changes nothing.
+An archiver that removes rows, or begins another attempt, locks the manifest and checks that it still has its own
+attempt, in the same transaction. So an archiver that was suspended and superseded changes nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,8 @@ from thresher.db.postgres.sessions import exists, explained, only_one
 from thresher.db.statements import statement
 
 BATCHES = "thresher_archive_batches"
-# As a Parquet file can have them: times that it can hold, arrays of one dimension, and text for what is not known here.
+# Columns by how a Parquet file holds them: as they are; as times within its range; as arrays of one dimension. All
+# other columns become text.
 _PLAIN = frozenset({"id", "kafka_topic", "kafka_key", "kafka_value", "kafka_partition", "bucket"})
 _TIMES = frozenset({"create_time", "kafka_timestamp", "dispatched_time"})
 _ARRAYS = frozenset({"kafka_header_keys", "kafka_header_values"})
@@ -30,7 +31,7 @@ _ARRAYS = frozenset({"kafka_header_keys", "kafka_header_values"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """The rows of a batch have left the outbox, durably: so many, and others were gone before."""
+    """`rows` rows of a batch were removed from the outbox, durably; `gone` others had been removed before."""
 
     rows: int
     gone: int
@@ -38,7 +39,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """Nothing was removed: so many rows are not as the file has them."""
+    """Nothing was removed: `rows` rows differ from those in the file."""
 
     rows: int
 
@@ -52,7 +53,7 @@ class Manifests:
         self.table = TableName(table=BATCHES, schema=rows.outbox.schema)
 
     def create(self) -> None:
-        """Create the table, if there is none."""
+        """Create the table if it is missing."""
         if not self.exist():
             with only_one(self._connection):
                 if not self.exist():
@@ -63,30 +64,30 @@ class Manifests:
         return exists(self._connection, self.table.quoted())
 
     def directory_id(self, path: Path) -> UUID | None:
-        """Return the id of the directory at a path that was used last, by any outbox; None where none was."""
+        """Return the id of the last directory that was used at a path, by any outbox; None if there was none."""
         with explained():
             row = self._execute("archive_directory", [str(path)]).fetchone()
         return None if row is None else row[0]
 
     def record(self, directory: ArchiveDirectory) -> None:
-        """Say, durably, that this directory is the one at its path from now on: by a batch without rows."""
+        """Record durably that this is the directory at its path from now on. The record is a batch without rows."""
         with explained():
             self._execute("archive_record", self._place(directory))
 
     def begin(self, directory: ArchiveDirectory, due: DueRows) -> Batch | None:
-        """Write the manifest of the next batch, durably; None where nothing is due."""
+        """Write the manifest of the next batch, durably; None if no row is due."""
         values = {**due.values, **self._place(directory)}
         with explained():
             row = self._execute("archive_begin", values, due=self._rows.due()).fetchone()
         return None if row is None else self.read(row[0])
 
     def unfinished(self) -> list[UUID]:
-        """Return the batches whose rows have not left the outbox, the oldest first."""
+        """Return the batches whose rows are still in the outbox, the oldest first."""
         with explained():
             return [each for (each,) in self._execute("archive_open", [self._outbox.quoted()]).fetchall()]
 
     def read(self, batch: UUID) -> Batch | None:
-        """Return a batch whose rows have not left the outbox; None where they have."""
+        """Return a batch whose rows are still in the outbox; None if they are not."""
         with explained():
             row = self._execute("archive_manifest", [batch]).fetchone()
         if row is None:
@@ -95,7 +96,7 @@ class Manifests:
         return Batch(files=_files(batch, *files), rows=dict(zip(ids, times, strict=True)))
 
     def superseded(self) -> Iterator[tuple[BatchFiles, bool]]:
-        """Yield the batches of which earlier attempts may have left files, and whether they are finished."""
+        """Yield the batches whose earlier attempts may have left files, and whether they are finished."""
         with explained():
             rows = self._execute("archive_superseded", [self._outbox.quoted()]).fetchall()
         for *files, finished in rows:
@@ -107,7 +108,7 @@ class Manifests:
         """Remove the rows of a batch from the outbox and finish its manifest, in one transaction.
 
         Raises `ArchiverBusy`, and changes nothing, if another archiver has taken the batch over. `middle` is called
-        when all is done and nothing is durable.
+        just before the commit.
         """
         values = {"batch": batch.files.batch, "absent": list(absent)}
         with explained(), self._connection.transaction() as transaction:
@@ -130,7 +131,7 @@ class Manifests:
             self._finish(batch, [])
 
     def renew(self, batch: Batch) -> Batch:
-        """Begin another attempt, with the rows that nobody has touched since the manifest. Raises `ArchiverBusy`."""
+        """Begin another attempt, with the rows that are unchanged since the manifest. Raises `ArchiverBusy`."""
         with explained(), self._connection.transaction():
             self._hold(batch)
             self._execute("archive_renew", {"batch": batch.files.batch})
@@ -140,7 +141,7 @@ class Manifests:
         return renewed
 
     def rows_query(self, batch: Batch) -> str:
-        """Return the statement that reads the rows of a batch as its file has them, with its values in it."""
+        """Return the statement that reads a batch's rows in the form of the file. It has no parameters."""
         expressions = ", ".join(f"{_expression(name)} AS {_escaped(name)}" for name in self._rows.columns)
         query = self._statement("archive_rows", expressions=expressions)
         with explained():
@@ -174,7 +175,7 @@ class Manifests:
 
 
 def archive_ddl(outbox: TableName) -> list[str]:
-    """Return the DDL of the tables that an archive uses, for where it may not make them itself."""
+    """Return the DDL of the tables that an archive uses, for a role that may not create them."""
     return [
         statement("archive_create", outbox),
         statement("archive_batches_create", TableName(table=BATCHES, schema=outbox.schema)),
@@ -190,13 +191,11 @@ def _identity(batch: Batch) -> dict[str, Any]:
 
 
 def _taken_over(batch: Batch) -> ArchiverBusy:
-    return ArchiverBusy(
-        f"another archiver has taken over the batch {batch.files.batch}: nothing was removed by this one"
-    )
+    return ArchiverBusy(f"another archiver has taken over the batch {batch.files.batch}: this one removed nothing")
 
 
 def _escaped(name: str) -> str:
-    """Return a column's name in a statement that has parameters."""
+    """Return a column's name for a statement with parameters."""
     return quoted_name(name).replace("%", "%%")
 
 
@@ -205,7 +204,7 @@ def _expression(name: str) -> str:
     if name in _PLAIN:
         return column
     if name in _TIMES:
-        # greatest and least leave NULLs out.
+        # `greatest` and `least` ignore NULLs.
         return f"CASE WHEN {column} IS NOT NULL THEN greatest('0001-01-02', least('9999-12-30', {column})) END"
     if name in _ARRAYS:
         return f"CASE array_ndims({column}) WHEN 1 THEN {column}[:] ELSE ARRAY(SELECT unnest({column})) END"

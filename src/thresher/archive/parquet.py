@@ -1,6 +1,6 @@
-"""The content of an archive's Parquet file: written as rows come, with checksums, and read back after a crash.
+"""Writes an archive's Parquet file as rows come, with checksums, and reads it back after a crash.
 
-Columns are those of the outbox, by their names; columns that somebody has added to it are text.
+It has the columns of the outbox. Columns that were added to the outbox are text.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ _TYPES: dict[str, pa.DataType] = {
     "leader_id": pa.string(),
     "bucket": pa.int16(),
 }
-# Under which a file says whose it is.
+# The metadata keys for a file's batch and attempt.
 _BATCH, _ATTEMPT = b"thresher.batch", b"thresher.attempt"
 
 
@@ -39,7 +39,7 @@ def write_rows(
     batches: Iterable[pa.RecordBatch],
     middle: Callable[[], object] = lambda: None,
 ) -> FileContent:
-    """Write a whole file, and return what is in it. `middle` is called when some of it is written."""
+    """Write a whole file, and return its content. `middle` is called after each part."""
     files = batch.files
     owner = {_BATCH: str(files.batch), _ATTEMPT: str(files.attempt)}
     schema = pa.schema([(name, _TYPES.get(name, pa.string())) for name in columns], metadata=owner)
@@ -54,7 +54,7 @@ def write_rows(
 
 
 def read_content(path: Path) -> FileContent | None:
-    """Return what a file has, all of which is read for its checksums; None where it is missing or broken."""
+    """Return the content of a file, after a check of all checksums; None if it is missing or broken."""
     rows: dict[int, int] = {}
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:

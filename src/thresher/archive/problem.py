@@ -1,4 +1,4 @@
-"""What can go wrong with an archive. Whatever it is, no row is gone that is not in the archive."""
+"""The errors of an archive. With each of them, a row is removed from the outbox only if it is in the archive."""
 
 from thresher.core.errors import PipelineProblem, ThresherError, Trouble
 
@@ -10,8 +10,8 @@ class ArchiverBusy(ThresherError):  # noqa: N818
 
 
 class ArchiveRefused(PipelineProblem):
-    """The outbox cannot be archived, or not to there: somebody has to act."""
+    """The outbox cannot be archived, or not to this target: an operator has to act."""
 
 
 class ArchiveTrouble(Trouble):
-    """A file could not be written or read: a full disk, or a file system that is away."""
+    """A file could not be written or read, for example on a full disk or a file system that is not reachable."""

@@ -11,15 +11,15 @@ from thresher.db.postgres.sessions import explain, session
 
 
 class RowReader:
-    """Connects when it is first asked for something, and stays connected. For one thread."""
+    """Connects at the first read, and stays connected. For one thread."""
 
     def __init__(self, dsn: str, application: str, options: str = "") -> None:
-        """`options` are further ones of the server, for the session."""
+        """`options` are additional server settings of the session."""
         self._session = session(dsn, application, options)
         self._connection: Any = None
 
     def read(self, query: str) -> Generator[pa.RecordBatch]:
-        """Yield what a statement gives. Raises `DatabaseRefused` or `DatabaseLost`."""
+        """Yield the result of a statement. Raises `DatabaseRefused` or `DatabaseLost`."""
         try:
             if self._connection is None:
                 self._connection = adbc_driver_postgresql.dbapi.connect(self._session, autocommit=True)
@@ -30,7 +30,7 @@ class RowReader:
             raise explain(error.sqlstate, str(error)) from error
 
     def close(self) -> None:
-        """Let go of the session."""
+        """Close the session."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None

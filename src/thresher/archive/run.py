@@ -1,4 +1,4 @@
-"""A run of an archiver: what it is to do, what it has done, and the points where a crash test can cut it off."""
+"""A run of an archiver: its job, its result, and the points where a crash test can stop it."""
 
 import enum
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from thresher.db.names import TableName
 
 
 class ArchivePoint(enum.StrEnum):
-    """Where an archiver can be cut off: a crash test is told, and nothing else happens."""
+    """The crash points of an archiver, for tests."""
 
     BEGUN = "begun"
     WRITING = "writing"
@@ -21,7 +21,7 @@ class ArchivePoint(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveJob:
-    """What is archived, and where to: rows whose dispatched time is older than so many seconds."""
+    """The job of a run: move rows whose dispatched time is older than `older_than_seconds` to the target."""
 
     dsn: str = field(repr=False)
     outbox: TableName
@@ -33,7 +33,7 @@ class ArchiveJob:
 
 @dataclass(slots=True, kw_only=True)
 class Archived:
-    """What was done so far. `gone` were removed by somebody else, `changed` stay in the outbox until the next time."""
+    """The totals so far. Another session has removed `gone` rows; `changed` rows stay in the outbox for a later run."""
 
     rows: int = 0
     batches: int = 0

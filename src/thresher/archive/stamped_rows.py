@@ -1,7 +1,7 @@
-"""The stamped rows of an outbox, over one session: which are due, and who may archive them.
+"""The stamped rows of an outbox, over one session: which of them are due, and the lock for archiving them.
 
-One archiver at a time is for thrift, by an advisory lock of the session: the database frees it the moment the session
-ends, and no clock is needed. Safety does not rest on it: a row moves in one statement, or under its manifest's lock.
+An advisory lock of the session allows one archiver at a time, to save work. The database frees it when the session
+ends. Safety does not depend on it: a row moves in one statement, or under the lock of its manifest.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _LEAST_ID = -(2**63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueRows:
-    """Rows for a batch: so many at most, behind one id and up to another, that were stamped longer ago than that."""
+    """Rows for a batch: at most `rows`, with ids after `after` and up to `last`, stamped more than `seconds` ago."""
 
     after: int | None
     last: int
@@ -35,12 +35,12 @@ class DueRows:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values of the statement that finds them."""
+        """The parameters of the statement that finds them."""
         return {"after": _behind(self.after), "last": self.last, "seconds": self.seconds, "rows": self.rows}
 
 
 class StampedRows:
-    """Of one outbox in our own shape, over one connection in autocommit. For one thread."""
+    """The stamped rows of one outbox in our own shape, over one connection in autocommit. For one thread."""
 
     def __init__(self, connection: psycopg.Connection[Any], outbox: TableName) -> None:
         """Raises `DatabaseRefused` where there is no such table, and `ArchiveRefused` where it is of another shape."""
@@ -51,28 +51,30 @@ class StampedRows:
         check = check_relation(relation, self.outbox, Shape.THRESHER)
         if relation is None or not check.usable:
             reasons = "; ".join(str(finding) for finding in check.findings if finding.severity == "breaks")
-            raise ArchiveRefused(f"{outbox} is no outbox of our own shape, which alone can be archived: {reasons}")
-        # The columns' types, by name.
+            raise ArchiveRefused(
+                f"only an outbox in Thresher's own shape can be archived, and {outbox} is not: {reasons}"
+            )
+        # Column → its type.
         self.columns: Mapping[str, str] = {name: column.type for name, column in relation.columns.items()}
 
     def lock(self) -> None:
-        """Become the outbox's only archiver. Raises `ArchiverBusy`."""
+        """Become the outbox's only archiver. Raises `ArchiverBusy` if another one works."""
         with explained():
             row = OwnCursor(self.connection).execute(statement("archive_lock"), [self.outbox.quoted()]).fetchone()
         if row != (True,):
             raise ArchiverBusy(f"another archiver works on {self.outbox}: try again when it has ended")
 
     def count_due(self, seconds: float) -> int:
-        """Return how many rows were stamped longer ago than that."""
+        """Return how many rows were stamped more than `seconds` ago."""
         query = statement("archive_count", self.outbox)
         with explained(), self.connection.transaction():
-            # The sessions of a relay avoid it; here every row is looked at, and no index helps.
+            # Our sessions switch sequential scans off; here every row is counted, and no index helps.
             self.connection.execute("SET LOCAL enable_seqscan = on")
             row = OwnCursor(self.connection).execute(query, {"seconds": seconds}).fetchone()
         return 0 if row is None else int(row[0])
 
     def look(self, after: int | None, seconds: float) -> Window:
-        """Look at the next rows behind an id. The statement is short: it holds back no vacuum."""
+        """Return the next window of rows after an id. The statement is short, so it does not hold back vacuum."""
         rows = due_search.WINDOW_ROWS
         query = statement("archive_window", self.outbox)
         values = {"after": _behind(after), "seconds": seconds, "rows": rows}
@@ -82,7 +84,7 @@ class StampedRows:
         return Window(last=last, due=due, young=young, full=seen == rows)
 
     def due(self) -> str:
-        """Return the statement that finds the next rows that are due, as a part of others."""
+        """Return the statement that finds the next due rows, for use inside other statements."""
         return statement("archive_due", self.outbox).rstrip()
 
 

@@ -1,4 +1,4 @@
-"""Files of attempts that others have superseded: which directory they are in, and their removal. Needs no Arrow."""
+"""Files of superseded attempts: finds their directory, and removes them. Needs no Arrow."""
 
 import logging
 from pathlib import Path
@@ -12,14 +12,17 @@ logger = logging.getLogger(__name__)
 
 
 def directory_of(files: BatchFiles, given: ArchiveDirectory | None) -> ArchiveDirectory | None:
-    """Return the directory of a batch: the one that was given, wherever it is now, or the one at its old path."""
+    """Return the directory of a batch: `given` if it has the batch's directory id, or the one at the recorded path.
+
+    None if neither has that id.
+    """
     if given is not None and given.id == files.directory_id:
         return given
     return ArchiveDirectory(files.directory) if id_of(files.directory) == files.directory_id else None
 
 
 def remove_superseded(manifests: Manifests, given: ArchiveDirectory | None) -> None:
-    """Remove files of superseded attempts. Of finished batches, those in a directory that is read-only by now stay."""
+    """Remove the files of superseded attempts. For a finished batch, a read-only directory is only a warning."""
     skipped: set[Path] = set()
     for files, finished in manifests.superseded():
         if finished and files.directory in skipped:
@@ -31,4 +34,4 @@ def remove_superseded(manifests: Manifests, given: ArchiveDirectory | None) -> N
             if not finished:
                 raise
             skipped.add(files.directory)
-            logger.warning("files of superseded attempts, if there are any, stay in %s: %s", files.directory, error)
+            logger.warning("files of superseded attempts, if any, stay in %s: %s", files.directory, error)

@@ -1,9 +1,10 @@
-"""Lets a capture go on where its stored offsets are not in the log any more: somebody has decided that.
+"""Lets a capture continue although its stored offsets are not in the topic any more: an operator has decided so.
 
-For each partition, in one database transaction: a topic that was made anew begins at its first record, as does a
-partition whose next records or whose stored offset were removed; one that ends before its stored offset goes on at its
-end. A topic that was never captured begins too. Guards that mean another log are forgotten, so that any record wins
-over such a row.
+In one database transaction, for each partition:
+1. A topic that was created again begins at its first record, and so does one that was never captured.
+2. A partition whose next records or whose stored offset were removed begins at its first record, too.
+3. A partition that ends before its stored offset continues at its end.
+4. Guards that belong to another topic are cleared, so that any record may overwrite such a row.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,22 +29,22 @@ from thresher.db.postgres.sessions import connect
 from thresher.kafka.admin import Admin
 from thresher.kafka.partition_ends import PartitionEnds
 
-_ANEW, _NEVER = "the topic was made anew", "it was never captured"
+_ANEW, _NEVER = "the topic was deleted and created again", "it was never captured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """A partition whose stored offset was changed."""
+    """A change of a partition's stored offset."""
 
     place: Place
     before: int | None
-    # None: the topic has no such partition any more.
+    # None: the topic does not have this partition any more.
     now: int | None
     why: str
 
 
 def adopt(settings: CaptureSettings) -> list[Adopted]:
-    """Set the stored offsets to what the topics have, and return those that were changed. Raises `PipelineProblem`."""
+    """Set the stored offsets to offsets that the topics have; return the changes. Raises `PipelineProblem`."""
     admin = Admin.of(settings.kafka)
     changed: list[Adopted] = []
     with closing(connect(settings.dsn, visitor(settings.name, "adopt"), HOLDING_SESSION)) as connection, explained():
@@ -54,7 +55,7 @@ def adopt(settings: CaptureSettings) -> list[Adopted]:
             facts = facts_of(admin, settings.topics)
             for mapping in settings.mappings:
                 fact = facts[mapping.topic]
-                # A broker that was cut off may show old ends, which must not be taken for lost records.
+                # A broker that was cut off may report old end offsets: these must not look like lost records.
                 same = {place: each for place, each in stored.items() if each.topic_id == fact.topic_id}
                 ends = current_ends(admin, mapping.topic, range(fact.partitions), same)
                 changes = decide(mapping.topic, fact.topic_id, stored, ends)
@@ -65,7 +66,7 @@ def adopt(settings: CaptureSettings) -> list[Adopted]:
 
 
 def decide(topic: str, topic_id: str, stored: Stored, ends: Mapping[int, PartitionEnds]) -> list[Adopted]:
-    """Return what has to change for one topic. Pure."""
+    """Return the changes for one topic. Pure."""
     known = {partition: each for (name, partition), each in stored.items() if name == topic}
     changes = []
     for partition in sorted(known | dict(ends)):
@@ -106,7 +107,7 @@ def _change(
         offsets.set(change.place, StoredOffset(topic_id, change.now))
     never = change.why == _NEVER
     if mapping.table is None or (never and partition > 0):
-        # All guards of a table are forgotten at once.
+        # For a new topic, all guards of the table are cleared with its first partition.
         return
     anew = change.now is None or never or change.why == _ANEW
     if anew or (change.before is not None and change.now < change.before):  # type: ignore[operator]

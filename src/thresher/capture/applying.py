@@ -1,16 +1,17 @@
-"""Applies what was read, in one database transaction a batch. The stored offsets are the only fence.
+"""Applies batches of records, each in one database transaction. The stored offsets are the only fence.
 
-1. Lock the stored offsets of the batch's partitions. A stopped one that resumes, or a second capture, finds them moved.
-2. Of each part, skip what is lower; a part that was read from beyond the stored offset is not applied at all.
-3. Apply the rest, set flawed records aside, and move the offsets forward. Commit.
-4. Where the database or a handler refuses the batch, it is rolled back and done again with care: by halves, each in a
-   savepoint, down to the records that fail alone. These are set aside; the others are applied in their order.
-   Constraints that wait for the commit are checked once, at the end: rows of a batch may wait for each other. Only if
-   that fails is it done once more, and each half checked by itself.
+1. Lock the stored offsets of the batch's partitions. A suspended process that resumes, or a second capture, finds them
+   moved.
+2. Of each part, skip the records below the stored offset. A part that begins beyond the stored offset is not applied.
+3. Apply the rest, add flawed records to the dead records, and move the offsets forward. Commit.
+4. If the database or a handler refuses the batch, roll back and apply it by halves, each in a savepoint, down to single
+   records that fail. These become dead records; the others are applied in their order. Deferred constraints are checked
+   once, at the end, since rows of a batch may refer to each other. Only if that check fails, repeat the batch and check
+   each half by itself.
 
-Records are mapped before the transaction begins, and topics applied in the order of the configuration.
+Records are mapped before the transaction begins. Topics are applied in the order of the configuration.
 
-A crash before the commit leaves nothing. A crash after it leaves all of it, offsets included.
+After a crash before the commit, nothing of the batch is stored; after the commit, all of it, with its offsets.
 """
 
 import enum
@@ -39,7 +40,7 @@ _NO_HOOK = CrashPoints(None, 0)
 
 
 class Care(enum.Enum):
-    """How a batch is applied: each way is slower than the one before, and blames fewer records together."""
+    """How a batch is applied. Each way is slower than the one before, and finds flawed records more precisely."""
 
     NONE = enum.auto()
     HALVES = enum.auto()
@@ -48,18 +49,18 @@ class Care(enum.Enum):
 
 @dataclass(slots=True)
 class Applied:
-    """What became of a batch: of each part, and counted by topic."""
+    """The result of a batch: the verdict for each part, and counts by topic."""
 
     verdicts: dict[Place, Verdict] = field(default_factory=dict)
     records: Counter[str] = field(default_factory=Counter)
     # By topic and kind.
     dead: Counter[tuple[str, str]] = field(default_factory=Counter)
-    # Dead records at the end of each topic's, one behind the other.
+    # Consecutive dead records at the end of each topic's records.
     failing: dict[str, int] = field(default_factory=dict)
 
 
 class Applier:
-    """Applies the batches of one attempt at one shard, over one connection in autocommit."""
+    """Applies the batches of one attempt of a shard, over one connection in autocommit."""
 
     def __init__(
         self,
@@ -74,10 +75,10 @@ class Applier:
         self._failing: dict[str, int] = {}
 
     def apply(self, parts: Sequence[Part], topic_ids: Mapping[str, str]) -> Applied:
-        """Apply a batch. `topic_ids` says of which topics it was read.
+        """Apply a batch. `topic_ids` has the ids of the topics that it was read from.
 
-        Raises `PositionLost` where a stored offset is another topic's, `RecordsKeepFailing`, `OffsetsMissing`, or the
-        driver's error where the database failed or somebody has to act.
+        Raises `PositionLost` if a stored offset has another topic id, `RecordsKeepFailing`, `OffsetsMissing`, or
+        `psycopg.Error` if the database failed or an operator has to act.
         """
         records = self._in_order(_by_topic({part.place: Due(part.records, part.end) for part in parts}))
         targets = {topic: self._targets[topic].prepared(some) for topic, some in records.items()}
@@ -145,9 +146,9 @@ class Applier:
 def require_some_success(
     records: Sequence[CapturedRecord], flawed: Sequence[FlawedRecord], before: int, most: int
 ) -> int:
-    """Return how many of the last records of a topic are flawed in a row, `before` being those before these.
+    """Return how many records at a topic's end are flawed in a row. `before` is their number before this batch.
 
-    Raises `RecordsKeepFailing` for more than the most. 0 allows any number.
+    Raises `RecordsKeepFailing` if more than `most` are flawed in a row; 0 allows any number.
     """
     if not flawed:
         return 0
@@ -160,8 +161,8 @@ def require_some_success(
         last = flawed[-1]
         raise RecordsKeepFailing(
             f"{longest} records of {last.record.topic} in a row cannot be applied, the last at offset "
-            f"{last.record.offset} of partition {last.record.partition}: {last.flaw.reason}; mend the mapping or the "
-            "table, or raise most_dead_in_a_row to go on without them"
+            f"{last.record.offset} of partition {last.record.partition}: {last.flaw.reason}. Correct the mapping or "
+            "the table, or raise most_dead_in_a_row to go on without them"
         )
     return now
 
@@ -169,9 +170,9 @@ def require_some_success(
 def apply_by_halves(
     connection: Connection[Any], target: Target, records: Sequence[CapturedRecord], *, checked: bool = True
 ) -> list[FlawedRecord]:
-    """Apply records in savepoints of the caller's transaction, and return those that cannot be. Others are applied.
+    """Apply records in savepoints of the caller's transaction. Return those that cannot be applied.
 
-    Where they are `checked`, constraints do not wait: one that fails at the commit would fail the whole batch there.
+    With `checked`, deferred constraints are checked at once: a failure at the commit would fail the whole batch.
     """
     try:
         with connection.transaction():
@@ -197,11 +198,11 @@ def apply_by_halves(
 
 
 def require_same_topics(parts: Sequence[Part], stored: Stored, topic_ids: Mapping[str, str]) -> None:
-    """Raise where the stored offset of a part is missing, or is that of a topic which had the same name."""
+    """Raise if the stored offset of a part is missing, or is that of an older topic of the same name."""
     for part in parts:
         found = stored.get(part.place)
         if found is None:
-            raise OffsetsMissing(f"the stored offset of {part.topic}/{part.partition} is gone")
+            raise OffsetsMissing(f"the stored offset of {part.topic}/{part.partition} was removed")
         if found.topic_id != topic_ids[part.topic]:
             raise PositionLost(topic_changed(part.topic))
 

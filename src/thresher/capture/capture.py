@@ -1,6 +1,6 @@
-"""The capture as a program has it: a service whose workload applies the records of topics to tables.
+"""The capture as an object for programs: a service that applies the records of topics to tables.
 
-See `thresher.service.service` for its life.
+See `thresher.service.service` for its life cycle.
 """
 
 import logging
@@ -15,9 +15,9 @@ from thresher.service.service import Service
 
 
 class Capture(Service):
-    """One competitor for one capture. A context manager: entering starts, leaving stops. Safe from any thread.
+    """One candidate to lead a capture. A context manager: entering starts, leaving stops. Safe from any thread.
 
-    `config` has the keys of a file. A `logger` gets all that Thresher logs. `hook` is for tests: see
+    `config` has the keys of a configuration file. All that Thresher logs goes to `logger`. `hook` is for tests: see
     `thresher.delivery.crash_points`.
     """
 
@@ -33,7 +33,7 @@ class Capture(Service):
         loaded = config if isinstance(config, CaptureConfiguration) else capture_configured(config)
         self.config = loaded
         settings, election = loaded.settings, loaded.election
-        # A lease of a relay may have the same name.
+        # A suffix, since a relay's lease may have the same name.
         name = f"{settings.name}.capture"
         super().__init__(
             CaptureWorkload(settings, hook=hook),

@@ -1,7 +1,7 @@
-"""The configuration of a capture: its form, and how it is read.
+"""The configuration of a capture: its keys, the rules between them, and how they are read.
 
-Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are made from
-that; after a change, `maintenance/configuration_table.py` writes the table anew.
+Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are generated
+from the declaration. After a change, run `maintenance/configuration_table.py` to update the table.
 """
 
 import logging
@@ -30,7 +30,7 @@ from thresher.service.form import OF_ELECTION, POLLS_IN_TIME, ServiceForm, elect
 logger = logging.getLogger(__name__)
 
 _ELECTION = ElectionSettings()
-# What the promise of a capture rests on.
+# Properties that capture sets itself: its guarantee depends on them.
 GUARDED = frozenset(
     {
         "group.id", "isolation.level", "enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof",
@@ -142,16 +142,16 @@ class _OwnKeys(Form):
 
 
 class CaptureForm(ServiceForm, _OwnKeys):
-    """Every key of a capture: its own, and those of every process."""
+    """Every key of a capture: its own, and those that all Thresher processes share."""
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
-        """What keys must agree on."""
+        """The rules between keys."""
         return _RULES
 
     @property
     def settings(self) -> CaptureSettings:
-        """What its shards need to know."""
+        """The settings of the shards."""
         return CaptureSettings(
             name=self.name,
             dsn=self.data_source or "",
@@ -167,19 +167,19 @@ class CaptureForm(ServiceForm, _OwnKeys):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureConfiguration:
-    """All that a capture needs to know."""
+    """The complete configuration of a capture."""
 
     form: CaptureForm
     completed: Completed[CaptureForm]
 
     @property
     def settings(self) -> CaptureSettings:
-        """What its shards need to know."""
+        """The settings of the shards."""
         return self.form.settings
 
     @property
     def election(self) -> ElectionSettings:
-        """How it competes."""
+        """How this process competes for leadership."""
         form = self.form
         return ElectionSettings(
             kind=form.election,
@@ -202,14 +202,14 @@ def load_capture_config(
 ) -> CaptureConfiguration:
     """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`.
 
-    `rules` are asked besides those of the form.
+    `rules` are checked in addition to the form's own.
     """
     completed = load(CaptureForm, path, flags, environment, warn=warn, rules=rules)
     return CaptureConfiguration(form=completed.form, completed=completed)
 
 
 def capture_configured(given: Mapping[str, Any]) -> CaptureConfiguration:
-    """Return a configuration that can work, from a program's keys. Raises `ConfigurationInvalid`."""
+    """Return the checked configuration of a program's keys. Raises `ConfigurationInvalid`."""
     completed = complete(CaptureForm, {str(name): value for name, value in given.items()})
     return CaptureConfiguration(form=completed.form, completed=completed)
 

@@ -1,7 +1,7 @@
-"""Whether what was read may be applied: decided by the offset that the database has stored. Pure.
+"""Decides by the stored offset whether a part of a batch may be applied. Pure.
 
-Offsets have gaps: control records, aborted transactions, compaction. So a part of a batch says from where it was read,
-and what it says is complete: every committed record from `start` up to `end` is in it.
+Offsets have gaps, from control records, aborted transactions and compaction. So a part holds the offsets between which
+it was read: it has every committed record from `start` up to `end`.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from thresher.capture.record import CapturedRecord, Place
 
 
 class Part(NamedTuple):
-    """What was read of one partition: all committed records from `start` up to `end`."""
+    """The records that were read from one partition: all committed ones from `start` up to, but without, `end`."""
 
     topic: str
     partition: int
@@ -25,25 +25,25 @@ class Part(NamedTuple):
         return self.topic, self.partition
 
     def joined(self, after: "Part") -> "Part":
-        """Return this part with the one that was read behind it."""
+        """Return this part together with the one that was read directly after it."""
         return self._replace(end=after.end, records=[*self.records, *after.records])
 
 
 class Due(NamedTuple):
-    """These records are to be applied, and the stored offset moves to `end`."""
+    """Apply these records, and move the stored offset to `end`."""
 
     records: Sequence[CapturedRecord]
     end: int
 
 
 class Covered(NamedTuple):
-    """All of it was applied before, by another one perhaps. Reading goes on at the stored offset."""
+    """The whole part was applied before, perhaps by another process. Reading continues at the stored offset."""
 
     stored: int
 
 
 class Beyond(NamedTuple):
-    """It was read from beyond the stored offset: nothing is applied, and reading starts over there."""
+    """The part begins beyond the stored offset: it is not applied, and reading goes back to the stored offset."""
 
     stored: int
 

@@ -1,13 +1,13 @@
 """Publish a record, and wait until its entity can be read: for applications that publish first. No Spark, no Java.
 
-1. The stored offsets of the topic are looked at. In one log no record gets a lower offset than is stored by then: one
-   that does shows that the stored offset is that of a topic which had the same name.
-2. The record is produced with all acks, by an idempotent producer.
-3. The stored offset of its partition is looked at until it has passed the record: then capture's transaction has
-   committed, and whoever reads from the same database sees the entity, or a later state of it.
-4. A record that capture cannot apply is dead: that is seen in the same look, with the reason.
+1. Read the stored offsets of the topic. If the record then gets a lower offset than the stored one, the topic was
+   deleted and created again, and the stored offset is that of the old one.
+2. Produce the record with `acks=all`, by an idempotent producer.
+3. Query the stored offset of its partition until it is behind the record. Then capture's transaction has committed:
+   every reader of the same database sees the entity, or a later state of it.
+4. The same query tells whether capture could not apply the record, and why: then it is dead.
 
-A time-out says that the record is published, and not yet applied; it must not be sent again.
+After a time-out the record is published and not applied yet: it must not be published again.
 """
 
 import math
@@ -32,26 +32,26 @@ from thresher.outbox.message import Message
 _DEFAULTS: dict[str, Any] = {
     "linger.ms": 0,
     "log_level": 2,
-    # As the relay has it: a key has one partition, whoever sends.
+    # The same as the relay's, so that both send a key to the same partition.
     "partitioner": "murmur2_random",
 }
 _OURS: dict[str, Any] = {"enable.idempotence": True, "acks": "all"}
-# The first look comes when a quick capture is done; each further one waits half as long again.
+# Intervals between queries: about the time of a fast capture at first, 1.5 times as long each time, up to the longest.
 _FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _MORE = 0.001, 0.05, 1.5
 _POLL_SECONDS = 0.05
 _CONNECT_SECONDS, _CLOSE_SECONDS = 10.0, 10.0
-# After any other error the broker may have the record all the same.
+# Errors after which the record is certainly not in the topic. After any other error it may be.
 _REFUSALS = frozenset({Refusal.ROW, Refusal.SIZE, Refusal.TIME, Refusal.TOPIC, Refusal.TOPIC_DENIED, Refusal.CLIENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Where a record is in its topic."""
+    """The partition and offset of a published record."""
 
     topic: str
     partition: int
     offset: int
-    # The id of a topic of the same name, made anew since, whose offsets were stored when this record was published.
+    # The stored offsets were those of an older topic of the same name when the record was published: its topic id.
     older_topic: str | None = None
 
     def __str__(self) -> str:
@@ -61,8 +61,8 @@ class Published:
 class EntityPublisher:
     """Publishes to captured topics, and waits for capture. A context manager. Safe from any thread.
 
-    `capture` is the name of the capture, `schema` that of its tables. `connect` returns a connection to the database in
-    which it stores its offsets; one is made when it is needed, and made again when it is lost.
+    `capture` is the name of the capture, `schema` that of its tables. `connect` returns a connection to the database
+    that holds the stored offsets. It is called on first use, and again after a lost connection.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class EntityPublisher:
         self.close()
 
     def close(self) -> None:
-        """End the connection. Records that are on their way are waited for, for 10 s."""
+        """Wait up to 10 s for records in flight, and close the connection."""
         self._producer.flush(_CLOSE_SECONDS)
         with self._lock:
             if self._connection is not None:
@@ -99,7 +99,7 @@ class EntityPublisher:
                 self._connection = None
 
     def publish_and_wait(self, record: Message, timeout: float = 10.0) -> Published:
-        """Publish a record, and return once its entity can be read. `timeout` is in seconds, for both together.
+        """Publish a record, and return once its entity can be read. `timeout`, in seconds, covers both.
 
         Raises `NotPublished`, `PublishUnknown`, `RecordDead` or `CaptureTimeout`: each says whether the record is in
         the topic.
@@ -114,7 +114,7 @@ class EntityPublisher:
         return published
 
     def publish(self, record: Message, timeout: float = 10.0) -> Published:
-        """Publish a record, and return where it is. Raises `NotPublished` or `PublishUnknown`."""
+        """Publish a record, and return its partition and offset. Raises `NotPublished` or `PublishUnknown`."""
         answers: list[tuple[KafkaError | None, Any]] = []
         headers = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
         try:
@@ -133,18 +133,22 @@ class EntityPublisher:
         deadline = time.monotonic() + timeout
         while not answers:
             if self._producer.poll(_POLL_SECONDS) == 0 and not answers and time.monotonic() > deadline:
-                raise PublishUnknown(f"the broker did not answer in {timeout:g} s: the record may be in {record.topic}")
+                raise PublishUnknown(
+                    f"the broker did not answer within {timeout:g} s: the record may or may not be in {record.topic}"
+                )
         error_of, message = answers[0]
         if error_of is None:
             return Published(topic=record.topic, partition=message.partition(), offset=message.offset())
         if refusal_of(error_of) in _REFUSALS or error_of.code() == KafkaError._PURGE_QUEUE:
             raise NotPublished(f"the record for {record.topic} was not published: {error_of.str()}")
-        raise PublishUnknown(f"the broker did not answer: {error_of.str()}; the record may be in {record.topic}")
+        raise PublishUnknown(
+            f"the broker did not answer: {error_of.str()}; the record may or may not be in {record.topic}"
+        )
 
     def wait(self, published: Published, timeout: float = 10.0) -> None:
         """Wait until capture has applied a record. Raises `RecordDead` or `CaptureTimeout`.
 
-        A database that is away is waited for too. Only `publish_and_wait` can tell a topic that was made anew.
+        It also waits while the database is down. Only `publish_and_wait` notices a topic that was created again.
         """
         deadline = time.monotonic() + timeout
         pause = _FIRST_LOOK_SECONDS
@@ -158,29 +162,29 @@ class EntityPublisher:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise CaptureTimeout(
-                    f"the record at {published} is published, and the capture {self._capture} has not applied it in "
-                    f"time: {waits_for}; do not publish it again"
+                    f"the record at {published} is published, but the capture {self._capture} has not applied it in "
+                    f"time: {waits_for}. Do not publish it again"
                 )
             time.sleep(min(pause, left))
             pause = min(pause * _MORE, _LONGEST_LOOK_SECONDS)
 
     def _look(self, published: Published, deadline: float) -> str:
-        """Return what keeps a record from being applied; nothing where it is. Raises `RecordDead`."""
+        """Return why a record is not applied yet; an empty text if it is. Raises `RecordDead`."""
         place = {"topic": published.topic, "partition": published.partition, "offset": published.offset}
         rows = self._ask(self._await, place, deadline)
         if not rows:
-            return "it stores no offset of this partition: see that a capture of this name captures the topic"
+            return "it has no stored offset for this partition: check that a capture of this name captures the topic"
         topic_id, stored, kind, reason = rows[0]
         if topic_id == published.older_topic:
             return topic_changed(published.topic)
         if stored <= published.offset:
-            return "it will; see that it runs and is not behind"
+            return "it will be applied; check that the capture runs, and its lag"
         if kind is not None:
             raise RecordDead(str(published), kind, reason)
         return ""
 
     def _stored(self, topic: str, deadline: float) -> dict[int, tuple[str, int]]:
-        """Return the stored offsets of a topic, with its id, by partition. Raises `NotPublished`."""
+        """Return topic id and stored offset by partition. Raises `NotPublished`."""
         while True:
             try:
                 rows = self._ask(self._before, {"topic": topic}, deadline)
@@ -193,14 +197,14 @@ class EntityPublisher:
             time.sleep(_LONGEST_LOOK_SECONDS)
 
     def _ask(self, query: LiteralString, values: Mapping[str, Any], deadline: float) -> list[tuple[Any, ...]]:
-        """Ask the database, until the deadline. Raises `psycopg.Error`."""
+        """Query the database, until the deadline. Raises `psycopg.Error`."""
         left = max(0.0, deadline - time.monotonic())
         if not self._lock.acquire(timeout=left + _LONGEST_LOOK_SECONDS):
-            raise psycopg.OperationalError("another thread waits for its answer")
+            raise psycopg.OperationalError("the connection is busy: another thread waits for an answer")
         try:
             connection = self._connected(deadline)
             left = max(0.0, deadline - time.monotonic())
-            # The driver itself would wait for as long as somebody's lock lasts, or for a host that has vanished.
+            # psycopg has no time-out for an answer: it would wait as long as a lock is held, or for a dead host.
             timer = threading.Timer(left + _LONGEST_LOOK_SECONDS, hang_up, [connection])
             timer.daemon = True
             timer.start()
@@ -219,7 +223,7 @@ class EntityPublisher:
                 if isinstance(self._connect, str)
                 else self._connect()
             )
-            # Each look sees what is committed by then, and holds nothing open.
+            # Autocommit: each query sees what is committed by then, and no transaction stays open.
             made.autocommit = True
             self._connection = made
         return self._connection

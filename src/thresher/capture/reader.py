@@ -1,9 +1,9 @@
-"""Reads the partitions of several topics by one consumer that joins no group and commits nothing.
+"""Reads the partitions of several topics with one consumer that joins no group and commits no offsets.
 
-1. A partition is read from where it is told, `read_committed`, in the order of its offsets.
-2. What is returned is complete: `Part.start` is where reading went on, and every committed record up to `Part.end` is
-   there. Gaps, which control records, aborted transactions and compaction leave, are part of it.
-3. Partitions that a topic has more than before are told of, and read once they are assigned.
+1. A partition is read `read_committed` from the assigned offset, in the order of its offsets.
+2. A part is complete: it has every committed record from `Part.start` up to `Part.end`. The next part begins there.
+   Gaps in offsets (control records, aborted transactions, compaction) are inside parts.
+3. Added partitions are reported by `partitions`, and read once they are assigned.
 """
 
 import logging
@@ -23,19 +23,20 @@ from thresher.kafka.record_headers import headers_of
 
 _logger = logging.getLogger(f"{__name__}.client")
 _logger.setLevel(logging.CRITICAL)
-# A configuration may change these. An idle fetch delays the end event, and a long back-off the return after a restart.
+# Defaults that a configuration may override. A long idle fetch delays the end-of-partition event; a long back-off
+# delays reading after the broker's restart.
 _DEFAULTS: dict[str, Any] = {
     "fetch.wait.max.ms": 100,
     "reconnect.backoff.max.ms": 1_000,
     "log_level": 2,
-    # Read ahead no more than a few batches: it is memory.
+    # Read ahead no more than a few batches, to bound memory.
     "queued.max.messages.kbytes": 32_768,
     "queued.min.messages": 50_000,
 }
 
 
 class TopicsReader:
-    """Reads what it is assigned. A context manager, for one thread."""
+    """Reads the partitions that it is assigned. A context manager, for one thread."""
 
     def __init__(
         self, topics: Iterable[str], config: Mapping[str, Any], *, timings: WatchTimings | None = None
@@ -45,15 +46,15 @@ class TopicsReader:
         asking: dict[str, Any] = {"log_level": 2, **config, "error_cb": errors.append}
         client = AdminClient(asking, logger=_logger)
         self._watches = {topic: PartitionWatch(topic, client, timings=self._timings, errors=errors) for topic in topics}
-        # Where reading goes on.
+        # The next offset to read.
         self._positions: dict[Place, int] = {}
         self._consumer = Consumer(
             {
                 **_DEFAULTS,
-                # A partition that was added is read once the client's own metadata has it too.
+                # An added partition is read only once the client's own metadata has it.
                 "topic.metadata.refresh.interval.ms": max(100, int(self._timings.every_seconds * 1000)),
                 **config,
-                # Never joined: the client wants a name.
+                # The client requires a group id; the group is never joined.
                 "group.id": "thresher-capture",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
@@ -61,7 +62,7 @@ class TopicsReader:
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
-                # Errors of connections, which the client mends; the watches tell a refusal.
+                # The client repairs connection errors itself; the watches report refusals.
                 "error_cb": lambda _: None,
             },
             logger=_logger,
@@ -75,11 +76,11 @@ class TopicsReader:
 
     @property
     def positions(self) -> Mapping[Place, int]:
-        """Where reading goes on in each partition."""
+        """The next offset to read in each partition."""
         return self._positions
 
     def assign(self, place: Place, offset: int) -> None:
-        """Read a partition from this offset on. What was read ahead of it is thrown away."""
+        """Read a partition from this offset on. Records that were prefetched for it are discarded."""
         topic, partition = place
         if place in self._positions:
             self._consumer.incremental_unassign([TopicPartition(topic, partition)])
@@ -87,9 +88,9 @@ class TopicsReader:
         self._positions[place] = offset
 
     def partitions(self) -> dict[str, int]:
-        """Return the number of partitions of topics that have told theirs since the last call. Never blocks.
+        """Return the number of partitions of the topics that were checked since the last call. Never blocks.
 
-        Raises `PositionLost` for a topic that was made anew, and `BrokerRefused`.
+        Raises `PositionLost` for a topic that was created again, and `BrokerRefused`.
         """
         found: dict[str, int] = {}
         for topic, watch in self._watches.items():
@@ -102,12 +103,12 @@ class TopicsReader:
         return found
 
     def poll(self, timeout_seconds: float, at_most: int) -> list[Part]:
-        """Return what comes next: at once if there is anything, else nothing after the time-out.
+        """Return the next parts, at once if there are any; an empty list after the time-out.
 
         Raises `PositionLost`, `BrokerRefused`, or `BrokerLost` after a fatal error of the client.
         """
         try:
-            # `consume` would wait for as many as it is told; `poll` returns with the first.
+            # `consume` would wait until it has that many records; `poll` returns with the first.
             first = self._consumer.poll(timeout_seconds)
             if first is None:
                 return []
@@ -129,7 +130,7 @@ class TopicsReader:
         ]
 
     def lag(self, stored: Mapping[Place, int]) -> dict[str, int]:
-        """Return how many offsets each topic has behind what is stored, as far as the client knows."""
+        """Return the lag of each topic behind the stored offsets, by the client's cached high watermarks."""
         found = dict.fromkeys(self._watches, 0)
         for (topic, partition), position in stored.items():
             _, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
@@ -152,12 +153,12 @@ class TopicsReader:
         what = "the captured topics" if topic is None else f"{topic}/{partition}"
         if (problem := problem_of(error, what)) is not None:
             if isinstance(problem, PositionLost):
-                raise PositionLost(f"{problem}; 'thresher capture adopt' goes on without what is gone")
+                raise PositionLost(f"{problem}: run 'thresher capture adopt' to go on without the removed records")
             raise problem
 
 
 def _record(message: Message) -> CapturedRecord:
-    # The client's annotations allow for messages that are errors.
+    # The client's annotations are Optional, since a message may be an error. This one is not.
     return CapturedRecord(
         message.topic(),  # type: ignore[arg-type]
         message.partition(),  # type: ignore[arg-type]

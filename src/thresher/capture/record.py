@@ -1,4 +1,4 @@
-"""A record as capture reads it, and what becomes of one that cannot be applied."""
+"""A record as capture reads it, and the flaw of a record that cannot be applied."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,9 +9,9 @@ from thresher.kafka.record_headers import RecordHeaders
 Place = tuple[str, int]
 
 
-# A tuple and no dataclass: one is made for each record that is read.
+# A tuple rather than a dataclass, for speed: one is made for each record that is read.
 class CapturedRecord(NamedTuple):
-    """One committed record of a captured topic. A handler and a decoder get it as it is."""
+    """One committed record of a captured topic. Handlers and decoders get this class."""
 
     topic: str
     partition: int
@@ -24,17 +24,17 @@ class CapturedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flaw:
-    """The reason why a record cannot be applied. `kind` is one of a few, for metrics."""
+    """The reason why a record cannot be applied. `kind` is one of `KINDS`, for metrics."""
 
     kind: str
     reason: str
 
     @classmethod
     def of(cls, kind: str, error: BaseException, before: str = "") -> "Flaw":
-        """Return the flaw that somebody's exception tells of. Never raises, whatever its `__str__` does."""
+        """Return the flaw of an exception of user code. Never raises, even if the exception's `__str__` does."""
         try:
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        except Exception:  # noqa: BLE001 - somebody's __str__
+        except Exception:  # noqa: BLE001 - the __str__ of user code may raise anything
             text = type(error).__name__
         return cls(kind=kind, reason=f"{before}{text}")
 

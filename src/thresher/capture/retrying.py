@@ -1,11 +1,11 @@
-"""Applies dead records after all, once what kept them from that is mended.
+"""Applies dead records again, after the cause of their failure was fixed.
 
-1. The partition is read from the record up to the stored offset. Where it has a later record of the same key that is
-   not dead, that one is the row's state, or the reason why there is no row: the dead record is too late, and is taken
-   out.
-2. The stored offset of the record's partition is locked, capture waits, and what came meanwhile is read too.
-3. Else it is applied under its guard, and taken out, in one transaction. A record that fails again stays, with the new
-   reason.
+1. Read the partition from the dead record up to the stored offset, and look for a later record of the same key that is
+   not dead.
+2. Lock the stored offset of the partition, so that capture waits. Read also the records that came meanwhile.
+3. If there is a later record, the row has its state, or was deleted by it: remove the dead record as too late.
+4. Otherwise apply the dead record under its guard and remove it, in one transaction. If it fails again, it stays, with
+   the new reason.
 """
 
 import enum
@@ -37,7 +37,7 @@ _POLL_SECONDS, _SILENT_SECONDS = 0.2, 30.0
 
 
 class Outcome(enum.StrEnum):
-    """What became of a dead record."""
+    """The result for one dead record."""
 
     APPLIED = "applied"
     TOO_LATE = "too late"
@@ -45,12 +45,12 @@ class Outcome(enum.StrEnum):
 
 
 def retry(settings: CaptureSettings, ids: Sequence[int]) -> dict[int, Outcome]:
-    """Apply dead records by their numbers, each in a transaction of its own; one that is gone is absent."""
+    """Apply the dead records with these ids, each in a transaction of its own. Records that are gone are left out."""
     with closing(connect(settings.dsn, visitor(settings.name, "retry"), HOLDING_SESSION)) as connection, explained():
         found = DeadRecords(connection, settings.tables, settings.name).list(ids=ids)
         names = {each.record.topic for each in found}
         if strange := names - set(settings.topics):
-            raise CaptureRefused(f"{', '.join(sorted(strange))}: the configuration has no such topic")
+            raise CaptureRefused(f"{', '.join(sorted(strange))}: the configuration has no such topic; add it first")
         mappings = [each for each in settings.mappings if each.topic in names]
         targets = targets_of(connection, mappings)
         mappers = {
@@ -86,12 +86,15 @@ def _retry(
 
 def _of_same_topic(dead: DeadRecord, stored: StoredOffset | None) -> int:
     if stored is None or stored.topic_id != dead.topic_id:
-        raise CaptureRefused(f"{dead.record.topic} was made anew since: drop record {dead.id}, its order is lost")
+        raise CaptureRefused(
+            f"{dead.record.topic} was deleted and created again since record {dead.id} was captured, so that its order "
+            f"is not known: 'thresher capture dead drop {dead.id}'"
+        )
     return stored.next_offset
 
 
 class _Later:
-    """Whether the partition of a dead record has a later record of the same key that is not dead itself."""
+    """Finds out whether the partition has a later record of the same key that is not dead itself."""
 
     def __init__(
         self,
@@ -100,14 +103,14 @@ class _Later:
         mapper: Mapper | None,
         passed_over: Collection[tuple[int, int]],
     ) -> None:
-        """Without a mapper nothing is looked for: a handler's records have no key that we know."""
+        """Without a mapper nothing is searched: only the handler knows the keys of its records."""
         self._settings, self._dead, self._mapper, self._passed_over = settings, dead, mapper, passed_over
         self._wanted = None if mapper is None else mapper.map(dead.record)
         self._position = dead.record.offset + 1
         self.found = False
 
     def look(self, end: int) -> None:
-        """Go on up to this offset, unless one is found. Raises `CaptureRefused` where the log has lost the rest."""
+        """Search on up to this offset, unless one is found. Raises `CaptureRefused` if those records are gone."""
         if self._mapper is None or self._wanted is None or isinstance(self._wanted, Flaw):
             return
         record = self._dead.record
@@ -121,13 +124,16 @@ class _Later:
                         deadline = time.monotonic() + _SILENT_SECONDS
                         self.found = self.found or any(map(self._is_later, part.records))
                     if time.monotonic() > deadline:
-                        raise BrokerLost(f"{record.topic}/{record.partition} was not read up to {end}")
+                        raise BrokerLost(
+                            f"{record.topic}/{record.partition} was not read up to offset {end}: nothing came for "
+                            f"{_SILENT_SECONDS:.0f} seconds"
+                        )
                 self._position = reader.positions[place]
         except PositionLost as error:
             raise CaptureRefused(
-                f"{record.topic}/{record.partition} has lost what came behind offset {record.offset}: whether a later "
-                f"record has taken its place cannot be told; 'thresher capture dead drop {self._dead.id}', and publish "
-                "it again if it still counts"
+                f"{record.topic}/{record.partition} does not have the records after offset {record.offset} any more: "
+                "it is not known whether a later one has replaced this. Run 'thresher capture dead drop "
+                f"{self._dead.id}', and publish the record again if it is still valid"
             ) from error
 
     def _is_later(self, record: CapturedRecord) -> bool:

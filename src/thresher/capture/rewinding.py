@@ -1,14 +1,14 @@
-"""Applies records again, without a reader ever seeing an older state: of each key only the newest one.
+"""Applies the newest record of each key again, so that no reader ever sees an older state.
 
-1. The stored offsets are held where they are: capture waits. Each transaction of ours holds them too, and finds them
-   unchanged, or ends: so whatever ends our hold, nothing is applied beside a capture that goes on.
-2. The topics are read from the beginning, or from a time, up to the stored offsets; which record of each key is the
-   newest is remembered, by a digest of the key.
-3. They are read once more, and the newest ones applied. A row whose guard says that it is right already, or later, is
-   not touched. A tombstone deletes its row. Records that are dead stay so, and do not count. A newest record that
-   cannot be applied now is told of, and its row left as it is: set aside, it would let an older one take its place.
+1. Lock the stored offsets, so that capture waits. Each writing transaction also locks them, and stops the rewind if
+   they have changed. So even if the first lock is lost, nothing is applied beside a running capture.
+2. Read the topics from the beginning, or from a time, up to the stored offsets. Remember the newest record of each key,
+   by a digest of the key.
+3. Read them once more, and apply the newest records. A row with the same or a later guard is not changed. A tombstone
+   deletes its row. Dead records are skipped. A newest record that cannot be applied now is reported, and its row is not
+   changed. It is not added to the dead records, since an older record could then take its place.
 
-A crash leaves some rows mended: each has its newest state. A topic with a handler is left out: its rows have no guard.
+After a crash, some rows are repaired and the others unchanged. Topics with a handler are left out: they have no guard.
 """
 
 import hashlib
@@ -51,19 +51,19 @@ _MOST_FAILURES_TOLD = 20
 
 @dataclass(slots=True)
 class Rewound:
-    """What was done: records that were read, keys that they had, and newest records that could not be applied."""
+    """The result: records that were read, their different keys, and newest records that could not be applied."""
 
     records: int = 0
     keys: int = 0
     failed: int = 0
-    # Where the first of those are, and why.
+    # The offsets and reasons of the first failed records.
     failures: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """The offsets of one topic that are read: from where, and up to where, by partition."""
+    """The offsets of one topic to read, by partition: from `starts` up to `ends`."""
 
     topic: str
     topic_id: str
@@ -78,11 +78,10 @@ def rewind(
     again: bool = False,
     told: Callable[[Rewound], None] = lambda _: None,
 ) -> Rewound:
-    """Apply of each key the newest record since a time, or since the beginning, while capture waits.
+    """Apply the newest record of each key since a time, or since the beginning, while capture waits.
 
-    With `again`, rows are also written whose guard says that they come from that very record: for a mapping that was
-    changed. Raises `CaptureRefused`, `PositionLost`, `RecordsKeepFailing`, `RewindInterrupted`, `DatabaseLost` or
-    `BrokerLost`.
+    With `again`, rows that were written from the same record are written again: for a changed mapping. Raises
+    `CaptureRefused`, `PositionLost`, `RecordsKeepFailing`, `RewindInterrupted`, `DatabaseLost` or `BrokerLost`.
     """
     done = Rewound(left_out=[each.topic for each in settings.mappings if each.handler is not None])
     application = visitor(settings.name, "rewind")
@@ -102,7 +101,7 @@ def rewind(
 
 
 class _Rewinding:
-    """One topic."""
+    """The rewind of one topic."""
 
     def __init__(
         self,
@@ -156,15 +155,15 @@ class _Rewinding:
         with self._connection.transaction():
             if self._offsets.hold() != self._stored:
                 raise RewindInterrupted(
-                    f"capture {self._settings.name} went on while {self._span.topic} was read again: the connection "
-                    "that held it was lost; what was applied is right, run it again for the rest"
+                    f"capture {self._settings.name} continued while {self._span.topic} was rewound: the connection "
+                    "that held the lock was lost. All applied rows are correct; run the rewind again for the rest"
                 )
             flawed = apply_by_halves(self._connection, self._target, records)
             self._failing = require_some_success(records, flawed, self._failing, self._settings.most_dead_in_a_row)
         return flawed
 
     def _records(self) -> Iterator[list[CapturedRecord]]:
-        """Give all committed records of the span, those of a partition in their order."""
+        """Yield all committed records of the span, in order within each partition."""
         span = self._span
         left = {partition for partition, start in span.starts.items() if start < span.ends[partition]}
         with TopicsReader([span.topic], self._settings.reader) as reader:
@@ -176,7 +175,7 @@ class _Rewinding:
                 if parts:
                     deadline = time.monotonic() + _SILENT_SECONDS
                 elif time.monotonic() > deadline:
-                    raise BrokerLost(f"{span.topic} was not read to its stored offsets: nothing came for a minute")
+                    raise BrokerLost(f"{span.topic} was not read up to its stored offsets: nothing came for a minute")
                 yield [record for part in parts if part.partition in left for record in self._within(part)]
                 left -= {part.partition for part in parts if part.end >= span.ends[part.partition]}
 
@@ -198,7 +197,7 @@ def _digest(key: Sequence[bytes]) -> bytes:
 def _span(settings: CaptureSettings, topic: str, stored: Stored, since_ms: int | None) -> _Span:
     ends = {partition: each.next_offset for (name, partition), each in stored.items() if name == topic}
     if not ends:
-        raise CaptureRefused(f"{topic} was never captured by {settings.name}: there is nothing to apply again")
+        raise CaptureRefused(f"{topic} was never captured by {settings.name}: there is nothing to rewind")
     admin = Admin.of(settings.kafka)
     topic_id = facts_of(admin, [topic])[topic].topic_id
     if any(stored[topic, partition].topic_id != topic_id for partition in ends):
@@ -209,13 +208,13 @@ def _span(settings: CaptureSettings, topic: str, stored: Stored, since_ms: int |
 
 
 def _since(admin: Admin, topic: str, ends: Mapping[int, int], since_ms: int) -> dict[int, int]:
-    """Return the first offset of each partition whose record is not older; its end where there is none."""
+    """Return the first offset of each partition whose record is not older than the time; the end if there is none."""
     asked = {TopicPartition(topic, partition): OffsetSpec.for_timestamp(since_ms) for partition in ends}
     found: dict[int, int] = {}
     for place, answer in admin.client.list_offsets(asked, request_timeout=15.0).items():
         try:
             offset = answer.result().offset
         except KafkaException as error:
-            raise broker_problem(f"the offsets of {topic} at that time are unknown", error.args[0]) from error
+            raise broker_problem(f"the offsets of {topic} at that time could not be read", error.args[0]) from error
         found[place.partition] = ends[place.partition] if offset < 0 else offset
     return found

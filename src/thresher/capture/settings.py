@@ -1,4 +1,4 @@
-"""What a capture needs to know: servers, topics, tables and bounds. It travels to the shards."""
+"""The settings of a capture, which are sent to its shards: servers, topics, tables and bounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ POLICY = Policy()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureSettings:
-    """One capture: some topics, and where their records go in one database."""
+    """One capture: its topics, and how their records are applied to one database."""
 
     name: str
     # Connection string and properties may hold secrets.
@@ -25,7 +25,7 @@ class CaptureSettings:
     schema: str | None = None
     shards: int = 1
     batch_records: int = 5_000
-    # 0: as many as there are.
+    # 0: no limit.
     most_dead_in_a_row: int = 100
 
     @property
@@ -45,5 +45,5 @@ class CaptureSettings:
 
 
 def owned(partition: int, shard: int, shards: int) -> bool:
-    """Whether a shard has a partition, of whichever topic."""
+    """Whether a shard reads this partition. The same for every topic."""
     return partition % shards == shard

@@ -1,7 +1,7 @@
-"""The two ends of a capture's pipeline, which the engine runs in a Python worker of a Spark task: `read` and `apply`.
+"""The two steps of a capture's pipeline, `read` and `apply`, which the engine runs in a Spark Python worker.
 
-Whoever applies opens the reader, at the offsets that the database has stored, and sends it back there when it turns out
-to be elsewhere. Nothing rests on there being one attempt at a shard: the stored offsets decide.
+`apply` opens the reader at the offsets that are stored in the database. If it finds the stored offsets elsewhere, it
+sends the reader back there. So correctness does not need a single attempt per shard: the stored offsets decide.
 """
 
 import time
@@ -29,11 +29,11 @@ from thresher.kafka.problem import BrokerLost
 from thresher.spark.worker.shard import Shard
 
 _POLL_SECONDS = 0.05
-# How often offsets are stored that passed no record, and how often figures are told.
+# The interval to store offsets behind which no record came, and the interval to update the gauges.
 _PASS_SECONDS, _TELL_SECONDS = 1.0, 0.5
-# The queries of a handler are planned as usual, whatever suits an outbox.
+# Handlers get the server's usual planner settings, not those for polling an outbox.
 SESSION = "-c enable_seqscan=on -c enable_bitmapscan=on -c plan_cache_mode=auto"
-# A handler may compute between two statements; whoever takes over ends its session before.
+# A handler may compute between two statements. A take-over ends the session, so the time-out may be long.
 _WITH_HANDLER = f"{SESSION} -c idle_in_transaction_session_timeout=5min"
 
 
@@ -43,13 +43,13 @@ def session_of(settings: CaptureSettings) -> str:
 
 
 class Source:
-    """The reader of an attempt, opened by whoever applies, for whoever reads."""
+    """The reader of an attempt: `apply` opens it, and `read` uses it."""
 
     reader: TopicsReader | None = None
 
 
 def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[list[Part]]:
-    """Give what is read of the shard's partitions, as it comes. The reader is open by then."""
+    """Yield what is read from the shard's partitions. `apply` has opened the reader before it asks for the first."""
     settings: CaptureSettings = config["settings"]
     source = shard.share(Source)
     while not shard.stopping:
@@ -57,7 +57,7 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[list[Part]]:
 
 
 def apply(shard: Shard, config: Mapping[str, Any], batches: Iterator[list[Part]]) -> None:
-    """Apply the shard's partitions until the chain runs dry, or something fails."""
+    """Apply the records of the shard's partitions until there are no more batches, or until an error."""
     crash = CrashPoints(config.get("hook"), shard.index)
     attempt = Attempt(shard, config["settings"], config["term"], crash)
     with shard.step("open"):
@@ -67,7 +67,7 @@ def apply(shard: Shard, config: Mapping[str, Any], batches: Iterator[list[Part]]
 
 
 class Attempt:
-    """One attempt at one shard: a reader, a connection, and what was read and not stored yet."""
+    """One attempt of one shard: a reader, a connection, and what was read and not stored yet."""
 
     def __init__(self, shard: Shard, settings: CaptureSettings, term: str, crash: CrashPoints) -> None:
         self._shard, self._settings = shard, settings
@@ -82,9 +82,9 @@ class Attempt:
         self._reader = TopicsReader(settings.topics, settings.reader)
         self._topic_ids: dict[str, str] = {}
         self._counts: dict[str, int] = {}
-        # Offsets that passed no record, since when reading went on from them.
+        # Parts without records whose end offset is not stored yet.
         self._passed: dict[Place, Part] = {}
-        # Up to where each partition is applied, as far as this attempt knows.
+        # The stored offset of each partition, as far as this attempt knows.
         self._stored: dict[Place, int] = {}
         self._pass_due = self._tell_due = 0.0
         self._applying = shard.step("apply")
@@ -100,7 +100,7 @@ class Attempt:
         shard.event("capturing", partitions=len(self._reader.positions))
 
     def take(self, parts: list[Part]) -> None:
-        """Apply what was read; look after partitions and figures."""
+        """Apply what was read, start to read added partitions, and update the gauges."""
         due = self._due(parts)
         if due:
             with self._applying:
@@ -110,7 +110,7 @@ class Attempt:
         self._tell()
 
     def _due(self, parts: list[Part]) -> list[Part]:
-        """Return what to apply now. Offsets that passed no record wait: the next record's transaction stores them."""
+        """Return the parts to apply now. A part without records waits: the next record's transaction stores its end."""
         due = []
         for part in parts:
             passed = self._passed.pop(part.place, None)
@@ -131,7 +131,7 @@ class Attempt:
                 done = self._applier.apply(parts, self._topic_ids)
         except DatabaseRefused:
             with explained():
-                # With the statement that mends it, where that is known.
+                # If the schema has changed, this raises an error with the statement that fixes it.
                 require_schema(self._connection, self._settings.tables, self._settings.mappings)
             raise
         for place, verdict in done.verdicts.items():
@@ -157,7 +157,7 @@ class Attempt:
     def _topic_id(self, topic: str) -> str:
         found = self._topic_ids.get(topic)
         if found is None:
-            raise BrokerLost(f"the topic {topic} is not known yet")
+            raise BrokerLost(f"the id of topic {topic} is not known yet")
         return found
 
     def _owns(self, partition: int) -> bool:

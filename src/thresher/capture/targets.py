@@ -1,4 +1,4 @@
-"""Where the records of a topic go: to a table by its mapping, or to a handler. In the caller's transaction."""
+"""Applies the records of a topic: to a table by its mapping, or by a handler. In the caller's transaction."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +21,10 @@ Handler = Callable[[Connection[Any], Sequence[CapturedRecord]], object]
 
 
 class HandlerFailed(Exception):  # noqa: N818 - a finding about records, never shown as an error
-    """A handler has raised, or has left its transaction failed."""
+    """A handler has raised an error, or has left its transaction in a failed state."""
 
     def __init__(self, flaw: Flaw) -> None:
-        """`flaw` is what it says about a record that it was given alone."""
+        """`flaw` is the reason for the dead table, if the handler was given a single record."""
         super().__init__(flaw)
         self.flaw = flaw
 
@@ -33,13 +33,13 @@ class Target(Protocol):
     """Applies records of one topic."""
 
     def prepared(self, records: Sequence[CapturedRecord]) -> "Target":
-        """Return a target for these records. What needs no database is done by then: no transaction waits for it."""
+        """Return a target for these records. Work without the database is done here, before the transaction."""
 
     def apply(self, connection: Connection[Any], records: Sequence[CapturedRecord]) -> list[FlawedRecord]:
-        """Apply records in the order of their partitions, and return those that can be told to be flawed.
+        """Apply records, in order within each partition. Return those that are known to be flawed.
 
-        Raises `psycopg.Error` or `HandlerFailed` where some of them cannot be applied: the caller rolls back, and finds
-        out which.
+        Raises `psycopg.Error` or `HandlerFailed` if some other record cannot be applied: the caller rolls back, and
+        finds out which.
         """
 
 
@@ -49,7 +49,7 @@ class TableTarget:
     def __init__(
         self, mapper: Mapper, table: EntityTable, known: Mapping[tuple[int, int], Change | Flaw] | None = None
     ) -> None:
-        """`known` has what some records are mapped to, by partition and offset."""
+        """`known` holds the results of records that are mapped already, by partition and offset."""
         self._mapper, self._table, self._known = mapper, table, known or {}
 
     def prepared(self, records: Sequence[CapturedRecord]) -> Target:
@@ -58,7 +58,7 @@ class TableTarget:
         return TableTarget(self._mapper, self._table, known)
 
     def apply(self, connection: Connection[Any], records: Sequence[CapturedRecord]) -> list[FlawedRecord]:
-        """Write and delete rows. A flawed record is as if it were not there."""
+        """Write and delete rows. A flawed record is skipped."""
         flawed, changes = [], []
         for record in records:
             mapped = self._known.get((record.partition, record.offset)) or self._mapper.map(record)
@@ -72,24 +72,25 @@ class TableTarget:
                 self._table.write(connection, upserts)
             deletes += [each for each in some if each.values is None]
         if deletes:
-            # Last: a row tells by its guard whether a tombstone of another partition is later, a deleted one cannot.
+            # Deletes come last: the guard of a written row shows whether a tombstone of another partition is later. A
+            # deleted row has no guard.
             self._table.remove(connection, deletes)
         return flawed
 
 
 class HandlerTarget:
-    """Gives records to a function of the user's. It neither commits nor rolls back."""
+    """Passes records to a user's function, which must neither commit nor roll back."""
 
     def __init__(self, handler: Handler, running: AbstractContextManager[Any] = nullcontext()) -> None:  # noqa: B008 - it holds nothing
         """`running` is entered while the handler runs."""
         self._handler, self._running = handler, running
 
     def prepared(self, records: Sequence[CapturedRecord]) -> Target:  # noqa: ARG002 - it does all in the transaction
-        """Prepare nothing."""
+        """Nothing to prepare."""
         return self
 
     def apply(self, connection: Connection[Any], records: Sequence[CapturedRecord]) -> list[FlawedRecord]:
-        """Call the handler with all of them. Raises `HandlerEndedTransaction` where it has committed or rolled back."""
+        """Call the handler with all records. Raises `HandlerEndedTransaction` if it has committed or rolled back."""
         transaction = _transaction(connection)
         try:
             with self._running:
@@ -101,13 +102,13 @@ class HandlerTarget:
         except Exception as error:
             raise HandlerFailed(Flaw.of(HANDLER, error)) from error
         if inspect.isawaitable(answer):
-            raise _failed("the handler returned an awaitable, which nobody awaits")
+            raise _failed("the handler returned an awaitable: it must not be an async function")
         if connection.info.transaction_status == TransactionStatus.INERROR:
-            raise _failed("the handler hid an error of the database: its transaction had failed")
+            raise _failed("the handler caught a database error and returned, but the transaction has failed")
         if _transaction(connection) != transaction:
             raise HandlerEndedTransaction(
                 f"the handler of {records[0].topic} has ended the transaction of its batch, so that its records and "
-                "the stored offsets are not committed together: it must neither commit nor roll back; see which of "
+                "the stored offsets are not committed together: it must neither commit nor roll back. Check which of "
                 f"its records from offset {records[0].offset} of partition {records[0].partition} on took effect"
             )
         return []
@@ -120,12 +121,12 @@ def targets_of(
     running: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
     again: bool = False,
 ) -> Mapping[str, Target]:
-    """Return where the records of each topic go. Raises `CaptureRefused`, or `StepUnusable` for a wrong import path."""
+    """Return the target of each topic. Raises `CaptureRefused`, or `StepUnusable` for a wrong import path."""
     return {each.topic: _target(connection, each, running, again) for each in mappings}
 
 
 def mapper_of(mapping: TopicMapping, table: EntityTable) -> Mapper:
-    """Return what maps the records of a topic to rows of its table."""
+    """Return the mapper of a topic's records to rows of its table."""
     decoder = None if mapping.decoder is None else resolve(mapping.decoder, arguments=1)
     return Mapper(mapping, arrays=table.arrays, json=table.json, decoder=decoder)
 
@@ -153,5 +154,5 @@ def _failed(why: str) -> HandlerFailed:
 
 
 def _transaction(connection: Connection[Any]) -> object:
-    # The stored offsets are locked: the transaction has a number, and one that follows it has another, or none.
+    # Since the stored offsets are locked, the transaction has an id. A later transaction has another id, or none.
     return connection.execute("SELECT pg_catalog.pg_current_xact_id_if_assigned()::text").fetchone()

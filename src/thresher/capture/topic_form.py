@@ -1,4 +1,4 @@
-"""The section of one topic in a capture's configuration: where its records go. Every problem is told by its key."""
+"""The section of one topic in a capture's configuration. Every problem is reported with its key."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _WITH_HANDLER = ("table", "schema", "key", "columns", "guard", "decoder")
 
 
 def topic_problems(topic: str, given: object) -> list[Problem]:
-    """Return what is wrong with a topic's section."""
+    """Return the problems of a topic's section."""
     return list(_problems(topic, given))
 
 
@@ -54,7 +54,7 @@ def _problems(topic: str, given: object) -> Iterator[Problem]:
     if given.get("handler") is not None:
         for name in _WITH_HANDLER:
             if given.get(name) is not None:
-                yield f"{where}.{name}", "it means nothing with a handler, which does all of that: leave it out"
+                yield f"{where}.{name}", "a handler does this itself: leave the key out"
         return
     yield from _table_problems(where, topic, given)
     yield from _column_problems(where, given)
@@ -83,7 +83,7 @@ def _table_problems(where: str, topic: str, given: Mapping[str, Any]) -> Iterato
 def _column_problems(where: str, given: Mapping[str, Any]) -> Iterator[Problem]:
     found = given.get("columns")
     if not isinstance(found, Mapping | list) or not found or not all(isinstance(each, str) and each for each in found):
-        yield f"{where}.columns", "it is missing: which columns are written, from which fields?"
+        yield f"{where}.columns", "the columns to write are needed, each with its field"
         return
     columns = _columns(given)
     for name, source in columns.items():
@@ -126,13 +126,13 @@ def _is_guard(given: object) -> bool:
 
 
 def _columns(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the source of each column; a list names columns that are fields too."""
+    """Return the source of each column. In a list, each name is both column and field."""
     found = given["columns"]
     return dict(found) if isinstance(found, Mapping) else {name: name for name in found}
 
 
 def _key(given: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns of the key: as given, or those that come from the record's key."""
+    """Return the key columns: the configured ones, or those whose source is the record's key."""
     found = given.get("key")
     if found is None:
         return tuple(name for name, source in columns.items() if is_of_key(str(source)))

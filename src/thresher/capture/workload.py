@@ -1,7 +1,7 @@
-"""The capture as a workload of a service: takes over some topics, and has their records applied by shards.
+"""The capture as a workload of a service: takes over its topics, and lets shards apply their records.
 
-`CaptureTerm` is one take-over. Its term in the database only tells an older leader to end: every batch is fenced by the
-stored offsets, whoever applies it.
+`CaptureTerm` is one leadership. Its term in the database only makes an older leader end. The stored offsets fence every
+batch, whichever process applies it.
 """
 
 import logging
@@ -35,17 +35,17 @@ from thresher.spark.policy import Policy
 
 logger = logging.getLogger(__name__)
 
-# Also the names of their metrics: thresher_database_up, thresher_broker_up.
+# The metrics have these names too: thresher_database_up, thresher_broker_up.
 SERVERS = ("database", "broker")
-# All that shards need.
+# The module that shards need.
 PRELOAD = ("thresher.capture.shard",)
 _TERM_SECONDS, _TOPIC_SECONDS = 2.0, 10.0
-# How long the database may take to answer the driver.
+# The time-out for the database's answers to the driver.
 _ANSWER_SECONDS = 10.0
 
 
 class CaptureWorkload:
-    """One capture. `hook` is a function by import path that is called at each crash point: for tests."""
+    """One capture. `hook` is the import path of a function that is called at each crash point: for tests."""
 
     wording = WORDING
     preload = PRELOAD
@@ -61,21 +61,21 @@ class CaptureWorkload:
 
     @property
     def shards(self) -> int:
-        """How many shards it has."""
+        """The number of shards."""
         return self.settings.shards
 
     @property
     def probes(self) -> Mapping[str, Callable[[], None]]:
-        """How to reach its database and its broker."""
+        """The checks whether the database and the broker can be reached."""
         return dict(zip(SERVERS, (self._reach_database, self._reach_broker), strict=True))
 
     def check(self, *, local: bool) -> None:
-        """Import handlers and decoders where they are on this machine: a wrong name must not displace a capture."""
+        """Import handlers and decoders if they run on this machine: a wrong name must not displace a leader."""
         if local:
             require_functions(self.settings.mappings)
 
     def take_over(self, term: str, wanted: Callable[[], bool]) -> "CaptureTerm | None":
-        """Judge tables and topics, write the term, and end the sessions of older terms: they may hold locks."""
+        """Check tables and topics, write the term, and end the sessions of older terms, which may hold locks."""
         settings = self.settings
         with closing(_connect(settings, f"{sessions(settings.name, term)}/t")) as connection, explained():
             require_schema(connection, settings.tables, settings.mappings)
@@ -95,12 +95,12 @@ class CaptureWorkload:
     def _require_no_guards(self, term: str, known: Collection[str]) -> None:
         settings = self.settings
         if new := [each for each in settings.mappings if each.topic not in known]:
-            # By a session that may take its time: the tables may be large.
+            # In a session without a statement time-out: the tables may be large.
             with closing(connect(settings.dsn, f"{sessions(settings.name, term)}/g", HOLDING_SESSION)) as connection:
                 require_no_guards(connection, settings.name, new)
 
     def report(self, observed: Observed) -> CaptureReport:
-        """Return what a capture's pages add."""
+        """Return the capture's part of the pages."""
         return CaptureReport(self.settings, observed)
 
     def _reach_database(self) -> None:
@@ -108,14 +108,14 @@ class CaptureWorkload:
 
     def _reach_broker(self) -> None:
         try:
-            # The probe's error says it all: the client's own lines would repeat it.
+            # No log lines of the client: they would repeat the probe's error.
             Admin.of({"log_level": 0, **self.settings.kafka}).greet()
         except KafkaException as error:
             raise broker_problem("the broker was not reached", error.args[0]) from error
 
 
 class CaptureTerm:
-    """One take-over of a capture."""
+    """One leadership of a capture."""
 
     def __init__(self, term: str, settings: CaptureSettings, policy: Policy, hook: str | None) -> None:
         self._term, self._settings, self._policy, self._hook = term, settings, policy, hook
@@ -123,7 +123,7 @@ class CaptureTerm:
 
     @property
     def id(self) -> str:
-        """The id of the leadership."""
+        """The term."""
         return self._term
 
     @property
@@ -135,40 +135,40 @@ class CaptureTerm:
 
     @contextmanager
     def watch(self) -> Iterator[Sequence[Look]]:
-        """Look at the term, and at the topics."""
+        """Give the checks of the term and the topics."""
         yield (
             Look(at="database", run=self._look_at_term, every_seconds=_TERM_SECONDS),
             Look(at="broker", run=self._look_at_topics, every_seconds=_TOPIC_SECONDS),
         )
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
-        """Take in an event of a shard."""
+        """Handle an event of a shard."""
         if event == "dead":
             message = "%d records of %s could not be applied (%s): see 'thresher capture dead list -c FILE'"
             extra = {"capture": self._settings.name, "shard": shard}
             logger.warning(message, fields["records"], fields["topic"], fields["kind"], extra=extra)
 
     def work_waits(self) -> bool:
-        """Whether there is anything to do: records may come at any time."""
+        """Whether there is anything to do. Always: records may come at any time."""
         return True
 
     def explain(self, shard: int, step: str) -> str | None:
-        """Say who holds the lock that a session of the shard waits for, if one does."""
+        """Say why a step hangs: a handler has not returned, or who holds the lock that the shard waits for."""
         if step == HANDLING:
             return "a handler has not returned"
         with closing(self._visit("e")) as connection:
             return held_by(lock_holders(connection, shard_sessions(self._settings.name, self._term, shard)))
 
     def taken_back(self) -> bool:
-        """Whether a restore took the term away: a newer leader would have written another one."""
+        """Whether a restore of the database removed the term. A newer leader would have written another one."""
         return self._term_now() is None
 
     def _look_at_term(self) -> None:
         now = self._term_now()
         if now != self._term:
             raise Superseded(
-                f"another process captures as {self._settings.name}: its term is {now or 'none'}, and ours is "
-                f"{self._term}"
+                f"another process has taken over the capture {self._settings.name}: the term is {now or 'none'}, and "
+                f"ours is {self._term}; this process ends"
             )
 
     def _look_at_topics(self) -> None:

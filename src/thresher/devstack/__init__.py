@@ -1,1 +1,1 @@
-"""A real Postgres and a real Kafka broker on the developer's machine, in CI and in the demo."""
+"""Runs a real Postgres and a real Kafka broker, on a developer's machine, in CI and in the demo."""

@@ -1,4 +1,4 @@
-"""The account that Postgres runs under: ours, or `nobody` where we are root, as which Postgres refuses to run."""
+"""The account that Postgres runs under: the user's own; for root, `nobody`, since Postgres refuses to run as root."""
 
 import os
 import pwd
@@ -11,14 +11,14 @@ from thresher.devstack.problem import StackProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """An operating system account without privileges."""
+    """An unprivileged account of the operating system."""
 
     name: str
     uid: int
     gid: int
 
     def can_enter(self, directory: Path) -> bool:
-        """Whether this account may pass through the directory and all above it."""
+        """Whether this account may enter the directory and all its parents."""
         return all(self._may(place, stat.S_IXUSR, stat.S_IXOTH) for place in (directory, *directory.parents))
 
     def can_run(self, program: Path) -> bool:
@@ -34,7 +34,7 @@ class Account:
 
 
 def server_account() -> Account | None:
-    """Return the account to switch to for Postgres; None where our own will do."""
+    """Return the account to switch to for Postgres; None if our own can run it."""
     if os.geteuid() != 0:
         return None
     try:

@@ -1,7 +1,7 @@
-"""A real Kafka cluster in KRaft mode on loopback: one node by default, two or three small ones where leaders must move.
+"""A real Kafka cluster in KRaft mode on loopback: one node by default, two or three for tests of moving leaders.
 
-Each node is a process of its own that can be stopped, killed, paused and started again on its port and its data. The
-first node of two is the controller alone, so that the second can be lost; of three, any one can.
+Each node is a process that can be stopped, killed, paused, and started again with the same port and data. With two
+nodes, only the first is a controller, so that the second can be lost. With three, any one can be lost.
 """
 
 import base64
@@ -31,9 +31,9 @@ _NODES = (1, 2, 3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """A further way in, advertised under other ports than it listens on: those of a proxy that stands in front.
+    """An additional listener behind a proxy: the brokers advertise the proxy's ports instead of their own.
 
-    `advertised_ports` has one port a node. `security` is Kafka's protocol name.
+    `advertised_ports` has one port per node. `security` is Kafka's protocol name.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Listener:
 class KafkaOptions:
     """How the cluster is set up.
 
-    `users` (name to password) switches the authorizer on: they come in by SASL/PLAIN on a listener of their own and may
-    do what ACLs allow, while the main listener stays the administrator's. `scram` (name to password) are users of
-    SASL_SSL with SCRAM-SHA-512 on another listener, for which a certificate is made; without `users` they may do
-    everything. `properties` override anything. `port` is asked for, the nodes' ports follow it; `last_ports` are taken
-    if they are free.
+    `users` (name to password) switches the authorizer on. They connect with SASL/PLAIN to a listener of their own, and
+    may do what ACLs allow; clients of the main listener are administrators. `scram` (name to password) are users of a
+    third listener, with SASL_SSL and SCRAM-SHA-512, for which a certificate is made. Without `users`, they may do
+    everything. `properties` override all others. `port` and those after it, one per node, must be free; `last_ports`
+    are used if they are free.
     """
 
     version: str = "4.2.1"
@@ -64,7 +64,7 @@ class KafkaOptions:
 
     def __post_init__(self) -> None:
         if self.nodes not in _NODES:
-            raise BadRequest(f"{self.nodes} Kafka nodes: one, two or three are possible")
+            raise BadRequest(f"{self.nodes} Kafka nodes are not possible: choose one, two or three")
         for listener in self.listeners:
             if len(listener.advertised_ports) != self.nodes:
                 raise BadRequest(f"listener {listener.name} needs one advertised port for each of {self.nodes} nodes")
@@ -80,7 +80,7 @@ class Kafka:
         self._java = find_java().executable
         self._classpath = ""
         self._cluster_id = ""
-        # What clients of the secure listener trust.
+        # The certificate of the secure listener, which its clients trust.
         self.certificate: Certificate | None = None
         self._ports: dict[tuple[str, int], int] = {}
         self.nodes = {
@@ -96,27 +96,27 @@ class Kafka:
 
     @property
     def bootstrap(self) -> str:
-        """The `bootstrap.servers` of clients that need no proxy and no password."""
+        """The `bootstrap.servers` of the main listener: without proxy and password."""
         return self.bootstrap_of(MAIN)
 
     def bootstrap_of(self, listener: str) -> str:
-        """Return the `bootstrap.servers` that lead straight to a listener, past whatever stands in front of it."""
+        """Return the `bootstrap.servers` of a listener itself, not of a proxy in front of it."""
         return ",".join(f"{ports.HOST}:{self.port(listener, node)}" for node in self.nodes)
 
     def port(self, listener: str = MAIN, node: int = 1) -> int:
-        """Return the port that a node listens on, which a proxy connects to."""
+        """Return the port on which a node listens, and to which a proxy connects."""
         return self._ports[listener, node]
 
     def prepare(self, progress: jars.Progress | None = None) -> None:
-        """Fetch what is missing, choose ports, and format the storage unless it is formatted already."""
+        """Download missing jars, choose ports, and format the storage unless it is formatted already."""
         if "," in str(self._directory):
-            raise BadRequest(f"Kafka cannot keep data in {self._directory}: a comma separates directories to it")
+            raise BadRequest(f"Kafka cannot store data in {self._directory}: a comma separates directories in log.dirs")
         self._classpath = jars.classpath(self.options.version, progress)
         self._draw_ports()
         self._directory.mkdir(parents=True, exist_ok=True)
         if self.options.scram:
             self.certificate = certificate_in(self._directory / "certificate", ports.HOST, self._java)
-        # Drawn once and noted first: nodes that a crash left unformatted must join the others' cluster.
+        # Stored before any node is formatted: nodes that are formatted after a crash must join the same cluster.
         identity = self._directory / "cluster.id"
         if not identity.exists():
             write_whole(identity, _cluster_id())
@@ -139,7 +139,7 @@ class Kafka:
         return run_tool(self._command(node, "kafka.tools.StorageTool", *arguments), self.nodes[node].directory)
 
     def start(self) -> None:
-        """Start all nodes, and return once each knows all. Ports lost to another stack are drawn anew."""
+        """Start all nodes, and return once each knows all others. If another stack took a port, draw other ports."""
         for draw in range(1, _DRAWS + 1):
             self._write_configuration()
             for node in self.nodes:
@@ -156,13 +156,13 @@ class Kafka:
                 return
 
     def start_node(self, node: int, *, wait: bool = True) -> None:
-        """Start one node as it was, and wait until the nodes that run are a cluster again."""
+        """Start one node with its port and data, and wait until all running nodes form a cluster."""
         self.nodes[node].start(self._command(node, "kafka.Kafka"))
         if wait:
             self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Wait until every node that runs knows all that run; explain one that ended instead."""
+        """Wait until every running node knows all running nodes. Raises `StackProblem` if one has ended instead."""
         deadline = time.monotonic() + _START_SECONDS
         expected = {node for node, server in self.nodes.items() if server.running}
         waiting = set(expected)
@@ -171,12 +171,12 @@ class Kafka:
                 seen = look(f"{ports.HOST}:{self.port(MAIN, node)}")
                 if not self.nodes[node].running:
                     self._explain_failure(self.nodes[node])
-                # Another stack's broker may answer on a port that ours failed to get.
+                # If our node could not bind its port, another stack's broker may answer there.
                 if seen is not None and seen.cluster_id == self._cluster_id and expected <= seen.brokers:
                     waiting.discard(node)
             if waiting and time.monotonic() > deadline:
                 tails = "\n".join(f"{self.nodes[node].name}:\n{self.nodes[node].tail()}" for node in waiting)
-                raise StackProblem(f"Kafka was not complete in {_START_SECONDS:.0f} s\n{tails}")
+                raise StackProblem(f"Kafka's nodes did not form a cluster within {_START_SECONDS:.0f} s\n{tails}")
 
     def _explain_failure(self, server: Server) -> None:
         tail = server.tail()
@@ -264,11 +264,11 @@ class Kafka:
             "offsets.topic.replication.factor": copies,
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": in_sync,
-            # Small: few partitions of internal topics, few threads, no wait for a first consumer's friends.
+            # Small: few partitions of internal topics, few threads, and no delay of a group's first rebalance.
             "offsets.topic.num.partitions": "4",
             "transaction.state.log.num.partitions": "4",
             "group.initial.rebalance.delay.ms": "0",
-            # A killed node may come back under its id once the controller has given it up.
+            # A killed node can register again once its session has timed out: a short time-out, for tests.
             "broker.session.timeout.ms": "4000",
             "broker.heartbeat.interval.ms": "500",
             "log.cleaner.dedupe.buffer.size": "4194304",
@@ -285,7 +285,7 @@ class Kafka:
         accounts = " ".join(f"user_{name}={json.dumps(password)}" for name, password in self.options.users.items())
         return {
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            # Whoever comes by the main listener has no name there: the administrator, and the nodes themselves.
+            # Clients of the main listener are anonymous: administrators, and the nodes themselves.
             "super.users": "User:ANONYMOUS",
             "sasl.enabled.mechanisms": "PLAIN",
             f"listener.name.{CLIENTS.lower()}.plain.sasl.jaas.config": (
@@ -314,7 +314,7 @@ def _addresses(listeners: Mapping[str, int]) -> str:
 
 
 def _escape(value: str) -> str:
-    """Return a value as Java properties have it: what is not ASCII, and a backslash, as UTF-16 escapes."""
+    """Return a value for a Java properties file: backslashes and characters beyond ASCII as UTF-16 escapes."""
     units = value.encode("utf-16-be")
     return "".join(
         chr(unit) if unit < 128 and unit != ord("\\") else f"\\u{unit:04x}"
@@ -323,7 +323,7 @@ def _escape(value: str) -> str:
 
 
 def _cluster_id() -> str:
-    """Return an id as Kafka draws them: never with a leading dash, which looks like an option."""
+    """Return a random id as Kafka makes them, without a leading dash, which would look like an option."""
     while True:
         drawn = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not drawn.startswith("-"):

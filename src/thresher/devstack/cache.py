@@ -1,7 +1,7 @@
-"""What is fetched or copied once and used for ever: made aside, then renamed into place under a lock.
+"""The cache of files that are downloaded or copied once: filled in a temporary directory, then renamed under a lock.
 
-A directory in the cache is complete or absent: a crash, a full disk or a lost network leaves only a stage, which the
-next one to take the lock removes.
+A directory in the cache is complete or absent. A crash, a full disk or a lost network leaves only a temporary
+directory (stage), which the next process that takes the lock removes.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from thresher.core.places import make_writable
 
 @contextlib.contextmanager
 def staged(target: Path) -> Iterator[tuple[Path, Path | None]]:
-    """Give the target and, where it is not there yet, a stage to fill; leaving without an error puts it into place."""
+    """Give the target and, if it is missing, a stage to fill. Leaving without an error renames the stage."""
     if target.is_dir():
         yield target, None
         return
@@ -37,7 +37,7 @@ def staged(target: Path) -> Iterator[tuple[Path, Path | None]]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that others find whole or not at all, and only this user can read."""
+    """Write a file that only this user can read, atomically: others find it complete or not at all."""
     draft = path.with_name(f"{path.name}.draft")
     draft.touch(mode=0o600)
     draft.write_text(text, encoding="utf-8")
@@ -46,7 +46,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock among processes; the kernel lets go of it when ours ends."""
+    """Hold an exclusive lock among processes. The kernel releases it when our process ends."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

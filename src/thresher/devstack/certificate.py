@@ -1,4 +1,4 @@
-"""A certificate for a broker on loopback, signed by itself, made with the keytool that comes with every Java."""
+"""A self-signed certificate for a broker on loopback, made with Java's keytool."""
 
 import secrets
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ _ALIAS = "kafka"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Key and certificate for a server in a store with a password, and for its clients what to trust, in PEM."""
+    """The server's key and certificate in a keystore with a password, and the CA certificate for clients, in PEM."""
 
     keystore: Path
     password: str = field(repr=False)
@@ -21,7 +21,7 @@ class Certificate:
 
 
 def certificate_in(directory: Path, address: str, java: Path) -> Certificate:
-    """Return the certificate in a directory, made there for an IP address unless it is there already."""
+    """Return the certificate in a directory. If it is missing, make it for an IP address."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     noted = directory / "password"
     certificate = Certificate(
@@ -38,7 +38,7 @@ def certificate_in(directory: Path, address: str, java: Path) -> Certificate:
         java, directory, "-genkeypair", *store, "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "30",
         "-dname", "CN=Thresher's local stack", "-ext", f"san=ip:{address},dns:localhost", "-ext", "bc:c",
     )  # fmt: skip
-    # Last, and whole: where it is, all is.
+    # Written last, and renamed: if this file exists, all the others do.
     part = directory / "ca.part"
     _keytool(java, directory, "-exportcert", "-rfc", *store, "-file", part)
     part.rename(certificate.authority)

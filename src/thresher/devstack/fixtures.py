@@ -1,7 +1,7 @@
-"""Pytest fixtures over the real stack: one for the whole run, a fresh database and topic prefix for each test.
+"""Pytest fixtures for the real stack: one stack for the whole run, a new database and topic prefix for each test.
 
-A missing server is an error of the run, never a skip. Use with `pytest_plugins = ["thresher.devstack.fixtures"]`.
-Where `THRESHER_TEST_STACK` names a description of a shared stack (see `shared`), that one is wiped and used instead.
+A missing server is an error, never a skip. Use with `pytest_plugins = ["thresher.devstack.fixtures"]`. If
+`THRESHER_TEST_STACK` names the file of a shared stack (see `shared`), that stack is wiped and used instead.
 """
 
 import itertools
@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """One Postgres and one Kafka broker for the whole run. A topic that is missing stays so."""
+    """One Postgres and one Kafka broker for the whole run. Missing topics are not created automatically."""
     with running_stack(KafkaOptions(properties={"auto.create.topics.enable": "false"})) as running:
         yield running
 
@@ -53,6 +53,6 @@ def topic_prefix(stack: Stack) -> Iterator[str]:
         try:
             admin.delete_topics([name])
         except KafkaException as error:
-            # One that the test itself has just deleted may still be named.
+            # The list may still name a topic that the test has just deleted.
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise

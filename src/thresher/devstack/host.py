@@ -1,7 +1,7 @@
-"""The process that owns a kept stack: starts its servers, says where they are, and stops them when told to.
+"""The process that owns a kept stack: starts its servers, publishes their addresses, and stops them on SIGTERM.
 
-Run as `python -m thresher.devstack.host NAME` by `KeptStack.up`, in a session of its own, with the stack's lock already
-held through a descriptor that it inherits and keeps open until it ends.
+`KeptStack.up` runs it as `python -m thresher.devstack.host NAME`, in a session of its own. It inherits a descriptor
+that holds the stack's lock, and keeps it open until it ends.
 """
 
 import json
@@ -21,9 +21,9 @@ from thresher.devstack.stack import Stack
 
 
 def main() -> int:
-    """Hold the stack until SIGTERM; 1 with the reason on standard error if it cannot start."""
+    """Run the stack until SIGTERM. Return 1, with the reason on standard error, if it cannot start."""
     kept = KeptStack(sys.argv[1])
-    # A queue that a signal handler may put into, whatever the main thread does.
+    # A SimpleQueue is reentrant: a signal handler may put into it at any moment.
     told_to_stop: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: told_to_stop.put(number))
@@ -58,7 +58,7 @@ def _publish(kept: KeptStack, stack: Stack) -> None:
         processes={"host": os.getpid(), **{server.name: server.pid for server in stack.servers}},
     )
     ports = Ports(postgres=stack.postgres.port, kafka=tuple(stack.kafka.port(node=node) for node in stack.kafka.nodes))
-    # First: whoever finds the endpoints finds the ports too.
+    # Written first: a process that finds the endpoints finds the ports too.
     write_whole(kept.ports_file, json.dumps(asdict(ports)))
     write_whole(kept.endpoints_file, json.dumps(asdict(endpoints)))
 

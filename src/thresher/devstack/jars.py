@@ -1,10 +1,10 @@
-"""The broker's jars: exactly those that a lock file names, by the Ivy that PySpark ships, verified by SHA-256.
+"""The broker's jars: exactly those in a lock file, downloaded by PySpark's Ivy, and verified by SHA-256.
 
-1. The lock lists each jar's coordinates and digest; nothing is resolved, so nothing can drift.
-2. Ivy fetches them into a stage; each is verified; the stage is renamed into the cache. See `cache`.
-3. At each start they are verified again: a jar that changed on disk is refused by name.
+1. The lock file lists coordinates and digest of each jar. Dependencies are not resolved, so versions cannot change.
+2. Ivy downloads them into a stage; each is verified; the stage is renamed into the cache. See `cache`.
+3. At each start they are verified again: a jar that was changed on disk is refused, with its name.
 
-THRESHER_IVY_SETTINGS names an Ivy settings file for those who fetch from a mirror of their own.
+THRESHER_IVY_SETTINGS names an Ivy settings file, to download from a mirror.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ from thresher.devstack.server import run_tool
 
 VERSIONS = ("4.2.1", "3.9.1")
 
-# Called with what is being fetched, how many are done, and of how many.
+# Called with the name of the current download, the number of finished ones, and their total.
 Progress = Callable[[str, int, int], None]
 
-# Ivy's own default repository, without its metadata: the lock has decided already, and its digests are stronger.
+# Ivy's default repository, without metadata and checksums: the lock file has exact versions and stronger digests.
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="default"/>
   <resolvers>
@@ -59,7 +59,7 @@ class Jar:
 
     @property
     def file(self) -> str:
-        """The name it has on disk."""
+        """The name of the file."""
         return f"{self.module}-{self.revision}.jar"
 
 
@@ -71,7 +71,7 @@ def lock_path(version: str) -> Path:
 def read_lock(version: str) -> tuple[Jar, ...]:
     """Return the jars of a broker version."""
     if version not in VERSIONS:
-        raise BadRequest(f"Kafka {version} is not locked; choose one of {', '.join(VERSIONS)}")
+        raise BadRequest(f"Kafka {version} has no lock file; choose one of {', '.join(VERSIONS)}")
     jars = []
     for line in lock_path(version).read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -82,30 +82,30 @@ def read_lock(version: str) -> tuple[Jar, ...]:
 
 
 def jars_of(version: str, progress: Progress | None = None) -> Path:
-    """Return the directory with the broker's verified jars, fetching them the first time."""
+    """Return the directory with the broker's verified jars. The first call downloads them."""
     jars = read_lock(version)
-    # A changed lock is another directory: yesterday's jars never serve today's list.
+    # A changed lock file has another directory, so old jars are never used for it.
     mark = hashlib.sha256(lock_path(version).read_bytes()).hexdigest()[:12]
     with staged(cache_home() / f"kafka-{version}-{mark}") as (target, stage):
         if stage is not None:
             fetch(jars, stage, progress)
-            verify(jars, stage, "the repository does not have what was locked")
+            verify(jars, stage, "the repository has other content than the lock file names")
     verify(jars, target, f"remove {target} to fetch it again")
     return target
 
 
 def classpath(version: str, progress: Progress | None = None) -> str:
-    """Return the Java class path of the locked jars, and of nothing else that lies beside them."""
+    """Return the Java class path of the locked jars, without other files in their directory."""
     directory = jars_of(version, progress)
     if os.pathsep in str(directory):
         raise BadRequest(
-            f"Java cannot read jars from {directory}: a colon separates them; set THRESHER_CACHE elsewhere"
+            f"Java cannot read jars from {directory}: a colon separates paths; set THRESHER_CACHE to another directory"
         )
     return os.pathsep.join(str(directory / jar.file) for jar in read_lock(version))
 
 
 def verify(jars: tuple[Jar, ...], directory: Path, remedy: str) -> None:
-    """Raise `JarMismatch`, with names, unless every jar is there and is the one that was locked."""
+    """Raise `JarMismatch`, with names, unless every jar exists and has the digest of the lock file."""
     wrong = []
     for jar in jars:
         try:
@@ -120,7 +120,7 @@ def verify(jars: tuple[Jar, ...], directory: Path, remedy: str) -> None:
 
 
 def fetch(jars: tuple[Jar, ...], directory: Path, progress: Progress | None = None) -> None:
-    """Fetch the jars with Ivy. Raises `StackProblem` with Ivy's reason; what it leaves there is not to be used."""
+    """Download the jars with Ivy. Raises `StackProblem` with Ivy's reason; then the directory must not be used."""
     work = directory / "ivy"
     work.mkdir()
     module = work / "ivy.xml"

@@ -1,12 +1,12 @@
-"""Keeps one server process, and ends it when whoever asked for it is gone.
+"""Supervises one server process, and ends it when the process that started the keeper is gone.
 
-A program of its own, standard library only, started by path. Its promises:
-1. The server's process id is the first line it prints.
-2. When the server ends, it ends with the server's exit status.
-3. When its standard input closes or its parent changes (the parent died, however), it ends the server, hard if need
-   be, and removes the directory it was told to sweep: nothing is left of a crashed run.
-4. When it is itself killed, the kernel ends the server.
-5. What the server leaves running when it dies (a killed Postgres: its busy backends) ends with it.
+A program of its own, started by path, with the standard library only. Its guarantees:
+1. The first line that it prints is the server's process id.
+2. When the server ends, the keeper ends with the server's exit status.
+3. When the keeper's standard input closes or its parent changes, the parent has died. Then the keeper ends the server,
+   by SIGKILL if needed, and removes the directory given by `--sweep`: a crashed run leaves nothing behind.
+4. When the keeper is killed, the kernel ends the server.
+5. Child processes that a dying server leaves running, such as busy backends of a killed Postgres, are killed.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.5
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--log", help="where the output goes; by default, to standard output behind the first line")
+    parser.add_argument("--log", help="file for the server's output; default: standard output, after the first line")
     parser.add_argument("--directory", required=True)
     parser.add_argument("--end-signal", type=int, required=True)
     parser.add_argument("--user", type=int)
@@ -44,7 +44,7 @@ def _start(options: argparse.Namespace) -> "subprocess.Popen[bytes]":
     libc = ctypes.CDLL(None, use_errno=True)
 
     def tie_to_keeper() -> None:
-        # After the change of account, which would clear it.
+        # Set after the change of account, which would clear it.
         libc.prctl(_PR_SET_PDEATHSIG, options.end_signal)
         if os.getppid() != keeper:
             os._exit(1)
@@ -74,7 +74,7 @@ def _end(server: "subprocess.Popen[bytes]", end_signal: int) -> None:
 
 
 def _end_leftovers() -> None:
-    """Kill what the server left: as its subreaper we are now the parent."""
+    """Kill the processes that the server left. The keeper is their subreaper, and so their parent now."""
     while True:
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -89,13 +89,13 @@ def _end_leftovers() -> None:
 def _sweep(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     with contextlib.suppress(OSError):
-        # The last of the servers takes what they shared along.
+        # The last server to end also removes the directory that all servers share.
         if not any(place.is_dir() for place in directory.parent.iterdir()):
             shutil.rmtree(directory.parent)
 
 
 def main() -> int:
-    """Keep the server until it or the parent ends; return the server's exit status."""
+    """Run until the server or the parent ends; return the server's exit status."""
     options = _options()
     parent = os.getppid()
     told_to_end = False
@@ -112,7 +112,7 @@ def main() -> int:
         signal.signal(number, end)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     server = _start(options)
-    with contextlib.suppress(BrokenPipeError):  # nobody is there to read it: the loop finds that out
+    with contextlib.suppress(BrokenPipeError):  # the parent is gone: the loop below notices that
         os.write(1, f"{server.pid}\n".encode())
     while server.poll() is None:
         readable, _, _ = select.select([0, wake_reader], [], [], _LOOK_SECONDS)

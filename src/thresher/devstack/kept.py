@@ -1,10 +1,10 @@
-"""Stacks that outlive the command that made them: found again by name, stopped in good order, kept or discarded.
+"""Kept stacks: they outlive the command that started them, and have names.
 
-A lock beside the stack's directory says whether it runs, and nothing else does:
-1. `up` takes it, checks and prepares everything, starts a host process (see `host`) and hands the lock over to it.
-2. The host owns the servers and holds the lock as long as it lives. Killed, it takes its servers with it and leaves
-   their data for the next start.
-3. `down` tells the host to stop and waits until the lock is free; it discards data only while holding the lock itself.
+Only a lock beside the stack's directory says whether the stack runs:
+1. `up` takes the lock, checks and prepares everything, starts a host process (see `host`), and hands the lock to it.
+2. The host owns the servers, and holds the lock as long as it lives. If it is killed, its servers end too, and their
+   data stays for the next start.
+3. `down` sends SIGTERM to the host, and waits until the lock is free. It discards data only while it holds the lock.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a kept stack was asked to be. Its version and nodes are in its data; its ports may change."""
+    """The request for a kept stack. Version and number of nodes cannot change with existing data; ports can."""
 
     kafka_version: str = "4.2.1"
     nodes: int = 1
@@ -45,7 +45,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """The ports that a stack had when it ran last. They are taken again, as far as they are free."""
+    """The ports of a stack's last run, which are used again if they are free."""
 
     postgres: int
     kafka: tuple[int, ...]
@@ -53,7 +53,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Where a running stack is reached, and the processes behind it."""
+    """The addresses of a running stack, and its process ids."""
 
     dsn: str
     bootstrap: str
@@ -68,7 +68,7 @@ class KeptStack:
             raise BadRequest(f"stack name {name!r}: up to 40 of the characters a-z, 0-9 and - are allowed")
         self.name = name
         self.directory = state_home() / "stacks" / name
-        # Beside the directory, so that it outlives a discard.
+        # Beside the directory, so that it stays when the data is discarded.
         self.lock = self.directory.with_name(f"{name}.lock")
         self.spec_file = self.directory / "spec.json"
         self.endpoints_file = self.directory / "endpoints.json"
@@ -78,13 +78,13 @@ class KeptStack:
 
     @property
     def running(self) -> bool:
-        """Whether somebody starts, holds or discards the stack now."""
+        """Whether a process starts, runs or discards the stack now."""
         try:
             descriptor = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return False
         try:
-            # Shared: those who only ask do not see each other.
+            # A shared lock: processes that only check do not block each other.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -99,18 +99,18 @@ class KeptStack:
 
     @property
     def known(self) -> bool:
-        """Whether there is or was a stack of this name."""
+        """Whether a stack of this name exists or has existed."""
         return self.lock.exists()
 
     def endpoints(self) -> Endpoints | None:
-        """Return where it is reached; None unless it runs and is ready."""
+        """Return the addresses; None unless the stack runs and is ready."""
         if not self.running:
             return None
         content = read_json(self.endpoints_file)
         return None if content is None else Endpoints(**content)
 
     def last_ports(self) -> Ports | None:
-        """Return the ports of its last run; None before the first."""
+        """Return the ports of the last run; None before the first."""
         content = read_json(self.ports_file)
         return None if content is None else Ports(postgres=content["postgres"], kafka=tuple(content["kafka"]))
 
@@ -119,7 +119,7 @@ class KeptStack:
         return {path.parent.name: path for path in sorted(self.directory.glob("*/log"))}
 
     def up(self, spec: Spec, progress: jars.Progress | None = None) -> Endpoints:
-        """Start it, or find it running, and return when it is ready. On an error nothing is left running."""
+        """Start the stack unless it runs, and return when it is ready. After an error nothing is left running."""
         jars.read_lock(spec.kafka_version)
         make_writable(self.directory.parent, "THRESHER_STATE")
         deadline = time.monotonic() + _UP_SECONDS
@@ -127,14 +127,17 @@ class KeptStack:
             with self._held() as lock:
                 if lock is not None:
                     return self._start(spec, lock, progress)
-            # Somebody else is at it: theirs is ours as soon as it is ready.
+            # Another process runs or starts the stack: use it as soon as it is ready.
             if (endpoints := self.endpoints()) is not None:
                 return endpoints
             time.sleep(_LOOK_SECONDS)
-        raise StackProblem(f"stack {self.name!r} is being started or stopped by another command, for too long")
+        raise StackProblem(
+            f"another command has been starting or stopping stack {self.name!r} for {_UP_SECONDS:.0f} s: see "
+            f"{self.host_log}"
+        )
 
     def down(self, *, discard: bool = False) -> bool:
-        """Stop it in good order, and discard its data if asked; False if there was nothing to stop."""
+        """Shut the stack down cleanly; with `discard`, remove its data. False if it was not running."""
         was_running = self.running
         deadline = time.monotonic() + _DOWN_SECONDS
         told: int | None = None
@@ -154,7 +157,7 @@ class KeptStack:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[int | None]:
-        """Hold the lock, if nobody else does; a process that is given the descriptor goes on holding it."""
+        """Hold the lock if it is free. A process that inherits the descriptor keeps holding it."""
         descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -192,7 +195,7 @@ class KeptStack:
             )
 
     def _start_host(self, lock: int) -> "subprocess.Popen[bytes]":
-        # It has another working directory: what was relative to ours must not be to its.
+        # Absolute paths, since the host has another working directory.
         places = {"THRESHER_STATE": str(state_home()), "THRESHER_CACHE": str(cache_home())}
         with self.host_log.open("wb") as log:
             return subprocess.Popen(
@@ -211,9 +214,9 @@ class KeptStack:
         while (endpoints := self.endpoints()) is None:
             if host.poll() is not None or time.monotonic() > deadline:
                 reason = self.host_log.read_text(encoding="utf-8", errors="replace").strip() or "no reason given"
-                raise StackProblem(f"stack {self.name!r} did not come up: {reason}")
+                raise StackProblem(f"stack {self.name!r} did not start: {reason}")
             time.sleep(_LOOK_SECONDS)
-        # It goes on without us; nobody will ask for its status, and that is meant.
+        # The host outlives us on purpose. This keeps Popen from warning that it still runs.
         host.returncode = 0
         return endpoints
 
@@ -233,7 +236,7 @@ def _names() -> list[str]:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a file holds; None where there is none."""
+    """Return the content of a file; None if it does not exist."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,9 +1,8 @@
 """Free loopback ports that stay free.
 
-Ports are drawn at random from below the range that the kernel gives to outgoing connections: a server that is killed
-and started again finds its port as it left it. A port that was drawn is claimed among the processes that draw, until
-ours ends: what will listen there may be started much later. Where claims are not possible two may draw the same one;
-who fails to bind draws again.
+Ports are drawn at random from below the kernel's range for outgoing connections. So no connection takes the port of a
+server while it is restarted. A drawn port is claimed until our process ends, since its server may start much later. If
+claims are not possible, two processes may draw the same port; the one that fails to bind draws again.
 """
 
 import fcntl
@@ -23,15 +22,15 @@ _random = random.SystemRandom()
 
 
 def free_port(taken: Collection[int] = (), *, wanted: int | None = None) -> int:
-    """Return a port that nobody listens on now, that no other process has drawn, and that is not among those taken.
+    """Return a port on which nobody listens, that no other process has drawn, and that is not in `taken`.
 
-    It is the one that is wanted, if that is such a port.
+    The result is `wanted` if that is such a port.
     """
     for draw in range(_DRAWS):
         port = wanted if wanted is not None and draw == 0 else _random.randint(_LOWEST, _HIGHEST)
         if port not in taken and is_free(port) and _claim(port):
             return port
-    raise StackProblem(f"no free port found between {_LOWEST} and {_HIGHEST} in {_DRAWS} draws")
+    raise StackProblem(f"no free port between {_LOWEST} and {_HIGHEST} was found in {_DRAWS} draws: end other servers")
 
 
 def _claim(port: int) -> bool:
@@ -40,7 +39,7 @@ def _claim(port: int) -> bool:
     if claims is None:
         return True
     try:
-        # A byte for each port, all of them by one descriptor; a forked child has none of them.
+        # One byte of the file per port, all locked through one descriptor. A forked child does not inherit the locks.
         fcntl.lockf(claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError:
         return False
@@ -49,7 +48,7 @@ def _claim(port: int) -> bool:
 
 @functools.cache
 def _claims() -> int | None:
-    """Open the file of claims, for good: closing it would give all of them up."""
+    """Open the file of claims, and keep it open: closing it would release all claims."""
     try:
         place = make_writable(cache_home(), "THRESHER_CACHE") / "ports.lock"
         return os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -60,7 +59,7 @@ def _claims() -> int | None:
 def is_free(port: int) -> bool:
     """Whether a server could listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the servers do: a port in TIME_WAIT is free to them.
+        # As the servers do: they can bind a port in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -70,7 +69,7 @@ def is_free(port: int) -> bool:
 
 
 def require_free(port: int, owner: str) -> int:
-    """Return the port that was asked for, or say who wanted it and that it is taken."""
+    """Return the requested port. Raises `PortTaken`, with the name of the server, if it is not free."""
     if not is_free(port):
         raise PortTaken(
             f"port {port} for {owner} is taken or not allowed: free it, or choose another (or none, to get a free one)"

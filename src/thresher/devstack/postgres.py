@@ -1,4 +1,4 @@
-"""A real Postgres 18 from the binaries in its wheel: on a loopback port, behind a password, tuned small."""
+"""A real Postgres 18 from the binaries of a Python wheel: on a loopback port, with a password, configured small."""
 
 import importlib.metadata
 import importlib.util
@@ -31,7 +31,7 @@ _DRAWS = 5
 class PostgresOptions:
     """How the server is set up. `durable=False` skips fsync: safe against killed processes, not against power cuts.
 
-    `port` is asked for; `last_port` is taken if it is free.
+    `port` must be free; `last_port` is used if it is free.
     """
 
     port: int | None = None
@@ -41,7 +41,7 @@ class PostgresOptions:
 
 
 class Postgres:
-    """One server and its data directory. Started, stopped, killed and started again on the same port and data."""
+    """One server and its data directory. It can be stopped, killed, and started again with the same port and data."""
 
     def __init__(self, directory: Path, options: PostgresOptions, *, sweep: bool) -> None:
         self._directory = directory
@@ -49,7 +49,8 @@ class Postgres:
         self._options = options
         self._account = server_account()
         self._binaries = _binaries(self._account)
-        # Fast shutdown in good order; immediate shutdown where the data goes anyway: it still frees shared memory.
+        # SIGINT is Postgres' fast shutdown. SIGQUIT is its immediate one, for data that is removed: it frees shared
+        # memory.
         self.server = Server(
             "postgres",
             directory,
@@ -62,7 +63,7 @@ class Postgres:
         self._password = ""
 
     def prepare(self) -> None:
-        """Make the data directory, or take an existing one as it is; choose a port."""
+        """Create the data directory unless it exists, and choose a port."""
         password_file = self._directory / "password"
         if not (self._data / "PG_VERSION").exists():
             self._initialise(password_file)
@@ -73,7 +74,7 @@ class Postgres:
             self.port = ports.free_port(wanted=self._options.last_port)
 
     def start(self) -> None:
-        """Start, and return once it answers. A port lost to another stack is drawn anew, unless it was asked for."""
+        """Start, and return once it answers. If another stack took the port, draw another, unless `port` was given."""
         for draw in range(1, _DRAWS + 1):
             self._write_settings()
             self.server.start([self._binaries / "postgres", "-D", self._data])
@@ -87,7 +88,7 @@ class Postgres:
                 return
 
     def dsn(self, database: str = "postgres") -> str:
-        """Return the connection string of one of its databases."""
+        """Return the connection string of a database."""
         return psycopg.conninfo.make_conninfo(
             host=ports.HOST, port=self.port, user=_USER, password=self._password, dbname=database
         )
@@ -99,14 +100,14 @@ class Postgres:
         return self.dsn(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database and end whoever is still connected to it."""
+        """Drop a database, and end the sessions that are connected to it."""
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
             connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def _initialise(self, password_file: Path) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._account is not None:
-            # The account passes through; it cannot list, and no other directory of ours is opened.
+            # The account may pass through these directories, not list them. No other directory is opened to it.
             self._directory.chmod(0o711)
             self._directory.parent.chmod(0o711)
             if not self._account.can_enter(self._directory):
@@ -114,7 +115,7 @@ class Postgres:
                     f"Postgres does not run as root, and {self._account.name!r} cannot enter {self._directory}: "
                     "choose a directory that it can (THRESHER_STATE, TMPDIR), or run as an ordinary user"
                 )
-        # Made aside and renamed: what a crash leaves half-made is made anew.
+        # Created under another name and renamed, so that a directory that a crash left incomplete is never used.
         draft = self._directory / "data.new"
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
@@ -127,21 +128,21 @@ class Postgres:
         command += ["--username", _USER, "--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C"]
         status, output = run_tool([*command, "--no-sync", "--no-instructions"], self._directory, account=self._account)
         if status != 0:
-            raise StackProblem(f"Postgres could not make its data directory {self._data}:\n{output}")
+            raise StackProblem(f"Postgres could not create its data directory {self._data}:\n{output}")
         draft.rename(self._data)
 
     def _write_settings(self) -> None:
         settings = {
             "listen_addresses": ports.HOST,
             "port": str(self.port),
-            # No socket files: their path may be too long, and TCP is what services use.
+            # No Unix sockets: their path may be too long, and services use TCP.
             "unix_socket_directories": "",
             "wal_level": "logical",
             "shared_buffers": "64MB",
             "max_connections": "100",
             "max_wal_size": "512MB",
             "io_method": "sync",
-            # In the data directory, so that it goes with it.
+            # In the data directory, so that it is removed with it.
             "dynamic_shared_memory_type": "mmap",
             "jit": "off",
             "log_line_prefix": "%m [%p] %q%a ",
@@ -151,7 +152,7 @@ class Postgres:
             **self._options.settings,
         }
         lines = [f"{name} = '{value.replace(chr(39), chr(39) * 2)}'\n" for name, value in settings.items()]
-        # Read last, so it wins over what initdb wrote.
+        # The server reads this file last, so it overrides what initdb wrote.
         path = self._data / "postgresql.auto.conf"
         path.write_text("".join(lines), encoding="utf-8")
         if self._account is not None:
@@ -192,7 +193,7 @@ def _binaries(account: Account | None) -> Path:
 
 
 def _copy_for(account: Account, wheel: Path) -> Path:
-    """Copy the installation to where the account can reach it, once; what belongs to us stays closed to it."""
+    """Copy the installation once to a directory that the account can reach. Our own files stay closed to it."""
     version = importlib.metadata.version(_WHEEL)
     with staged(cache_home() / f"postgres-{version}-{_INSTALLATION}") as (target, stage):
         if stage is not None:

@@ -1,18 +1,18 @@
-"""What can go wrong with the local stack: each problem says what to do about it."""
+"""The errors of the local stack. Each message says what to do."""
 
 from thresher.core.errors import InvalidInput, ThresherError
 
 
 class StackProblem(ThresherError):  # noqa: N818
-    """The stack cannot do what was asked; nothing half-made is left behind."""
+    """The stack cannot do what was requested. Nothing incomplete is left behind."""
 
 
 class BadRequest(StackProblem, InvalidInput):
-    """What was asked of the stack can never work."""
+    """The request can never work."""
 
 
 class PortTaken(StackProblem):
-    """A port that was asked for belongs to another program."""
+    """Another program uses a requested port."""
 
 
 class JarMismatch(StackProblem):

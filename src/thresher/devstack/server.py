@@ -1,6 +1,6 @@
-"""One server process under a keeper: started, stopped, killed, paused and started again by the process that owns it.
+"""One server process under a keeper. The process that owns it can stop, kill, pause and restart it.
 
-The server ends with its owner, whatever ends the owner; see `keeper`.
+The server ends when its owner ends, for whatever reason: see `keeper`.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def start_keeper(
     account: Account | None = None,
     sweep: Path | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program under a keeper; the first line of its output is the program's process id."""
+    """Start a program under a keeper. The first line of the keeper's output is the program's process id."""
     arguments = ["--directory", str(directory), "--end-signal", str(int(end_signal))]
     if log is not None:
         arguments += ["--log", str(log)]
@@ -39,7 +39,7 @@ def start_keeper(
         [sys.executable, "-I", "-S", str(_KEEPER), *arguments, "--", *map(str, command)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        # File names and messages in UTF-8 and English, whatever the user's locale: Java loses other letters in paths.
+        # Messages in English and file names in UTF-8 for every user: with another locale, Java corrupts some paths.
         env={**os.environ, "LC_ALL": "C.UTF-8"},
         start_new_session=True,
     )
@@ -52,7 +52,7 @@ def run_tool(
     account: Account | None = None,
     on_line: Callable[[str], None] = lambda _line: None,
 ) -> tuple[int, str]:
-    """Run a program to its end under a keeper, so that it does not outlive us; return its status and output."""
+    """Run a program to its end under a keeper, so that it ends with us at the latest; return its status and output."""
     with start_keeper(command, directory, account=account) as keeper:
         lines = []
         for number, line in enumerate(keeper.stdout or ()):
@@ -65,7 +65,7 @@ def run_tool(
 class Server:
     """A server's directory, its log, and its process while it runs.
 
-    `stop_signal` asks it to stop in good order; `end_signal` is the quickest that leaves nothing in the kernel behind.
+    `stop_signal` requests a clean shutdown; `end_signal` is the fastest end that leaves no resources in the kernel.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there, answering or not."""
+        """Whether the process exists, even if it does not answer."""
         return self._keeper is not None and self._keeper.poll() is None
 
     @property
@@ -101,7 +101,7 @@ class Server:
         return self._pid
 
     def start(self, command: Sequence[str | Path]) -> None:
-        """Start the process; it may still fail to come up."""
+        """Start the process. Whether the server becomes ready is not checked here."""
         if self.running:
             raise StackProblem(f"{self.name} is running already (process {self._pid})")
         self._keeper = start_keeper(
@@ -119,11 +119,11 @@ class Server:
         self._pid = int(line)
 
     def stop(self, grace_seconds: float = 20.0) -> None:
-        """Stop in good order, hard after the grace. Harmless when it is not running."""
+        """Shut down cleanly; after the grace, kill. Harmless when it is not running."""
         self._finish(self._stop_signal, grace_seconds)
 
     def end(self) -> None:
-        """Stop as quickly as possible; the data is to be thrown away."""
+        """Stop as fast as possible, for data that is removed."""
         self._finish(self._end_signal, 5.0)
 
     def kill(self) -> None:
@@ -148,7 +148,7 @@ class Server:
         keeper = self._keeper
         if keeper is None:
             return
-        # A paused process takes no signal but SIGKILL until it goes on.
+        # A paused process handles no signal but SIGKILL until SIGCONT.
         for each in (number, signal.SIGCONT):
             self._signal_if_there(each)
         try:
@@ -159,7 +159,7 @@ class Server:
         self._release()
 
     def _signal_if_there(self, number: signal.Signals) -> None:
-        # It may have ended by itself, and its keeper be about to.
+        # The server may have ended by itself while its keeper still runs.
         with contextlib.suppress(StackProblem, ProcessLookupError):
             os.kill(self.pid, number)
 

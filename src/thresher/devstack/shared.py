@@ -1,12 +1,12 @@
-"""A stack that one process runs and others use, one after another, as if each had started it.
+"""A stack that one process owns and other processes use, one after another, as if each had started it.
 
-1. The owner starts a stack and writes down where it is (`describe`).
-2. A user wipes it (databases, roles, topics, grants, groups without members) and finds it as empty as a new one.
-   Its names are its own (`RUN`), since a group may still have a member of the user before.
-3. A user never starts, stops or signals its servers: an attempt is refused.
+1. The owner starts a stack, and writes its addresses to a file (`describe`).
+2. A user wipes it first: databases, roles, topics, ACLs, and groups without members. Then it is as empty as a new one.
+   Each user has names of its own (`RUN`), since a group may still have a member of an earlier user.
+3. A user never starts, stops or signals the servers: an attempt ends the run.
 
-A user that is killed leaves its data to the next wipe. The stack ends with its owner. Users are runs of pytest, which
-find the description by `THRESHER_TEST_STACK`.
+The next user wipes the data of a killed one. The stack ends with its owner. Users are runs of pytest, which find the
+file by `THRESHER_TEST_STACK`.
 """
 
 import contextlib
@@ -38,15 +38,15 @@ from thresher.kafka.admin import Admin
 
 DESCRIPTION = "THRESHER_TEST_STACK"
 _WIPE_SECONDS = 60.0
-# Part of every name that fixtures draw: another one in each run that uses a shared stack.
+# Part of every name that fixtures make. On a shared stack, it differs for each run.
 RUN = f"{secrets.token_hex(3)}-" if os.environ.get(DESCRIPTION) else ""
-# Pytest's own code for an error that is no test's.
+# Pytest's exit code for an internal error, as opposed to failed tests.
 _MISUSED = 3
 
 
 @contextlib.contextmanager
 def running_stack(kafka: KafkaOptions) -> Iterator[Stack]:
-    """A stack with these options for the whole run, or the shared one, whose owner has chosen the same options."""
+    """Give a stack with these options for the whole run, or the shared one, whose owner has chosen the same options."""
     description = os.environ.get(DESCRIPTION)
     if description:
         yield attach(Path(description))
@@ -56,7 +56,7 @@ def running_stack(kafka: KafkaOptions) -> Iterator[Stack]:
 
 
 def describe(stack: Stack, file: Path) -> None:
-    """Write down where a running stack is, for `attach`. The file holds the password of its database."""
+    """Write the addresses of a running stack to a file, for `attach`. The file holds the database's password."""
     postgres, kafka = stack.postgres, stack.kafka
     described = {
         "directory": stack.directory,
@@ -70,7 +70,7 @@ def describe(stack: Stack, file: Path) -> None:
 
 
 def attach(file: Path) -> Stack:
-    """Return a wiped stack that another process runs."""
+    """Return a stack that another process runs, after wiping it."""
     described = pickle.loads(file.read_bytes())  # noqa: S301 - our own owner wrote it, readable by us alone
     stack = Stack(described["directory"], kafka=KafkaOptions(**described["options"]))
     stack.postgres.port, stack.postgres._password = described["postgres"]
@@ -83,7 +83,7 @@ def attach(file: Path) -> Stack:
 
 
 class _NotOurs(Server):
-    """A server that another process runs: its files can be read, its process is left alone."""
+    """A server that another process runs: its files can be read, but its process must not be touched."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server.name, server.directory, stop_signal=server._stop_signal, end_signal=server._end_signal)
@@ -102,7 +102,7 @@ class _NotOurs(Server):
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        # An error of the run: a test that merely failed would look like a test that has found something.
+        # End the whole run: a failed test would look like a defect that the test has found.
         pytest.exit(f"{self.name} is shared: this test needs servers of its own", returncode=_MISUSED)
 
 
@@ -127,7 +127,7 @@ def _wipe_kafka(bootstrap: str) -> None:
     client = AdminClient({"bootstrap.servers": bootstrap})
     listed = client.list_consumer_groups(request_timeout=_WIPE_SECONDS).result(_WIPE_SECONDS)
     if groups := [group.group_id for group in listed.valid]:
-        # A killed member is in its group until the broker gives it up.
+        # A killed member stays in its group until its session times out, and the group cannot be deleted.
         with contextlib.suppress(KafkaException):
             _done(client.delete_consumer_groups(groups, request_timeout=_WIPE_SECONDS))
     any_text: Any = None
@@ -143,7 +143,7 @@ def _wipe_kafka(bootstrap: str) -> None:
     try:
         _done(client.delete_acls([anything], request_timeout=_WIPE_SECONDS))
     except KafkaException as error:
-        # A broker without users has no authorizer, and so nothing to wipe.
+        # A broker without users has no authorizer, and so no ACLs.
         if error.args[0].code() != KafkaError.SECURITY_DISABLED:
             raise
 

@@ -1,7 +1,7 @@
-"""A Postgres and a Kafka cluster side by side, as one thing that starts and ends.
+"""A Postgres and a Kafka cluster that start and stop together.
 
-A throwaway stack lives in a temporary directory and is gone when its owner is, even after `kill -9`: the servers'
-keepers end them and remove their data. A kept one lives in a directory it is given and ends in good order.
+A throwaway stack has a temporary directory, and disappears with its owner, even after `kill -9`: the servers' keepers
+end them and remove their data. A kept stack has a given directory, and shuts down cleanly.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +19,9 @@ _PREFIX = "thresher-stack-"
 
 
 class Stack:
-    """Both servers, ready when `start` returns. A context manager: entering starts, leaving ends.
+    """Both servers, ready when `start` returns. A context manager: entering starts, leaving stops.
 
-    Without a directory the data is thrown away at the end; with one it is kept and found again by the next start.
+    Without a directory the data is removed at the end; with one it is kept, and the next start uses it.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Stack:
     def start(self) -> None:
         """Start everything and return when it is ready; on any error nothing is left running."""
         try:
-            # The broker's download comes first: its progress should not be mixed with anything.
+            # The download of the broker's jars comes first, so that its progress is shown alone.
             self.kafka.prepare(self._progress)
             with ThreadPoolExecutor(max_workers=2) as pool:
-                # Side by side they are up in the time of the slower one.
+                # Both start in parallel.
                 starts = [pool.submit(self._start_postgres), pool.submit(self.kafka.start)]
             for started in starts:
                 started.result()
@@ -70,7 +70,7 @@ class Stack:
             raise
 
     def stop(self) -> None:
-        """End both. Kept data is closed in good order, throwaway data removed. Harmless when not running."""
+        """Stop both servers: cleanly if the data is kept; otherwise the data is removed. Harmless when not running."""
         try:
             with ThreadPoolExecutor(max_workers=len(self.servers)) as pool:
                 list(pool.map(Server.end if self._throwaway else Server.stop, self.servers))

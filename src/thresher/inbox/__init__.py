@@ -1,7 +1,7 @@
-"""The inbox: each message is processed once, though it may come more than once.
+"""The inbox: each message is processed once, although it may be delivered more than once.
 
-`Inbox.once` ties the processing of a message to a row in the application's own transaction. `consume` ties a Kafka
-consumer to that. No Spark, no Java.
+`Inbox.once` stores a row for each message in the application's own transaction. `consume` does so for the records of a
+Kafka consumer. No Spark, no Java.
 """
 
 from thresher.db.postgres.caller_connection import NotInTransaction, UnsupportedConnection

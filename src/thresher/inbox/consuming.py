@@ -1,13 +1,13 @@
-"""A Kafka consumer tied to an inbox: each record is processed once, in a transaction, and its offset committed after.
+"""A Kafka consumer with an inbox: each record is processed once, in a transaction, and its offset is committed later.
 
-1. Records are processed one after another, in the order of their partitions. Each has a transaction: the row in the
-   inbox, what the handler writes, commit. Offsets are committed behind that, for many records at once.
-2. A crash between commits leads to repeats, which the inbox tells.
-3. A handler that keeps failing for a record does not stop the others: the record is set aside with the reason.
-4. A database that is away is waited for. Nothing is committed meanwhile.
-5. Whatever ends it, the consumer stands before the first record that was not processed: it can be used again.
+1. Records are processed one after another, in order within each partition. Each has a transaction: the row in the
+   inbox, the writes of the handler, commit. Afterwards offsets are committed, for many records at once.
+2. A crash before the commit of offsets leads to repeats, which the inbox recognizes.
+3. If the handler keeps failing for a record, the record goes to the dead table with the reason. The next one follows.
+4. While the database is down, consuming waits, and commits no offsets.
+5. However it ends, the consumer's position is at the first record that was not processed: it can be used again.
 
-The consumer is the caller's, subscribed, and must not commit by itself: `enable.auto.commit` is false.
+The consumer belongs to the caller, is subscribed, and must not commit by itself: `enable.auto.commit` is false.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ from thresher.outbox.message import EVENT_ID
 
 logger = logging.getLogger(__name__)
 
-# Few, so that a member that was slow is not thought dead: all of them are processed before the next poll.
+# Few records per poll: all of them are processed before the next poll, which must come within max.poll.interval.ms.
 _AT_ONCE, _POLL_SECONDS = 50, 0.5
-# Offsets are committed after so long at the latest, while records come.
+# The longest time between two commits of offsets, while records come.
 _COMMIT_SECONDS = 1.0
 _LEAST_REST_SECONDS, _MOST_REST_SECONDS = 0.1, 5.0
-# Told by the client, and nothing to end for.
+# Errors that the client reports and recovers from by itself.
 _PASSING = frozenset(
     {
         KafkaError._PARTITION_EOF,
@@ -55,7 +55,7 @@ _PASSING = frozenset(
         KafkaError.REBALANCE_IN_PROGRESS,
     }
 )
-# Another member has the partitions by now, or will: what was processed is a repeat for it.
+# Errors of a commit after the partitions were given to another member: the processed records are repeats for it.
 _MOVED = frozenset(
     {
         KafkaError.ILLEGAL_GENERATION,
@@ -72,16 +72,16 @@ Handler = Callable[[Connection[Any], InboxRecord], object]
 
 
 class HandlerFailed(ThresherError):  # noqa: N818
-    """A handler has raised: whatever it was, it says nothing about the inbox, nor of itself about the database."""
+    """A handler has raised an error, which is its cause. It is no sign that the inbox or the database has failed."""
 
 
 class HandlerUndone(ThresherError):  # noqa: N818
-    """The handler's work was rolled back, and it did not say so by an error."""
+    """The handler rolled back its work without an error."""
 
 
 @dataclass
 class Consumed:
-    """What was done: processed for the first time, repeats that were skipped, and set aside."""
+    """The result: records that were processed, repeats that were skipped, and records that went to the dead table."""
 
     processed: int = 0
     repeated: int = 0
@@ -108,18 +108,18 @@ def consume(
     attempts: int = 5,
     stop: Callable[[], bool] = lambda: False,
 ) -> Consumed:
-    """Process the records of a subscribed consumer until `stop` says so, and return what was done.
+    """Process the records of a subscribed consumer until `stop` returns true, and return the counts.
 
-    `connect` returns a connection to the application's database, without an open transaction, which `handler` gets with
-    each record; the handler neither commits nor rolls back. A record's id is its header `event-id`; one without is
-    refused with `RecordWithoutId`, unless `id_from_place`: then its topic, partition and offset are its id, which tells
-    no record that its sender sent twice. After `attempts` failures of the handler the record is set aside. Raises
-    `KafkaException` where the broker refuses the consumer.
+    `connect` returns a connection to the application's database, without an open transaction. `handler` gets it with
+    each record, and must neither commit nor roll back. A record's id is its header `event-id`. Without that header,
+    `RecordWithoutId` is raised, unless `id_from_place` is set: then topic, partition and offset are the id, and a
+    record that its producer sent twice is not recognized. After `attempts` failures of the handler, the record goes to
+    the dead table. Raises `KafkaException` if the broker refuses the consumer.
     """
     if attempts < 1:
-        raise InvalidInput(f"attempts is {attempts}: one at least is needed")
+        raise InvalidInput(f"attempts is {attempts}: it must be at least 1")
     if inspect.iscoroutinefunction(handler):
-        raise InvalidInput("the handler is a coroutine function, which nobody would await")
+        raise InvalidInput("the handler is a coroutine function, which is not supported: it would never be awaited")
     rules = _Rules(inbox or Inbox(), admitted_context(context), id_from_place, attempts, stop)
     return _Consuming(consumer, connect, handler, rules).run()
 
@@ -132,13 +132,13 @@ def id_of(record: InboxRecord, *, from_place: bool = False) -> str:
     if from_place:
         return f"{record.topic}/{record.partition}/{record.offset}"
     raise RecordWithoutId(
-        f"the record at offset {record.offset} of {record.topic}/{record.partition} has no header {EVENT_ID}: have its "
-        "sender set one (Outbox(event_ids=True)), or give id_from_place=True"
+        f"the record at offset {record.offset} of {record.topic}/{record.partition} has no header {EVENT_ID}: let its "
+        "producer set one (Outbox(event_ids=True)), or pass id_from_place=True"
     )
 
 
 def _as_text(value: bytes) -> str:
-    """Return an id as text; one that cannot be stored as it is by its hash, by which it is told from others."""
+    """Return an id as text; if that cannot be stored, its hash."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -184,12 +184,12 @@ class _Consuming:
             self._go_back(messages[place:])
             raise
         finally:
-            # Of an error too: what was processed before it need not come again.
+            # Also after an error: the records before it are processed, and need not be delivered again.
             self._commit()
         return True
 
     def _go_back(self, messages: Sequence[Any]) -> None:
-        """Have the consumer read these records again: they were not processed."""
+        """Seek the consumer back to these records, which were not processed."""
         first: dict[tuple[str, int], int] = {}
         for message in messages:
             if message.error() is None:
@@ -198,11 +198,11 @@ class _Consuming:
             try:
                 self.consumer.seek(TopicPartition(topic, partition, offset))
             except KafkaException as error:
-                # The partition is another's by now, and that one begins where offsets were committed.
+                # Another member has the partition by now, and begins at the committed offset.
                 logger.info("%s/%d was not read again from %d: %s", topic, partition, offset, error.args[0].str())
 
     def _process(self, record: InboxRecord) -> bool:
-        """Process a record, or set it aside; False where it was not, because of `stop`."""
+        """Process a record, or add it to the dead table; False if neither was done, because of `stop`."""
         message_id = id_of(record, from_place=self.rules.by_place)
         failures, rest = 0, _LEAST_REST_SECONDS
         while not self.rules.stop():
@@ -215,7 +215,7 @@ class _Consuming:
                 self.done.repeated += 1
                 return True
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                logger.warning("the database is away, and waited for: %s", error)
+                logger.warning("the database is not reachable, waiting for it: %s", error)
             except (HandlerFailed, HandlerUndone, psycopg.Error) as error:
                 failures += 1
                 why = error.__cause__ or error
@@ -236,7 +236,7 @@ class _Consuming:
                 self._handle(connection, record)
                 handled = True
         if first and not handled:
-            raise HandlerUndone("the handler raised psycopg.Rollback: its work is not done")
+            raise HandlerUndone("the handler raised psycopg.Rollback: its work was rolled back")
         self.done.processed += first
         self.done.repeated += not first
 
@@ -247,16 +247,16 @@ class _Consuming:
             raise
         except Exception as error:
             if isinstance(error, psycopg.OperationalError) and connection.closed and _was_ended(error):
-                # The server ended the session, or is gone: no handler is to blame.
+                # The server ended the session, or is down: not the handler's fault.
                 raise
             raise HandlerFailed from error
         if inspect.isawaitable(answer):
-            raise HandlerFailed from TypeError("the handler returned an awaitable, which nobody awaits")
+            raise HandlerFailed from TypeError("the handler returned an awaitable: it must not be an async function")
         if connection.closed:
-            raise HandlerFailed from RuntimeError("the handler closed the connection, or hid that it was lost")
+            raise HandlerFailed from RuntimeError("the handler closed the connection, or caught the error of its loss")
 
     def _set_aside(self, record: InboxRecord, message_id: str, error: BaseException, failures: int) -> bool:
-        """Set a record aside, and return whether that succeeded: else it is tried again."""
+        """Add a record to the dead table; return whether that succeeded. If not, the caller tries again."""
         inbox, context = self.rules.inbox, self.rules.context
         try:
             connection = self._connected()
@@ -268,8 +268,8 @@ class _Consuming:
                     )  # fmt: skip
         except MessageRepeated:
             return True
-        except Exception as problem:  # noqa: BLE001 - it is tried again, and told each time
-            logger.warning("message %s could not be set aside, and holds up its partition: %s", message_id, problem)
+        except Exception as problem:  # noqa: BLE001 - it is tried again, and logged each time
+            logger.warning("message %s could not be set aside, and blocks its partition: %s", message_id, problem)
             return False
         self.done.set_aside += first
         return True
@@ -281,8 +281,8 @@ class _Consuming:
             if connection.info.transaction_status != TransactionStatus.IDLE:
                 connection.close()
                 raise InvalidInput(
-                    "connect returned a connection with an open transaction, whose end nobody would see: commit, or "
-                    "make it with autocommit=True"
+                    "connect returned a connection with an open transaction, which would never be committed: commit it "
+                    "first, or use autocommit=True"
                 )
             self.connection = connection
         return self.connection
@@ -297,11 +297,11 @@ class _Consuming:
         except KafkaException as error:
             if error.args[0].code() not in _MOVED | _PASSING:
                 raise
-            logger.info("offsets were not committed, and their records will be repeats: %s", error.args[0].str())
+            logger.info("offsets were not committed, so their records will be repeated: %s", error.args[0].str())
 
 
 def _is_record(message: Any) -> bool:
-    """Whether this is a record, and not news of the client's. Raises `KafkaException` where these end it."""
+    """Whether this is a record, and not an event of the client. Raises `KafkaException` for an error that lasts."""
     error = message.error()
     if error is not None and error.code() not in _PASSING:
         raise KafkaException(error)
@@ -309,7 +309,7 @@ def _is_record(message: Any) -> bool:
 
 
 def _was_ended(error: psycopg.OperationalError) -> bool:
-    """Whether the server or the network ended a session, and not a limit that the handler ran into."""
+    """Whether the server or the network ended a session, rather than a time-out that the handler exceeded."""
     return not isinstance(
         error, psycopg.errors.IdleInTransactionSessionTimeout | psycopg.errors.QueryCanceled
     )  # fmt: skip
@@ -318,7 +318,7 @@ def _was_ended(error: psycopg.OperationalError) -> bool:
 def _told(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - somebody's __str__
+    except Exception:  # noqa: BLE001 - the __str__ of user code may raise anything
         return type(error).__name__
 
 

@@ -1,6 +1,6 @@
-"""Messages that their handler cannot process: set aside with the reason, to be looked at, processed again or dropped.
+"""The table of dead messages, which their handler cannot process, with the reason. An operator retries or drops them.
 
-A message is set aside in one transaction with its row in the inbox, so that it is a repeat from then on.
+A message is added in one transaction with its row in the inbox, so that it is a repeat from then on.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from thresher.kafka.record_headers import RecordHeaders
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxRecord:
-    """A record of Kafka's, as a handler gets it."""
+    """A Kafka record, as a handler gets it."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ class InboxRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadMessage:
-    """A message that was set aside."""
+    """A message that no handler could process, with the reason."""
 
     id: int
     context: str
@@ -51,8 +51,8 @@ def set_aside(
     reason: str,
     attempts: int,
 ) -> None:
-    """Set a message aside, in the caller's transaction."""
-    # Postgres has no NUL in text, and no lone surrogates; nobody should fail over a header's name, or a reason.
+    """Add a message to the dead table, in the caller's transaction."""
+    # Postgres cannot store NUL or lone surrogates in text. A header's name or a reason must not make the insert fail.
     names = [_storable(name) for name, _ in record.headers]
     values = [value for _, value in record.headers]
     OwnCursor(connection).execute(
@@ -76,7 +76,7 @@ def set_aside(
 def dead_messages(
     connection: Connection[Any], inbox: TableName, *, context: str | None = None, most: int = 1_000
 ) -> list[DeadMessage]:
-    """Return messages that were set aside, the oldest first."""
+    """Return dead messages, the oldest first."""
     cursor = OwnCursor(connection)
     rows = cursor.execute(statement("inbox_dead_list", inbox), {"context": context, "most": most}).fetchall()
     return [
@@ -108,9 +108,9 @@ def process_again(
     message: DeadMessage,
     handler: Callable[[Connection[Any], InboxRecord], object],
 ) -> bool:
-    """Process a message that was set aside, in the caller's transaction; False where another has taken it.
+    """Process a dead message and remove it, in the caller's transaction; False if it was removed before.
 
-    An exception of the handler leaves it where it is; so does `psycopg.Rollback`, which returns False too.
+    If the handler raises an error, the message stays. It also stays after `psycopg.Rollback`, which returns False.
     """
     handled: list[bool] = []
     with connection.transaction():
@@ -121,7 +121,7 @@ def process_again(
 
 
 def drop(connection: Connection[Any], inbox: TableName, id_: int) -> bool:
-    """Remove a message that was set aside, in the caller's transaction: it stays processed, as far as repeats go."""
+    """Remove a dead message, in the caller's transaction; False if it is gone. It still counts as processed."""
     return OwnCursor(connection).execute(statement("inbox_dead_take", inbox), [id_]).fetchone() is not None
 
 

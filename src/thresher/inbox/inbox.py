@@ -1,11 +1,12 @@
-"""Each message once: the row that says so is in the transaction in which the message is processed.
+"""Processes each message once: a row for the message is stored in the transaction in which it is processed.
 
-1. `once` enters the message in a savepoint of the caller's transaction. Of many that enter the same one, one is the
-   first; the others wait until its transaction has ended, and find a repeat, or are the first where it was rolled back.
-2. An exception in the block takes back the row and what the block has written, whatever the caller commits.
-3. The caller commits. A crash before that is as if the message had never come; after it the message is a repeat.
+1. `once` inserts the row in a savepoint of the caller's transaction. If several transactions insert the same message,
+   one of them is the first. The others wait until it has ended: after its commit they find a repeat, after a roll-back
+   one of them is the first.
+2. An exception in the block rolls back the row and the block's writes, even if the caller commits.
+3. The caller commits. After a crash before the commit, the message counts as never received; after it, as a repeat.
 
-Nothing here commits or rolls back a transaction of the caller's, except `trim`, which has its own.
+Nothing here commits or rolls back the caller's transaction. `trim` has transactions of its own.
 """
 
 import functools
@@ -30,7 +31,7 @@ from thresher.inbox.problem import InboxBusy, MessageRepeated
 logger = logging.getLogger(__name__)
 
 TABLE = "thresher_inbox"
-# As the columns have them.
+# The lengths of the columns.
 LONGEST_ID, _LONGEST_CONTEXT = 255, 100
 _LONGEST_WAIT_SECONDS = 86_400.0
 _TRIMMED_ROWS = 10_000
@@ -40,7 +41,7 @@ R = TypeVar("R")
 
 
 class OnRepeat(StrEnum):
-    """What becomes of a message that was processed before."""
+    """The treatment of a message that was processed before."""
 
     SKIP = "skip"
     WARN = "warn"
@@ -48,7 +49,7 @@ class OnRepeat(StrEnum):
 
 
 class Inbox:
-    """A table of the messages that were processed. Cheap to make, holds no connection, safe to share by threads."""
+    """A table of processed messages. Cheap to create, holds no connection, safe to share between threads."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Inbox:
         on_repeat: OnRepeat = OnRepeat.SKIP,
         wait_seconds: float = 10.0,
     ) -> None:
-        """`wait_seconds` is how long to wait for another transaction that processes the same message."""
+        """`wait_seconds` is the longest wait for another transaction that processes the same message."""
         if isinstance(wait_seconds, bool) or not isinstance(wait_seconds, int | float):
             raise InvalidInput(f"wait_seconds is a number, not {type(wait_seconds).__name__}")
         if not 0 < wait_seconds <= _LONGEST_WAIT_SECONDS:
@@ -74,20 +75,20 @@ class Inbox:
 
     @contextmanager
     def once(self, connection: Connection[Any], message_id: object, context: str = "") -> Iterator[bool]:
-        """Enter a message, and give whether this is the first time: then process it in the block.
+        """Store a message, and give whether this is the first time. If so, process it in the block.
 
-        `context` is who processes it: each processes it once. A message id is text, a number or a UUID. Raises
-        `InboxBusy`, `NotInTransaction`, or `MessageRepeated` where a repeat is to raise.
+        `context` names the processor: each context processes a message once. A message id is text, a number or a UUID.
+        Raises `InboxBusy`, `NotInTransaction`, or `MessageRepeated` for a repeat with `OnRepeat.RAISE`.
         """
         entered = (admitted_context(context), admitted_id(message_id))
         require_connection(connection)
         if not is_tied(connection):
             raise NotInTransaction(
-                "the connection is in autocommit and no transaction is open, so the message would be entered whatever "
-                "becomes of your own change. Use 'with connection.transaction():' around both."
+                "the connection is in autocommit and no transaction is open, so the message would be stored even if "
+                "your own change fails. Use 'with connection.transaction():' around both."
             )
         if not in_transaction(connection):
-            # Or the savepoint would be the whole transaction, and committed at its end.
+            # Begin a transaction: otherwise the block below would be one itself, and commit at its end.
             OwnCursor(connection).execute(statement("clock"))
         with connection.transaction():
             first = self._entered(connection, entered)
@@ -98,16 +99,18 @@ class Inbox:
     def guarded(
         self, message_id: Callable[P, object], context: str = ""
     ) -> Callable[[Callable[Concatenate[Connection[Any], P], R]], Callable[Concatenate[Connection[Any], P], R | None]]:
-        """Return a decorator for handlers that take a connection first: a repeat is not handled, and returns None.
+        """Return a decorator for handlers whose first argument is a connection. For a repeat, it returns None.
 
-        `message_id` returns the id of a message, from the handler's other arguments.
+        `message_id` returns the id of a message from the handler's other arguments.
         """
 
         def decorate(
             handler: Callable[Concatenate[Connection[Any], P], R],
         ) -> Callable[Concatenate[Connection[Any], P], R | None]:
             if inspect.iscoroutinefunction(handler):
-                raise InvalidInput("the handler is a coroutine function: its work would be done after the block")
+                raise InvalidInput(
+                    "the handler is a coroutine function, which is not supported: it would run after the transaction"
+                )
 
             @functools.wraps(handler)
             def handle(connection: Connection[Any], /, *given: P.args, **named: P.kwargs) -> R | None:
@@ -119,15 +122,15 @@ class Inbox:
         return decorate
 
     def trim(self, connection: Connection[Any], older_than_seconds: float, *, batch_rows: int = _TRIMMED_ROWS) -> int:
-        """Remove the rows of messages that were processed longer ago, in batches, and return how many they were.
+        """Remove the rows of messages that were processed longer ago, in batches, and return their number.
 
-        Each batch is committed. A message that comes again after its row is gone is processed again: keep rows for
-        longer than any message can be repeated.
+        Each batch is committed. A message that is delivered again after its row was removed is processed again: keep
+        rows longer than any message can be repeated.
         """
         if not 0 <= older_than_seconds < math.inf or batch_rows < 1:
-            raise InvalidInput("seconds of 0 or more, and batches of a row or more, are needed")
+            raise InvalidInput("older_than_seconds must be 0 or more, and batch_rows 1 or more")
         if in_transaction(require_connection(connection)):
-            raise InvalidInput("trim commits each batch: give it a connection without an open transaction")
+            raise InvalidInput("trim commits each batch: pass a connection without an open transaction")
         trimmed, removed = statement("inbox_trim", self.name), 0
         while True:
             with connection.transaction():
@@ -141,12 +144,12 @@ class Inbox:
         wait = f"{max(1, math.ceil(self._wait_seconds * 1000))}ms"
         values = {"context": context, "message_id": message_id, "wait": wait}
         try:
-            # Not the count of rows, which is not known yet in a pipeline.
+            # In psycopg's pipeline mode the row count is not known yet, so the statement returns a value.
             found = OwnCursor(connection).execute(self._enter, values).fetchone()
         except psycopg.errors.LockNotAvailable as error:
-            # The savepoint takes the limit back, too.
+            # The roll-back of the savepoint also resets lock_timeout.
             raise InboxBusy(
-                f"message {message_id} is being processed by another transaction for longer than "
+                f"another transaction has been processing message {message_id} for longer than "
                 f"{self._wait_seconds:g} s: try again"
             ) from error
         return found is not None and bool(found[0])
@@ -160,19 +163,19 @@ class Inbox:
 
 
 def is_storable(text: str) -> bool:
-    """Whether the database can hold a text."""
+    """Whether Postgres can store a text."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def admitted_id(given: object) -> str:
-    """Return a message's id as text. Raises `InvalidInput` where it can be none."""
+    """Return a message's id as text. Raises `InvalidInput` if it is not valid."""
     if isinstance(given, bool) or not isinstance(given, str | int | uuid.UUID):
         raise InvalidInput(f"a message id is text, a number or a UUID, not {type(given).__name__}")
     return _text("message id", str(given), LONGEST_ID, least=1)
 
 
 def admitted_context(given: object) -> str:
-    """Return a context. Raises `InvalidInput` where it can be none."""
+    """Return a context. Raises `InvalidInput` if it is not valid."""
     if not isinstance(given, str):
         raise InvalidInput(f"a context is text, not {type(given).__name__}")
     return _text("context", given, _LONGEST_CONTEXT, least=0)

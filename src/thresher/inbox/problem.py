@@ -1,20 +1,20 @@
-"""What an inbox refuses."""
+"""The errors of an inbox."""
 
 from thresher.core.errors import InvalidInput, ThresherError
 
 
 class InboxBusy(ThresherError):  # noqa: N818
-    """Another transaction processes the same message, and has not ended in time. Nothing was entered: try again."""
+    """Another transaction processes the same message, and has not ended in time. Nothing was stored: try again."""
 
     retryable = True
 
 
 class MessageRepeated(ThresherError):  # noqa: N818
-    """The message was processed before, and the inbox was told to raise then."""
+    """The message was processed before, and the inbox has `OnRepeat.RAISE`."""
 
 
 class RecordWithoutId(InvalidInput):
-    """A record has no id by which a repeat could be told."""
+    """A record has no id, so a repeat could not be recognized."""
 
 
 class InboxRefused(ThresherError):  # noqa: N818

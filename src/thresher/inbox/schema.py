@@ -1,4 +1,4 @@
-"""The inbox's tables: their DDL, and whether an existing one can tell repeats."""
+"""The inbox's tables: their DDL, and the check whether an existing table can recognize repeats."""
 
 from collections.abc import Iterator
 from typing import Any, LiteralString
@@ -12,7 +12,7 @@ from thresher.db.postgres.catalog import read_relation
 from thresher.db.postgres.cursor import OwnCursor
 from thresher.inbox.problem import InboxRefused
 
-# Of a table whose companion's name can be checked too.
+# The longest table name for which the dead table's name can be checked too.
 _LONGEST = 53
 _KEY = {"context", "message_id"}
 _TYPES = {
@@ -28,10 +28,10 @@ def inbox_ddl(name: TableName) -> LiteralString:
 
 
 def create_inbox(connection: Connection[Any], name: TableName) -> bool:
-    """Create the tables in the caller's transaction; False if usable ones are there already. Raises `InboxRefused`."""
+    """Create the tables in the caller's transaction; False if usable ones exist already. Raises `InboxRefused`."""
     if read_relation(connection, name) is None:
         try:
-            # A savepoint: two services may start at once, and the loser goes on with the winner's tables.
+            # In a savepoint: if two services start at once, the slower one uses the other's tables.
             with connection.transaction():
                 OwnCursor(connection).execute(inbox_ddl(name))
         except (DuplicateTable, DuplicateObject, UniqueViolation) as error:
@@ -40,12 +40,12 @@ def create_inbox(connection: Connection[Any], name: TableName) -> bool:
         else:
             return True
     if problems := check_inbox(connection, name):
-        raise InboxRefused(f"{name} exists and cannot serve as an inbox:\n" + "\n".join(problems))
+        raise InboxRefused(f"{name} exists, but cannot be used as an inbox:\n" + "\n".join(problems))
     return False
 
 
 def check_inbox(connection: Connection[Any], name: TableName) -> tuple[str, ...]:
-    """Return what keeps a table from serving as an inbox."""
+    """Return the problems that keep a table from being an inbox."""
     relation = read_relation(connection, name)
     if relation is None:
         return (f"{name}: no such table",)
@@ -59,7 +59,7 @@ def check_inbox(connection: Connection[Any], name: TableName) -> tuple[str, ...]
 
 def _problems(relation: Relation) -> Iterator[str]:
     if relation.kind != "r":
-        yield "it is no plain table"
+        yield "it is not an ordinary table"
         return
     if relation.persistence == "u":
         yield "it is UNLOGGED: a crash of the database empties it, and every repeat is processed"
@@ -67,13 +67,13 @@ def _problems(relation: Relation) -> Iterator[str]:
         yield "row level security is on: rows that a policy hides are processed again"
     yield from _column_problems(relation)
     if not any(index.unique and set(index.columns) == _KEY and index.predicate is None for index in relation.indexes):
-        yield "no primary key or unique index on (context, message_id): repeats are not told"
+        yield "no primary key or unique index on (context, message_id): repeats are not recognized"
     if not any(index.columns[:1] == ("received_time",) for index in relation.indexes):
         yield "no index on (received_time): 'thresher inbox trim' would read the whole table for each batch"
     for rule in relation.rules:
-        yield f"rule {rule}: a rule can drop what is entered"
+        yield f"rule {rule}: a rule can discard inserted rows"
     for trigger in relation.triggers:
-        yield f"trigger {trigger}: where it drops a row, every message looks like a repeat"
+        yield f"trigger {trigger}: if it discards a row, the message looks like a repeat"
 
 
 def _column_problems(relation: Relation) -> Iterator[str]:
@@ -88,4 +88,4 @@ def _column_problems(relation: Relation) -> Iterator[str]:
         yield "column received_time has no default; it should be clock_timestamp()"
     for name, column in relation.columns.items():
         if name not in _TYPES and column.not_null and column.default is None and not column.identity:
-            yield f"column {name} is NOT NULL without a default: no row can be entered"
+            yield f"column {name} is NOT NULL without a default: no row can be inserted"

@@ -1,13 +1,13 @@
-"""The changes that were read from the log and are not decided: they play the table that a relay would read.
+"""The changes that were read from the log and are not decided yet. The buffer takes the place of a relay's table.
 
-1. A read gives the oldest changes that are not in flight and not held, in the order of the log.
-2. A change leaves the buffer when a committed progress record decides it. So rows that go back to "the table" still are
-   here, and a rejection costs no second look at the log.
-3. What the last committed record covers is left out as it comes from the log again. A change that it names as dead is
-   handed out to be set aside once more. Nothing else is given before that is done, and each record names it until then.
-   What a record names has to come again: a log without it is not the one that was read before.
-4. A progress record names the undecided changes that others have overtaken. Beyond a number of them, all wait. When the
-   buffer is full, the log is not read on.
+1. A read returns the oldest changes that are neither in flight nor held, in the order of the log.
+2. A change leaves the buffer when a committed progress record decides it. So rows that a relay would leave in the table
+   stay here, and after a rejected transaction the log need not be read again.
+3. A change that the last committed record covers is skipped when the server sends it again. If the record names it as
+   dead, it is handed out to be written to the dead table once more. Until that is done, no read returns anything, and
+   each new record names it too. If the server does not send a change that a record names, this is another log.
+4. A progress record names the undecided changes that newer ones have overtaken. Their number is bounded: at the bound,
+   reads return no newer changes. When the buffer is full, no more of the log is read.
 """
 
 import threading
@@ -24,29 +24,29 @@ from thresher.tail.coverage import START, Coverage, Ends
 from thresher.tail.position import Position
 from thresher.tail.problem import LogLost
 
-# A row's columns, without and with what chooses its partition.
+# A row's number of columns, without and with the one that chooses its partition.
 _SENDABLE, _GIVEN = 10, 11
 
 
 class Change(NamedTuple):
-    """A change of the log. `given` is its row with the buffer's own number for an id: that one is never repeated."""
+    """A change of the log. `given` is its row with the buffer's own number as id: no two changes have the same."""
 
     position: Position
     id: int
     given: PendingRow
     size: int
     commit_us: int
-    # Of a row with a flaw, what nobody could send.
+    # For a row with a flaw: the columns that cannot be sent, for the dead table.
     more: PendingRow = ()
 
     @property
     def row(self) -> PendingRow:
-        """The row as it was written, with its own id."""
+        """The row as its writer inserted it, with its own id."""
         return (self.id, *self.given[1:], *self.more)
 
 
 class DeadChange(NamedTuple):
-    """A change that can never be sent, whole, and why."""
+    """A change that can never be sent, with all its columns, and the reason."""
 
     row: PendingRow
     fate: Dead
@@ -54,7 +54,7 @@ class DeadChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much may be held: rows and bytes of all changes; and how many may wait while others go on."""
+    """How much may be held: rows and bytes of all changes; and how many may wait while newer ones are published."""
 
     rows: int = 100_000
     bytes: int = 64_000_000
@@ -62,62 +62,62 @@ class Bounds:
 
 
 class LogBuffer:
-    """The changes of one attempt. Safe from the reader's thread, the task's own and the settler's."""
+    """The changes of one attempt. Safe to use from the threads of the reader, the task and the settler."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._changed = threading.Condition()
         self._next = 1
-        # By number, in the order of the log.
+        # The buffer's number → change, in the order of the log.
         self._changes: dict[int, Change] = {}
         self._bytes = 0
         self._coverage = Coverage()
         self._ends = Ends()
-        # Where the server begins to send, and the newest position that came from it.
+        # Where the server begins to send, and the newest position that it has sent.
         self._begins = 0
         self._seen = START
-        # What the coverage names and has not come yet: its own position, those that wait, and dead ones.
-        self._last: set[Position] = set()
-        self._unseen: set[Position] = set()
-        self._owed: dict[Position, Dead] = {}
-        # Dead ones that have come, and are not set aside yet.
-        self._unpaid: dict[Position, Dead] = {}
+        # Changes that the coverage names and the server has not sent again yet: at its position, waiting, and dead.
+        self._expected_last: set[Position] = set()
+        self._expected_waiting: set[Position] = set()
+        self._expected_dead: dict[Position, Dead] = {}
+        # Dead changes that the server has sent again, and that are not in the dead table yet.
+        self._unwritten_dead: dict[Position, Dead] = {}
 
     # For the reader
 
     @property
     def room(self) -> tuple[int, int]:
-        """How many rows and bytes more it takes; nothing of either when it is full."""
+        """How many more rows and bytes fit; (0, 0) when the buffer is full in either."""
         rows, size = self._bounds.rows - len(self._changes), self._bounds.bytes - self._bytes
         return (rows, size) if rows > 0 and size > 0 else (0, 0)
 
     def begin_at(self, confirmed: int) -> None:
-        """Take in where the server begins to send: dead changes before that were set aside before it was told."""
+        """Set where the server begins to send. Dead changes before it are not expected: they were written earlier."""
         with self._changed:
             self._ends.add(confirmed)
             self._begins = confirmed
-            self._await(self._last, self._unseen, self._owed)
+            self._expect(self._expected_last, self._expected_waiting, self._expected_dead)
 
     def add(self, chunk: Chunk) -> list[DeadChange]:
-        """Take in what was read; return the dead changes that have to be set aside again, which `paid` then says.
+        """Add what was read. Return the dead changes that must be written to the dead table again before `paid`.
 
-        Raises `LogLost` if what the coverage names is not in this log.
+        Raises `LogLost` if a change that the coverage names is not in this log.
         """
-        owed: list[DeadChange] = []
+        dead: list[DeadChange] = []
         with self._changed:
             number, covered, changes = self._next, self._coverage.position, self._changes
             each, new = chunk.size // max(1, len(chunk.rows)), tuple.__new__
             for position, row, commit_us in zip(chunk.positions, chunk.rows, chunk.commit_times, strict=True):
                 if position <= covered:
-                    self._last.discard(position)
-                    if position in self._owed:
-                        self._unpaid[position] = self._owed.pop(position)
-                        owed.append(DeadChange(row, self._unpaid[position]))
+                    self._expected_last.discard(position)
+                    if position in self._expected_dead:
+                        self._unwritten_dead[position] = self._expected_dead.pop(position)
+                        dead.append(DeadChange(row, self._unwritten_dead[position]))
                     if self._coverage.decides(position):
                         continue
-                    self._unseen.discard(position)
+                    self._expected_waiting.discard(position)
                 if len(row) <= _GIVEN:
-                    # As the class itself does it, without the call.
+                    # The same as `Change(…)`, without the cost of its Python-level constructor.
                     changes[number] = new(Change, (position, row[0], (number, *row[1:]), each, commit_us, ()))
                 else:
                     given, more = (number, *row[1:_SENDABLE]), row[_SENDABLE:]
@@ -131,21 +131,21 @@ class LogBuffer:
             if chunk.idle_at is not None:
                 self._ends.add(chunk.idle_at)
             self._require_named()
-        return owed
+        return dead
 
     def paid(self) -> None:
-        """The dead changes that the last `add` returned are set aside, durably."""
+        """Note that the dead changes that `add` returned are durably in the dead table."""
         with self._changed:
-            self._unpaid.clear()
+            self._unwritten_dead.clear()
             self._changed.notify_all()
 
     def take(self, request: ReadRequest) -> tuple[list[PendingRow], int]:
-        """Return the oldest changes that are wanted, each with its number for an id, and about what they take."""
+        """Return the oldest changes that the request allows, each with its number as id, and about their bytes."""
         held, keys, rows, in_flight = set(request.held), set(request.held_keys), request.held_rows, request.in_flight
         found: list[PendingRow] = []
         left = size = 0
         with self._changed:
-            if self._owed or self._unpaid:
+            if self._expected_dead or self._unwritten_dead:
                 return found, 0
             for number, change in self._changes.items():
                 if number in in_flight:
@@ -167,21 +167,21 @@ class LogBuffer:
         return found, size
 
     def await_room(self, seconds: float) -> None:
-        """Wait until changes have left, at most so long."""
+        """Wait until changes have left the buffer, at most `seconds`."""
         with self._changed:
             self._changed.wait(seconds)
 
     # For the protocol
 
     def after(self, numbers: Sequence[int]) -> Coverage:
-        """Return what a record covers that decides these changes besides what was decided before."""
+        """Return the coverage of a record that decides these changes in addition to those decided before."""
         with self._changed:
             mine = set(numbers)
             position, committed_us = self._coverage.position, self._coverage.committed_us
             if mine:
                 last = self._changes[max(mine)]
                 position, committed_us = max(position, last.position), max(committed_us, last.commit_us)
-            waiting = set(self._unseen)
+            waiting = set(self._expected_waiting)
             oldest = min(waiting, default=None)
             for number, change in self._changes.items():
                 if number in mine:
@@ -190,20 +190,20 @@ class LogBuffer:
                 if change.position > position:
                     break
                 waiting.add(change.position)
-            owed = {**self._unpaid, **self._owed}
-            noted = max(self._coverage.noted, 0 if owed else self._ends.before(oldest))
+            dead = {**self._unwritten_dead, **self._expected_dead}
+            noted = max(self._coverage.noted, 0 if dead else self._ends.before(oldest))
             return Coverage(
-                position=position, waiting=frozenset(waiting), dead=owed, noted=noted, committed_us=committed_us
+                position=position, waiting=frozenset(waiting), dead=dead, noted=noted, committed_us=committed_us
             )
 
     def dead_of(self, fates: Iterable[tuple[int, Dead]]) -> dict[Position, DeadChange]:
-        """Return dead changes by position, whole, from their numbers and fates."""
+        """Return dead changes by position, with all their columns, from their numbers and fates."""
         with self._changed:
             found = {number: self._changes[number] for number, _ in fates}
             return {found[number].position: DeadChange(found[number].row, fate) for number, fate in fates}
 
     def decide(self, numbers: Iterable[int], coverage: Coverage) -> None:
-        """A committed record has decided these changes, and covers this much."""
+        """Remove the changes that a committed record has decided, and remember its coverage."""
         with self._changed:
             for number in numbers:
                 change = self._changes.pop(number, None)
@@ -213,9 +213,9 @@ class LogBuffer:
             self._changed.notify_all()
 
     def cover(self, coverage: Coverage) -> list[DeadChange]:
-        """Take in the record that recovery found; return the dead changes it names that are here, to be set aside.
+        """Set the coverage of the record that recovery found. Return its dead changes that are in the buffer.
 
-        Those that have not come from the log yet are handed out by `add` when they come.
+        The caller writes them to the dead table. `add` returns the others when the server sends them.
         """
         dead: list[DeadChange] = []
         with self._changed:
@@ -229,66 +229,67 @@ class LogBuffer:
                 del self._changes[number]
                 self._bytes -= change.size
             self._coverage = coverage
-            self._await({coverage.position} - {START}, coverage.waiting, coverage.dead)
+            self._expect({coverage.position} - {START}, coverage.waiting, coverage.dead)
             self._changed.notify_all()
         return dead
 
-    def _await(self, last: Iterable[Position], waiting: Iterable[Position], dead: Mapping[Position, Dead]) -> None:
-        """Expect what is named here from the log, as far as the server sends it and it has not come yet.
+    def _expect(self, last: Iterable[Position], waiting: Iterable[Position], dead: Mapping[Position, Dead]) -> None:
+        """Expect from the server the changes that are named here, unless it does not send them or has sent them.
 
-        Whatever came before in this attempt was settled by it, or is here. Dead changes before the place where the
-        server begins were set aside before it was told to forget them.
+        A change that came earlier in this attempt was settled by it, or is in the buffer. Dead changes before the
+        position where the server begins were in the dead table before the slot was confirmed there.
         """
 
         def comes(position: Position) -> bool:
             return position > self._seen and position.commit >= self._begins
 
-        self._last = {position for position in last if comes(position)}
-        self._unseen = {position for position in waiting if comes(position)}
-        self._owed = {position: fate for position, fate in dead.items() if comes(position)}
+        self._expected_last = {position for position in last if comes(position)}
+        self._expected_waiting = {position for position in waiting if comes(position)}
+        self._expected_dead = {position: fate for position, fate in dead.items() if comes(position)}
 
     def _require_named(self) -> None:
-        """Raise `LogLost` if the log went on beyond what the coverage names, and it did not come."""
-        oldest = min((*self._last, *self._unseen, *self._owed), default=None)
+        """Raise `LogLost` if the server went on beyond a change that the coverage names without sending it."""
+        oldest = min((*self._expected_last, *self._expected_waiting, *self._expected_dead), default=None)
         if oldest is not None and (self._seen > oldest or self._ends.last > oldest.commit):
             raise LogLost(
                 "this is another log than the one that was published from: it goes on behind "
-                f"{lsn_text(oldest.commit)} without the change that progress names there, as after a snapshot of the "
-                "database's files was put back. What was committed since then may be missing in Kafka: drop the slot, "
-                "'thresher tail slot create', 'thresher adopt' the tail, and insert the rows that are missing anew"
+                f"{lsn_text(oldest.commit)} without the change that the last progress record names there. This happens "
+                "after a snapshot of the database's files was restored. Rows that were committed since then may be "
+                "missing in Kafka: run 'thresher tail slot drop', 'thresher tail slot create' and 'thresher adopt' for "
+                "this tail, then insert the missing rows again"
             )
 
     @property
     def coverage(self) -> Coverage:
-        """What the last record that was committed or found covers."""
+        """The coverage of the last record that was committed or found by recovery."""
         return self._coverage
 
     @property
     def owes(self) -> bool:
-        """Whether dead changes that the coverage names have not come from the log yet, or are not set aside yet."""
-        return bool(self._owed or self._unpaid)
+        """Whether dead changes that the coverage names were not sent again yet, or are not in the dead table yet."""
+        return bool(self._expected_dead or self._unwritten_dead)
 
     @property
     def quiet_at(self) -> int | None:
-        """Up to where the log may be forgotten, if nothing that was read is undecided; None if something is."""
+        """Up to where the server may discard the log if every change that was read is decided; None otherwise."""
         with self._changed:
-            if self._changes or self._owed or self._unpaid or self._unseen:
+            if self._changes or self._expected_dead or self._unwritten_dead or self._expected_waiting:
                 return None
             return max(self._ends.last, self._coverage.noted)
 
     @property
     def oldest_us(self) -> int | None:
-        """When the oldest change that is not decided was committed, in microseconds since 1970; None without any."""
+        """Commit time of the oldest undecided change, in microseconds since 1970; None without any."""
         with self._changed:
             oldest = next(iter(self._changes.values()), None)
             return None if oldest is None else oldest.commit_us
 
     @property
     def rows(self) -> int:
-        """How many changes it holds."""
+        """How many changes the buffer holds."""
         return len(self._changes)
 
     @property
     def bytes(self) -> int:
-        """About what they take."""
+        """About how many bytes the changes take."""
         return self._bytes

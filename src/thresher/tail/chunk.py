@@ -1,4 +1,4 @@
-"""What a stream of the log hands over: some rows, and how far the log was read with them."""
+"""A chunk of the log: some rows, and how far the log was read with them."""
 
 from dataclasses import dataclass, field
 
@@ -10,17 +10,17 @@ from thresher.tail.position import Position
 class Chunk:
     """Rows in the order of their positions. A transaction may begin in one chunk and end in a later one.
 
-    Chunks without rows say that the log went on without any.
+    A chunk without rows only says how far the log was read.
     """
 
     positions: list[Position] = field(default_factory=list)
     rows: list[PendingRow] = field(default_factory=list)
-    # Of each row's transaction, in microseconds since 1970.
+    # Commit time of each row's transaction, in microseconds since 1970.
     commit_times: list[int] = field(default_factory=list)
-    # Where the last commit ends all of whose rows were handed over, this chunk's included; 0 if there was none yet.
+    # End of the last commit whose rows were all handed over, including those of this chunk; 0 before the first.
     ended: int = 0
-    # A position before which no more commits come, as the server said outside of any transaction; all rows of commits
-    # before it were handed over. None if it said nothing new since the last chunk.
+    # A position that the server reported between two transactions: all rows of commits before it were handed over, and
+    # no more will come. None if it reported no new position since the last chunk.
     idle_at: int | None = None
-    # About what keys, values and headers take.
+    # About the bytes of keys, values and headers.
     size: int = 0

@@ -1,4 +1,4 @@
-"""Hands chunks from the thread that reads the log to the one that publishes: in order, bounded by rows and bytes."""
+"""Ordered queue of chunks from the thread that reads the log to the one that publishes, bounded in rows and bytes."""
 
 import threading
 import time
@@ -9,9 +9,9 @@ from thresher.tail.chunk import Chunk
 
 
 class ChunkQueue:
-    """For one thread that puts and one that takes. What was put before a failure is taken before it is raised.
+    """For one thread that puts and one that takes. A failure is raised after the chunks that were put before it.
 
-    `on_room` is called by whoever takes, when a full queue has room again.
+    `on_room` is called in the taking thread when a full queue has room again.
     """
 
     def __init__(self, most_rows: int, most_bytes: int, on_room: Callable[[], None]) -> None:
@@ -19,21 +19,21 @@ class ChunkQueue:
         self._changed = threading.Condition()
         self._parts: deque[Chunk] = deque()
         self._rows = self._bytes = 0
-        # Up to where all was taken.
+        # The end of the last commit whose rows were all taken.
         self._ended = 0
         self._error: BaseException | None = None
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be put for now."""
+        """Whether the putting thread should wait."""
         return self._rows >= self._most_rows or self._bytes >= self._most_bytes
 
     def put(self, chunk: Chunk) -> None:
-        """Add a chunk. Never waits: whoever puts asks `full` before it reads more."""
+        """Add a chunk. Never blocks: the caller checks `full` before it reads more."""
         with self._changed:
             last = self._parts[-1] if self._parts else None
             if last is not None and not chunk.rows:
-                # However long nobody takes anything, this needs no more room.
+                # Chunks without rows are merged, so that they take no room however long nobody takes them.
                 last.ended = chunk.ended
                 last.idle_at = last.idle_at if chunk.idle_at is None else chunk.idle_at
                 return
@@ -46,13 +46,13 @@ class ChunkQueue:
                 self._changed.notify()
 
     def fail(self, error: BaseException) -> None:
-        """Let `take` raise this, once everything before was taken."""
+        """Let `take` raise this error once all rows were taken."""
         with self._changed:
             self._error = error
             self._changed.notify()
 
     def take(self, rows: int, bytes_: int, seconds: float) -> Chunk | None:
-        """Return the next rows, or after that time what else there is to say. Raises what the thread ended with."""
+        """Return the next rows; without any for `seconds`, a chunk without rows or None. Raises the error of `fail`."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while not self._rows:
@@ -94,7 +94,7 @@ def _append(chunk: Chunk, part: Chunk) -> None:
 
 
 def _cut(part: Chunk, rows: int) -> Chunk:
-    """Take the first rows off a part, with their share of its bytes."""
+    """Remove the first rows from a part, and return them with their share of its bytes."""
     size = part.size * rows // len(part.rows)
     first = Chunk(
         positions=part.positions[:rows], rows=part.rows[:rows], commit_times=part.commit_times[:rows], size=size

@@ -1,7 +1,7 @@
-"""The tail's form: its keys, their bounds, and the rules between them.
+"""The configuration keys of a tail: their bounds, and the rules between them.
 
-Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are made from
-that; after a change, `maintenance/configuration_table.py` writes the table anew.
+Each key is declared here once. Its flag, its environment variable and its row in docs/configuration.md are generated
+from the declaration. After a change, run `maintenance/configuration_table.py` to update the table.
 """
 
 import logging
@@ -197,16 +197,16 @@ class _OwnKeys(Form):
 
 
 class TailForm(ServiceForm, _OwnKeys):
-    """Every key of a tail: its own, and those of every process."""
+    """Every key of a tail: its own, and those that all Thresher processes share."""
 
     @classmethod
     def rules(cls) -> tuple[Rule, ...]:
-        """What keys must agree on."""
+        """The rules between keys."""
         return _RULES
 
     @property
     def settings(self) -> TailSettings:
-        """What its driver and its shard need to know."""
+        """The settings of the driver and the shard."""
         return TailSettings(
             name=self.name or "",
             dsn=self.data_source or "",
@@ -263,19 +263,19 @@ _RULES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailConfiguration:
-    """All that a tail needs to know."""
+    """The complete configuration of a tail."""
 
     form: TailForm
     completed: Completed[TailForm]
 
     @property
     def settings(self) -> TailSettings:
-        """What its driver and its shard need to know."""
+        """The settings of the driver and the shard."""
         return self.form.settings
 
     @property
     def election(self) -> ElectionSettings:
-        """How it competes."""
+        """How this process competes for leadership."""
         form = self.form
         return ElectionSettings(
             kind=form.election,
@@ -290,7 +290,7 @@ class TailConfiguration:
 
     @property
     def policy(self) -> Policy:
-        """How its shard is supervised."""
+        """How the engine supervises and restarts the shard."""
         first = self.form.back_off_seconds
         return replace(
             POLICY, back_off_seconds=first, back_off_most_seconds=max(first, POLICY.back_off_most_seconds)
@@ -307,7 +307,7 @@ def load_tail_config(
 ) -> TailConfiguration:
     """Read and check a configuration: a file, then the environment, then flags. Raises `ConfigurationInvalid`.
 
-    `rules` are asked besides those of the form.
+    `rules` are checked in addition to the form's own.
     """
     completed = load(TailForm, path, flags, environment, warn=warn, rules=rules)
     return TailConfiguration(form=completed.form, completed=completed)

@@ -1,9 +1,10 @@
-"""What a committed progress record decides of the log, and how far the log may be forgotten. Pure.
+"""Which changes a committed progress record covers, and up to where the server may discard the log. Pure.
 
-1. A record covers every change up to its position, except those that it names as waiting. What it covers is never sent
-   again; what it names as dead is set aside, again if need be.
-2. The server may forget the log up to a commit's end before which nothing is undecided. A record notes that position
-   before the server is told: a slot that is beyond the noted position was moved or made anew.
+1. A change is decided once it was sent, filtered by a transform, or moved to the dead table. A record covers every
+   change up to its position, except those that it names as waiting. A covered change is never sent again. A change that
+   it names as dead is written to the dead table, again after a crash.
+2. The server may discard the log up to the end of a commit before which every change is decided. A record notes that
+   position before the slot is confirmed there. So a slot beyond the noted position was advanced or recreated by others.
 """
 
 from bisect import bisect_right, insort
@@ -19,30 +20,30 @@ START = Position(0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What a record says of changes: all up to the position are decided, except those that wait."""
+    """The changes that a record covers: all up to `position`, except those in `waiting`."""
 
     position: Position = START
     waiting: frozenset[Position] = frozenset()
-    # Those that can never be sent, among what the record's own transaction decided.
+    # Changes that can never be sent, among those that the record's own transaction decided.
     dead: Mapping[Position, Dead] = field(default_factory=dict)
-    # Up to where the server may have been told to forget the log.
+    # The slot may be confirmed up to here, so that the server may discard the log before it.
     noted: int = 0
-    # When the newest change that it covers was committed, in microseconds since 1970; 0 if that is not known.
+    # Commit time of the newest change that is covered, in microseconds since 1970; 0 if unknown.
     committed_us: int = 0
 
     def decides(self, position: Position) -> bool:
-        """Whether the change at this position was decided: sent, filtered or set aside."""
+        """Whether the change at this position was decided: sent, filtered or dead."""
         return position <= self.position and position not in self.waiting
 
 
 class Ends:
-    """Positions between two commits, as the stream tells them: where the server may begin to send again."""
+    """Positions between two commits, as the stream reports them: the slot may be confirmed at each of them."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
 
     def add(self, lsn: int) -> None:
-        """Take in the end of a commit all of whose changes were read, or a position before which no more comes."""
+        """Add the end of a commit whose changes were all read, or a position before which no more changes come."""
         if lsn and (not self._ends or lsn > self._ends[-1]):
             self._ends.append(lsn)
         elif lsn and lsn not in self._ends:
@@ -50,18 +51,18 @@ class Ends:
 
     @property
     def last(self) -> int:
-        """The newest of them; 0 if there is none."""
+        """The newest position; 0 without any."""
         return self._ends[-1] if self._ends else 0
 
     def before(self, undecided: Position | None) -> int:
-        """Return the newest end that does not lie behind the commit of the oldest undecided change; 0 if none does."""
+        """Return the newest position at or before the commit of the oldest undecided change; 0 if there is none."""
         if undecided is None:
             return self.last
         place = bisect_right(self._ends, undecided.commit)
         return self._ends[place - 1] if place else 0
 
     def forget(self, upto: int) -> None:
-        """Forget all that lie before this one."""
+        """Drop the positions before the newest one up to `upto`."""
         place = bisect_right(self._ends, upto)
         if place > 1:
             del self._ends[: place - 1]

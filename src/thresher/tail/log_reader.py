@@ -1,6 +1,6 @@
-"""Puts what the server sends into chunks: which rows are ours, their positions, and how far the log was read.
+"""Makes chunks of the frames that the server sends: the rows of our outbox, their positions, and how far it has read.
 
-Pure: frames in, chunks out. Only transactions that were committed come, one after another, whole.
+Pure: frames in, chunks out. The server sends committed transactions only, one after another, each as a whole.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -30,25 +30,25 @@ from thresher.tail.pgoutput import (
 from thresher.tail.position import Position
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# A frame of data with a message in it, up to its prefix: in the message its kind, its flags, and where it is.
+# The prefix of the message that marks the log after a slot was made.
 _MARK = b"thresher-slot\0"
+# A data frame with a message in it, up to the message's prefix: frame header, then its kind, flags and position.
 _MESSAGE_FRAME, _LENGTH = Struct(">BQQqBBQ"), Struct(">I")
 
 
 class LogReader:
     """The state of one stream. For one thread.
 
-    `received` is the highest position that the server named; `reply` is set where it asks for a report, by whoever
-    has sent one taken back.
+    `received` is the highest position that the server named. `reply` is set when the server asks for a status report;
+    the thread that sends the report clears it.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._prefix = f"{log_prefix(source.outbox)}\0".encode() if isinstance(source, LogSource) else None
-        # By the number of a relation, what reads its rows; None where it is not ours.
+        # OID of a relation → the reader of its rows; None if it is not our table.
         self._tables: dict[int, InsertedRows | None] = {}
-        # The transaction that is being read, None between two, with the moment of its commit; and the last change of it
-        # that was counted.
+        # The transaction that is being read (None between two), its commit time, and its last change that was counted.
         self._begin: Begin | None = None
         self._committed = _EPOCH
         self._change, self._place = 0, 0
@@ -56,8 +56,8 @@ class LogReader:
         self._ended = 0
         self.received = 0
         self.reply = False
-        # By what was published, the transaction of the first mark that says that a slot was there before, by its last
-        # 32 bits.
+        # Identity of publication and table → the last 32 bits of the transaction id of the first mark with it. A mark
+        # is written after its slot was made.
         self.marks: dict[bytes, int] = {}
 
     @property
@@ -71,7 +71,7 @@ class LogReader:
         return self._chunk.size
 
     def take(self) -> Chunk | None:
-        """Return what was read since the last time; None if nothing was."""
+        """Return what was read since the last call; None if that is nothing."""
         chunk = self._chunk
         if not chunk.rows and chunk.idle_at is None and chunk.ended == self._ended:
             return None
@@ -80,7 +80,7 @@ class LogReader:
         return chunk
 
     def feed(self, frame: bytes) -> None:
-        """Read a frame. Raises `Garbled`, and `DatabaseRefused` where the table is not what it should be."""
+        """Read a frame. Raises `Garbled` if it cannot be read, `DatabaseRefused` if the table has another shape."""
         if frame[0] != DATA:
             self._feed_keep_alive(frame)
             return
@@ -117,7 +117,7 @@ class LogReader:
         at: int
         _, at, _, _, _, flags, position = _MESSAGE_FRAME.unpack_from(frame)
         prefix = self._prefix
-        # One that is not part of a transaction is not ours: it would be there before, or without, its commit.
+        # A non-transactional message is ignored: it is in the log even if its transaction rolls back.
         if prefix is not None and flags & 1 and frame.startswith(prefix, _MESSAGE_FRAME.size):
             start = _MESSAGE_FRAME.size + len(prefix) + 4
             if _LENGTH.unpack_from(frame, start - 4)[0] != len(frame) - start:
@@ -147,12 +147,12 @@ class LogReader:
         position, reply = keep_alive(frame)
         self.reply = self.reply or reply
         self.received = max(self.received, position)
-        # Inside of a transaction, the rest of it is still to come.
+        # Inside a transaction, the position says nothing about the rest of it.
         if self._begin is None:
             self._chunk.idle_at = position
 
     def _count(self, change: int) -> None:
-        """Count a change, among those before it that have the same position."""
+        """Count a change among those of the same position directly before it."""
         self._place = self._place + 1 if change == self._change else 0
         self._change = change
 
@@ -165,12 +165,12 @@ class LogReader:
         """Add the row of the change that was counted last."""
         commit, commit_time, _ = self._begin or self._transaction()
         chunk = self._chunk
-        # As the class itself does it, without the call.
+        # The same as `Position(…)`, without the cost of its Python-level constructor.
         chunk.positions.append(tuple.__new__(Position, (commit, self._change, self._place)))
         chunk.rows.append(row)
         chunk.commit_times.append(commit_time)
         chunk.size += size
-        # What the server said before this row is old.
+        # A position that the server reported before this row is out of date.
         chunk.idle_at = None
 
     def _rows_of(self, relation: Relation) -> InsertedRows | None:
@@ -182,5 +182,7 @@ class LogReader:
         if relation.name != source.table.table:
             return None
         if source.table.schema is None:
-            raise DatabaseRefused(f"in which schema is {source.table}? The log names tables with theirs")
+            raise DatabaseRefused(
+                f"the schema of {source.table} is not known, and the log names tables with theirs: set 'schema'"
+            )
         return InsertedRows(relation, source.shape) if relation.schema == source.table.schema else None

@@ -1,8 +1,8 @@
-"""Changes of the log as pending rows, as `db.outbox_store` describes them: the same that a relay reads from the table.
+"""Makes pending rows (`db.outbox_store`) of changes in the log: the same rows that a relay reads from the table.
 
-Columns are found by their names, so that a table may have more of them, in any order. A known one that is missing, or
-of another type, is refused: rows would go out without what they hold. A row with a flaw carries besides what its own
-columns cannot hold, for whoever sets it aside: its headers and its timestamp, as they were.
+Columns are found by name: a table may have additional ones, in any order. If a known column is missing, or has another
+type, the table is refused: records would be sent without its content. A row with a flaw (headers or a timestamp that
+Kafka cannot have) also carries their original values, for the dead table.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from thresher.db.shape import Shape
 from thresher.outbox.log_message import Unreadable, decode
 from thresher.tail.pgoutput import BINARY, INSERT_FRAME, NULL, TEXT, Garbled, Relation
 
-# Numbers of types, as pg_type has them for ever.
+# OIDs of built-in types in pg_type, which never change.
 _INTEGERS, _TEXTS, _TEXT_ARRAYS = {20, 21, 23}, {25, 1043}, {1009, 1015}
 _BIGINT = 20
 _BYTES, _BYTE_ARRAYS = {17}, {1001}
@@ -39,28 +39,28 @@ _COLUMNS: dict[Shape, dict[str, set[int]]] = {
     },
 }  # fmt: skip
 _LENGTH, _ARRAY, _BOUNDS, _ITEM = Struct(">I"), Struct(">iiI"), Struct(">ii"), Struct(">i")
-# An array of one item, up to its bytes: dimensions, flags, type, count, lower bound, size.
+# An array of one item, up to the item's bytes: dimensions, flags, type, count, lower bound, size.
 _SINGLE = Struct(">iiIiii")
-# Columns of our own shape as our table has them: id and create time, each with its kind and size, and the kind and size
-# of the topic; then key, value and headers; then columns that mostly are NULL.
+# The first columns of our own shape, in the order of our table: id and create time, each with kind and size, and the
+# kind and size of the topic. Key, value and headers follow (7 columns in all), then columns that are mostly NULL.
 _HEAD, _VARYING = Struct(">BIqBIqBI"), 7
 _HEAD_END = INSERT_FRAME.size + _HEAD.size
 _COLUMNS_OF_HEAD = (BINARY, 8, BINARY, 8, BINARY)
 _EPOCH, _POSTGRES_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# The moments that a row may show: infinity and those around the ends of Python's calendar are brought inside.
+# The create times that a row may have: infinity, and times beyond Python's calendar, are replaced by the nearest one.
 _FIRST = (datetime(1, 1, 2, tzinfo=UTC) - _POSTGRES_EPOCH) // _MICROSECOND
 _LAST = (datetime(9999, 12, 30, tzinfo=UTC) - _POSTGRES_EPOCH) // _MICROSECOND
 _SINCE_1970 = (_EPOCH - _POSTGRES_EPOCH) // _MICROSECOND
 _ENDLESS = {2**63 - 1: "infinity", -(2**63): "-infinity"}
 _CYCLE = 146_097 * 86_400_000_000
-# An outbox has few topics and lists of header names. Bounded, in case it does not.
+# Bounds the caches of topics and of lists of header names: usually an outbox has few of them.
 _REMEMBERED = 4096
 _NO_HEADERS: tuple[Any, ...] = ()
 
 
 class InsertedRows:
-    """Reads the inserts into one table, as one Relation message describes it. Raises `DatabaseRefused`."""
+    """Reads the inserts into one table, which a Relation message describes. Raises `DatabaseRefused`."""
 
     def __init__(self, relation: Relation, shape: Shape) -> None:
         wanted = _COLUMNS[shape]
@@ -69,22 +69,22 @@ class InsertedRows:
             if name not in names:
                 raise DatabaseRefused(
                     f'the log has no column {name} of "{relation.schema}"."{relation.name}": it was dropped or renamed,'
-                    f" or a publication leaves it out. Put it back, or publish the whole table: ALTER PUBLICATION … SET"
-                    f' TABLE "{relation.schema}"."{relation.name}". Rows that were inserted meanwhile cannot be read '
+                    f" or the publication leaves it out. Add it again, or publish all columns: ALTER PUBLICATION … SET "
+                    f'TABLE "{relation.schema}"."{relation.name}". Rows that were inserted meanwhile cannot be read '
                     "from the log: 'thresher tail slot drop', 'thresher tail slot create', 'thresher adopt NAME', start"
-                    " the tail, which deletes none of them, and insert those that are missing anew"
+                    " the tail, which deletes none of them, and insert those that are missing in Kafka again"
                 )
             column = relation.columns[names.index(name)]
             if column.type not in types:
                 raise DatabaseRefused(
-                    f'column {name} of "{relation.schema}"."{relation.name}" has another type than the tail can read '
-                    "(see 'thresher schema check')"
+                    f'column {name} of "{relation.schema}"."{relation.name}" has a type that the tail cannot read: '
+                    "see 'thresher schema check'"
                 )
         self._count, self._unknown = len(names), len(wanted)
-        # What a row of our own shape ends with if nothing is out of the ordinary; None for tables of other columns.
+        # The last bytes of an ordinary row: NULL in all columns after the headers. None if the columns are not ours.
         in_order = names[:_VARYING] == list(wanted)[:_VARYING] and relation.columns[0].type == _BIGINT
         self._ordinary_end = b"n" * (len(names) - _VARYING) if shape is Shape.THRESHER and in_order else None
-        # Of each column that is sent, where its value goes; what is not known goes to the end, and is not looked at.
+        # For each column in the frame, the place of its value. Values of unknown columns share the last, unused place.
         places = {name: place for place, name in enumerate(wanted)}
         self._places = [places.get(name, len(wanted)) for name in names]
         self._empty: list[bytes | None] = [None] * (len(wanted) + 1)
@@ -98,10 +98,10 @@ class InsertedRows:
         self._names: dict[bytes, tuple[Any, ...] | None] = {}
 
     def row(self, frame: bytes, columns: int) -> PendingRow | None:
-        """Read a frame with a row of so many columns; None if the row was sent by others already."""
+        """Read a frame with a row of this many columns; None if the row has a dispatched time: it was sent already."""
         end = len(frame)
         if columns != self._count:
-            raise Garbled("a row came from the server with more or fewer columns than its table has")
+            raise Garbled("the server sent a row with more or fewer columns than its table has")
         if self._ordinary_end is not None and end > _HEAD_END:
             ordinary = self._ordinary_row(frame)
             if ordinary is not None:
@@ -118,16 +118,16 @@ class InsertedRows:
             elif kind == NULL:
                 at += 1
             elif kind == TEXT and place == self._unknown:
-                # Types without a binary form come so, whatever was asked for.
+                # The server sends types without a binary form as text, although binary was requested.
                 at += 5 + length(frame, at + 1)[0]
             else:
-                raise Garbled("a row came from the server with a column that is not in binary")
+                raise Garbled("the server sent a row with a column that is not in binary")
         if at != end:
-            raise Garbled("a row that came from the server is cut short")
+            raise Garbled("the server sent a row that is cut short")
         return self._make(values)
 
     def _ordinary_row(self, frame: bytes) -> PendingRow | None:
-        """Read a row of our own shape with no partition, time or stamp of its own, as most are; None for any other."""
+        """Read a row of our own shape without partition, timestamp and dispatched time, as most are; None otherwise."""
         kind, size, id_, created_kind, created_size, created, topic_kind, at = _HEAD.unpack_from(
             frame, INSERT_FRAME.size
         )
@@ -207,7 +207,7 @@ class InsertedRows:
 
     def _deimos_row(self, values: list[bytes | None]) -> PendingRow:
         id_, created, topic, key, value, partition_key, _ = values
-        # The empty key chooses the partition itself: the producer would scatter it.
+        # An empty key is also set as partition key: otherwise the producer would spread such rows over partitions.
         chooses = (key if key == b"" else None) if partition_key is None else partition_key
         return (
             _integer(id_), _created(created), self._text(topic), key, value, _NO_HEADERS, _NO_HEADERS, None, None, None,
@@ -240,9 +240,9 @@ class InsertedRows:
 
 
 def message_row(position: int, created: datetime, content: bytes) -> PendingRow:
-    """Return the row of a message: its id is its position, its create time that of the commit.
+    """Return the row of a log message: its id is the position, its create time the commit time.
 
-    Content that cannot be read is a row with a flaw, which holds the content, so that nothing of it is lost.
+    Content that cannot be read becomes a row with a flaw whose value is the whole content: nothing of it is lost.
     """
     try:
         topic, key, value, names, values, partition, moment = decode(content)
@@ -272,7 +272,7 @@ def _created(content: bytes | None) -> datetime:
 
 
 def _items(content: bytes | None) -> tuple[bytes | None, ...] | None:
-    """Return the items of an array in binary; None if it is one of arrays."""
+    """Return the items of a binary array; None if it has more than one dimension."""
     # An empty array has no dimensions.
     if content is None or len(content) == _ARRAY.size:
         return _NO_HEADERS
@@ -298,16 +298,16 @@ def _items(content: bytes | None) -> tuple[bytes | None, ...] | None:
 
 
 def _nested(content: bytes | None) -> list[Any]:
-    """Return the items of an array in binary, of any dimensions, as lists in lists."""
+    """Return the items of a binary array of any dimensions, as nested lists."""
     if content is None or len(content) == _ARRAY.size:
         return []
     dimensions, _, _ = _ARRAY.unpack_from(content)
     counts = [_BOUNDS.unpack_from(content, _ARRAY.size + each * _BOUNDS.size)[0] for each in range(dimensions)]
-    # As an array of one dimension, it has as many items.
+    # Read all items as an array of one dimension, then nest them.
     flat = _ARRAY.pack(1, 0, 0) + _BOUNDS.pack(prod(counts), 1) + content[_ARRAY.size + dimensions * _BOUNDS.size :]
     items: list[Any] = list(_items(flat) or ())
     for count in counts[:0:-1]:
-        # A server sends no dimension without items; from anything else the row is malformed, and no more.
+        # Postgres never sends a dimension without items. If one comes, only this row is malformed.
         items = [items[first : first + count] for first in range(0, len(items), max(count, 1))]
     return items
 
@@ -317,7 +317,7 @@ def _texts(items: list[Any]) -> list[Any]:
 
 
 def _moment_text(content: bytes) -> str:
-    """Return a moment as Postgres reads it, whatever its year."""
+    """Return a timestamp as text that Postgres can read, also for years beyond Python's calendar."""
     microseconds = int.from_bytes(content, "big", signed=True)
     if microseconds in _ENDLESS:
         return _ENDLESS[microseconds]

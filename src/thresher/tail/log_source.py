@@ -8,17 +8,17 @@ from thresher.db.shape import Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
-    """Inserts into an outbox table, which is named with its schema: the log knows no search_path."""
+    """Inserts into an outbox table. The name needs its schema: a search_path does not apply to the log."""
 
     table: TableName
     shape: Shape = Shape.THRESHER
-    # Its number in the catalog, if that is known: by it, rows are found that came while it had another name.
+    # OID of the table, if known: with it, rows are recognized that were inserted while the table had another name.
     number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSource:
-    """Transactional messages in the log, written by an `Outbox(via="log")` of that name."""
+    """Transactional messages in the log, written by an `Outbox(via="log")` of this name."""
 
     outbox: TableName
 

@@ -1,9 +1,11 @@
-"""Since when, and by what, the log has been read without a gap. Pure. Every progress record says it.
+"""Since which transaction, and with which publication, the log was read without a gap. Pure.
 
-1. The server judges each insert by the publication as it was at that moment. An insert that went by it is not in the
-   log, also once the publication is as before: whoever finds it changed cannot know what is missing.
-2. Rows of older transactions may be in the table although nobody has published them: they are never deleted.
-Both begin anew with the first start of a tail, and when an operator adopts the slot as it is.
+Every progress record holds the span.
+1. The server decides by the publication at the moment of an insert whether it sends that insert. An insert that the
+   publication left out is never sent, even if the publication is restored later. So after a change of the publication,
+   a tail cannot know which rows are missing.
+2. Rows of transactions before the span may be in the table without having been published: they are never deleted.
+A new span begins with the first start of a tail, and when an operator adopts the slot.
 """
 
 from dataclasses import dataclass, replace
@@ -11,43 +13,44 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpan:
-    """A stretch of the log without a gap, to its end."""
+    """A part of the log without a gap, up to its end."""
 
-    # The publication, the table and its membership, as the database tells them apart; empty where there is no table.
+    # Identity of the publication, the table, and its membership in the publication; empty without a table.
     published: str = ""
-    # All that this transaction and later ones commit is in it; 0 if that is not known.
+    # All rows of this transaction and later ones are in the span; 0 if unknown.
     first_xid: int = 0
 
     @property
     def table(self) -> int | None:
-        """The number of the table; None where there is none."""
+        """The OID of the table; None without a table."""
         number = self.published.rpartition("/")[2]
         return int(number) if number else None
 
 
-# Of a record that says nothing of it.
+# For a record that holds no span.
 UNKNOWN = LogSpan()
 
 
 def goes_on(recorded: LogSpan, now: LogSpan) -> LogSpan:
-    """Return the span of a record without a gap behind it."""
+    """Return the span that continues a recorded one without a gap."""
     return replace(now, first_xid=recorded.first_xid or now.first_xid)
 
 
 def since_mark(taken_over: int, marked: int) -> int:
-    """Return the first transaction that began after a mark in the log, by the last 32 bits of the mark's own.
+    """Return the first transaction id after that of a mark in the log, `marked`, of which the last 32 bits are known.
 
-    The mark was made after the slot: so all of them are in its log. One that was made after the take-over says nothing.
+    The mark was written after the slot was made, so the slot has all transactions since. A mark that was written after
+    the take-over tells nothing: then the result is `taken_over`.
     """
     before = (taken_over - marked - 1) % 2**32
     return taken_over if before >= 2**31 else taken_over - before
 
 
 def behind_mark(span: LogSpan, first_xid: int) -> LogSpan:
-    """Return the span if all since this transaction is in the log: a record may be written before the mark is read."""
+    """Return the span extended back to this transaction. A record may be written before the mark is read."""
     return replace(span, first_xid=min(span.first_xid, first_xid))
 
 
 def changed(recorded: LogSpan, published: str) -> bool:
-    """Whether inserts may have gone by the publication since the record; those without a table cannot."""
+    """Whether the publication may have left out inserts since the record. Without a table, it cannot."""
     return bool(recorded.published) and recorded.published != published

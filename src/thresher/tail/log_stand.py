@@ -1,9 +1,10 @@
-"""Whether the log, as it stands now, still holds all that the last progress record does not cover. Pure.
+"""Decides whether the log still holds every change that the last progress record does not cover. Pure.
 
-1. Another system, or a timeline that was left before the record's position: what was published is not in this database.
-2. A slot that was confirmed beyond what the record has noted was made anew, or moved by others: what was committed in
-   between is not kept for it. What was noted behind the point where a timeline was left means nothing on the next one.
-3. An operator may accept the slot as it is. That holds until the first record of the term that found it accepted.
+1. If the system is another one, or the record's timeline ended before its position, published changes are not in this
+   database.
+2. If the slot is confirmed beyond the position that the record notes, it was recreated, or advanced by others. The slot
+   does not have the changes committed in between. A noted position counts only up to the end of its own timeline.
+3. An operator may adopt the slot as it is. That holds until the next term's first record.
 """
 
 from collections.abc import Sequence
@@ -26,36 +27,38 @@ CHANGED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStand:
-    """The log now: its system, timeline and end, where earlier timelines ended, and how far the slot is confirmed."""
+    """The log's system, timeline and end, the ends of earlier timelines, and the slot's confirmed position."""
 
     system_id: str
     timeline: int
     end: int
-    # Timelines before this one, each with where it was left.
+    # Earlier timelines, each with the position where it ended.
     left: Sequence[tuple[int, int]] = ()
     confirmed: int
-    # The publication and the table, as the database tells them apart.
+    # Identity of the publication and the table: see `LogSpan.published`.
     published: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Committed changes may be missing, and why. `elsewhere`: positions of the record mean nothing in this log."""
+    """Why committed changes may be missing. `elsewhere`: the record's positions mean nothing in this log."""
 
     why: str
     elsewhere: bool = False
 
 
 def missing(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Missing | None:
-    """Return why changes may be missing, if they may."""
+    """Return why changes may be missing; None if none can be."""
     system = origin.system_id.partition("/")[0]
     if system != stand.system_id:
-        return Missing(f"the log is that of another system ({stand.system_id}, progress speaks of {system})", True)
+        return Missing(f"the log is that of another system ({stand.system_id}, progress was made on {system})", True)
     covered = lsn_text(coverage.position.commit)
     if origin.timeline != stand.timeline:
         end = dict(stand.left).get(origin.timeline)
         if end is None:
-            return Missing(f"the log does not come from timeline {origin.timeline}, of which progress speaks", True)
+            return Missing(
+                f"the log does not descend from timeline {origin.timeline}, on which progress was made", True
+            )
         if coverage.position.commit >= end:
             why = f"the database was restored or failed over to timeline {stand.timeline}, which begins at"
             return Missing(f"{why} {lsn_text(end)}: commits up to {covered} were published and are lost there", True)
@@ -64,23 +67,23 @@ def missing(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Missing 
     noted = on_timeline(origin, coverage, stand).noted
     if stand.confirmed > noted:
         return Missing(
-            f"the slot begins at {lsn_text(stand.confirmed)}, beyond {lsn_text(noted)}: it was made anew, or "
-            "moved by others"
+            f"the slot begins at {lsn_text(stand.confirmed)}, beyond {lsn_text(noted)}: it was dropped and made again, "
+            "or advanced by someone else"
         )
     return None
 
 
 def on_timeline(origin: TailOrigin, coverage: Coverage, stand: LogStand) -> Coverage:
-    """Return what a record covers of this log: it has noted none beyond the point where its own timeline was left."""
+    """Return a record's coverage for this log: the noted position is at most the end of the record's own timeline."""
     if origin.timeline == stand.timeline:
         return coverage
     return replace(coverage, noted=min(coverage.noted, dict(stand.left).get(origin.timeline, coverage.noted)))
 
 
 def judged(origin: TailOrigin, coverage: Coverage, stand: LogStand, *, accepted: bool) -> Coverage | Missing:
-    """Return what another attempt's record covers of this log, or what may be missing in it.
+    """Return the coverage of another attempt's record in this log, or why changes may be missing.
 
-    `accepted`: an operator has adopted the slot as it is since that record was written.
+    `accepted`: an operator has adopted the slot after that record was written.
     """
     found = missing(origin, coverage, stand)
     here = on_timeline(origin, coverage, stand)
@@ -90,38 +93,41 @@ def judged(origin: TailOrigin, coverage: Coverage, stand: LogStand, *, accepted:
 
 
 def require_unchanged(stand: LogStand, identity: SystemIdentity, slot: LogSlot | None, noted: int) -> int:
-    """Return where a stream begins that is open by now, so that nobody else moves its slot.
+    """Return where an open stream begins. While it is open, nobody else can advance or drop its slot.
 
-    Raises `DatabaseLost` where it is not the log that was judged: the next attempt judges what there is then.
+    Raises `DatabaseLost` if this is not the log that was checked before: the next attempt checks again.
     """
     judged_log, streamed = (stand.system_id, stand.timeline), (identity.system_id, identity.timeline)
     if judged_log != streamed:
         raise DatabaseLost(
-            f"the log is streamed by system {streamed[0]} on timeline {streamed[1]}, and not by {judged_log[0]} on "
-            f"{judged_log[1]}, as a moment ago: the database is failing over"
+            f"the log is streamed by system {streamed[0]} on timeline {streamed[1]}; a moment ago it was "
+            f"{judged_log[0]} on {judged_log[1]}: the database is failing over"
         )
     if slot is None or slot.active_pid is None:
-        raise DatabaseLost("the slot that is streamed is not read in this session's database: it is failing over")
+        raise DatabaseLost(
+            "this session's server does not show the slot as active, although it is streamed: the database is failing "
+            "over"
+        )
     if (slot.confirmed or 0) > noted:
-        raise DatabaseLost(f"slot {slot.name!r} was made anew or moved by others a moment ago")
+        raise DatabaseLost(f"slot {slot.name!r} was made again, or advanced by someone else, a moment ago")
     return slot.confirmed or 0
 
 
 def adopted(coverage: Coverage, found: Missing | None, stand: LogStand) -> Coverage:
-    """Return what counts as covered once an operator has adopted the slot as it is."""
+    """Return the coverage after an operator has adopted the slot as it is."""
     if found is not None and found.elsewhere:
         return Coverage(noted=stand.confirmed)
     return replace(coverage, noted=max(coverage.noted, stand.confirmed))
 
 
 def not_published(confirmed: int, source: Source, name: str) -> str:
-    """Return what a tail says of a publication that was changed: nothing was confirmed after the last look at it."""
+    """Return the message about a changed publication. The slot was not confirmed after the last check of it."""
     why = f"committed rows may be missing: {CHANGED}"
     return f"{why}. {what_to_do(Coverage(noted=confirmed), source, name)}"
 
 
 def what_to_do(coverage: Coverage, source: Source, name: str) -> str:
-    """Return from where on rows may be missing, and what can be done about it."""
+    """Return behind which position rows may be missing, and what to do about it."""
     when = ""
     if coverage.committed_us:
         when = f" ({datetime.fromtimestamp(coverage.committed_us / 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC)"
@@ -131,7 +137,7 @@ def what_to_do(coverage: Coverage, source: Source, name: str) -> str:
     )
     if isinstance(source, TableSource):
         return (
-            f"{since} Rows that are still in {source.table} can be read again: {go_on}, start the tail, which deletes "
-            "none of them, and insert those that are missing anew"
+            f"{since} Rows that are still in {source.table} can be inserted again: {go_on}, start the tail, which "
+            "deletes none of them, and insert those that are missing in Kafka again"
         )
-    return f"{since} Messages without a table are nowhere else: nothing is left to read. {go_on}"
+    return f"{since} Messages without a table are stored nowhere else: nothing is left to read. {go_on}"

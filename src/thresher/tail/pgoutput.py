@@ -1,8 +1,8 @@
-"""What a server sends over a replication connection: frames, and in them messages of the output plugin `pgoutput`.
+"""Decodes the frames of a replication connection, and the messages of the output plugin `pgoutput` in them.
 
-Protocol version 1, without streaming: a transaction comes whole, after its commit, as Begin, changes, Commit. Columns
-come in binary. Pure: bytes in, values out. What the tail has no use for (updates, deletes, types, origins) is told by
-its kind alone. Anything that is cut short or unknown raises `Garbled`: the stream cannot be trusted any further.
+Protocol version 1, without streaming: a transaction comes as a whole after its commit, as Begin, changes, Commit.
+Columns come in binary. Pure: bytes in, values out. Of updates, deletes, types and origins only the kind is decoded.
+A message that is cut short or unknown raises `Garbled`: the rest of the stream cannot be trusted.
 """
 
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from thresher.db.problem import DatabaseLost
 
-# Frames: kind, then for data: where it begins, how far the server's log goes, the server's clock.
+# The kinds of frames. A data frame begins with its kind, its position, the end of the server's log, the server's time.
 DATA, KEEP_ALIVE = ord("w"), ord("k")
 DATA_HEADER = Struct(">BQQq")
-# A frame of data with a row in it, up to its columns: in the message its kind, its table, and how many columns it has.
+# A data frame with a row in it, up to the columns: frame header, then kind, OID of the table, and number of columns.
 INSERT_FRAME = Struct(">BQQqBIBH")
 _KEEP_ALIVE = Struct(">BQqB")
 _STATUS = Struct(">BQQQqB")
@@ -37,18 +37,18 @@ EPOCH_MICROSECONDS = 946_684_800_000_000
 
 
 class Garbled(DatabaseLost):
-    """The server sent what its protocol does not allow. Nothing of it is used."""
+    """The server sent data that violates the protocol. It is discarded."""
 
 
 class KeepAlive(NamedTuple):
-    """How far the server has read its log, and whether it asks for a report."""
+    """The server's position in its log, and whether it asks for a status report."""
 
     position: int
     reply: bool
 
 
 class Begin(NamedTuple):
-    """A committed transaction begins; `commit` is where its commit's record begins. Times: microseconds since 1970."""
+    """A committed transaction begins. `commit` is the LSN of its commit record. Times: microseconds since 1970."""
 
     commit: int
     commit_time: int
@@ -56,7 +56,7 @@ class Begin(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """The transaction is complete. `end` is where its commit's record ends."""
+    """The transaction is complete. `end` is the LSN at the end of its commit record."""
 
     commit: int
     end: int
@@ -64,7 +64,7 @@ class Commit(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column that is sent: its name and the number of its type."""
+    """A column that is sent: its name and the OID of its type."""
 
     name: str
     type: int
@@ -72,7 +72,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as it was when the changes were made that follow."""
+    """A table's definition, valid for the changes that follow."""
 
     id: int
     schema: str
@@ -81,14 +81,14 @@ class Relation:
 
 
 class Insert(NamedTuple):
-    """A row: of each column its kind and its bytes."""
+    """An inserted row: kind and bytes of each column."""
 
     relation: int
     values: tuple[tuple[int, bytes | None], ...]
 
 
 class LogMessage(NamedTuple):
-    """What `pg_logical_emit_message` wrote."""
+    """A message that `pg_logical_emit_message` wrote."""
 
     transactional: bool
     position: int
@@ -97,7 +97,7 @@ class LogMessage(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """A message of a kind that the tail has no use for."""
+    """A message of a kind that the tail does not need."""
 
     kind: str
 
@@ -106,7 +106,7 @@ Change = Begin | Commit | Relation | Insert | LogMessage | Ignored
 
 
 def status_report(received: int, confirmed: int, microseconds: int) -> bytes:
-    """Return the frame of a report: how far data was received, and before which position the log is needed no more.
+    """Return the frame of a status report: how far data was received, and the position to confirm.
 
     A confirmed position of 0 confirms nothing. The time is in microseconds since 1970.
     """
@@ -118,7 +118,7 @@ def keep_alive(frame: bytes) -> KeepAlive:
     try:
         _, position, _, reply = _KEEP_ALIVE.unpack(frame)
     except error:
-        raise Garbled(f"a keep-alive of {len(frame)} bytes came from the server") from None
+        raise Garbled(f"the server sent a keep-alive of {len(frame)} bytes, which cannot be read") from None
     return KeepAlive(position, reply != 0)
 
 
@@ -185,21 +185,21 @@ def _relation(message: bytes) -> Relation:
     _, id_ = _RELATION_ID.unpack_from(message)
     schema, at = _text(message, _RELATION_ID.size)
     name, at = _text(message, at)
-    (count,) = _SHORT.unpack_from(message, at + 1)  # behind the replica identity
+    (count,) = _SHORT.unpack_from(message, at + 1)  # after the replica identity
     at += 3
     columns = []
     for _ in range(count):
-        column, at = _text(message, at + 1)  # behind its flags
+        column, at = _text(message, at + 1)  # after its flags
         type_, _ = _COLUMN_TYPE.unpack_from(message, at)
         at += _COLUMN_TYPE.size
         columns.append(Column(column, type_))
     _require_end(message, at)
-    # Tables of the system come without a schema's name.
+    # For tables in pg_catalog, the server sends an empty schema.
     return Relation(id_, schema or "pg_catalog", name, tuple(columns))
 
 
 def _text(message: bytes, at: int) -> tuple[str, int]:
-    """Return a text that ends with a zero byte, and where the next thing begins."""
+    """Return a zero-terminated text, and the offset behind it."""
     end = message.index(0, at)
     return message[at:end].decode(), end + 1
 

@@ -1,8 +1,8 @@
 """The position of a change in Postgres' log, and the order of changes: that of their commits.
 
-The position of a change alone says nothing across transactions: their changes interleave in the log. Changes that one
-COPY wrote may share a position; the place counts them, from 0, among the changes of equal position in the transaction.
-A position is the same whenever the log is read again, whatever else a publication sends.
+A change's own LSN is not enough, since the changes of concurrent transactions interleave in the log. Changes that one
+COPY wrote may share an LSN: `place` counts from 0 among the changes of a transaction with the same LSN. A change has
+the same position each time the log is read, whatever else the publication sends.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from thresher.db.lsn import lsn_text
 class Position(NamedTuple):
     """A change of a committed transaction. Positions compare in the order in which changes are published."""
 
-    # Where the commit's record begins.
+    # LSN of the commit record.
     commit: int
     change: int
     place: int

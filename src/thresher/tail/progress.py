@@ -1,8 +1,8 @@
 """The progress record of a tail: written in the same Kafka transaction as the rows whose changes it decides.
 
-It is cumulative: the last committed one says all. It holds the position up to which everything is decided, the
-positions that still wait before it, the dead changes of its own transaction, and up to where the server may have been
-told to forget the log. On the wire it is one Arrow batch of the positions that wait.
+Records are cumulative: the last committed record is sufficient. It holds the position up to which changes are decided,
+the positions before it that still wait, and the dead changes of its own transaction. It also holds the position up to
+which the slot may be confirmed. On the wire it is one Arrow batch of the waiting positions, with metadata.
 """
 
 import json
@@ -25,17 +25,17 @@ from thresher.tail.position import Position
 _VERSION = "tail-1"
 _SCHEMA = pa.schema([("commit", pa.uint64()), ("change", pa.uint64()), ("place", pa.uint64())])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4"))
-# What a record takes at most: schemas and metadata, then each position, then each dead change beside its reason.
+# Upper bounds of bytes in a record: schema and metadata, each waiting position, each dead change without its reason.
 _FRAME_BYTES, _POSITION_BYTES, _DEAD_BYTES = 4_096, 24, 128
-# While nothing is pending, the time between two records.
+# The time between two records while nothing is pending.
 _NOTE_SECONDS = 3.0
-# The parts of a record's room: for changes that waited before, for those of the batch at hand, and for dead ones.
+# Shares of a record's bytes: for changes that waited before, for those of the current batch, and for dead changes.
 _WAITING, _BATCH, _DEAD = 0.35, 0.35, 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailOrigin:
-    """Whose progress it is, and on which timeline of which system the log was read."""
+    """The outbox and term that wrote a record, and the system and timeline whose log was read."""
 
     outbox_id: str
     system_id: str
@@ -45,18 +45,18 @@ class TailOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailProgress:
-    """One transaction's progress. What it carried is known to the attempt that wrote it, and not on the wire."""
+    """One transaction's progress. The rows that it carried are known to its own attempt only, not on the wire."""
 
     origin: TailOrigin
     number: int
     failures: int = 0
     coverage: Coverage
     span: LogSpan = UNKNOWN
-    # The buffer's numbers of the changes that it carried, in order; their create times, and what became of each.
+    # Of the rows that it carried, in order: the buffer's numbers, the create times and the fates.
     ids: Sequence[int] = ()
     create_times: Sequence[int] = ()
     fates: Sequence[Fate] = ()
-    # The dead ones among them, whole.
+    # The dead changes among them, with all their columns.
     dead: Mapping[Position, DeadChange] = field(default_factory=dict)
 
     @property
@@ -74,33 +74,33 @@ def bounded(bounds: Bounds, most_bytes: int) -> Bounds:
 
 
 def batch_rows(rows: int, most_bytes: int) -> int:
-    """Return how many rows a batch may have, so that a record has room for all of them if they have to wait."""
+    """Return how many rows a batch may have, so that all of them fit into a record if they have to wait."""
     return max(1, min(rows, int(_BATCH * (most_bytes - _FRAME_BYTES)) // _POSITION_BYTES))
 
 
 @dataclass(slots=True, kw_only=True)
 class TailBook:
-    """Makes and judges the progress records of one attempt, by what its buffer holds."""
+    """Makes and checks the progress records of one attempt, from the state of its buffer."""
 
     buffer: LogBuffer
     outbox_id: str
     term: str
-    # The timeline of the log as the server tells it. That of its last checkpoint may be an older one, for minutes.
+    # The timeline from IDENTIFY_SYSTEM. The one of the last checkpoint may be out of date for minutes.
     timeline: Callable[[], int]
-    # The largest that one record may be.
+    # The largest size of one record.
     most_bytes: int = 900_000
-    # What the log has been read by until now.
+    # The part of the log that was read without a gap.
     span: Callable[[], LogSpan] = lambda: UNKNOWN
     monotonic: Callable[[], float] = time.monotonic
     _origin: TailOrigin | None = None
-    # Whose the last record is that recovery found; and the number of the first that was made here.
+    # The origin of the last record that recovery found, and the number of the first record of this attempt.
     _found: TailOrigin | None = None
     _first: int | None = None
     # When the last record was made.
     _made: float = float("-inf")
 
     def opened(self, control: Control) -> None:
-        """Take in the control row that recovery read."""
+        """Use the control row that recovery read as the origin of our records."""
         self._origin = TailOrigin(
             outbox_id=self.outbox_id,
             system_id=control.system_id,
@@ -141,7 +141,7 @@ class TailBook:
         )
 
     def fitting(self, rows: Rows) -> int:
-        """Return how many of the rows, from the first, fit into one record: one at least."""
+        """Return how many of the rows, from the first on, fit into one record. At least one."""
         if not rows.has_dead:
             return len(rows)
         room = _DEAD * (self.most_bytes - _FRAME_BYTES)
@@ -153,7 +153,7 @@ class TailBook:
         return len(rows)
 
     def require_ours(self, records: Iterable[TailProgress]) -> None:
-        """Take in the records that recovery found. Raises `ForeignProgress` if one is another outbox's."""
+        """Check the records that recovery found. Raises `ForeignProgress` if one is of another outbox."""
         for record in records:
             self._found = record.origin
             if record.origin.outbox_id != self.outbox_id:
@@ -163,7 +163,7 @@ class TailBook:
                 )
 
     def wrote(self, record: TailProgress) -> bool:
-        """Whether a record that recovery found is one of this attempt's."""
+        """Whether this attempt wrote a record that recovery found."""
         return self._first is not None and record.number >= self._first
 
     def inherits(self) -> bool:
@@ -171,7 +171,7 @@ class TailBook:
         return self._found is not None and self._found != self._origin
 
     def wants_note(self) -> bool:
-        """Whether a record without rows should be written: dead changes are set aside, or the log may be forgotten."""
+        """Whether to write a record without rows: dead changes are written by now, or the slot may be confirmed."""
         coverage = self.buffer.coverage
         if coverage.dead and not self.buffer.owes:
             return True
@@ -181,7 +181,7 @@ class TailBook:
         return quiet_at is not None and quiet_at > coverage.noted
 
     def wants_horizon(self, records: Sequence[TailProgress]) -> bool:  # noqa: ARG002 - of no record
-        """Whether more than the last record has to be settled: it says all."""
+        """Whether more than the last record has to be settled. Never: records are cumulative."""
         return False
 
 
@@ -219,7 +219,7 @@ def encode(progress: TailProgress) -> bytes:
 
 
 def decode(data: bytes) -> TailProgress:
-    """Return the record, without what only its author knows; raises `ForeignProgress` where it is not one of ours."""
+    """Return the record, without the rows that it carried. Raises `ForeignProgress` if no tail wrote it."""
     try:
         with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
             metadata = {key.decode(): value.decode() for key, value in (reader.schema.metadata or {}).items()}

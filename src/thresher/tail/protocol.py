@@ -1,16 +1,18 @@
 """The tail's protocol, without any input or output: a generator of effects.
 
-1. **Recover** as every carrier does: the term, `Init`, our claim, the term again; then the last committed record, whose
-   dead changes are set aside again. Where that is another term's, or of another timeline, a record of our own says
-   first what of it counts here. Only then the log is read: what the record covers is left out.
-2. **Carry** batches exactly once, as the relay does: rows and the progress record in one Kafka transaction, which
-   commits only once the settling of the one before is durable.
-3. **Note**: while nothing is pending, a record without rows says from time to time how far the log may be forgotten.
-   The server is told so only after that record is committed. After a record that names dead changes, once those are
-   set aside, one that does not name them follows at once: nobody who replays them finds them again after a crash.
+1. **Recover** as every carrier does: check the term, `Init`, claim the partition, check the term again. Then find the
+   last committed record, and write the dead changes that it names to the dead table again. If that record is of another
+   term or timeline, first commit a record of our own with what still holds of it. Only then read the log, and skip what
+   the record covers.
+2. **Carry** batches exactly once, as the relay does: rows and progress record in one Kafka transaction. It commits only
+   once the settling of the transaction before is durable.
+3. **Note**: while nothing is pending, commit a record without rows from time to time. It says up to where the server
+   may discard the log. The slot is confirmed only after that record is committed. Once the dead changes that a record
+   names are in the dead table, a record that does not name them follows at once. So a dead row that an operator replays
+   later does not appear again after a crash.
 
-A crash between any two effects neither loses, repeats nor reorders for readers of committed records:
-`tests/property/test_tail_property.py` tries all of them against a model.
+After a crash between any two effects, readers of committed records find nothing lost, repeated or reordered:
+`tests/property/test_tail_property.py` tries every such crash against a model.
 """
 
 from collections.abc import Generator
@@ -25,20 +27,20 @@ from thresher.delivery.rules import Rules
 
 
 class NotingBook(ProgressBook, Protocol):
-    """A progress book that knows when a record without rows is worth while."""
+    """A progress book that says when to write a record without rows."""
 
     def wants_note(self) -> bool:
-        """Whether a record without rows should be written now. It waits for nothing."""
+        """Whether a record without rows should be written now. Does not block."""
 
     def inherits(self) -> bool:
-        """Whether the last record is of another term or timeline, so that what counts of it is not recorded yet."""
+        """Whether the last record is of another term or timeline. Then this term has to record what holds of it."""
 
 
 class TailCarrier(Carrier):
     """Carries rows of the log, and writes records without rows."""
 
     def note(self) -> Generator[Effect, Any, bool]:
-        """Commit a record without rows; return whether that was certain."""
+        """Commit a record without rows; return whether the commit is certain."""
         nothing = RowList()
         if (yield Begin()) is False:
             yield from self._rejected(nothing, ())
@@ -53,16 +55,16 @@ class TailCarrier(Carrier):
 
 
 def _begin(carrier: TailCarrier, progress: NotingBook) -> Steps:
-    """Recover, and record in our own name what counts of the last record."""
+    """Recover, and record under our own term what still holds of the last record."""
     yield from carrier.recover()
     while progress.inherits():
-        # If it was not certain, recovery has looked again.
+        # If the commit was not certain, `note` has recovered again.
         if (yield from carrier.note()):
             return
 
 
 def protocol(me: ShardIdentity, rules: Rules, progress: NotingBook) -> Steps:
-    """Yield what has to be done, for as long as there are batches to take."""
+    """Yield the effects, until there are no more batches to take."""
     carrier = TailCarrier(me, rules, progress)
     yield from _begin(carrier, progress)
     yield Recovered()

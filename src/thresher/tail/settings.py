@@ -1,4 +1,4 @@
-"""What a tail is told, once, at the edge: frozen values that travel to its shard."""
+"""The settings of a tail: frozen values, read once from the configuration, that are sent to its shard."""
 
 import enum
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from thresher.tail.log_source import LogSource, Source, TableSource
 from thresher.tail.log_span import UNKNOWN, LogSpan
 from thresher.tail.progress import TailProgress, decode
 
-# How a tail lets the engine supervise its shard, unless somebody says otherwise.
+# The default of how the engine supervises the shard.
 POLICY = Policy(back_off_most_seconds=5.0, healthy_seconds=10.0)
 
 
 class Via(enum.StrEnum):
-    """Where an outbox' messages are."""
+    """Where an outbox' messages are written."""
 
     # Inserts into a table.
     TABLE = "table"
@@ -35,42 +35,42 @@ class Via(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailLimits:
-    """The bounds of a batch, of what is read ahead, and of waiting."""
+    """The bounds of a batch, of read-ahead, and of waiting."""
 
     batch_rows: int = 10_000
     batch_bytes: int = 16_000_000
-    # What one batch may take to be read and published: the next ones are made smaller when one takes longer.
+    # The target time to read and publish a batch: after a slower one, the next batches are smaller.
     batch_seconds: float = 2.0
     grace_seconds: float = 60.0
-    # Changes that were read and are not published yet.
+    # Bounds of the changes that were read and are not published yet.
     buffer_rows: int = 100_000
     buffer_bytes: int = 64_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailSettings:
-    """Everything that a tail's driver and shard need to know. Secrets are in `dsn` and `kafka`, never shown."""
+    """The settings of a tail's driver and shard. `dsn`, `kafka` and `producer` hold secrets and are not in the repr."""
 
     name: str
     dsn: str = field(repr=False)
     outbox: TableName
     via: Via = Via.TABLE
     shape: Shape = Shape.THRESHER
-    # Both are called after the outbox, unless somebody says otherwise.
+    # None: named after the outbox.
     slot: str | None = None
     publication: str | None = None
-    # librdkafka's properties: for every client, and for the producers besides.
+    # librdkafka's properties: for every client, and additional ones for the producers.
     kafka: Mapping[str, Any] = field(repr=False)
     producer: Mapping[str, Any] = field(default_factory=dict, repr=False)
     poison: Poison = Poison.DEAD_LETTER
     transforms: tuple[str, ...] = ()
     limits: TailLimits = TailLimits()
-    # Rows of the table that were published are deleted so long after their create time; None: never.
+    # Published rows are deleted from the table this long after their create time; None: never.
     keep_seconds: float | None = None
-    # Log that the server keeps for the slot: with more, an alarm is raised; with more than the limit, the tail ends.
+    # Log that the server keeps for the slot: beyond the first an alarm is raised, beyond the second the tail ends.
     retained_alarm_bytes: int = 1 << 30
     retained_limit_bytes: int | None = None
-    # What the shard makes its producers with, by import path: a function of the client's properties.
+    # Import path of the function that makes the shard's producers from the client's properties.
     producer_factory: str | None = None
 
     @property
@@ -85,7 +85,7 @@ class TailSettings:
 
     @property
     def source(self) -> Source:
-        """Where rows come from."""
+        """The source of the rows: inserts into the table, or messages in the log."""
         if self.via is Via.LOG:
             return LogSource(outbox=self.outbox)
         return TableSource(table=self.outbox, shape=self.shape)
@@ -97,58 +97,58 @@ class TailSettings:
 
     @property
     def group(self) -> str:
-        """What its transactional ids and its progress topic begin with: not those of a relay of the same name."""
+        """The prefix of transactional ids and progress topic. It differs from that of a relay with the same name."""
         return f"{self.name}.tail"
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties of its producers."""
-        # As a relay of this shape has it: a key that ruby-kafka has sent stays in its partition.
+        """The properties of the producers."""
+        # As with a relay of this shape: each key stays in the partition to which ruby-kafka has sent it.
         own = {"partitioner": "consistent_random"} if self.shape is Shape.DEIMOS else {}
         return {**own, **self.kafka, **self.producer}
 
     @property
     def bounds(self) -> Bounds:
-        """The bounds of what is read ahead."""
+        """The bounds of the buffer."""
         return Bounds(rows=self.limits.buffer_rows, bytes=self.limits.buffer_bytes)
 
     @property
     def progress(self) -> ProgressSource[TailProgress]:
-        """Where its progress lies."""
+        """Where the progress is stored."""
         topic = progress_topic(self.group)
         return ProgressSource(pipeline=self.name, topic=topic, kafka=self.kafka, decode=decode)
 
     @property
     def reserved(self) -> ReservedTopics:
-        """What says which topics no row may be sent to."""
+        """The topics to which no row may be sent."""
         return ReservedTopics(progress_topic(self.group), self.kafka)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailMandate:
-    """What the leader hands to its shard with the settings: under which term, for which outbox, which progress."""
+    """The leader's orders to its shard: the settings, the term, and the identity of outbox and progress topic."""
 
     settings: TailSettings
     outbox_id: str
     term: str
-    # When it was written, and on which incarnation of the database.
+    # When the term was written, and in which incarnation of the database.
     term_time: datetime
     since: str
     progress_topic_id: str
-    # What progress is sealed with.
+    # The key with which progress records are sealed.
     secret: str = field(repr=False)
-    # Up to where the slot was confirmed when the leader took over.
+    # The slot's confirmed position at the take-over.
     confirmed: int = 0
-    # By what the log is read from here on, if nothing was recorded before.
+    # The span of the log from the take-over on: see `LogSpan`. A recorded one continues instead.
     span: LogSpan = UNKNOWN
-    # An operator has adopted the slot as it is, whatever may be missing before it.
+    # An operator has adopted the slot as it is: changes that may be missing before it are accepted.
     adopted: bool = False
-    # A function by import path that is called at each named seam: for crash tests.
+    # Import path of a function that is called at each crash point: for crash tests.
     hook: str | None = None
 
     @property
     def known_progress(self) -> KnownProgress[TailProgress]:
-        """What the shard is told of the progress."""
+        """The progress topic, as the shard's recovery needs it."""
         return KnownProgress(
             source=self.settings.progress, outbox_id=self.outbox_id, topic_id=self.progress_topic_id
         )  # fmt: skip

@@ -1,7 +1,6 @@
-"""A tail's slot and publication: whether the log can be read by them, and if not, the statement that mends it.
+"""Checks a tail's slot and publication: whether the log can be read with them, and if not, which statement fixes that.
 
-Judged by pure functions from what the database says. A slot keeps the log from the moment when it is made: what was
-committed before is not in it.
+Pure functions judge what the database reports. A slot has the log since it was made: earlier commits are not in it.
 """
 
 import logging
@@ -18,13 +17,13 @@ logger = logging.getLogger(__name__)
 
 PLUGIN = "pgoutput"
 _OLDEST = 140_000
-# Of a publication that does not publish all: its mend brings back nothing.
-_GONE_BY = ": what is inserted meanwhile is not in the log, also once it does"
+# For a publication that leaves out inserts: fixing it does not bring those back.
+_GONE_BY = ": rows that are inserted until this is fixed are never sent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What keeps a tail from reading the log, and what mends it."""
+    """A reason why a tail cannot read the log, and the statement that fixes it."""
 
     detail: str
     mend: str
@@ -34,22 +33,22 @@ class Problem:
 
 
 class LogUnreadable(DatabaseRefused):
-    """The log cannot be read as things are: somebody has to act."""
+    """The log cannot be read with this server, slot or publication: an operator has to act."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotCheck:
-    """Everything that was found. The slot is None if there is none."""
+    """The result of a check. `slot` is None if there is no such slot."""
 
     server: LogServer
     slot: LogSlot | None
     problems: tuple[Problem, ...]
-    # What works now, and may not later.
+    # Conditions that work now, but may become problems.
     warnings: tuple[str, ...] = ()
 
 
 def check_slot(slots: PostgresSlots, slot: str, publication: str, source: Source) -> SlotCheck:
-    """Look at the server, the slot and the publication."""
+    """Check the server, the slot and the publication."""
     server, found = slots.server(), slots.slot(slot)
     table = _table(source)
     problems = (
@@ -61,7 +60,7 @@ def check_slot(slots: PostgresSlots, slot: str, publication: str, source: Source
 
 
 def require_readable(slots: PostgresSlots, slot: str, publication: str, source: Source) -> LogSlot:
-    """Return the slot. Raises `LogUnreadable`, with every problem and the statement that mends it."""
+    """Return the slot. Raises `LogUnreadable`, with every problem and the statement that fixes it."""
     check = check_slot(slots, slot, publication, source)
     if check.slot is None or check.problems:
         raise LogUnreadable("the log cannot be read: " + "; ".join(map(str, check.problems)))
@@ -69,11 +68,11 @@ def require_readable(slots: PostgresSlots, slot: str, publication: str, source: 
 
 
 def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Source) -> tuple[bool, LogSlot]:
-    """Make the publication if there is none, then the slot. Return whether it made one, and the publication too.
+    """Create the publication if it is missing, then the slot. Return whether the publication was created, and the slot.
 
-    In this order: what the log tells before its publication was made cannot be read by it. Then the log is marked: rows
-    of later transactions are known to be in it. Raises `LogUnreadable` where
-    the server or the publication cannot serve, and `DatabaseRefused` if there is such a slot.
+    The order matters: a change from before its publication was created cannot be decoded. Afterwards a mark is written
+    to the log: all rows of later transactions are known to be in the slot. Raises `LogUnreadable` if the server or the
+    publication is not suitable, and `DatabaseRefused` if the slot exists already.
     """
     server, table = slots.server(), _table(source)
     found = slots.publication(publication, table)
@@ -93,22 +92,22 @@ def create_slot(slots: PostgresSlots, slot: str, publication: str, source: Sourc
 
 
 def free_slot(slots: PostgresSlots, slot: str) -> None:
-    """End the session that reads the slot, if it can be: a stopped one would keep it for ever."""
+    """End the session that reads the slot, if we may: a suspended reader would keep the slot for ever."""
     try:
         slots.free(slot)
     except DatabaseRefused as error:
-        # It belongs to another role: the slot is waited for.
+        # The session belongs to another role. Opening the stream waits for the slot.
         logger.warning("the session that reads slot %s was not ended: %s", slot, error)
 
 
 def retained_bytes(slots: PostgresSlots, slot: str) -> int | None:
-    """Return how much log the server keeps for the slot; None if there is no such slot, or its log is lost."""
+    """Return the bytes of log that the server keeps for the slot; None if there is no such slot, or its log is lost."""
     found = slots.slot(slot)
     return None if found is None else found.retained_bytes
 
 
 def server_problems(server: LogServer) -> list[Problem]:
-    """Judge the server, and what the user may do."""
+    """Return the problems of the server, and of the user's rights."""
     problems = []
     if server.version < _OLDEST:
         problems.append(
@@ -120,7 +119,7 @@ def server_problems(server: LogServer) -> list[Problem]:
     if server.wal_level != "logical":
         problems.append(
             Problem(
-                detail=f"wal_level is {server.wal_level}, and changes of rows are in the log with logical alone",
+                detail=f"wal_level is {server.wal_level}, but logical decoding needs 'logical'",
                 mend="ALTER SYSTEM SET wal_level = 'logical', and restart the server (at a provider: its parameter "
                 "for logical replication)",
             )
@@ -136,9 +135,9 @@ def server_problems(server: LogServer) -> list[Problem]:
 
 
 def publication_problems(name: str, found: Publication | None, table: TableName | None) -> list[Problem]:
-    """Judge the publication; without a table, it only has to be there."""
+    """Return the problems of the publication. Without a table, it only has to exist."""
     if found is None:
-        lost = "" if table is None else ": what is inserted meanwhile is not in the log, also once there is one"
+        lost = "" if table is None else ": rows that are inserted until there is one are never sent"
         detail = f"there is no publication {name!r} in this database{lost}"
         return [Problem(detail=detail, mend=publication_ddl(name, table))]
     if table is None:
@@ -158,13 +157,13 @@ def publication_problems(name: str, found: Publication | None, table: TableName 
 
 
 def slot_problems(server: LogServer, name: str, found: LogSlot | None, source: Source) -> list[Problem]:
-    """Judge the slot."""
+    """Return the problems of the slot."""
     more = ", false, false, true" if server.has_failover_slots else ""
     literal = name.replace("'", "''")
     create = f"SELECT pg_create_logical_replication_slot('{literal}', '{PLUGIN}'{more})"
-    anew = f"SELECT pg_drop_replication_slot('{literal}'); {create}"
+    recreate = f"SELECT pg_drop_replication_slot('{literal}'); {create}"
     if found is None:
-        detail = f"there is no slot {name!r}: if there was one, what was committed since it was dropped is not kept"
+        detail = f"there is no slot {name!r}: if it was dropped, what was committed since then is not kept"
         return [Problem(detail=detail, mend=f"{create}, or 'thresher tail slot create'")]
     if found.plugin != PLUGIN or found.database != server.database:
         what = f"a slot of {found.plugin or 'physical replication'}"
@@ -174,13 +173,13 @@ def slot_problems(server: LogServer, name: str, found: LogSlot | None, source: S
     if found.lost:
         since = "" if found.confirmed is None else f" behind {lsn_text(found.confirmed)}"
         left = (
-            "rows that are still in the table can be read from there"
+            "rows that are still in the table can be inserted again"
             if isinstance(source, TableSource)
-            else "messages without a table are nowhere else: nothing is left to read"
+            else "messages without a table are stored nowhere else: nothing is left to read"
         )
         why = found.invalidation or "wal_removed"
         detail = f"the log of slot {name!r} is lost ({why}): what was committed{since} may be missing; {left}"
-        mend = f"{anew}; then raise max_slot_wal_keep_size, and 'thresher adopt NAME': a tail does not go on by itself"
+        mend = f"{recreate}; then raise max_slot_wal_keep_size, and run 'thresher adopt NAME' so that the tail goes on"
         return [Problem(detail=detail, mend=mend)]
     return []
 
@@ -190,11 +189,11 @@ def _warnings(server: LogServer, slot: LogSlot | None) -> list[str]:
         return []
     warnings = []
     if slot.wal_status == "unreserved":
-        warnings.append("the log that the slot needs may be removed at the next checkpoint: let the tail read it now")
+        warnings.append("the server may remove log that the slot needs at the next checkpoint: run the tail now")
     if slot.active_pid is None:
         warnings.append("nobody reads the slot: the server keeps the log, and its disk fills")
     if server.has_failover_slots and not slot.failover:
-        warnings.append("the slot is not kept on standbys: after a failover it is gone (it was made without failover)")
+        warnings.append("the slot was made without failover: standbys do not have it, and after a failover it is gone")
     return warnings
 
 

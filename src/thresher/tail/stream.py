@@ -1,12 +1,12 @@
-"""A stream of the log from a replication slot, which goes on reporting to the server whatever becomes of its rows.
+"""A stream of the log from a replication slot. It keeps sending status reports even while its rows cannot be published.
 
 1. One thread owns the connection. It receives, decodes, and puts chunks into a bounded queue.
-2. While the queue is full it leaves the socket alone; the server waits, and keeps the log.
-3. It reports once a second, and at once where the server asks: else the server would take it for dead
-   (wal_sender_timeout) and give the slot to nobody.
-4. A report says how far data was received. A position is confirmed once, by a report of its own; the reports after it
-   confirm nothing. So a server that shuts down waits until all was received, not until all was published.
-A crash at any point loses nothing: the server sends again whatever was not confirmed, from the beginning of its commit.
+2. While the queue is full, it does not read from the socket; the server waits, and keeps the log.
+3. It reports once a second, and at once when the server asks. Without reports, the server would end the connection
+   after `wal_sender_timeout`.
+4. A report says how far data was received. A position is confirmed once, by a report of its own; other reports confirm
+   nothing. So a server that shuts down waits until all was received, not until all was published.
+A crash at any point loses nothing: the server sends every transaction again that was not confirmed, as a whole.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ from thresher.tail.log_source import Source
 from thresher.tail.pgoutput import status_report
 
 _REPORT_SECONDS, _ENCRYPTED_SECONDS = 1.0, 0.02
-# Handed over while more is being received: enough to pay for the hand-over.
+# The size at which a chunk is handed over while more is received: large enough that the hand-over costs little.
 _PART_ROWS, _PART_BYTES = 500, 256 * 2**10
-# How long the server may take to notice that the slot's last reader is gone.
+# The time that the server may need to notice that the slot's last reader is gone.
 _BUSY_SECONDS, _ASK_AGAIN_SECONDS = 5.0, 0.1
 
 
 class LogStream:
     """Reads a slot; owns the connection and its thread.
 
-    Raises `DatabaseRefused` or `DatabaseLost`, here if the stream cannot begin, and from `read` if it ends.
+    Raises `DatabaseRefused` or `DatabaseLost`: the constructor if the stream cannot begin, `read` if it ends.
     """
 
     def __init__(
@@ -54,36 +54,39 @@ class LogStream:
         self._queue = ChunkQueue(most_rows, most_bytes, self._wakeup.wake)
         self._confirmed = self._reported = 0
         self._closing = False
-        # `identity` says which system streams, and on which timeline.
+        # `identity` is the system that streams, and its timeline.
         self._connection, self.identity = _started(dsn, application, slot, publication)
         self._thread = threading.Thread(target=self._run, name=f"log of {slot}", daemon=True)
         self._thread.start()
 
     def read(self, rows: int, bytes_: int, seconds: float) -> Chunk | None:
-        """Return the next rows, at once if there are any; at most so many rows, and about so many bytes.
+        """Return the next rows, at once if there are any: at most `rows`, and about `bytes_`.
 
-        Without rows within the time: a chunk that only says how far the log was read, or None if it says nothing new.
-        For one thread at a time.
+        Without rows within `seconds`: a chunk that only says how far the log was read, or None if that has not
+        changed. For one thread at a time.
         """
         return self._queue.take(rows, bytes_, seconds)
 
     def confirm(self, lsn: int) -> None:
-        """Let the server forget the log before this position, within a second. Never moves back. For any thread."""
+        """Confirm the slot up to this position, within a second. It never moves back. For any thread.
+
+        The server may discard the log before it.
+        """
         self._confirmed = max(self._confirmed, lsn)
 
     @property
     def server_position(self) -> int:
-        """How far the server has read its log for this stream, as far as it said."""
+        """The highest position that the server has reported for this stream."""
         return self._reader.received
 
     def marked_xid(self, published: str) -> int | None:
-        """Return the transaction of a mark behind the making of a slot, if one was read with this publication."""
+        """Return the last 32 bits of the transaction id of the first mark with this publication; None without one."""
         return self._reader.marks.get(published.encode())
 
     def close(self) -> None:
-        """Close the connection, and wait for the thread. What was confirmed is told to the server first, if it can be.
+        """Send a last confirmation if possible, close the connection, and wait for the thread.
 
-        The server lets go of the slot a moment later.
+        The server releases the slot a moment later.
         """
         self._closing = True
         self._wakeup.wake()
@@ -93,13 +96,13 @@ class LogStream:
     def _run(self) -> None:
         try:
             self._receive()
-        except BaseException as error:  # noqa: BLE001 - raised by whoever reads, which is the thread that can act
+        except BaseException as error:  # noqa: BLE001 - raised again by `read`, in the thread that can act on it
             self._queue.fail(error)
 
     def _receive(self) -> None:
         due = 0.0
         unsent = received = False
-        # A part of what was encrypted together may be left where poll does not see it.
+        # TLS may hold decrypted bytes that poll does not see: look again soon.
         longest = _ENCRYPTED_SECONDS if self._connection.encrypted else _REPORT_SECONDS
         while not self._closing:
             wanted = 0 if self._queue.full else select.POLLIN
@@ -112,20 +115,20 @@ class LogStream:
             unsent = self._connection.flush()
         if self._confirmed > self._reported:
             self._report()
-            with contextlib.suppress(Exception):  # it closes anyway; what is not confirmed comes again
+            with contextlib.suppress(Exception):  # the connection closes anyway; unconfirmed changes are sent again
                 self._connection.flush()
 
     def _wait(self, events: int, seconds: float) -> None:
         poll = select.poll()
         poll.register(self._wakeup, select.POLLIN)
         if events:
-            # Not at all while nothing is wanted of it: poll would return at once, for ever, if the server hung up.
+            # Without events, poll would still return at once, again and again, if the server has closed the connection.
             poll.register(self._connection, events)
         poll.poll(max(0.0, seconds) * 1000)
         self._wakeup.drain()
 
     def _receive_frames(self) -> bool:
-        """Read what has come, as far as there is room; return whether anything had."""
+        """Read the frames that have come, until the queue is full; return whether there were any."""
         reader, queue = self._reader, self._queue
         feed = reader.feed
         frame = None
@@ -137,7 +140,7 @@ class LogStream:
                     if queue.full:
                         break
         finally:
-            # Also what came before the stream ended.
+            # Hand over also the rows that came before the stream ended.
             self._hand_over()
         return frame is not None
 
@@ -156,7 +159,7 @@ class LogStream:
 
 
 def _started(dsn: str, application: str, slot: str, publication: str) -> tuple[ReplicationConnection, SystemIdentity]:
-    """Return a connection that streams. A slot that somebody still reads is waited for, for a moment."""
+    """Return a connection that streams. If another session still reads the slot, wait a moment for its end."""
     deadline = time.monotonic() + _BUSY_SECONDS
     connection = ReplicationConnection(dsn, application)
     try:

@@ -1,6 +1,6 @@
-"""The tail as a program has it: a service whose workload publishes the committed changes of a database's log.
+"""The tail as an object for programs: a service that publishes committed changes from Postgres' write-ahead log.
 
-See `thresher.service.service` for its life. Nothing is fenced, and no slot is read, before leadership is acquired.
+See `thresher.service.service` for its life cycle. Before it leads, a tail fences nobody and reads no slot.
 """
 
 import logging
@@ -17,9 +17,9 @@ from thresher.tail.settings import TailSettings, Via
 
 
 class Tail(Service):
-    """One competitor for one outbox' log. A context manager: entering starts, leaving stops. Safe from any thread.
+    """One candidate to read one outbox' log. A context manager: entering starts, leaving stops. Safe from any thread.
 
-    A `logger` gets all that Thresher logs. `hook` is for tests: see `thresher.delivery.crash_points`.
+    All that Thresher logs goes to `logger`. `hook` is for tests: see `thresher.delivery.crash_points`.
     """
 
     _noun: ClassVar[str] = "tail"

@@ -1,1 +1,1 @@
-"""For tests and trials: a load generator, the history it records, and pytest fixtures."""
+"""Tools for tests: a load generator, the history that it records, a checker of that history, and a Kafka proxy."""

@@ -1,20 +1,20 @@
-"""The history checker: holds what was read from Kafka against what writers recorded, and says what is wrong.
+"""The history checker: compares what was read from Kafka with what writers recorded, and reports faults.
 
-1. Lost: a committed row that was not read, is not among the dead, was not filtered and no longer waits in the outbox.
-2. Phantom: a record of a transaction that rolled back, one whose identity nobody recorded, or one without an identity.
-3. Duplicated: a row read again. At least once allows a repeat that directly follows its original within its key and
-   partition; rows without a key have no order to break, so theirs may be anywhere. Also a row both read and dead.
-4. Out of order, per topic and key: a row read after one whose transaction began only after its own was known to have
-   committed; a row read after a later one of its own transaction; a key in a second partition. What has an unknown
-   outcome may be read or not, and precedes nothing.
-5. Altered: a record whose key, topic, value, headers, partition or timestamp is not what was written.
+1. Lost: a committed row that was not read, is not dead, was not filtered, and is not pending in the outbox.
+2. Phantom: a record of a rolled-back transaction, with an identity that is not in the history, or without an identity.
+3. Duplicated: a row that was read more than once. At-least-once delivery allows a repeat directly after its original
+   within key and partition; for rows without a key, anywhere. Also duplicated is a row that was read and is dead.
+4. Out of order, per topic and key: a row that was read after a row whose transaction began after its own had certainly
+   committed; a row that was read after a later row of its own transaction; a key in a second partition. A row with an
+   unknown outcome may be read or not, and need not precede any other.
+5. Altered: a record whose key, topic, value, headers, partition or timestamp differs from the row.
 
-A record whose identity names a run that is not in the history is a phantom, unless `other_runs` is allowed for: then it
-is counted, and judged by the history of its own run.
+A record whose identity names a run that is not in the history is a phantom. With `other_runs` it is only counted, since
+the history of its own run judges it.
 
-A history without a committed row proves nothing. Rows that are dead are no success, unless so many are allowed.
+A history without a committed row proves nothing. Dead rows are a failure if there are more than `allowed_dead`.
 
-Pure, and one pass over the reads: a running maximum per key suffices. The times of all transactions are of one clock,
+Pure, with one pass over the reads: a running maximum per key suffices. The times of all transactions are of one clock,
 so runs of one history must not have a reboot between them.
 """
 
@@ -32,12 +32,11 @@ FAULTS = ("lost", "phantom", "duplicated", "reordered", "altered")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a check found, in rows except for `read` (records) and `keys`; `examples` has lines by the name of a field.
+    """The result of a check. Numbers are rows, except for `read`, `altered` and `other_runs` (records) and `keys`.
 
-    `dead`, `filtered` and `pending` count rows of this history alone. `pending` counts all that wait in the outbox,
-    those that were read already, but not settled, too. `altered` and `other_runs` count records.
-    `longest_silence_seconds` is how long nothing was delivered although rows waited, by the times of records; None
-    where the history does not tell.
+    `dead`, `filtered` and `pending` count only rows of this history. `pending` also counts rows that were read, but are
+    not settled yet. `longest_silence_seconds` is how long nothing was delivered although rows waited, by the timestamps
+    of records; None if the history does not have the times. `examples` has lines by the name of a field.
     """
 
     committed: int
@@ -62,21 +61,21 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether there was something to judge, nothing is wrong with it, and everything was relayed."""
+        """Whether there is no fault and no objection."""
         return not any(getattr(self, fault) for fault in FAULTS) and not self.objections
 
     @property
     def objections(self) -> list[str]:
-        """Why it is not good even where there is no fault, a line each."""
+        """The reasons why the check fails even without a fault, one line each."""
         rules = (
             (not self.committed, "no row was committed: this proves nothing"),
-            (self.dead > self.allowed_dead, f"{_rows_are(self.dead)} dead, and {self.allowed_dead:,} may be"),
+            (self.dead > self.allowed_dead, f"{_rows_are(self.dead)} dead, at most {self.allowed_dead:,} are allowed"),
             (self.pending and not self.allow_pending, f"{_rows_are(self.pending)} still in the outbox"),
         )
         return [line for applies, line in rules if applies]
 
     def line(self) -> str:
-        """Return the verdict in a line."""
+        """Return the faults in one line."""
         return (
             f"lost {self.lost}, phantom {self.phantom}, duplicated {self.duplicated}, out of order {self.reordered}, "
             f"altered {self.altered}"
@@ -97,12 +96,11 @@ def check(
     other_runs: bool = False,
     examples: int = 5,
 ) -> Verdict:
-    """Judge a history by the reads, which are in the order of their offsets within each partition.
+    """Check a history against the reads, which must be in the order of offsets within each partition.
 
-    Every surplus read is a duplicate of its own. A record that is a phantom is nothing else besides. Order is asked of
-    the first occurrence of a row that is not altered, and each such row is out of order at most once. `transformed`:
-    records may say something else than their rows, and only identities are compared. `other_runs`: records of runs that
-    the history does not name are allowed.
+    Every additional read of a row counts as one duplicate. A phantom has no other fault. The order is checked for the
+    first read of a row, if it is not altered; a row is out of order at most once. `transformed`: contents may differ,
+    and only identities are compared. `other_runs`: records of runs that are not in the history are allowed.
     """
     transactions = list(transactions)
     rows = _rows(transactions)
@@ -139,7 +137,7 @@ def check(
 
 
 class _Row(NamedTuple):
-    """A row of the history; `place` tells its transaction from others without comparing all of it."""
+    """A row of the history. `place` is the number of its transaction in the history, for quick comparison."""
 
     place: int
     transaction: Transaction
@@ -149,22 +147,22 @@ class _Row(NamedTuple):
 
     @property
     def placed(self) -> bool:
-        """Whether it asks for a partition of its own."""
+        """Whether the row names its partition."""
         return self.content is not None and self.content.partition is not None
 
     def delivered(self, read: Read) -> tuple[float, float] | None:
-        """Return when it was committed and when it was sent, in seconds since 1970; None if nobody noted that."""
+        """Return the times of commit and of sending, in seconds since 1970; None if they are not known."""
         transaction = self.transaction
         if transaction.outcome is not Outcome.COMMITTED or transaction.end is None or transaction.epoch is None:
             return None
-        # A time of its own says nothing about when it was sent.
+        # A timestamp that the row has set is not the time of sending.
         own = self.content is None or self.content.timestamp is not None
         if read.timestamp is None or (own and not read.stamped_by_broker):
             return None
         return (transaction.end + transaction.epoch) / 1e9, read.timestamp / 1e3
 
     def precedes_for_sure(self, begin: int) -> bool:
-        """Whether its commit was answered before that moment."""
+        """Whether its commit was answered before a later transaction's begin."""
         end = self.transaction.end
         return self.transaction.outcome is Outcome.COMMITTED and end is not None and end < begin
 
@@ -178,7 +176,7 @@ def _rows(transactions: Iterable[Transaction]) -> dict[str, _Row]:
 
 
 class _Tally:
-    """Counts faults and keeps the first lines about each."""
+    """Counts faults, and keeps the first examples of each."""
 
     def __init__(self, rows: Mapping[str, _Row], *, repeats_allowed: bool, transformed: bool, examples: int) -> None:
         self.repeated = 0
@@ -192,14 +190,14 @@ class _Tally:
         self._order = _Order()
 
     def pass_by(self, read: Read) -> str | None:
-        """Take note of a record within its key and partition, and return the identity of the one before it."""
+        """Remember a record as the last of its key and partition; return the identity of the one before."""
         place = (read.topic, read.partition, key_bytes(read.key))
         before = self._last.get(place)
         self._last[place] = read.identity
         return before
 
     def read(self, read: Read) -> None:
-        """Judge one record by itself and by those before it."""
+        """Check one record by itself, and against those before it."""
         key, before = key_bytes(read.key), self.pass_by(read)
         row = self._rows.get(read.identity)
         if row is None or row.transaction.outcome is Outcome.ROLLED_BACK:
@@ -219,7 +217,7 @@ class _Tally:
                 self._note("reordered", lambda: f"{_at(read, row)}: {problem}")
 
     def settle(self, name: str, row: _Row, *, dead: set[str], pending: set[str], filtered: set[str]) -> None:
-        """Judge what became of one row, after all was read."""
+        """Check one row after all records were read."""
         first = self._first.get(name)
         if name in pending:
             why = "not read yet" if first is None else f"read at {_where(first)}"
@@ -237,7 +235,7 @@ class _Tally:
             self._note("lost", lambda: f"{_of(name, row)}: committed and never read")
 
     def deliveries(self) -> Iterator[tuple[float, float]]:
-        """Yield when each row was committed and first delivered, as far as that is known."""
+        """Yield the times of commit and first delivery of each row, as far as they are known."""
         for name, read in self._first.items():
             if (times := self._rows[name].delivered(read)) is not None:
                 yield times
@@ -249,7 +247,7 @@ class _Tally:
 
 
 class _Order:
-    """What was read of each key so far, as far as later rows can be too late for it."""
+    """The state for the check of order: of each key, the latest rows that were read so far."""
 
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, bytes], list[int]] = {}
@@ -257,7 +255,7 @@ class _Order:
         self._numbers: dict[tuple[str, int, bytes, int], tuple[Read, _Row]] = {}
 
     def problem(self, read: Read, key: bytes, row: _Row) -> str | None:
-        """Take note of a row with a key, and say why it should not be here; None if it may."""
+        """Remember a row with a key; return why it is out of order, None if it is not."""
         strayed = None if row.placed else self._strayed(read, key)
         stream = (read.topic, read.partition, key)
         latest = self._latest.setdefault(stream, (read, row))
@@ -276,7 +274,7 @@ class _Order:
         return None
 
     def _strayed(self, read: Read, key: bytes) -> int | None:
-        """Return where the key was before, if it is somewhere else for the first time."""
+        """Return the key's first partition if the key is in this partition for the first time; None otherwise."""
         partitions = self._partitions.setdefault((read.topic, key), [])
         if read.partition in partitions:
             return None
@@ -287,7 +285,7 @@ class _Order:
 def _why_phantom(read: Read, row: _Row | None) -> str:
     if row is not None:
         return "it was rolled back"
-    return "nobody recorded it" if read.identity else "it has no identity"
+    return "it is not in the history" if read.identity else "it has no identity"
 
 
 def _at(read: Read, row: _Row | None) -> str:

@@ -1,6 +1,6 @@
-"""The history of a load: what writers did to the outbox, for a checker to hold against what was read from Kafka.
+"""The history of a load: what writers did to the outbox. A checker compares it with what was read from Kafka.
 
-JSON lines. The first names the run; then two lines for each transaction:
+The format is JSON lines. The first line names the run; two lines follow for each transaction:
 
     {"event": "run", "format": "thresher-history", "version": 2, "run": "5f3a", "topic": "t", "clock": "monotonic-ns",
      "epoch": 179…}
@@ -8,14 +8,14 @@ JSON lines. The first names the run; then two lines for each transaction:
      "rows": [[140, "key-3", "9c1f…"], [141, null, null, {"partition": 0}]]}
     {"event": "end", "run": "5f3a", "writer": 0, "transaction": 7, "at": 815…, "outcome": "committed"}
 
-`begin` is written before the first row is inserted and `end` after the database answered, both by a single append, so a
-writer killed at any moment leaves at most a transaction without an end: its outcome is unknown, never guessed. `at` is
-the machine's monotonic clock in nanoseconds, the same for all processes until a reboot; with `epoch` it is the time
-since 1970. A row is its number within the writer, counted over all transactions, its key, the digest of its value, and
-what else it says: a topic other than the transaction's, the digest of its headers, its own partition and timestamp. It
-carries the identity `run.writer.number` in the header `pump-id`. Outcomes: committed, rolled_back, unknown.
+`begin` is written before the first row is inserted, and `end` after the database's answer, each by a single append. So
+a writer that is killed leaves at most a transaction without an end, whose outcome is unknown. `at` is the machine's
+monotonic clock in nanoseconds, the same for all processes until a reboot; `at` + `epoch` is the time since 1970. A row
+has its number within the writer, counted over all transactions, its key, and the digest of its value. If needed, it
+also has its own topic, the digest of its headers, its partition and its timestamp. The record carries the identity
+`run.writer.number` in the header `pump-id`. Outcomes: committed, rolled_back, unknown.
 
-Version 1 has no `epoch` and no contents: its rows are numbers and keys. It is still read.
+Version 1 has no `epoch` and no contents: its rows are numbers and keys. It can still be read.
 """
 
 import enum
@@ -38,7 +38,7 @@ _EVENTS = ("run", "begin", "end", "torn")
 
 
 class Outcome(enum.Enum):
-    """What became of a transaction, as far as the writer can know."""
+    """The outcome of a transaction, as far as the writer can know."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
@@ -47,10 +47,10 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a row says besides its key and its identity.
+    """The content of a row, without its key and its identity.
 
-    `value` and `headers` are digests; None is a tombstone, and "" no header besides the identity. `partition` and
-    `timestamp` (milliseconds since 1970) are None where the row leaves them to the relay.
+    `value` and `headers` are digests. A value of None is a tombstone; headers of "" mean none besides the identity.
+    `partition` and `timestamp` (milliseconds since 1970) are None if the row does not set them.
     """
 
     topic: str
@@ -62,9 +62,10 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """One transaction of the history; `end` is None where the writer did not live to see it.
+    """One transaction of the history. `end` is None if the writer was killed before it.
 
-    `contents` has one for each row, or none where the history has none. `epoch` turns times into those since 1970.
+    `contents` has one item for each row, or none at all in a history without contents. `epoch` plus a time of the
+    transaction is the time since 1970.
     """
 
     run: str
@@ -83,27 +84,27 @@ class Transaction:
 
 
 def identity(run: str, writer: int, number: int) -> str:
-    """Return what the header of a row says."""
+    """Return the identity of a row, for its header."""
     return f"{run}.{writer}.{number}"
 
 
 def run_of(name: str) -> str | None:
-    """Return the run that an identity names; None for what is no identity."""
+    """Return the run of an identity; None if the text is not an identity."""
     found = _IDENTITY.fullmatch(name)
     return None if found is None else found[1]
 
 
 class HistoryWriter:
-    """Appends to a history; several processes may append to the same one."""
+    """Appends to a history. Several processes may append to the same file."""
 
     def __init__(self, path: Path, run: str) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._run = run
 
     def open_run(self, topic: str, *, epoch: int | None = None) -> None:
-        """Name the run; once, before its writers begin. What an earlier run left torn is closed off first.
+        """Write the line of the run: once, before its writers begin. First mark a torn last line of an earlier run.
 
-        `epoch` is what the monotonic clock has to be added to for the time since 1970.
+        `epoch` plus the monotonic clock is the time since 1970.
         """
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
@@ -128,7 +129,7 @@ class HistoryWriter:
         rows: Sequence[tuple[int, str | None]],
         contents: Sequence[Content] = (),
     ) -> None:
-        """Note what is about to be inserted: the number and key of each row, and its content."""
+        """Record the rows that are about to be inserted: number, key and content of each."""
         topic = contents[0].topic if contents else None
         self._append(
             {
@@ -147,7 +148,7 @@ class HistoryWriter:
         )
 
     def end(self, writer: int, transaction: int, at: int, outcome: Outcome) -> None:
-        """Note what became of it."""
+        """Record the outcome of a transaction."""
         self._append(
             {
                 "event": "end",
@@ -160,17 +161,17 @@ class HistoryWriter:
         )
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
     def _append(self, line: dict[str, object]) -> None:
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         if os.write(self._file, data) != len(data):
-            raise OSError("the history could not be written whole: is the disk full?")
+            raise OSError("a line of the history could not be written completely: is the disk full?")
 
 
 def read_history(path: Path) -> list[Transaction]:
-    """Return the transactions in the order of their begin lines; raises `InvalidInput` with the line that is wrong."""
+    """Return the transactions in the order of their begin lines. Raises `InvalidInput`, which names a bad line."""
     transactions: dict[tuple[str, int, int], Transaction] = {}
     epochs: dict[str, int | None] = {}
 
@@ -191,7 +192,7 @@ def read_history(path: Path) -> list[Transaction]:
 
 
 def topics_of(path: Path) -> list[str]:
-    """Return the topics that the runs of a history name, each once, in their order; raises as `read_history` does."""
+    """Return the topics of a history's runs, each once, in order. Raises `InvalidInput`, as `read_history` does."""
     topics: dict[str, None] = {}
 
     def take(event: dict[str, Any]) -> None:
@@ -203,12 +204,12 @@ def topics_of(path: Path) -> list[str]:
 
 
 def _each_event(path: Path, take: Callable[[dict[str, Any]], None]) -> None:
-    """Hand over the whole lines in their order; what is wrong with one, here or there, is told with its number."""
+    """Pass each complete line to `take`, in order. Raises `InvalidInput`, with the line's number, if one is wrong."""
     lines = path.read_bytes().split(b"\n")
-    del lines[-1]  # empty, or torn by a crash: the transaction it belongs to stays unknown
+    del lines[-1]  # empty, or torn by a crash: the outcome of its transaction stays unknown
     for number, line in enumerate(lines, start=1):
         if lines[number : number + 1] == [b'{"event":"torn"}']:
-            continue  # a later run found it torn and went on behind it
+            continue  # a later run has marked this line as torn
         try:
             event = json.loads(line)
             kind = event["event"]
@@ -243,7 +244,7 @@ def _begun(event: dict[str, Any]) -> Transaction:
 
 
 def _more(content: Content, topic: str | None) -> Iterator[dict[str, object]]:
-    """Yield what a row says besides its key and value, if anything."""
+    """Yield the content of a row besides its key and value, if there is any."""
     more: dict[str, object] = {} if content.topic == topic else {"topic": content.topic}
     if content.headers:
         more["headers"] = content.headers

@@ -1,4 +1,4 @@
-"""An election that a test holds: who leads, and when that ends, is what the test says."""
+"""A fake election: the test decides who leads, and when that ends."""
 
 import math
 import threading
@@ -9,20 +9,20 @@ from thresher.election.tenure import Confirmed, Granted, Withdrawn
 
 
 class Ballot:
-    """Chooses among the competitors that share it: whoever has been there longest."""
+    """Chooses among the candidates that share it: the one that joined first leads."""
 
     def __init__(self) -> None:
         self._waiting: list[StagedLeadership] = []
         self._lock = threading.RLock()
 
     def join(self, competitor: "StagedLeadership") -> None:
-        """Take part."""
+        """Add a candidate."""
         with self._lock:
             self._waiting.append(competitor)
             self._choose()
 
     def leave(self, competitor: "StagedLeadership") -> None:
-        """Take part no more."""
+        """Remove a candidate."""
         with self._lock:
             if competitor in self._waiting:
                 self._waiting.remove(competitor)
@@ -34,7 +34,7 @@ class Ballot:
 
 
 class StagedLeadership(Candidacy):
-    """A competitor. Without a ballot it leads when it is told to."""
+    """A candidate. Without a ballot, it leads when the test calls `grant`."""
 
     def __init__(self, ballot: Ballot | None = None) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class StagedLeadership(Candidacy):
     def start(self) -> None:
         """Begin to compete."""
         if self._started:
-            raise ElectionMisused("a leadership is started once: make another")
+            raise ElectionMisused("a leadership can be started only once: make another")
         self._started = True
         if self._ballot is not None:
             self._ballot.join(self)
@@ -63,14 +63,14 @@ class StagedLeadership(Candidacy):
             self._ballot.leave(self)
 
     def grant(self, seconds: float = math.inf) -> None:
-        """Let it lead for so long."""
+        """Let this candidate lead for `seconds`."""
         self.tell(Granted())
         self.tell(Confirmed(until=self.now() + seconds))
 
     def revoke(self) -> None:
-        """End its leadership in good order."""
+        """End its leadership as after an orderly withdrawal."""
         self.tell(Withdrawn())
 
     def fence(self, reason: str = "the test said so") -> None:
-        """End its leadership as if another one led already."""
+        """End its leadership as if another candidate already led."""
         self.tell(Withdrawn(reason=reason))

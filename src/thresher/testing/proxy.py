@@ -1,12 +1,12 @@
-"""A proxy between Kafka clients and one broker that acts on single requests and answers, chosen by their API key.
+"""A proxy between Kafka clients and one broker. It acts on single requests and answers, chosen by their API key.
 
-It reads Kafka's framing and nothing more. Whatever it does, frames of one direction of one connection never overtake
-each other: behind a frame that is held or delayed the rest of that direction waits. A request that never has an answer
-(`acks=0`) needs no care; TLS and SASL's unframed tokens are not understood.
+It reads only Kafka's framing. Frames of one direction of a connection never overtake each other: after a frame that is
+held or delayed, the rest of that direction waits. Requests without an answer (`acks=0`) work; TLS and SASL's unframed
+tokens do not.
 
-Clients leave the address they were given for the one that the broker advertises. For them to stay behind the proxy, the
-stack gets a listener that advertises the proxy's port, and the proxy leads to where that listener really is; the main
-listener remains the direct way, for the test's own eyes. A cluster has one proxy and one port for each node:
+A client connects to the address that the broker advertises. So the stack gets a listener that advertises the proxy's
+port, and the proxy connects to that listener's own port. The main listener stays the direct way, for the test itself.
+A cluster needs one proxy and one port for each node:
 
     port = ports.free_port()
     options = KafkaOptions(listeners=(Listener(name="PROXIED", advertised_ports=(port,)),))
@@ -14,8 +14,8 @@ listener remains the direct way, for the test's own eyes. A cluster has one prox
         producer = Producer({"bootstrap.servers": proxy.address, "transactional.id": "t"})
         rule = proxy.on_answer(Api.END_TXN, Hold(), times=1)
         ...                # a commit begins in another thread
-        rule.wait()        # the broker has committed, the client does not know
-        rule.release()     # or release(Cut()), and it never will
+        rule.wait()        # the broker has committed, but the client has no answer
+        rule.release()     # the client gets it; after release(Cut()) it never does
 """
 
 import asyncio
@@ -58,18 +58,18 @@ __all__ = [
 ]
 
 _HOST = "127.0.0.1"
-# Seen: milliseconds. Longer means that an action blocks the proxy's thread.
+# Calls take milliseconds. This time-out means that an action blocks the proxy's thread.
 _CALL_SECONDS = 60.0
 _T = TypeVar("_T")
 
 
 class KafkaProxy:
-    """The proxy of one broker, listening on loopback while its context is entered, on one thread of its own.
+    """The proxy of one broker. It listens on loopback while its context is entered, in a thread of its own.
 
-    Each frame gets the verdict of the first rule, in the order in which they were made, that has one for it; without
-    any it passes. Rules may be made at any time, before the start too. Every method has taken effect when it returns
-    and may be called from an action, but for `close` and `Rule.wait`. What an action raises cuts the connection;
-    leaving the context raises it again.
+    The first rule that has a verdict for a frame decides, in the order in which rules were made. Without a verdict, the
+    frame passes. Rules may be made at any time, also before the start. Every method has taken effect when it returns.
+    An action may call any method except `close` and `Rule.wait`. An error of an action cuts the connection, and is
+    raised again when the context is left.
     """
 
     def __init__(self, upstream: str, *, port: int = 0) -> None:
@@ -84,17 +84,17 @@ class KafkaProxy:
 
     @property
     def address(self) -> str:
-        """The `bootstrap.servers` of clients that are to go through the proxy; known once it listens."""
+        """The `bootstrap.servers` for clients behind the proxy; known once it listens."""
         return f"{_HOST}:{self.port}"
 
     @property
     def requests(self) -> Counter[int]:
-        """How many requests came from clients so far by API key, whatever became of them."""
+        """How many requests came from clients so far, by API key, including those that did not pass."""
         return self._do(self._traffic.requests.copy)
 
     @property
     def answers(self) -> Counter[int]:
-        """How many answers came from the broker so far by API key, whatever became of them."""
+        """How many answers came from the broker so far, by API key, including those that did not pass."""
         return self._do(self._traffic.answers.copy)
 
     @property
@@ -103,15 +103,15 @@ class KafkaProxy:
         return self._accepted
 
     def on_request(self, api: int | None, action: Action, *, times: int | None = None) -> Rule:
-        """Make a rule for requests of an API, or of any; with `times`, for so many matches only."""
+        """Add a rule for requests of an API, or of any API; with `times`, for this number of matches only."""
         return self._add(Rule(self._do, answers=False, api=api, action=action, times=times))
 
     def on_answer(self, api: int | None, action: Action, *, times: int | None = None) -> Rule:
-        """Make a rule for the answers to requests of an API, or of any; with `times`, for so many matches only."""
+        """Add a rule for answers of an API, or of any API; with `times`, for this number of matches only."""
         return self._add(Rule(self._do, answers=True, api=api, action=action, times=times))
 
     def pause(self) -> None:
-        """Let nothing through, in either direction, and keep all connections; what comes is seen after `resume`."""
+        """Let nothing through, in either direction, and keep all connections. Frames wait for `resume`."""
         self._do(self._traffic.flowing.clear)
 
     def resume(self) -> None:
@@ -119,11 +119,11 @@ class KafkaProxy:
         self._do(self._traffic.flowing.set)
 
     def cut_all(self) -> None:
-        """Close every connection, and with it lose what is held on it. New ones are accepted."""
+        """Close every connection. Frames that are held on them are lost. New connections are accepted."""
         self._do(self._cut_connections)
 
     def start(self) -> None:
-        """Listen, and return when clients can connect. Raises `OSError` if the port is taken. Once only."""
+        """Listen, and return when clients can connect. Raises `OSError` if the port is taken. Call it once only."""
         listener = socket.create_server((_HOST, self.port))
         self.port = listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
@@ -131,13 +131,13 @@ class KafkaProxy:
         self._thread.start()
 
     def close(self) -> None:
-        """Close the port and every connection and end the thread; then raise what went wrong on it."""
+        """Close the port and every connection, and end the thread; then raise the thread's first error, if any."""
         thread = self._thread
         self._do(self._ending.set)
         if thread is not None:
             thread.join(_CALL_SECONDS)
             if thread.is_alive():
-                raise ProxyProblem(f"the proxy did not end in {_CALL_SECONDS:.0f} s: does an action block?")
+                raise ProxyProblem(f"the proxy did not end within {_CALL_SECONDS:.0f} s: does an action block?")
             self._thread = None
         if self._traffic.failures:
             raise self._traffic.failures[0]
@@ -160,7 +160,7 @@ class KafkaProxy:
             connection.cut()
 
     def _do(self, act: Callable[[], _T]) -> _T:
-        """Do something on the proxy's thread, which alone touches its state while it runs."""
+        """Call a function on the proxy's thread: only this thread may change the state while the proxy runs."""
         if self._loop is None or self._thread in {None, threading.current_thread()}:
             return act()
 
@@ -176,7 +176,7 @@ class KafkaProxy:
             loop.close()
 
     async def _serve(self, listener: socket.socket) -> None:
-        # Not `start_server`: closed while it accepts a connection, it leaves that connection open.
+        # `start_server` is not used: if it is closed while it accepts a connection, that connection stays open.
         listener.setblocking(False)
         loop = asyncio.get_running_loop()
         loop.add_reader(listener, self._accept, listener, loop)
@@ -190,7 +190,7 @@ class KafkaProxy:
     def _accept(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         try:
             client, _ = listener.accept()
-        except OSError:  # the client has left already
+        except OSError:  # the client has disconnected already
             return
         self._accepted += 1
         connection = Connection(number=self._accepted)

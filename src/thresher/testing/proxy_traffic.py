@@ -1,6 +1,6 @@
-"""What goes through the proxy: frames, the rules that decide on them, and the two directions of a connection.
+"""The traffic of the proxy: frames, the rules that decide about them, and the two directions of a connection.
 
-Only the proxy's own thread touches any of it while the proxy runs.
+Only the proxy's own thread uses these objects while the proxy runs.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from thresher.core.errors import ThresherError
 
 _LOOK_SECONDS = 0.01
-# A broker takes no larger request by default; what claims to be larger is not Kafka's framing.
+# The broker's default limit of a request. A larger size is a sign that this is not Kafka's framing.
 _LARGEST_FRAME = 100 * 1024 * 1024
 _READ_AHEAD = 1024 * 1024
 _UNKNOWN = -1
 
 
 class Api(enum.IntEnum):
-    """The API keys that tests name; any other is given as its number."""
+    """The API keys that tests use by name; others are given as numbers."""
 
     PRODUCE = 0
     FETCH = 1
@@ -39,9 +39,9 @@ class Api(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One request or answer. An answer has the API and version of its request, or -1 if that was never seen.
+    """One request or answer. An answer has the API and version of its request, or -1 if that is not known.
 
-    `connection` counts the client's connections from 1. `raw` is all of it, the size in front included.
+    `connection` is the number of the client's connection, from 1. `raw` is the whole frame, including its size field.
     """
 
     is_answer: bool
@@ -54,22 +54,22 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """Let the frame go on."""
+    """Forward the frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """Swallow the frame and keep the connection."""
+    """Discard the frame, and keep the connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Swallow the frame and close both sides of its connection."""
+    """Discard the frame, and close both sides of its connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """Let the frame go on after a while; `hang_up` as with `Hold`."""
+    """Forward the frame after some seconds; `hang_up` as with `Hold`."""
 
     seconds: float
     hang_up: bool = False
@@ -79,25 +79,25 @@ class Delay:
 class Hold:
     """Keep the frame until its rule is released.
 
-    A held request outlives a client that hangs up: released, it still reaches the broker. A held answer does not. With
-    `hang_up` the client's side of the connection is closed at once: it knows that it has to ask again. Answers to what
-    it asked before are still seen by rules.
+    A held request stays even if the client disconnects: after the release it still reaches the broker. A held answer
+    does not stay. With `hang_up`, the client's side is closed at once, so that the client retries. Rules still see the
+    answers to its earlier requests.
     """
 
     hang_up: bool = False
 
 
 Verdict = Pass | Drop | Cut | Delay | Hold
-# A function is asked on the proxy's own thread and must not block; None leaves the frame to the rules behind.
+# A function is called on the proxy's own thread, and must not block. If it returns None, the next rules decide.
 Action = Verdict | Callable[[Frame], Verdict | None]
 
 
 class ProxyProblem(ThresherError):  # noqa: N818
-    """The proxy could not do its work; the connection concerned was cut."""
+    """The proxy failed; the connection was cut."""
 
 
 class Rule:
-    """A rule in force: how many frames it decided, and the way to let go of those that it holds."""
+    """A rule of the proxy. It counts the frames that it decided, and can release those that it holds."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Rule:
         action: Action,
         times: int | None,
     ) -> None:
-        """`do` does something on the proxy's thread."""
+        """`do` calls a function on the proxy's thread."""
         self._do = do
         self._answers = answers
         self._api = api
@@ -120,17 +120,17 @@ class Rule:
 
     @property
     def matched(self) -> int:
-        """How many frames it decided so far."""
+        """How many frames the rule has decided so far."""
         return self._matched
 
     def wait(self, count: int = 1, timeout_seconds: float = 60.0) -> None:
-        """Return once it decided so many frames; those to be held are held then. Raises `TimeoutError`."""
+        """Return once the rule has decided `count` frames. Raises `TimeoutError`."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._matched >= count, timeout_seconds):
                 raise TimeoutError(f"the rule saw {self._matched} of {count} frames in {timeout_seconds} s")
 
     def release(self, verdict: Pass | Drop | Cut | Delay | None = None) -> None:
-        """End the rule: it decides no further frames, and those it holds go on, or are treated as told."""
+        """End the rule: it decides no more frames. Frames that it holds pass, or get the given verdict."""
 
         def let_go() -> None:
             self._times = self._matched
@@ -142,7 +142,7 @@ class Rule:
         self._do(let_go)
 
     def decide(self, frame: Frame) -> Verdict | None:
-        """Return the verdict on a frame, or None if the rule is not for it."""
+        """Return the verdict for a frame; None if the rule does not apply."""
         if frame.is_answer is not self._answers or self._api not in {None, frame.api} or self._matched == self._times:
             return None
         verdict = self._action(frame) if callable(self._action) else self._action
@@ -161,18 +161,18 @@ class Rule:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Connection:
-    """A client's connection and the one to the broker that belongs to it."""
+    """A client's connection, and the corresponding one to the broker."""
 
     number: int
-    # The client's, and then the broker's.
+    # First the client's side, then the broker's.
     ends: list[asyncio.StreamWriter] = field(default_factory=list)
     asked: dict[int, tuple[int, int]] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
-    # We hung up on the client, and something of it is still to be brought to the broker.
+    # The proxy has closed the client's side, while a request of it must still reach the broker.
     left: bool = False
 
     def cut(self) -> None:
-        """Close both sides. One that is being opened is not there yet."""
+        """Close both sides, as far as they are open."""
         for end in self.ends:
             end.transport.abort()
         if self.task is not None and self.ends:
@@ -184,7 +184,7 @@ class Connection:
         self.ends[0].transport.abort()
 
     def frame(self, raw: bytes, *, is_answer: bool) -> Frame:
-        """Return what the bytes say of themselves."""
+        """Return the frame with its header decoded."""
         if is_answer:
             correlation = int.from_bytes(raw[4:8], signed=True)
             api, version = self.asked.pop(correlation, (_UNKNOWN, _UNKNOWN))
@@ -203,7 +203,7 @@ class Connection:
 
 
 class Traffic:
-    """Carries connections to one broker, frame by frame, by the rules."""
+    """Forwards the connections to one broker, frame by frame, as the rules decide."""
 
     def __init__(self, upstream: tuple[str, int]) -> None:
         self._upstream = upstream
@@ -215,16 +215,16 @@ class Traffic:
         self.flowing.set()
 
     async def carry(self, connection: Connection, accepted: socket.socket) -> None:
-        """Carry a connection from its begin to its end: whichever direction ends first ends both."""
+        """Forward a connection until its end. The direction that ends first ends both."""
         client, to_client = await asyncio.open_connection(sock=accepted, limit=_READ_AHEAD)
         connection.ends.append(to_client)
         pumps: Iterable[asyncio.Task[None]] = ()
         try:
-            # A broker that is down refuses its clients: so does the proxy, as well as it can.
+            # If the broker is down, the connection attempt fails, and the client's connection is closed.
             broker, to_broker = await asyncio.open_connection(*self._upstream, limit=_READ_AHEAD)
             connection.ends.append(to_broker)
             for end in connection.ends:
-                # What was let go is with the kernel before the next frame is read: no later end of this takes it back.
+                # `drain` waits until the kernel has the frame: so a later cut cannot take back what was forwarded.
                 end.transport.set_write_buffer_limits(high=0)
             pumps = [
                 asyncio.create_task(self._pump(connection, client, to_broker, is_answer=False)),
@@ -243,9 +243,9 @@ class Traffic:
     async def _pump(
         self, connection: Connection, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, is_answer: bool
     ) -> None:
-        """Carry one direction, frame by frame, until an end closes or a rule cuts."""
+        """Forward one direction, frame by frame, until a side closes or a rule cuts the connection."""
         try:
-            # An end that closes or resets is the client's or the broker's business.
+            # A side that closes or resets its connection is no failure of the proxy.
             with contextlib.suppress(asyncio.IncompleteReadError, OSError):
                 while (raw := await self._pass_rules(connection, source, is_answer=is_answer)) is not None:
                     if is_answer and connection.left:
@@ -254,13 +254,13 @@ class Traffic:
                     await sink.drain()
                     while connection.left and connection.asked:
                         await asyncio.sleep(_LOOK_SECONDS)
-        except Exception as error:  # noqa: BLE001 - kept for the test's own thread, which raises it
+        except Exception as error:  # noqa: BLE001 - kept for `close`, which raises it in the test's thread
             self.failures.append(error)
 
     async def _pass_rules(
         self, connection: Connection, source: asyncio.StreamReader, *, is_answer: bool
     ) -> bytes | None:
-        """Return the next frame's bytes, when it may go on; nothing for one that is dropped; None to cut."""
+        """Return the next frame's bytes once it may be forwarded; empty bytes to drop it, None to cut."""
         raw = await _read(source, shortest=4 if is_answer else 8)
         await self.flowing.wait()
         frame = connection.frame(raw, is_answer=is_answer)
@@ -274,7 +274,7 @@ class Traffic:
         return b"" if isinstance(verdict, Drop) else raw
 
     async def _judge(self, frame: Frame, connection: Connection) -> Verdict:
-        """Return what finally becomes of a frame: where it is held, what its release says."""
+        """Return the final verdict for a frame: for a held frame, that of the release."""
         for rule in tuple(self.rules):
             match rule.decide(frame):
                 case None:
@@ -290,5 +290,5 @@ async def _read(source: asyncio.StreamReader, *, shortest: int) -> bytes:
     head = await source.readexactly(4)
     size = int.from_bytes(head, signed=True)
     if not shortest <= size <= _LARGEST_FRAME:
-        raise ProxyProblem(f"a frame of {size} bytes: the client or the broker speaks TLS, or not Kafka's protocol")
+        raise ProxyProblem(f"a frame of {size} bytes is not possible: a side uses TLS, or not Kafka's protocol")
     return head + await source.readexactly(size)

@@ -1,11 +1,11 @@
-"""What a verification looks at: the records that a `read_committed` reader gets, and the rows left in the database.
+"""Reads what a verification needs: the records that a `read_committed` reader gets, and the rows left in the database.
 
-A topic is read from its first record to the last stable offset that each partition had when the reading began. Nothing
-is committed for the group. An end that is not reached in time is an error, never an end: what was not looked at must
-not count as lost. The rows waiting in the outbox and the dead ones are of one snapshot.
+A topic is read from its first record to the last stable offset that each partition had at the beginning. No offsets are
+committed. If an end is not reached in time, that is an error: records that were not read must not count as lost.
+Pending and dead rows are read in one snapshot.
 
-The order of looking matters while a relay is at work: first the database, then Kafka. A row that left the outbox after
-the snapshot counts as pending then; the other way round it would be taken for lost.
+While a relay runs, read the database first, then Kafka. Then a row that leaves the outbox after the snapshot counts as
+pending. In the other order it would count as lost.
 """
 
 import logging
@@ -38,15 +38,15 @@ from thresher.testing.record import Read, headers_digest, value_digest
 _log = logging.getLogger(__name__)
 _BATCH = 10_000
 _LOOK_SECONDS = 0.1
-# In a request for offsets by time: the last stable one, for a reader of committed records.
+# In a ListOffsets request: the latest offset, which is the last stable one for `read_committed`.
 _LATEST = -1
 _DEFAULTS = {"group.id": "thresher-verify", "fetch.wait.max.ms": "50"}
-# What the reading's promises rest on.
+# Properties that a complete reading needs.
 _FIXED = {
     "isolation.level": "read_committed",
     "enable.auto.commit": "false",
     "enable.partition.eof": "true",
-    # A record deleted while it is being read, or a log cut back, must not be stepped over or read again in silence.
+    # If records are deleted during the reading, or the log is truncated, fail rather than skip or repeat records.
     "auto.offset.reset": "error",
 }
 
@@ -54,20 +54,20 @@ _Place = tuple[str, int]
 
 
 class ReadingFailed(ThresherError):  # noqa: N818
-    """The topics could not be read to their ends: nothing is known about what was not read."""
+    """The topics could not be read to their ends: nothing is known about the records that were not read."""
 
     retryable = True
 
 
 class TopicMissing(InvalidInput):
-    """A topic is not there: it is misspelt, or nothing was published yet."""
+    """A topic does not exist: its name is wrong, or nothing was published yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The identities of rows that the database holds: waiting in the outbox, and set aside as dead.
+    """The identities of rows in the database: pending in the outbox, and dead.
 
-    `tailed`: a tail publishes from the log, and its rows may stay in the table: only what was not read waits.
+    `tailed`: a tail publishes from the log, and published rows may stay in the table: only unread rows are pending.
     """
 
     pending: frozenset[str]
@@ -75,7 +75,7 @@ class Held:
     tailed: bool = False
 
     def waiting(self, reads: Iterable[Read]) -> frozenset[str]:
-        """Return what is pending, given what was read after that."""
+        """Return the pending rows. With a tail, a row that was read is not pending, even if it is in the table."""
         return self.pending - {read.identity for read in reads} if self.tailed else self.pending
 
 
@@ -89,9 +89,9 @@ def read_topics(
 ) -> list[Read]:
     """Return the committed records of the topics, in the order of their offsets within each partition.
 
-    With `uncommitted`, all of them, aborted ones too: what a reader gets that does not ask for committed ones.
-    `config` adds properties of the client. Raises `TopicMissing`, `InvalidInput` where a property cannot be, and
-    `ReadingFailed` if the brokers are out of reach or for `patience_seconds` nothing more comes before the end.
+    With `uncommitted`, return all records, aborted ones too, as a `read_uncommitted` reader gets them. `config` adds
+    properties of the client. Raises `TopicMissing`, and `InvalidInput` if a property is not valid. Raises
+    `ReadingFailed` if the brokers cannot be reached, or if nothing comes for `patience_seconds` before the end.
     """
     wanted = list(dict.fromkeys(topics))
     consumer = _consumer(bootstrap, config or {}, uncommitted=uncommitted)
@@ -106,7 +106,7 @@ def read_topics(
 
 
 def follow_topic(bootstrap: str, topic: str, over: threading.Event) -> Iterator[str]:
-    """Yield the identities of committed records as they come, until it is over."""
+    """Yield the identities of committed records as they come, until `over` is set."""
     consumer = _consumer(bootstrap, {"fetch.wait.max.ms": "5"})
     try:
         places = _places(consumer, [topic], 30.0)
@@ -120,13 +120,13 @@ def follow_topic(bootstrap: str, topic: str, over: threading.Event) -> Iterator[
 
 
 def rows_held(connection: Connection[Any], table: TableName, shape: Shape = Shape.THRESHER) -> Held:
-    """Return what is pending in the outbox, and what is in `<outbox>_dead` if there is one; unmarked rows left out.
+    """Return the rows in the outbox, and those in `<outbox>_dead` if it exists. Rows without identity are left out.
 
     Reads one snapshot in a transaction of its own: the connection must not be in one. Raises `InvalidInput` if there is
     no such outbox.
     """
     if shape is Shape.DEIMOS:
-        raise InvalidInput("Deimos' table has no headers, by which rows are told: verify without its database")
+        raise InvalidInput("Deimos' table has no headers, so its rows have no identity: verify without its database")
     with connection.transaction():
         cursor = OwnCursor(connection)
         cursor.execute(statement("verify_snapshot"))
@@ -134,7 +134,7 @@ def rows_held(connection: Connection[Any], table: TableName, shape: Shape = Shap
         if found is None:
             raise InvalidInput(f"there is no outbox {table} in the database")
         pending = _identities(cursor, "verify_pending" if shape is Shape.THRESHER else "verify_rows", table.quoted())
-        # Beside its outbox, wherever the search_path found that.
+        # The dead table is in the schema of the outbox, which the search_path has resolved.
         dead = TableName(table=table.table, schema=str(found[0])).companion("_dead")
         there = cursor.execute(statement("table_schema"), [dead]).fetchone() is not None
         return Held(
@@ -145,7 +145,7 @@ def rows_held(connection: Connection[Any], table: TableName, shape: Shape = Shap
 
 
 def _is_tailed(cursor: OwnCursor, outbox: TableName) -> bool:
-    """Whether a tail publishes the outbox, as far as the session may read that."""
+    """Whether a tail publishes the outbox. False if the session may not read the control table."""
     control = control_table(outbox.schema)
     row = cursor.execute(statement("dispatch_relay"), [control.table, outbox.quoted()]).fetchone()
     if row is None or not row[2]:
@@ -154,7 +154,7 @@ def _is_tailed(cursor: OwnCursor, outbox: TableName) -> bool:
 
 
 def _identities(cursor: OwnCursor, name: str, table: str) -> frozenset[str]:
-    # The statement has a parameter: a percent sign of the name must not look like one.
+    # The statement has a parameter: a percent sign in the name must not look like a placeholder.
     query = statement(name).replace("{table}", table.replace("%", "%%"))
     return frozenset(_text(value) for (value,) in cursor.execute(query, [IDENTITY_HEADER]) if value is not None)
 
@@ -162,8 +162,8 @@ def _identities(cursor: OwnCursor, name: str, table: str) -> frozenset[str]:
 def _consumer(bootstrap: str, config: Mapping[str, str], *, uncommitted: bool = False) -> Consumer:
     fixed = {**_FIXED, "isolation.level": "read_uncommitted"} if uncommitted else _FIXED
     if taken := sorted({"bootstrap.servers", *_FIXED} & config.keys()):
-        raise InvalidInput(f"Kafka properties {', '.join(taken)}: they are the verification's own")
-    # What the client meets is told once, by the error that ends the verification.
+        raise InvalidInput(f"Kafka properties {', '.join(taken)}: the verification sets them itself, leave them out")
+    # No log lines of the client: the error that ends the verification has the reason.
     quiet = {} if "debug" in config else {"log_level": "0"}
     try:
         return Consumer({**_DEFAULTS, **quiet, **config, **fixed, "bootstrap.servers": bootstrap}, logger=_log)
@@ -172,7 +172,7 @@ def _consumer(bootstrap: str, config: Mapping[str, str], *, uncommitted: bool = 
 
 
 def _places(consumer: Consumer, topics: Iterable[str], patience_seconds: float) -> list[_Place]:
-    # All of them, since asking for one by name may create it.
+    # List all topics: a metadata request for one topic may create it.
     known = consumer.list_topics(timeout=patience_seconds).topics
     if missing := [topic for topic in topics if topic not in known]:
         raise TopicMissing(f"no such topic: {', '.join(missing)}")
@@ -188,7 +188,7 @@ def _ends(consumer: Consumer, places: Iterable[_Place], patience_seconds: float)
         error = next((answer.error for answer in answers if answer.error is not None), None)
         if error is None:
             return {(answer.topic, answer.partition): answer.offset for answer in answers}
-        # A leader that moves is known again soon.
+        # While a partition's leader moves, the request fails for a moment.
         if time.monotonic() > deadline:
             raise KafkaException(error)
         time.sleep(_LOOK_SECONDS)
@@ -211,7 +211,7 @@ def _read_to(consumer: Consumer, ends: Mapping[_Place, int], patience_seconds: f
 
 
 def _take(message: Message, left: dict[_Place, int], reads: list[Read]) -> None:
-    """Keep a record that lies before its partition's end; strike the partition off when the end is reached."""
+    """Add a record that is before its partition's end; remove the partition from `left` when its end is reached."""
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
         raise KafkaException(error)
@@ -221,7 +221,7 @@ def _take(message: Message, left: dict[_Place, int], reads: list[Read]) -> None:
         return
     if error is None and offset < end:
         reads.append(_read(message, topic, partition, offset))
-    # Marks of transactions take offsets too: the last record may lie before the end, and only the event tells.
+    # Transaction markers have offsets too: if one is at the end, only the end-of-partition event shows that.
     if offset >= (end if error is not None else end - 1):
         del left[topic, partition]
 

@@ -1,7 +1,7 @@
-"""A record as a reader got it, and in what it differs from the row that its writer noted.
+"""A record as a reader got it, and its differences from the row in the history.
 
-Values and headers are compared by digests: a history stays small, and one changed byte is still seen. The header that
-carries a record's identity is no part of its content.
+Values and headers are compared by digests: a history stays small, and a single changed byte is noticed. The header with
+a record's identity is not part of its content.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,15 +14,15 @@ from thresher.outbox import Message
 from thresher.testing.history import IDENTITY_HEADER, Content
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Against accidents, not against an adversary.
+# Enough against accidental changes; not meant against an attacker.
 _DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A record as a reader got it; `identity` is empty where the header is missing. `value` and `headers` are digests.
+    """A record as a reader got it. `identity` is empty without its header. `value` and `headers` are digests.
 
-    `timestamp` is in milliseconds since 1970; `stamped_by_broker`: the topic keeps the broker's time, not the record's.
+    `timestamp` is in milliseconds since 1970. `stamped_by_broker`: it is the log append time, not the producer's.
     """
 
     identity: str
@@ -37,7 +37,7 @@ class Read:
 
 
 def content_of(message: Message) -> Content:
-    """Return what a history notes of a message."""
+    """Return the content of a message for the history."""
     headers, moment = message.headers, message.timestamp
     return Content(
         topic=message.topic,
@@ -56,7 +56,7 @@ def value_digest(value: bytes | str | None) -> str | None:
 def headers_digest(headers: Iterable[tuple[str, bytes | str | None]]) -> str:
     """Return the digest of all headers but the identity, in their order; "" if there are none.
 
-    A header without a value, one with an empty value, and a name that comes twice are told apart.
+    The digest distinguishes a header without a value, one with an empty value, and a repeated name.
     """
     parts = [
         b"%d:%b%d:%b" % (len(name.encode()), name.encode(), -1 if value is None else len(_bytes(value)), _bytes(value))
@@ -67,9 +67,9 @@ def headers_digest(headers: Iterable[tuple[str, bytes | str | None]]) -> str:
 
 
 def difference(written: Content | None, key: bytes | None, read: Read) -> str | None:
-    """Return in what a record differs from its row; None if in nothing.
+    """Return the differences of a record from its row; None without any.
 
-    Without a content, of a history that has none, only keys are compared. A time that the broker gave is not compared.
+    If the history has no contents, only keys are compared. A log append time is not compared.
     """
     found = [] if key_bytes(read.key) == key else [f"its key was {shown(key)}"]
     if written is not None:
@@ -78,13 +78,13 @@ def difference(written: Content | None, key: bytes | None, read: Read) -> str | 
 
 
 def key_bytes(key: bytes | str | None) -> bytes | None:
-    """Return a key as Kafka has it."""
-    # Keys that only the escape of a lone surrogate keeps apart are still keys.
+    """Return a key as bytes."""
+    # Also keys with lone surrogates are encoded, so that different keys stay different.
     return key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
 
 
 def shown(key: bytes | None) -> str:
-    """Return a key for a line."""
+    """Return a key as text for a message."""
     if key is None:
         return "none"
     try:

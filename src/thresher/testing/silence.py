@@ -1,14 +1,14 @@
-"""For how long nothing was delivered although rows waited: what a reader feels of crashes, stalls and take-overs."""
+"""The longest silence: how long nothing was delivered although rows waited. It shows crashes, stalls and take-overs."""
 
 import math
 from collections.abc import Iterable
 
 
 def longest_silence(deliveries: Iterable[tuple[float, float]]) -> float | None:
-    """Return the longest time between deliveries in which a row waited, in the unit of the times; None without any.
+    """Return the longest time between deliveries while a row waited, in the unit of the times; None without deliveries.
 
-    A delivery is a row's times of commit and of delivery. Time in which every row that was committed had been
-    delivered is no silence, however long nobody wrote.
+    A delivery is a row's commit time and delivery time. Time in which every committed row was delivered is not silence,
+    even if nobody wrote for long.
     """
     ordered = sorted(deliveries, key=lambda delivery: delivery[1])
     if not ordered:

@@ -1,1 +1,1 @@
-"""What a capture adds to the pages of its process."""
+"""A capture's part of the status page and the metrics."""

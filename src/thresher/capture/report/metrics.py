@@ -1,6 +1,6 @@
-"""The metrics of a capture beside those of every service, and how they are read from what the driver knows.
+"""The metrics that a capture adds to those of every service, and their values from the driver's state.
 
-Captured topics are named in the configuration, so that a label of a metric has as many values as that says.
+The configuration names the captured topics, so the number of values of the label `topic` is bounded.
 """
 
 from collections.abc import Iterator
@@ -13,25 +13,25 @@ from thresher.service.metrics import family
 from thresher.service.report import Moment
 from thresher.service.wording import Wording
 
-# Between the name of a figure and the topic or the kind that it is of.
+# Separates the name of a counter or gauge from its topic or kind.
 BETWEEN = "/"
-# The step in which a handler of the user's runs.
+# The step in which a user's handler runs.
 HANDLING = "handle"
 # The words for a capture in its metrics, on its pages and in its log.
 WORDING = Wording(
     label="capture", verb="capture", doing="capturing", done="captured", own_steps=frozenset({HANDLING})
 )  # fmt: skip
-# The errors that shards and take-overs meet most, beside those of every service.
+# The most frequent errors of shards and take-overs, in addition to those of every service.
 ERROR_KINDS = ("broker_lost", "database_lost", "position_lost", "capture_refused", "records_keep_failing")
 
 _counter = partial(family, WORDING.label, MetricKind.COUNTER)
 _gauge = partial(family, WORDING.label, MetricKind.GAUGE)
 
-_CAPTURED = _counter("captured_records", "Records that were applied, or set aside.", "topic")
+_CAPTURED = _counter("captured_records", "Records that were applied, or moved to the dead table.", "topic")
 _DEAD = _counter("dead_records", "Records that could not be applied.", "topic")
 _DEAD_KINDS = _counter("dead_records_by_kind", "Records that could not be applied, by reason.", "kind")
 _STARTED_OVER = _counter(
-    "started_over", "Times that reading started over at the stored offset: another one captures too.", "shard"
+    "started_over", "Times that reading went back to the stored offset, since another process captures too.", "shard"
 )
 _LAG = _gauge("capture_lag", "Offsets of the topic that were not applied yet.", "topic")
 
@@ -39,7 +39,7 @@ OWN_FAMILIES: tuple[Family, ...] = (_CAPTURED, _DEAD, _DEAD_KINDS, _STARTED_OVER
 
 
 def readings(moment: Moment, topics: tuple[str, ...]) -> Iterator[Reading]:
-    """Yield what a capture adds to its service's metrics. An unknown figure is left out, rather than shown as 0."""
+    """Yield a capture's own metrics. An unknown figure is left out, rather than shown as 0."""
 
     def reading(of: Family, value: float, *labels: str) -> Reading:
         return Reading(family=of, labels=(moment.name, *labels), value=value)
@@ -56,11 +56,11 @@ def readings(moment: Moment, topics: tuple[str, ...]) -> Iterator[Reading]:
 
 
 def counted(moment: Moment, name: str, of: str) -> Number:
-    """Return a count of one topic or kind, of all shards."""
+    """Return a counter of one topic or kind, summed over all shards."""
     return sum(counts.get(f"{name}{BETWEEN}{of}", 0) for counts in moment.counts.values())
 
 
 def lag_of(moment: Moment, topic: str) -> Number | None:
-    """Return the lag of a topic, of all shards; None where no shard tells any."""
+    """Return the lag of a topic, summed over all shards; None if no shard has reported it."""
     found = [each.gauges[name] for each in moment.shards if (name := f"lag{BETWEEN}{topic}") in each.gauges]
     return sum(found) if found else None

@@ -1,4 +1,4 @@
-"""A capture's part of the pages of its process: what was captured, what is dead, and what waits. It asks no server."""
+"""A capture's part of the status page: captured records, dead records and lag. It queries no server."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from thresher.service.report import Moment, Observed, StatusPart
 
 
 class CaptureReport:
-    """The part of one capture. Safe from any thread."""
+    """The report of one capture. Safe from any thread."""
 
     families = OWN_FAMILIES
     error_kinds = ERROR_KINDS
@@ -18,9 +18,9 @@ class CaptureReport:
         self._settings, self._observed = settings, observed
 
     def ask(self) -> None:
-        """Ask nobody."""
+        """Query nothing."""
 
-    def status(self, moment: Moment, answer: None) -> StatusPart:  # noqa: ARG002 - nobody was asked
+    def status(self, moment: Moment, answer: None) -> StatusPart:  # noqa: ARG002 - nothing was queried
         """Return the topics, and how far each is captured."""
         topics = {
             topic: {
@@ -41,9 +41,9 @@ class CaptureReport:
         lag = sum(each.gauges.get("lag", 0) for each in moment.shards)
         return StatusPart(page={**totals, "lag": lag, "topics": topics}, shards=shards)
 
-    def readings(self, moment: Moment, answer: None) -> Iterator[Reading]:  # noqa: ARG002 - nobody was asked
+    def readings(self, moment: Moment, answer: None) -> Iterator[Reading]:  # noqa: ARG002 - nothing was queried
         """Yield a capture's own metrics."""
         return readings(moment, self._settings.topics)
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Nothing to close."""

@@ -1,4 +1,4 @@
-"""A value as the text that Postgres reads for a column: the database casts it by the column's type. Pure."""
+"""Turns a value into the text that Postgres casts to the column's type. Pure."""
 
 import json
 import uuid
@@ -11,10 +11,10 @@ from thresher.capture.rows.sources import Malformed
 
 
 def column_text(value: Any) -> bytes | None:
-    """Return the text, in UTF-8; None is NULL. Objects and lists are JSON.
+    """Return the text, in UTF-8; None is NULL. Objects and lists become JSON.
 
-    A text that no database can hold is left to the database, which refuses it. Raises `Malformed` for a value that a
-    decoder made and that has no text.
+    A text that Postgres cannot store is refused by the server, not here. Raises `Malformed` for a decoder's value that
+    cannot be made a text.
     """
     if value is None:
         return None
@@ -23,22 +23,22 @@ def column_text(value: Any) -> bytes | None:
         return _encoded(value)
     if (text := _TEXTS.get(kind)) is not None:
         return text(value)
-    # A text of a kind of its own, as an enumeration has it, is no JSON.
+    # A subclass of str, such as an enumeration, is stored as text, not as JSON.
     return _encoded(value if isinstance(value, str) else json_text(value))
 
 
 def json_column_text(value: Any) -> bytes | None:
-    """Return the text for a column that is JSON: a string is a JSON string. None is NULL, as in every column."""
+    """Return the text for a JSON column: a string becomes a JSON string. None is NULL, as in every column."""
     return None if value is None else _encoded(json_text(value))
 
 
 def array_text(value: Any) -> bytes | None:
-    """Return the text for a column that is an array: a list is one."""
+    """Return the text for an array column: a list becomes an array."""
     return _encoded(_array(value)) if isinstance(value, list | tuple) else column_text(value)
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON, its numbers with all of their digits. Raises `Malformed`."""
+    """Return a value as JSON; numbers keep all their digits. Raises `Malformed`."""
     if isinstance(value, Mapping):
         fields = (f"{json.dumps(str(name), ensure_ascii=False)}:{json_text(each)}" for name, each in value.items())
         return f"{{{','.join(fields)}}}"
@@ -68,7 +68,7 @@ def _hex(value: bytes | bytearray | memoryview) -> bytes:
     return b"\\x" + bytes(value).hex().encode()
 
 
-# By the very type: a look-up is quicker than asking for each.
+# Looked up by the exact type: faster than a series of `isinstance` calls.
 _TEXTS: dict[type, Callable[[Any], bytes]] = {
     bool: lambda value: b"true" if value else b"false",
     int: _plain,

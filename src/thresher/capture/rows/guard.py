@@ -1,12 +1,13 @@
-"""Which of two records of a key is the later one. Pure.
+"""Decides which of two records of a key is the later one. Pure.
 
-1. In one partition the higher offset is later.
-2. Between two partitions, where the number of partitions was raised, the later timestamp decides, and of equal ones the
-   higher partition: a key whose topic got twice the partitions moves to a higher one, if it moves.
-3. A row keeps the latest timestamp that its partition had for it: a producer's clock that goes back within a partition
-   does not let an older record of another partition win.
+The guard of a row is partition, offset and timestamp of the record that it was written from.
+1. Within a partition, the higher offset is later.
+2. A key is in two partitions if partitions were added to its topic. Between them, the later timestamp decides; if both
+   are equal, the higher partition: when partitions are doubled, a key moves to a higher one, if it moves.
+3. A row keeps the latest timestamp among the records of its partition. So if a producer's clock goes back, an older
+   record of another partition still does not win.
 
-`capture_upsert.sql` decides the same about a row and a record.
+`capture_upsert.sql` has the same rules for a row and a record.
 """
 
 from collections.abc import Iterable
@@ -22,28 +23,28 @@ class GuardColumns(NamedTuple):
 
 
 class Guard(NamedTuple):
-    """The record that a row was written from."""
+    """Identifies the record that a row was written from."""
 
     partition: int
     offset: int
     timestamp_ms: int
 
     def after(self, other: "Guard") -> bool:
-        """Whether this one is later."""
+        """Whether this record is later than the other."""
         if self.partition == other.partition:
             return self.offset > other.offset
         return (self.timestamp_ms, self.partition) > (other.timestamp_ms, other.partition)
 
     def following(self, other: "Guard") -> "Guard":
-        """Return the guard of a row that had the other one and is written from this one."""
+        """Return the guard of a row that had the guard `other` and is now written from this record."""
         if self.partition != other.partition or self.timestamp_ms >= other.timestamp_ms:
             return self
         return self._replace(timestamp_ms=other.timestamp_ms)
 
 
-# A tuple and no dataclass: one is made for each record.
+# A tuple rather than a dataclass, for speed: one is made for each record.
 class Change(NamedTuple):
-    """What a record does to the row of its key: the values of its columns, as text; or, with none, a delete."""
+    """A record's change of the row with its key: the columns' values as text, or a delete if `values` is None."""
 
     key: tuple[bytes, ...]
     values: tuple[bytes | None, ...] | None
@@ -51,10 +52,10 @@ class Change(NamedTuple):
 
 
 def rounds(changes: Iterable[Change]) -> list[list[Change]]:
-    """Return the newest change of each key and partition, in rounds in which no key is twice: one statement each.
+    """Return the newest change of each key and partition, in rounds without repeated keys: one statement per round.
 
-    There is one round, unless a key is in several partitions. Which of these is the latest the row decides: it may have
-    a later timestamp than any of them.
+    There is one round, unless a key is in several partitions. Between these, the guard of the row decides, in the
+    database: the row may have a later timestamp than all of them.
     """
     newest: dict[tuple[bytes, ...], Change] = {}
     others: dict[tuple[bytes, ...], dict[int, Change]] = {}

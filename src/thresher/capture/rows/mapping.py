@@ -1,9 +1,9 @@
-"""From records to changes of rows: topic to table, key and fields to columns, tombstone to delete. Pure.
+"""Maps records to changes of rows: topic to table, key and fields to columns, tombstone to delete. Pure.
 
-1. A record becomes one `Change`, or has a `Flaw`: its key or its value is not what the mapping expects. Nothing about a
-   record raises: it would end the others too, again and again.
-2. Values are texts: the database casts each by the type of its column, and judges it.
-3. A decoder, where there is one, gives the fields instead of JSON; None from it means a tombstone.
+1. A record becomes one `Change`, or a `Flaw` if its key or value does not fit the mapping. A bad record never raises an
+   error: that would stop all other records, each time it is read.
+2. Values are texts. The database casts each to the type of its column, and refuses those that do not fit.
+3. A decoder, if configured, returns the fields instead of JSON. If it returns None, the record is a tombstone.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -22,23 +22,23 @@ _NO_FIELDS: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMapping:
-    """What becomes of the records of one topic: rows of a table, or whatever a handler does with them."""
+    """How the records of one topic are applied: to rows of a table, or by a handler."""
 
     topic: str
-    # None where there is a handler.
+    # None with a handler.
     table: TableName | None = None
-    # The columns that identify a row, which are among `columns`.
+    # The columns that identify a row: a part of `columns`.
     key: tuple[str, ...] = ()
     # The source of each column: see `sources`.
     columns: Mapping[str, str] = field(default_factory=dict)
     guard: GuardColumns = field(default_factory=GuardColumns)
-    # By import path.
+    # Import paths of functions.
     decoder: str | None = None
     handler: str | None = None
 
 
 class Mapper:
-    """Maps the records of one topic. `arrays` and `json` are the columns that are so in the database."""
+    """Maps the records of one topic. `arrays` and `json` are the columns of these types in the database."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Mapper:
         self._key_places = tuple(places[name] for name in mapping.key)
 
     def map(self, record: CapturedRecord) -> Change | Flaw:
-        """Return what a record does, or why it can do nothing."""
+        """Return the change of a record, or its flaw."""
         try:
             fields = self._fields(record)
             guard = Guard(record.partition, record.offset, record.timestamp_ms)
@@ -70,11 +70,11 @@ class Mapper:
             return Flaw(kind=MALFORMED, reason=str(error))
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 - depths, digits and values of a decoder: one record's own
+        except Exception as error:  # noqa: BLE001 - nesting, digits, a decoder's values: the fault of one record
             return Flaw.of(MALFORMED, error, "it cannot be mapped: ")
         key = tuple([values[place] for place in self._key_places])
         if None in key:
-            return Flaw(kind=NO_KEY, reason=f"it has nothing for {self._missing(key)}, by which its row is found")
+            return Flaw(kind=NO_KEY, reason=f"it has no value for the key column {self._missing(key)}")
         return Change(key, values, guard)  # type: ignore[arg-type]
 
     def _fields(self, record: CapturedRecord) -> Mapping[str, Any] | None:
@@ -90,7 +90,7 @@ class Mapper:
         except Exception as error:
             raise Malformed(Flaw.of(MALFORMED, error, "the decoder failed: ").reason) from error
         if found is not None and not isinstance(found, Mapping):
-            raise Malformed(f"the decoder returned {type(found).__name__}, and not the fields of the value")
+            raise Malformed(f"the decoder returned {type(found).__name__}, and not a mapping of fields")
         return found
 
     def _key_of_tombstone(self, record: CapturedRecord) -> tuple[bytes, ...]:
@@ -99,7 +99,9 @@ class Mapper:
             source, text = self._columns[place]
             found.append(text(source(record, _NO_FIELDS)))
         if None in found:
-            raise Malformed(f"a tombstone has nothing for {self._missing(found)}: map it from the record's key")
+            raise Malformed(
+                f"a tombstone has no value for the key column {self._missing(found)}: map it from the record's key"
+            )
         return tuple(found)  # type: ignore[arg-type]
 
     def _missing(self, key: Collection[bytes | None]) -> str:

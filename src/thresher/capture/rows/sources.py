@@ -1,7 +1,7 @@
-"""Where the values of columns come from: fields of a record's JSON value, its key, or what Kafka knows of it. Pure.
+"""The sources of column values: fields of a record's JSON value, its key, or its metadata. Pure.
 
 `customer.name` is a field of the value. `$key`, `$key.bytes`, `$key.json.id`, `$value`, `$value.bytes`, `$header.NAME`,
-`$topic`, `$partition`, `$offset`, `$timestamp` and `$timestamp.ms` are the record's own.
+`$topic`, `$partition`, `$offset`, `$timestamp` and `$timestamp.ms` are parts of the record.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from thresher.capture.record import CapturedRecord
 from thresher.core.errors import InvalidInput, shorten
 
-# Gives a column's value, from a record and the fields of its value.
+# Returns a column's value for a record and the fields of its value.
 Source = Callable[[CapturedRecord, Mapping[str, Any]], Any]
 
 _OWN: dict[str, Source] = {
@@ -33,11 +33,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Malformed(Exception):  # noqa: N818 - a finding about one record, never shown as an error
-    """A record's key or value is not what the mapping expects."""
+    """A record's key or value does not fit the mapping."""
 
 
 def source_of(text: str) -> Source:
-    """Return what gives a column's value. Raises `InvalidInput` for a text that names nothing."""
+    """Return the source that a text names. Raises `InvalidInput` for an unknown one."""
     if text in _OWN:
         return _OWN[text]
     if text.startswith(_KEY_FIELD) and (path := _path(text.removeprefix(_KEY_FIELD))):
@@ -50,22 +50,22 @@ def source_of(text: str) -> Source:
             return lambda _, fields: fields.get(field)
         return lambda _, fields: walk(fields, path)
     raise InvalidInput(
-        f"{shorten(text)} names no field, and none of {', '.join(_OWN)}, {_KEY_FIELD}FIELD, {_HEADER}NAME"
+        f"{shorten(text)} is neither a field nor one of {', '.join(_OWN)}, {_KEY_FIELD}FIELD, {_HEADER}NAME"
     )
 
 
 def needs_fields(text: str) -> bool:
-    """Whether a source reads fields of the value, which must be decoded for it."""
+    """Whether a source needs the fields of the decoded value."""
     return not text.startswith("$")
 
 
 def is_of_key(text: str) -> bool:
-    """Whether a source is the record's key, or a part of it: also a tombstone has it."""
+    """Whether a source is the record's key, or a part of it. A tombstone has it too."""
     return text.startswith("$key")
 
 
 def is_of_json(text: str) -> bool:
-    """Whether a source gives values of JSON, or of a decoder: a string there is a value, and no text of JSON."""
+    """Whether a source returns decoded values: a string is then a value, not the text of a JSON document."""
     return needs_fields(text) or text.startswith(_KEY_FIELD)
 
 
@@ -74,16 +74,16 @@ def decoded(content: bytes, what: str) -> Mapping[str, Any]:
     try:
         found = _decode(content.decode().removeprefix("\ufeff"))
     except (ValueError, ArithmeticError, RecursionError) as error:
-        raise Malformed(f"the {what} is no JSON: {error}") from None
+        raise Malformed(f"the {what} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Malformed(f"the {what} is no JSON object, but {shorten(found)}")
+        raise Malformed(f"the {what} is not a JSON object, but {shorten(found)}")
     return found
 
 
 def walk(fields: Any, path: tuple[str, ...]) -> Any:
-    """Return the value at a path of fields; None where there is none."""
+    """Return the value at a path of fields; None if there is none."""
     for name in path:
-        # JSON has dicts, and a decoder may have other mappings; to ask for these takes longer.
+        # The check for a dict is fast and fits JSON; a decoder may return other mappings.
         if type(fields) is not dict and not isinstance(fields, Mapping):
             return None
         fields = fields.get(name)
@@ -101,14 +101,14 @@ def _text(content: bytes | None, what: str) -> str | None:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise Malformed(f"the {what} is no text in UTF-8") from None
+        raise Malformed(f"the {what} is not UTF-8 text") from None
 
 
 def _time(milliseconds: int) -> datetime:
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
-        raise Malformed(f"its timestamp, {milliseconds} ms since 1970, is no time") from None
+        raise Malformed(f"its timestamp, {milliseconds} ms since 1970, is out of range") from None
 
 
 def _key_fields(record: CapturedRecord) -> Mapping[str, Any] | None:
@@ -116,7 +116,7 @@ def _key_fields(record: CapturedRecord) -> Mapping[str, Any] | None:
 
 
 def _header(record: CapturedRecord, name: str) -> str | None:
-    # The last one of a name counts, as in Kafka's own clients.
+    # The last header of a name counts, as in `Headers.lastHeader` of Kafka's Java client.
     for each, value in reversed(record.headers):
         if each == name:
             return _text(value, f"header {name}")
@@ -124,8 +124,8 @@ def _header(record: CapturedRecord, name: str) -> str | None:
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
-# Made once: to make one takes as long as to decode a small value.
+# Made once: making a decoder takes as long as decoding a small value.
 _decode = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_number).decode

@@ -1,1 +1,1 @@
-"""What capture has in the database: stored offsets, dead records, and the tables of entities."""
+"""The database side of capture: stored offsets, dead records, and the tables of entities."""

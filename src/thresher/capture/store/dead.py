@@ -1,6 +1,6 @@
-"""The records that could not be applied: set aside with the reason, to be looked at, applied after all, or dropped.
+"""The table of dead records: those that could not be applied, with the reason. An operator retries or drops them.
 
-A record is set aside in the transaction that moves the stored offset past it.
+A record is added in the same transaction that moves the stored offset past it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from thresher.db.postgres.cursor import ByteaArray, OwnCursor, TextArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRecord:
-    """A record that was set aside."""
+    """A record that could not be applied, with the reason."""
 
     id: int
     record: CapturedRecord
@@ -35,7 +35,7 @@ class DeadRecords:
         self._connection, self._table, self._capture = connection, tables.dead, capture
 
     def add(self, found: Iterable[FlawedRecord], topic_id: str) -> None:
-        """Set records of one topic aside."""
+        """Add records of one topic."""
         rows = [_values(self._capture, topic_id, each) for each in found]
         if rows:
             OwnCursor(self._connection).executemany(statement("capture_dead_insert", self._table), rows)
@@ -43,7 +43,7 @@ class DeadRecords:
     def list(
         self, *, topic: str | None = None, ids: Sequence[int] | None = None, most: int = 1_000_000
     ) -> list[DeadRecord]:
-        """Return records, the oldest first: all, those of a topic, or those with these numbers."""
+        """Return records, the oldest first: all, those of a topic, or those with these ids."""
         asked = {"capture": self._capture, "topic": topic, "ids": None if ids is None else [*ids], "most": most}
         rows = OwnCursor(self._connection).execute(statement("capture_dead_list", self._table), asked)
         return [_dead(row) for row in rows]
@@ -54,7 +54,7 @@ class DeadRecords:
         return set(OwnCursor(self._connection).execute(statement("capture_dead_places", self._table), asked).fetchall())
 
     def take(self, id_: int) -> bool:
-        """Remove a record; False where another has taken it."""
+        """Remove a record; False if it was removed before."""
         taken = statement("capture_dead_take", self._table)
         return OwnCursor(self._connection).execute(taken, [self._capture, id_]).fetchone() is not None
 
@@ -90,5 +90,5 @@ def _dead(row: Sequence[Any]) -> DeadRecord:
 
 
 def _storable(text: str) -> str:
-    """Return a text that Postgres can hold: nobody should fail over a header's name, or a reason."""
+    """Return a text that Postgres can store. A header's name or a reason must not make the insert fail."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()

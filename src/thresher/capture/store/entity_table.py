@@ -1,4 +1,4 @@
-"""The table of an entity: what capture needs of it, and the statements that write its rows."""
+"""The table of an entity: the checks of its definition, and the statements that write its rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,34 +23,34 @@ RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityTable:
-    """A table that rows are written to, as its catalog has it."""
+    """A table that capture writes to."""
 
-    # The statements, with their guard as a record that comes for the first time needs it.
+    # The statements, with the guard's condition.
     upsert: LiteralString
     delete: LiteralString
-    # The columns that are arrays, and those that are JSON.
+    # The array columns, and the JSON columns.
     arrays: frozenset[str]
     json: frozenset[str]
 
     def write(self, connection: Connection[Any], changes: Sequence[Change]) -> None:
         """Write rows whose keys are all different, in the caller's transaction.
 
-        In the order of their keys: two shards that have the same rows do not wait for each other.
+        Rows are written in the order of their keys, so that two shards with the same rows do not deadlock.
         """
         rows = sorted(changes, key=lambda change: change.key)
         columns = [change.values for change in rows if change.values is not None]
         OwnCursor(connection).execute(self.upsert, [*_arrays(columns), *_guards(rows)])
 
     def remove(self, connection: Connection[Any], changes: Sequence[Change]) -> None:
-        """Delete rows, in the caller's transaction and in the order of their keys."""
+        """Delete rows, in the caller's transaction, in the order of their keys."""
         rows = sorted(changes, key=lambda change: change.key)
         OwnCursor(connection).execute(self.delete, [*_arrays([each.key for each in rows]), *_guards(rows)])
 
 
 def entity_table(connection: Connection[Any], mapping: TopicMapping, *, again: bool = False) -> EntityTable:
-    """Read the table of a mapping. Raises `CaptureRefused` with every problem, and the statements that mend them.
+    """Read the table of a mapping. Raises `CaptureRefused` with every problem and the statement that fixes it.
 
-    With `again`, its statements write also rows that were written from the same record.
+    With `again`, the statements also overwrite rows that were written from the same record.
     """
     if problems := table_problems(connection, mapping):
         raise CaptureRefused(f"{mapping.topic} cannot be captured to {mapping.table}:\n" + "\n".join(problems))
@@ -88,19 +88,19 @@ def entity_table(connection: Connection[Any], mapping: TopicMapping, *, again: b
 
 
 def table_problems(connection: Connection[Any], mapping: TopicMapping) -> tuple[str, ...]:
-    """Return what keeps a table from being written to, each with the statement that mends it."""
+    """Return the problems that keep capture from writing to a table, each with the statement that fixes it."""
     with explained():
         return tuple(_problems(connection, mapping))
 
 
 def guard_ddl(mapping: TopicMapping) -> LiteralString:
-    """Return the statement that adds the guard's columns where they are missing."""
+    """Return the statement that adds the guard columns if they are missing."""
     guard = {name: quoted_name(column) for name, column in mapping.guard._asdict().items()}
     return statement("capture_guard_add", _table(mapping), **guard)
 
 
 def lacking_rights(connection: Connection[Any], table: TableName, rights: Sequence[str] = RIGHTS) -> str | None:
-    """Return the statement that grants the rights that are missing; None where none is."""
+    """Return the statement that grants the missing rights; None if none is missing."""
     rows = OwnCursor(connection).execute(statement("capture_rights"), [list(rights), table.quoted()]).fetchall()
     if not rows:
         return None
@@ -111,10 +111,10 @@ def _problems(connection: Connection[Any], mapping: TopicMapping) -> Iterator[st
     table = _table(mapping)
     relation = read_relation(connection, table)
     if relation is None:
-        yield f"there is no such table; with types of your own: {_create(mapping)}"
+        yield f"there is no such table; create it, with types of your choice: {_create(mapping)}"
         return
     if relation.kind not in {"r", "p"}:
-        yield "it is no table"
+        yield "it is not a table"
         return
     yield from _column_problems(connection, mapping)
     if not any(
@@ -122,7 +122,7 @@ def _problems(connection: Connection[Any], mapping: TopicMapping) -> Iterator[st
         for index in relation.indexes
     ):
         columns = ", ".join(map(quoted_name, mapping.key))
-        yield f"nothing says that {', '.join(mapping.key)} is unique: CREATE UNIQUE INDEX ON {table} ({columns});"
+        yield f"there is no unique index on {', '.join(mapping.key)}: CREATE UNIQUE INDEX ON {table} ({columns});"
     if (grant := lacking_rights(connection, table)) is not None:
         yield f"rights are missing: {grant}"
 
@@ -134,13 +134,13 @@ def _column_problems(connection: Connection[Any], mapping: TopicMapping) -> Iter
         if name not in found:
             yield f"it has no column {name}: ALTER TABLE {table} ADD COLUMN {quoted_name(name)} text;"
         elif found[name][1]:
-            yield f"column {name} is generated: take it out of the mapping"
+            yield f"column {name} is generated: remove it from the mapping"
         elif found[name][2]:
             by_default = f"ALTER TABLE {table} ALTER COLUMN {quoted_name(name)} SET GENERATED BY DEFAULT;"
-            yield f"column {name} takes no value but its own: {by_default}"
+            yield f"column {name} is GENERATED ALWAYS AS IDENTITY and takes no values: {by_default}"
     guard = mapping.guard._asdict()
     if any(column not in found for column in guard.values()):
-        yield f"it has no columns for its guard: {' '.join(guard_ddl(mapping).split())}"
+        yield f"it has no guard columns: {' '.join(guard_ddl(mapping).split())}"
     else:
         for name, column in guard.items():
             if found[column][0] not in {_GUARD_TYPES[name], "bigint"}:

@@ -1,4 +1,4 @@
-"""The database's errors as a capture tells them: a missing right points to the command that has its grants."""
+"""Raises database errors for a capture: the message about a missing right names the command that prints its grants."""
 
 from functools import partial
 

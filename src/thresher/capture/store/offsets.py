@@ -1,4 +1,4 @@
-"""The stored offsets of a capture: its only position. Each call but `add` is one statement of the caller's."""
+"""The stored offsets of a capture: its only progress. Each call but `add` is one statement on the connection."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from thresher.db.postgres.cursor import BigintArray, OwnCursor, TextArray
 
 
 class StoredOffset(NamedTuple):
-    """Up to where a partition was applied, and of which topic: one that was made anew has another id."""
+    """The next offset to apply, and the id of the topic: a topic that is created again has another id."""
 
     topic_id: str
     next_offset: int
@@ -32,18 +32,18 @@ class StoredOffsets:
         self._move = statement("capture_offsets_move", self._table)
 
     def read(self) -> Stored:
-        """Return all of them, as they are now."""
+        """Return all stored offsets, without a lock."""
         return self._found("capture_offsets_read")
 
     def begin(self, place: Place, stored: StoredOffset) -> None:
-        """Store where a partition begins, unless that is stored already."""
+        """Store the first offset of a partition, unless it has a stored offset."""
         values = [self._capture, *place, *stored]
         OwnCursor(self._connection).execute(statement("capture_offsets_begin", self._table), values)
 
     def add(self, begins: Mapping[Place, StoredOffset]) -> None:
-        """Store where partitions begin that were added, in a transaction of its own, and unless that is stored already.
+        """Store the first offsets of added partitions that have none, in a transaction of its own.
 
-        It waits for whoever holds the others: a rewind, beside which nothing must be applied.
+        It waits for a rewind that holds the other offsets: nothing may be applied beside a rewind.
         """
         with self._connection.transaction():
             self.take()
@@ -51,7 +51,7 @@ class StoredOffsets:
                 self.begin(place, stored)
 
     def lock(self, places: Iterable[Place]) -> Stored:
-        """Lock the offsets of partitions until the end of the transaction, and return them; a missing one is absent."""
+        """Lock offsets until the end of the transaction, and return them. Partitions without one are left out."""
         wanted = sorted(places)
         topics = TextArray(text_array([topic for topic, _ in wanted], "utf-8"))
         partitions = BigintArray(bigint_array([partition for _, partition in wanted]))
@@ -59,7 +59,7 @@ class StoredOffsets:
         return {(topic, partition): StoredOffset(*rest) for topic, partition, *rest in rows}
 
     def move(self, ends: Mapping[Place, int]) -> None:
-        """Move offsets forward, which this transaction has locked."""
+        """Move offsets forward. This transaction must have locked them."""
         places = list(ends)
         topics = TextArray(text_array([topic for topic, _ in places], "utf-8"))
         partitions = BigintArray(bigint_array([partition for _, partition in places]))
@@ -67,20 +67,20 @@ class StoredOffsets:
         OwnCursor(self._connection).execute(self._move, [topics, partitions, moved, self._capture])
 
     def hold(self) -> Stored:
-        """Keep all of them where they are until the end of the transaction. Two may hold them at once."""
+        """Lock all offsets against changes until the end of the transaction. The lock is shared."""
         return self._found("capture_offsets_hold")
 
     def take(self) -> Stored:
-        """Lock all of them until the end of the transaction, to set them by hand."""
+        """Lock all offsets exclusively until the end of the transaction."""
         return self._found("capture_offsets_take")
 
     def set(self, place: Place, stored: StoredOffset) -> None:
-        """Set an offset that this transaction has locked."""
+        """Set an offset. This transaction must have locked it."""
         values = [*stored, self._capture, *place]
         OwnCursor(self._connection).execute(statement("capture_offsets_set", self._table), values)
 
     def remove(self, place: Place) -> None:
-        """Forget a partition that the topic does not have any more."""
+        """Remove the offset of a partition that the topic does not have any more."""
         OwnCursor(self._connection).execute(
             statement("capture_offsets_remove", self._table), [self._capture, *place]
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The DDL of a capture: its own tables, and the guard columns of the tables that it writes to."""
+"""The DDL of a capture, and its checks: its own tables, and the guard columns of the tables that it writes to."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,13 +19,13 @@ CREATE = "thresher capture schema create -c FILE"
 
 
 def capture_ddl(tables: CaptureTables, mappings: Sequence[TopicMapping]) -> str:
-    """Return the statements that a database needs for a capture, each as often as one likes."""
+    """Return the statements that prepare a database for a capture. Repeating them changes nothing."""
     own: str = tables.bound("capture_create", parameters=False)
     return "\n".join([own, *(guard_ddl(each) for each in mappings if each.table is not None)])
 
 
 def create_schema(connection: Connection[Any], tables: CaptureTables, mappings: Sequence[TopicMapping]) -> None:
-    """Create what is missing, in the caller's transaction. The entities' tables must be there."""
+    """Create capture's tables and add missing guard columns, in the caller's transaction. Create no entity table."""
     with explained():
         OwnCursor(connection).execute(tables.bound("capture_create", parameters=False))
         for mapping in mappings:
@@ -36,7 +36,7 @@ def create_schema(connection: Connection[Any], tables: CaptureTables, mappings: 
 def schema_problems(
     connection: Connection[Any], tables: CaptureTables, mappings: Sequence[TopicMapping]
 ) -> tuple[str, ...]:
-    """Return all that keeps a capture from working with this database, with the statements that mend it."""
+    """Return the problems that keep a capture from working with this database, with the statements that fix them."""
     with explained():
         return (
             *_own_problems(connection, tables),
@@ -51,15 +51,15 @@ def schema_problems(
 
 
 def require_schema(connection: Connection[Any], tables: CaptureTables, mappings: Sequence[TopicMapping]) -> None:
-    """Raise `CaptureRefused` where anything is missing."""
+    """Raise `CaptureRefused` if anything is missing."""
     if problems := schema_problems(connection, tables, mappings):
         raise CaptureRefused("the database is not ready for this capture:\n" + "\n".join(problems))
 
 
 def require_no_guards(connection: Connection[Any], capture: str, mappings: Sequence[TopicMapping]) -> None:
-    """Raise `CaptureRefused` where topics that were never captured would meet rows with guards of another log.
+    """Raise `CaptureRefused` if the table of a topic that was never captured has rows with guards of another topic.
 
-    Such a guard refuses records in silence, as long as its offset is higher.
+    The guard of another topic would silently refuse records with lower offsets.
     """
     for mapping in mappings:
         if mapping.table is None:
@@ -68,8 +68,8 @@ def require_no_guards(connection: Connection[Any], capture: str, mappings: Seque
         if OwnCursor(connection).execute(asked).fetchone() is not None:
             raise CaptureRefused(
                 f"{mapping.topic} was never captured as {capture}, and {mapping.table} has rows that another topic or "
-                "another capture wrote: their guards would refuse its records; 'thresher capture adopt' forgets these "
-                "guards and begins at the topic's first record: rows show older states until it has caught up"
+                "another capture wrote: their guards would refuse its records. Run 'thresher capture adopt' to clear "
+                "these guards and begin at the topic's first record; rows show older states until it has caught up"
             )
 
 
@@ -82,13 +82,16 @@ def _shared_tables(connection: Connection[Any], mappings: Sequence[TopicMapping]
                 topics.setdefault(row[0], []).append(mapping.topic)
     for some in topics.values():
         if len(some) > 1:
-            yield f"{', '.join(some)}: one table, and a row's guard holds the offset of one topic: give each its own"
+            yield (
+                f"{', '.join(some)}: these topics share a table, and a row's guard holds the offset of one topic: give "
+                "each topic its own table"
+            )
 
 
 def _own_problems(connection: Connection[Any], tables: CaptureTables) -> Iterator[str]:
     missing = [str(table) for table in tables.all if read_relation(connection, table) is None]
     if missing:
-        yield f"{', '.join(missing)}: no such table; '{CREATE}' makes it, and '… schema print' gives the statements"
+        yield f"{', '.join(missing)}: no such table; '{CREATE}' creates it, '… schema print' prints the statements"
     for table in tables.all:
         if str(table) not in missing and (grant := lacking_rights(connection, table, RIGHTS)) is not None:
             yield f"{table}: rights are missing: {grant}"

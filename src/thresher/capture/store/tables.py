@@ -6,7 +6,7 @@ from typing import LiteralString
 
 from thresher.db import TableName, statement
 
-# A session beside a capture that holds offsets for as long as it reads topics; its statements are planned as usual.
+# Options of a session beside a capture that locks offsets while it reads topics. The planner has its usual settings.
 HOLDING_SESSION = "-c idle_in_transaction_session_timeout=0 -c enable_seqscan=on -c enable_bitmapscan=on"
 
 
@@ -18,7 +18,7 @@ class CaptureTables:
 
     @property
     def captures(self) -> TableName:
-        """Who leads each capture."""
+        """The term of each capture's leader."""
         return TableName(table="thresher_captures", schema=self.schema)
 
     @property
@@ -33,11 +33,11 @@ class CaptureTables:
 
     @property
     def all(self) -> tuple[TableName, ...]:
-        """All of them."""
+        """All of capture's tables."""
         return self.captures, self.offsets, self.dead
 
     def bound(self, name: str, *, parameters: bool = True) -> LiteralString:
-        """Return the named statement, bound to whichever of the tables it asks for."""
+        """Return the named statement with the names of the tables that it uses."""
         names = {"captures": self.captures, "offsets": self.offsets, "dead": self.dead}
         quoted: dict[str, str] = {mark: table.quoted() for mark, table in names.items()}
         if parameters:
@@ -46,23 +46,23 @@ class CaptureTables:
 
 
 def parameter_safe(text: str) -> str:
-    """Return a name for a statement that has parameters: a percent sign of the name must not look like one."""
+    """Return a name for a statement with parameters: a percent sign in it must not look like a placeholder."""
     return text.replace("%", "%%")
 
 
 def sessions(name: str, term: str = "") -> str:
-    """Return how the names of a capture's database sessions begin; with a term, those of that term.
+    """Return the prefix of the application names of a capture's sessions; with a term, of that term's sessions.
 
-    Postgres keeps 63 bytes: the capture's own name may be longer.
+    It has a hash of the capture's name, which may be longer than the 63 bytes that Postgres keeps.
     """
     return f"capture/{hashlib.sha256(name.encode()).hexdigest()[:10]}/{term}"
 
 
 def shard_sessions(name: str, term: str, shard: int) -> str:
-    """Return the name of the database sessions of one shard."""
+    """Return the application name of one shard's sessions."""
     return f"{sessions(name, term)}/{shard}"[:63]
 
 
 def visitor(name: str, what: str) -> str:
-    """Return the name of a session beside the capture, which no take-over ends."""
+    """Return the application name of a session beside the capture, which a take-over does not end."""
     return f"capture-{what}/{name}"[:63]

@@ -1,1 +1,1 @@
-"""The driver of a tail: takes over, watches, reports."""
+"""The driver of a tail: takes over the outbox, watches it, reports."""

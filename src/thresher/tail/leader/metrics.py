@@ -1,4 +1,4 @@
-"""The metrics of a tail beside those of every service, and how they are read from what the driver knows."""
+"""The metrics that a tail adds to those of every service, and their values from the driver's state."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -15,52 +15,57 @@ from thresher.service.report import Moment
 from thresher.service.wording import Wording
 from thresher.tail.leader.figures import LogFigures
 
-# The words for a tail in its metrics, on its pages and in its log. Shards count and say what a relay's do.
+# The words for a tail in its metrics, on its pages and in its log. Counters and events have the names of a relay's.
 WORDING = Wording(
     label="tail", verb="tail", doing="relaying", done="relayed", held="held_topics", own_steps=frozenset({TRANSFORM})
 )
-# The errors that shards and take-overs meet most, beside those of every service.
+# The most frequent errors of shards and take-overs, in addition to those of every service.
 ERROR_KINDS = ("database_lost", "broker_lost", "producer_problem", "commit_unknown", "log_lost", "log_unreadable")
 
 _counter = partial(family, WORDING.label, MetricKind.COUNTER)
 _gauge = partial(family, WORDING.label, MetricKind.GAUGE)
 _histogram = partial(family, WORDING.label, MetricKind.HISTOGRAM)
 
-# Counted by the shard, under these names.
+# The shard's counters, by name.
 _BY_SHARD: dict[str, Family] = {
     "relayed": _counter("tailed_records", "Changes of the log whose records were committed to Kafka.", "shard"),
     "relayed_bytes": _counter(
         "tailed_bytes", "Bytes of key, value and headers of committed records, before compression.", "shard"
     ),
-    "filtered": _counter("tail_filtered_records", "Changes that a transform left out: decided, and not sent.", "shard"),
-    "recovered": _counter("tail_recovered_records", "Dead rows that recovery has written again.", "shard"),
+    "filtered": _counter("tail_filtered_records", "Changes that a transform filtered out.", "shard"),
+    "recovered": _counter("tail_recovered_records", "Dead rows that recovery wrote to the dead table again.", "shard"),
     "strangers": _counter(
-        "tail_foreign_progress_records", "Records on the progress topic that others wrote, and that were left out.",
+        "tail_foreign_progress_records", "Records on the progress topic that others wrote, and that were skipped.",
         "shard",
     ),
     "transactions": _counter("tail_transactions", "Kafka transactions committed.", "shard"),
 }  # fmt: skip
-_DEAD = _counter("tail_dead_records", "Changes that can never be sent and were set aside, by kind.", "shard", "kind")
+_DEAD = _counter(
+    "tail_dead_records", "Changes that can never be sent and were moved to the dead table, by kind.", "shard", "kind"
+)
 _HISTOGRAMS: dict[Scale, Family] = {
     BATCH: _histogram("tail_batch_records", "Rows in a Kafka transaction."),
     PUBLISH: _histogram("tail_publish_seconds", "From the opening of a Kafka transaction to the answer to its commit."),
-    SETTLE: _histogram("tail_settle_seconds", "Settling of one Kafka transaction: dead rows, and the slot."),
+    SETTLE: _histogram("tail_settle_seconds", "Settling of a transaction: dead rows written, slot confirmed."),
     END_TO_END: _histogram(
-        "tail_end_to_end_seconds", "From a row's create time to the commit of its record, by the database's clock. At "
-        "most 16 rows of a transaction are looked at, each standing for its neighbours.",
+        "tail_end_to_end_seconds", "From a row's create time to the commit of its record, by the database's clock. "
+        "Sampled: at most 16 rows of a transaction, each standing for its neighbours.",
     ),
 }  # fmt: skip
 _GAUGES: dict[str, Family] = {
-    "buffered_rows": _gauge("tail_buffered_records", "Changes that were read and are not published.", "shard"),
-    "buffered_bytes": _gauge("tail_buffered_bytes", "About what they take.", "shard"),
-    "lag_seconds": _gauge("tail_lag_seconds", "Time since the oldest of them was committed, 0 without any.", "shard"),
+    "buffered_rows": _gauge("tail_buffered_records", "Changes that were read and are not published yet.", "shard"),
+    "buffered_bytes": _gauge("tail_buffered_bytes", "About how many bytes the buffered changes take.", "shard"),
+    "lag_seconds": _gauge(
+        "tail_lag_seconds", "Time since the commit of the oldest buffered change, 0 without any.", "shard"
+    ),
     "in_flight_rows": _gauge("tail_in_flight_records", "Changes that were sent and are not settled yet.", "shard"),
 }
-_RETAINED = _gauge("tail_retained_bytes", "Log that the server keeps for the slot.")
-_DEAD_ROWS = _gauge("tail_dead_rows", "Rows set aside that nobody has replayed or dropped yet.")
-_TRIMMED = _counter("tail_trimmed_records", "Rows of the table that were deleted after keep_seconds.")
+_RETAINED = _gauge("tail_retained_bytes", "Bytes of log that the server keeps for the slot.")
+_DEAD_ROWS = _gauge("tail_dead_rows", "Rows in the dead table: not replayed and not dropped yet.")
+_TRIMMED = _counter("tail_trimmed_records", "Published rows that were deleted from the table after keep_seconds.")
 _HELD = _gauge(
-    "tail_held_topics", "Topics with rows that wait: missing, forbidden or unhealthy, or a failing transform."
+    "tail_held_topics",
+    "Topics whose rows wait, since the topic is missing, forbidden or unhealthy, or a transform fails.",
 )
 OWN_FAMILIES: tuple[Family, ...] = (
     *_BY_SHARD.values(), _DEAD, *_HISTOGRAMS.values(), *_GAUGES.values(), _RETAINED, _DEAD_ROWS, _TRIMMED, _HELD
@@ -68,7 +73,7 @@ OWN_FAMILIES: tuple[Family, ...] = (
 
 
 def readings(moment: Moment, figures: LogFigures | None) -> Iterator[Reading]:
-    """Yield what a tail adds to its service's metrics. An unknown figure is left out, rather than shown as 0."""
+    """Yield a tail's own metrics. An unknown figure is left out, rather than shown as 0."""
     tail = moment.name
     for shard, counts in sorted(moment.counts.items()):
         for name, of in _BY_SHARD.items():
@@ -81,7 +86,7 @@ def readings(moment: Moment, figures: LogFigures | None) -> Iterator[Reading]:
     for each in moment.shards:
         for name in _GAUGES.keys() & each.gauges.keys():
             yield Reading(family=_GAUGES[name], labels=(tail, str(each.shard)), value=each.gauges[name])
-    # Other alarms have names that no topic can have.
+    # An alarm about a topic has the topic's name; the names of other alarms are not valid for topics.
     yield Reading(family=_HELD, labels=(tail,), value=sum(map(is_topic, moment.alarms)))
     yield from _of_log(tail, figures or LogFigures())
 

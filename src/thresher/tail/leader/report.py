@@ -1,6 +1,6 @@
-"""A tail's part of the pages of its process: its slot, what it has read ahead, and its own figures.
+"""A tail's part of the status page and the metrics: its slot, its buffer, and its own figures.
 
-It asks no server: the watch of the leader has, a moment ago. A standby knows nothing of the slot.
+It queries no server, but shows what the leader's watch found last. A standby shows nothing about the slot.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from thresher.tail.leader.figures import LogBoard, LogFigures
 from thresher.tail.leader.metrics import ERROR_KINDS, OWN_FAMILIES, readings
 from thresher.tail.settings import TailSettings
 
-# Counted by the shard, and gauged by it.
+# The shard's counters and gauges that the page shows.
 _COUNTS = ("filtered", "dead", "recovered", "transactions")
 _GAUGES = ("buffered_rows", "buffered_bytes", "lag_seconds")
 
 
 class TailReport:
-    """The part of one tail. Safe from any thread."""
+    """The report of one tail. Safe from any thread."""
 
     families = OWN_FAMILIES
     error_kinds = ERROR_KINDS
@@ -28,11 +28,11 @@ class TailReport:
         self._settings, self._observed, self._board = settings, observed, board
 
     def ask(self) -> LogFigures | None:
-        """Return what the watch saw last; None for a standby."""
+        """Return the watch's last figures; None on a standby."""
         return None if self._observed.role is Role.STANDBY else self._board.figures
 
     def status(self, moment: Moment, answer: LogFigures | None) -> StatusPart:
-        """Return the outbox, its slot, and what became of its rows."""
+        """Return the outbox, its slot, and the shard's counters and gauges."""
         settings, figures = self._settings, answer or LogFigures()
         return StatusPart(
             page={
@@ -59,4 +59,4 @@ class TailReport:
         return readings(moment, answer)
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Nothing to close."""

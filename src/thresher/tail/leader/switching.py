@@ -1,17 +1,18 @@
-"""An outbox table goes from a relay to a tail, or back: nothing is lost, and nothing is published twice.
+"""Switches an outbox table from a relay to a tail, or back, without losing a row or publishing one twice.
 
-**Join** (from a relay): no process of the relay runs; what it published is settled, and it is fenced (the caller has
-seen to that, under a term). Then, in one transaction:
-1. The table is locked: writers wait for a moment, and whoever has written to it has ended.
-2. No row is pending: the relay has published everything that was committed.
-3. The slot begins at the end of the log as it is now, and the control row becomes a tail's.
+**Join** (from a relay): before the call, no process of the relay runs, its published rows are settled, and it is fenced
+under a term. Then, in one transaction:
+1. Lock the table: this waits for the transactions that have written to it, and new writers wait for a moment.
+2. Check that no row is pending: the relay has published everything that was committed.
+3. Advance the slot to the present end of the log, and give the control row the mode of a tail.
 
-**Leave** (to a relay): no process of the tail runs. It is fenced, under a term. Then, in one transaction:
-1. The table is locked, as above. Most of the log is read before that.
-2. The log is read to its end: it has no gap, and nothing in it may be undecided. Dead changes that the last record
-   names are set aside. No row of the table is older than the stretch of the log that was read without a gap.
-3. All rows of the table were published: they are deleted, and the control row becomes a relay's.
-Then the slot is dropped. A crash before the end of the transaction changes nothing.
+**Leave** (to a relay): no process of the tail runs. The tail is fenced under a new term, and most of the log is read.
+Then, in one transaction:
+1. Lock the table, as above.
+2. Read the log to its end. Check that it has no gap, that every change is decided, and that no row of the table is
+   older than the part that was read without a gap. Write the dead changes that the last record names to the dead table.
+3. So all rows of the table were published: delete them, and give the control row the mode of a relay.
+Then the slot is dropped. A crash before the transaction commits changes nothing.
 """
 
 import time
@@ -39,19 +40,19 @@ from thresher.tail.settings import TailMandate, TailSettings, Via
 from thresher.tail.slot import require_readable
 from thresher.tail.stream import LogStream
 
-# How long the log may take to be read to its end, and how long the server keeps a slot after its reader has gone.
+# Time-outs: to read the log before the table is locked, and for the server to release a slot whose reader is gone.
 _READ_SECONDS, _FREE_SECONDS = 60.0, 10.0
-# What was written while the most of it was read; and a session that waits for longer is ended by the server.
+# Time-out to read the rest of the log under the lock: the server ends a session that idles longer in a transaction.
 _LOCKED_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
-# How long processes that have just ended may keep their sessions.
+# Time-out for the database sessions of processes that have just ended.
 _ENDING_SECONDS = 3.0
-# What a relay's control row says until a relay takes it over.
+# The mode in the control row until a relay takes over.
 _RELAYED = "exactly-once"
 
 
 def join(settings: TailSettings, term: str) -> int:
-    """Take the outbox over from a relay that was given up under this term; return where the tail begins."""
+    """Take the outbox over from a relay that was fenced under this term; return the position where the tail begins."""
     require_table(settings)
     with closing(driver_store_of(settings).session(f"{sessions(settings.name, term)}/d", locate=True)) as session:
         slot, publication = settings.slot_name, settings.publication_name
@@ -63,18 +64,18 @@ def join(settings: TailSettings, term: str) -> int:
             if waiting := table.pending():
                 many = "more than 10,000" if waiting > 10_000 else str(waiting)
                 raise OtherReader(
-                    f"{many} rows of {session.outbox} wait: let writers stand still, start the relay again, and let it "
-                    "drain the table before the tail joins. Nothing was changed"
+                    f"{many} rows of {session.outbox} are not published yet: pause writers, start the relay again, and "
+                    "let it drain the table before the tail joins. Nothing was changed"
                 )
             table.advance(slot, end)
-            # Whatever later transactions insert into the table is in the log, behind this mark.
+            # All rows that later transactions insert are in the log, behind this mark.
             slots.mark(slots.published(publication, settings.table))
             table.hand_over(settings.name, term=term, mode=TAIL)
         return end
 
 
 def leave(settings: TailSettings) -> int:
-    """Give the outbox back to a relay, and drop the slot; return how many published rows were deleted."""
+    """Hand the outbox back to a relay, and drop the slot. Return how many published rows were deleted."""
     require_table(settings)
     _require_stopped(settings)
     mandate = take_over(settings)
@@ -91,27 +92,27 @@ def leave(settings: TailSettings) -> int:
             last = log.last()
         if last is None:
             raise OtherReader(
-                f"no tail has published from {settings.outbox} yet: start the tail, and let it publish what waits, "
-                "before it leaves. Nothing was changed"
+                f"no tail has published from {settings.outbox} yet: start the tail, and let it publish the pending "
+                "rows, before it leaves. Nothing was changed"
             )
         buffer = LogBuffer(Bounds(rows=10_000))
         table = TailedTable(session.connection, settings.outbox, settings.shape)
         with closing(_begun(session, mandate, last, buffer)) as stream:
-            # Writers do not wait for the most of it.
+            # Most of the log is read before the lock, so that writers wait only for the rest.
             _read_to(table.log_end(), stream, session, settings, buffer, _READ_SECONDS)
             with table.locked() as end:
                 _read_to(end, stream, session, settings, buffer, _LOCKED_SECONDS)
                 if buffer.rows:
                     raise OtherReader(
-                        f"the log holds rows of {settings.outbox} that were not published yet: let writers stand "
-                        "still, start the tail again, and let it publish them before it leaves. Nothing was changed"
+                        f"the log holds rows of {settings.outbox} that were not published yet: pause writers, start "
+                        "the tail again, and let it publish them before it leaves. Nothing was changed"
                     )
                 if older := table.older(last.span.first_xid):
                     many = "more than 10,000" if older > 10_000 else str(older)
                     raise OtherReader(
                         f"{many} rows of {settings.outbox} were written before its tail first started, or before its "
-                        "slot was adopted: it is not known which of them were published. Delete those that were, and "
-                        "insert the others anew while the tail runs, before it leaves. Nothing was changed"
+                        "slot was adopted: it is not known which of them were published. Delete the published ones, "
+                        "and insert the others again while the tail runs, before it leaves. Nothing was changed"
                     )
                 deleted = table.empty()
                 table.hand_over(settings.name, term=mandate.term, mode=_RELAYED)
@@ -120,11 +121,11 @@ def leave(settings: TailSettings) -> int:
 
 
 def _begun(session: PostgresSession, mandate: TailMandate, last: TailProgress, buffer: LogBuffer) -> LogStream:
-    """Return the stream of what the last record does not cover. Raises `LogLost` if the log has a gap behind it."""
+    """Return a stream from the slot, with the last record's coverage in the buffer. Raises `LogLost` for a gap."""
     settings = mandate.settings
     slots = PostgresSlots(session.connection)
     application = shard_sessions(settings.name, mandate.term, 0)
-    # In this order: a publication that is changed after the first look is noticed.
+    # In this order: a change of the publication after the first query is noticed.
     published = slots.published(settings.publication_name, settings.table)
     slot = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
     with closing(ReplicationConnection(settings.dsn, application)) as connection:
@@ -137,7 +138,7 @@ def _begun(session: PostgresSession, mandate: TailMandate, last: TailProgress, b
         raise LogLost(not_published(stand.confirmed, settings.source, settings.name))
     if found := missing(last.origin, last.coverage, stand):
         what = what_to_do(last.coverage, settings.source, settings.name)
-        raise LogLost(f"committed rows may be missing, and rows of the table be unpublished: {found.why}. {what}")
+        raise LogLost(f"committed rows may be missing, and rows of the table may be unpublished: {found.why}. {what}")
     stream = LogStream(
         settings.dsn,
         application=application,
@@ -158,17 +159,17 @@ def _read_to(
     buffer: LogBuffer,
     seconds: float,
 ) -> None:
-    """Read the log up to a position into the buffer, or until there is something that was not published."""
+    """Read the log into the buffer up to a position, or until a change comes that was not published."""
     dead = DeadChanges(session.connection, settings.outbox, settings.shape, in_table=True)
     deadline = time.monotonic() + seconds
     while not buffer.rows and (buffer.quiet_at is None or buffer.quiet_at < end):
         if time.monotonic() > deadline:
-            raise DatabaseLost("the log was not read to its end in time: try again")
+            raise DatabaseLost(f"the log was not read to its end within {seconds:.0f} seconds: try again")
         chunk = stream.read(1_000, 1 << 24, _LOOK_SECONDS)
         if chunk is None:
             continue
-        if owed := buffer.add(chunk):
-            dead.set_aside([(each.row, (*each.fate,)) for each in owed])
+        if named := buffer.add(chunk):
+            dead.set_aside([(each.row, (*each.fate,)) for each in named])
         buffer.paid()
 
 
@@ -178,7 +179,7 @@ def _drop(slots: PostgresSlots, slot: str) -> None:
         try:
             slots.drop(slot)
         except DatabaseRefused:
-            # The server has not noticed yet that nobody reads it any more.
+            # The server may not have noticed yet that the slot's reader is gone.
             if time.monotonic() > deadline:
                 raise
             time.sleep(_LOOK_SECONDS)
@@ -187,28 +188,28 @@ def _drop(slots: PostgresSlots, slot: str) -> None:
 
 
 def require_table(settings: TailSettings) -> None:
-    """Raise `OtherReader` if there is no table that a relay could poll."""
+    """Raise `OtherReader` if the outbox has no table that a relay could poll."""
     if settings.via is Via.LOG:
         raise OtherReader(
-            f"messages of {settings.outbox} are in the log alone: there is no table that a relay could poll"
+            f"messages of {settings.outbox} are in the log only: there is no table that a relay could poll"
         )
 
 
 def _require_stopped(settings: TailSettings) -> None:
-    """Raise `OtherReader` while a process of the tail runs, and where there is no tail at all."""
+    """Raise `OtherReader` if a process of the tail still runs, or if this outbox has no tail."""
     own = str(uuid.uuid4())
     with closing(driver_store_of(settings).session(f"{sessions(settings.name, own)}/d", locate=True)) as session:
         row = session.control.read(settings.name) if session.control.exists() else None
         if row is None or row.mode != TAIL:
             raise OtherReader(
-                f"no tail has published from {session.outbox} under the name {settings.name!r}: there is none that "
-                "could leave. Nothing was changed"
+                f"no tail named {settings.name!r} publishes from {session.outbox}, so none can leave: check 'name' and "
+                "'outbox'. Nothing was changed"
             )
         deadline = time.monotonic() + _ENDING_SECONDS
         while running := session.other_sessions(starting=sessions(settings.name), but=sessions(settings.name, own)):
             if time.monotonic() > deadline:
                 raise OtherReader(
-                    f"the tail {settings.name!r} still runs: {running} sessions of it are open in the database. Stop "
-                    "all of its processes first"
+                    f"the tail {settings.name!r} still runs: it has {running} open sessions in the database. Stop all "
+                    "of its processes first"
                 )
             time.sleep(_LOOK_SECONDS)

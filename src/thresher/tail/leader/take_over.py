@@ -1,12 +1,12 @@
-"""A tail takes over an outbox: in this order, so that whatever read it before neither goes on nor is forgotten.
+"""A tail takes over an outbox. The order ensures that an older reader cannot go on, and that its progress is kept.
 
-1. The database keeps our sessions; the log can be read by the slot and the publication; the tables for control and dead
-   rows are there.
-2. The control row is this outbox's, on this database system, and a tail's; the progress topic is the one that it knows.
-3. The term is written. From here on older tails' shards end when they next look.
-4. The database sessions of older terms are ended, and the one that reads the slot, whosever it is: a stopped one would
-   keep it for ever.
-5. The layout is written under the term. The shard recovers by itself.
+1. Check that the database keeps our sessions, and create the tables for control and dead rows if they are missing.
+2. Check that the control row is of this outbox, of this database system, and in the mode of a tail. Check that the
+   progress topic is the one in the control row, and that the log can be read with the slot and the publication.
+3. End the database sessions of older terms, and the session that reads the slot: a suspended reader would keep it.
+4. Write the new term. From here on the shards of older tails end at their next check.
+5. Repeat steps 2 and 3: what was checked before may have changed until the term was written.
+6. Write the layout under the term. The shard recovers by itself.
 """
 
 import uuid
@@ -30,28 +30,28 @@ from thresher.tail.problem import LogLost, OtherReader
 from thresher.tail.settings import TailMandate, TailSettings, Via
 from thresher.tail.slot import LogUnreadable, free_slot, require_readable
 
-# How long the database may take to answer.
+# The time-out for an answer of the database.
 _ANSWER_SECONDS = 30.0
 
 
 def driver_store_of(settings: TailSettings, seconds: float = _ANSWER_SECONDS) -> PostgresStore:
-    """Return the store for the driver, each of whose statements is answered within so long or raises `DatabaseLost`."""
+    """Return the driver's store. A statement that is not answered within `seconds` raises `DatabaseLost`."""
     return PostgresStore(settings.dsn, settings.outbox, settings.shape, make=connect_within(seconds))
 
 
 def take_over(
     settings: TailSettings, *, term: str | None = None, wanted: Callable[[], bool] = lambda: True
 ) -> TailMandate | None:
-    """Become the leader, and return what the shard is to be told. Raises what keeps it from that.
+    """Become the leader, and return the mandate for the shard. Raises if that is not possible.
 
-    None if it is not wanted any more when it is about to displace whoever leads now.
+    None if `wanted` turns false before the present leader is displaced.
     """
     term = term or str(uuid.uuid4())
     application = f"{sessions(settings.name, term)}/d"
     store = driver_store_of(settings)
     store.require_sessions(application)
     with closing(store.session(application, locate=settings.via is Via.TABLE)) as session:
-        # The slot is called after the name that was given, with or without a schema.
+        # Default names of slot and publication come from the configured name, not from the one with the found schema.
         settings = replace(
             settings, outbox=session.outbox, slot=settings.slot_name, publication=settings.publication_name
         )
@@ -68,21 +68,21 @@ def take_over(
             return None
         _end_readers(session, slots, settings, term)
         if not wanted():
-            # The database took its time, and another process may lead by now.
+            # Ending sessions may take long; another process may lead by now.
             return None
         taken = session.control.take(settings.name, term)
         if taken is None:
             raise Superseded("the control row was removed while this tail was starting")
-        # What was read before the term may have changed since: only from here on it stays.
+        # Check again: the control row may have changed before the term was written, but cannot from here on.
         require_tailed(settings, taken)
         topic = own_topic(admin, settings.progress, taken, partitions=1)
         _end_readers(session, slots, settings, term)
-        # In this order: a publication that is changed after the first look is noticed.
+        # In this order: a change of the publication after the first query is noticed.
         published = slots.published(settings.publication_name, settings.table)
         slot = _require_log(slots, settings, taken)
         span = LogSpan(published=published, first_xid=slots.next_transaction())
         since = session.incarnation().since
-        # An adopted outbox' topic is written by the shard, once its first record says what was adopted.
+        # After `adopt`, the control row gets its topic from the shard, once the term's first record is committed.
         laid_out = session.control.lay_out(
             settings.name, term=term, mode=TAIL, shards=1, progress_topic_id=taken.progress_topic_id
         )
@@ -104,17 +104,17 @@ def take_over(
 
 
 def require_tailed(settings: TailSettings, row: ControlRow) -> None:
-    """Raise `OtherReader` if the outbox is a relay's: both would publish its rows."""
+    """Raise `OtherReader` if a relay publishes from the outbox: both would publish its rows."""
     if row.mode != TAIL:
         raise OtherReader(
             f"{settings.outbox} is relayed by {settings.name!r}, which polls the table ({row.mode}): both would "
-            "publish its rows. To read it from the log from now on: stop the relay's processes, let writers stand "
-            "still, and 'thresher tail join -c FILE'"
+            "publish its rows. To read it from the log from now on: pause writers until the table is drained, stop the "
+            "relay's processes, and run 'thresher tail join -c FILE'"
         )
 
 
 def _require_log(slots: PostgresSlots, settings: TailSettings, row: ControlRow) -> int:
-    """Return up to where the slot is confirmed. Raises what keeps it from being read, and what may be missing."""
+    """Return the slot's confirmed position. Raises `LogUnreadable`, or `LogLost` if committed rows may be missing."""
     try:
         found = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
     except LogUnreadable as error:

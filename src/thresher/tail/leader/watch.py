@@ -1,12 +1,12 @@
-"""Looks, every so often, at what somebody else could change under a tail, and keeps the house clean.
+"""The leader's periodic checks of what others could change under a tail, and its clean-up.
 
 1. A control row with another term raises `Superseded`. A progress topic that is gone, was replaced, or would lose
-   records raises.
-2. How much log the server keeps for the slot: beyond a bound it is an alarm. Beyond the limit, if there is one, the
-   tail ends and somebody has to act. A slot that may lose its log soon is an alarm.
-3. Progress before the last record is trimmed: the last one says all.
-4. Rows of a table that were published are deleted when they are old enough. A transaction that has ended, and whose
-   commit the slot was confirmed beyond, has been published whole, if it began after the log was read without a gap.
+   records raises an error.
+2. Log kept for the slot beyond `retained_alarm_bytes` raises an alarm; beyond `retained_limit_bytes`, the tail ends. A
+   slot that may lose its log soon raises an alarm.
+3. Progress before the last record is trimmed: records are cumulative.
+4. Published rows are deleted from the table once they are old enough. A row was published if its transaction began
+   after the log was first read without a gap, and the slot is confirmed beyond its commit.
 """
 
 import logging
@@ -34,32 +34,32 @@ from thresher.tail.settings import TailMandate, Via
 
 logger = logging.getLogger(__name__)
 
-# How long the database may take to answer a look.
+# The time-out for the database's answer to a check.
 _LOOK_SECONDS = 10.0
 _SLOT_SECONDS, _TOPIC_SECONDS, _POLICY_SECONDS, _TRIM_SECONDS = 2.0, 5.0, 20.0, 60.0
-# Rows are deleted in steps of so many, for so long at a time: other looks wait meanwhile.
+# Deleting: the time between two runs, the rows of a step, and the most time of a run, since other checks wait for it.
 _DELETE_SECONDS, _DELETE_ROWS, _DELETING_SECONDS = 1.0, 10_000, 1.0
 _FIRST_ID = -(2**63)
 
 
 class TailWatch:
-    """Looks over a connection of its own, which is made again when it is lost. For one thread."""
+    """Runs the checks over a connection of its own, and reconnects when it is lost. For one thread."""
 
     def __init__(self, mandate: TailMandate, board: LogBoard) -> None:
         self._mandate, self._board = mandate, board
         self._session: PostgresSession | None = None
         self._admin = Admin.of(mandate.settings.kafka)
-        # What somebody should look at. Replaced as a whole.
+        # Alarm → its text. Replaced as a whole.
         self.alarms: dict[str, str] = {}
-        # A transaction, and the position that all older ones' commits lie before.
+        # A transaction id, and a position of the log behind the commits of all older transactions.
         self._mark: tuple[str, int] | None = None
-        # Up to which id rows have to stay, and until when that is believed.
+        # Rows up to this id cannot be deleted yet, and the time until when that is assumed.
         self._floor, self._floor_until = _FIRST_ID, 0.0
         self._trimmed = 0
 
     @property
     def looks(self) -> tuple[Look, ...]:
-        """The looks, in order."""
+        """The checks, in order."""
         looks = [
             Look(at="database", run=self.look_at_row),
             Look(at="database", run=self.look_at_slot, every_seconds=_SLOT_SECONDS),
@@ -73,16 +73,16 @@ class TailWatch:
         return tuple(looks)
 
     def look_at_row(self) -> None:
-        """Raise `Superseded` if the term is not ours any more."""
+        """Raise `Superseded` if the control row has another term."""
         with self._asking() as session:
             row = session.control.read(self._mandate.settings.name)
         if row is None or row.term != self._mandate.term:
             raise Superseded("a newer tail of the same name has taken over; this one ends")
 
     def look_at_slot(self) -> None:
-        """Note how much log is kept for the slot; raise `LogLost` if that is more than the limit.
+        """Update the figures and alarms of the slot. Raise `LogLost` if more log is kept than the limit allows.
 
-        A slot that is gone is noticed by whoever reads it.
+        A missing slot is not an error here: the shard that reads it fails.
         """
         settings = self._mandate.settings
         with self._asking() as session:
@@ -102,7 +102,7 @@ class TailWatch:
         )
         alarms = {}
         if slot is not None and slot.wal_status == "unreserved":
-            alarms["slot"] = "the log that the slot needs may be removed at the next checkpoint"
+            alarms["slot"] = "the server may remove log that the slot needs at the next checkpoint"
         if kept is not None and kept > settings.retained_alarm_bytes:
             alarms["retained log"] = f"the server keeps {kept:,} bytes of log for slot {settings.slot_name}"
         for what, why in alarms.items():
@@ -113,21 +113,21 @@ class TailWatch:
         if slot is not None and kept is not None and limit is not None and kept > limit:
             raise LogLost(
                 f"the server keeps {kept:,} bytes of log for slot {settings.slot_name}, and retained_limit_bytes is "
-                f"{limit:,}: nothing is lost yet. Find out what waits (since {lsn_text(slot.confirmed or 0)}), raise "
-                "the limit and start again; or drop the slot, and what was not published: 'thresher tail slot drop'"
+                f"{limit:,}: nothing is lost yet. Find out why the slot stays at {lsn_text(slot.confirmed or 0)}, "
+                "raise the limit and start again; or give up what was not published: 'thresher tail slot drop'"
             )
 
     def look_at_topic(self) -> None:
-        """Raise `ForeignProgress` if the progress topic is gone, or is another one."""
+        """Raise `ForeignProgress` if the progress topic is gone or was replaced."""
         source = self._mandate.settings.progress
         known_topic(self._admin, source.topic, self._mandate.progress_topic_id, pipeline=source.pipeline)
 
     def look_at_policy(self) -> None:
-        """Raise `BrokerRefused` if the broker would remove progress by itself."""
+        """Raise `BrokerRefused` if the topic's configuration lets the broker remove progress records."""
         require_kept(self._admin, self._mandate.settings.progress.topic)
 
     def trim(self) -> None:
-        """Remove progress before the last record."""
+        """Delete the progress records before the last one."""
         mandate, source = self._mandate, self._mandate.settings.progress
         try:
             with source.log(source.seal(mandate.secret, 0), mandate.outbox_id) as log:
@@ -138,7 +138,10 @@ class TailWatch:
             logger.debug("old progress was not trimmed: %s", error)
 
     def delete_old(self) -> None:
-        """Delete published rows after their time, in steps; a mark is used once the slot was confirmed beyond it."""
+        """Delete published rows after `keep_seconds`, in steps.
+
+        A mark is a transaction id with a position. Once the slot is confirmed there, older transactions are published.
+        """
         settings, figures, first_xid = self._mandate.settings, self._board.figures, self._board.first_xid
         if first_xid is None:
             return
@@ -151,7 +154,7 @@ class TailWatch:
                 self._mark = None
 
     def _delete_before(self, xid: str, first_xid: int, table: TailedTable) -> bool:
-        """Delete what is due; return whether nothing is left to delete."""
+        """Delete the rows that are due; return whether none is left to delete."""
         deadline = time.monotonic() + _DELETING_SECONDS
         while time.monotonic() < deadline:
             if time.monotonic() > self._floor_until:
@@ -171,14 +174,14 @@ class TailWatch:
         return False
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._session is not None:
             self._session.close()
         self._session = None
 
     @contextmanager
     def _asking(self) -> Iterator[PostgresSession]:
-        """Give a session; one that met a problem is not used again."""
+        """Give the session. After a problem it is closed, and the next check connects again."""
         settings = self._mandate.settings
         try:
             if self._session is None:

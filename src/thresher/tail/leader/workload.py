@@ -1,7 +1,7 @@
-"""The tail as a workload of a service: takes over an outbox, and has its log published by one shard on the engine.
+"""The tail as a workload of a service: takes over an outbox, and lets one shard on the engine publish its log.
 
-`TailTerm` is one take-over. Its mandate travels to the shard, whose writes are refused once a newer term is in the
-control row or its producer is fenced. A slot has one reader: there is one shard.
+`TailTerm` is one leadership. Its mandate is sent to the shard. The shard's writes are refused once the control row has
+a newer term, or its producer is fenced. A slot has one reader, so there is one shard.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,14 +27,14 @@ from thresher.tail.leader.take_over import driver_store_of, take_over
 from thresher.tail.leader.watch import TailWatch
 from thresher.tail.settings import POLICY, TailMandate, TailSettings
 
-# How long the database may take to answer: a look after a term that is gone, and a question about a step that hangs.
+# Time-outs for the database's answer: whether the term was restored away, and which lock a step waits for.
 _LOOK_SECONDS, _EXPLAIN_SECONDS = 10.0, 5.0
-# All that the shard needs.
+# The modules that the shard needs.
 PRELOAD = ("thresher.tail.shard.steps", "thresher.delivery.transforms")
 
 
 class TailWorkload:
-    """One tail. `hook` is a function by import path that is called at each crash point: for tests."""
+    """One tail. `hook` is the import path of a function that is called at each crash point: for tests."""
 
     wording = WORDING
     preload = PRELOAD
@@ -52,11 +52,11 @@ class TailWorkload:
 
     @property
     def probes(self) -> Mapping[str, Callable[[], None]]:
-        """How to reach its database and its broker."""
+        """The checks whether the database and the broker can be reached."""
         return server_probes(self.settings.name, self.settings.dsn, self.settings.kafka)
 
     def check(self, *, local: bool) -> None:
-        """Load the transforms where they are on this machine: a mistake in a name must not displace a tail."""
+        """Load the transforms if they run on this machine: a wrong name must not displace a working tail."""
         if local:
             load(self.settings.transforms)
 
@@ -69,12 +69,12 @@ class TailWorkload:
         return TailTerm(replace(mandate, hook=self._hook), self._policy, self._board)
 
     def report(self, observed: Observed) -> TailReport:
-        """Return what a tail's pages add."""
+        """Return the tail's part of the pages."""
         return TailReport(self.settings, observed, self._board)
 
 
 class TailTerm:
-    """One take-over of a tail."""
+    """One leadership of a tail."""
 
     def __init__(self, mandate: TailMandate, policy: Policy = POLICY, board: LogBoard | None = None) -> None:
         self._mandate, self._policy, self._board = mandate, policy, board or LogBoard()
@@ -100,30 +100,30 @@ class TailTerm:
 
     @property
     def alarms(self) -> Mapping[str, str]:
-        """Topics whose rows wait and why, and what somebody should look at besides."""
+        """The held topics with their reasons, and the alarms of the watch."""
         watch = self._watch
         return {**self._held.alarms, **(watch.alarms if watch else {})}
 
     @contextmanager
     def watch(self) -> Iterator[Sequence[Look]]:
-        """Look at the control row, the slot and the progress topic, and trim what is old."""
+        """Give the checks of control row, slot and progress topic, and the clean-up."""
         with closing(TailWatch(self._mandate, self._board)) as watch:
             self._watch = watch
             yield watch.looks
 
     def observe(self, shard: int, event: str, fields: Mapping[str, Any]) -> None:
-        """Take in an event of the shard."""
+        """Handle an event of the shard."""
         if event == "log read":
             self._board.first_xid = fields["first_xid"]
             return
         self._held.observe(shard, event, fields)
 
     def work_waits(self) -> bool:
-        """Whether there is anything to do: commits may come at any time."""
+        """Whether there is anything to do. Always: commits may come at any time."""
         return True
 
     def explain(self, shard: int, step: str) -> str | None:
-        """Say who holds the lock that a session of the shard waits for, if one does, or which transforms run."""
+        """Say why a step hangs: who holds the lock that the shard waits for, or which transforms run."""
         settings = self._mandate.settings
         if step == TRANSFORM:
             return f"of {', '.join(settings.transforms)}, one has not returned"
@@ -132,7 +132,7 @@ class TailTerm:
             return held_by(session.lock_holders(shard_sessions(settings.name, self._mandate.term, shard)))
 
     def taken_back(self) -> bool:
-        """Whether the term went with a restore of the database, rather than with a newer tail's take-over."""
+        """Whether the term is gone since the database was restored, rather than since a newer tail took over."""
         mandate, settings = self._mandate, self._mandate.settings
         name = f"{sessions(settings.name, mandate.term)}/r"
         with closing(driver_store_of(settings, _LOOK_SECONDS).session(name)) as session:

@@ -1,7 +1,7 @@
-"""One attempt at the shard of a tail: its session, its stream, its producer and its threads, put together.
+"""One attempt of a tail's shard: its sessions, stream, producer and threads, put together.
 
-Everything that an attempt opens is closed when it ends. A crash leaves a stream that holds the slot and an open
-transaction at most: the successor ends the stream's session, and its `init_transactions` ends the transaction.
+Everything that an attempt opens is closed when it ends. A crash leaves at most a session that still reads the slot, and
+an open Kafka transaction. The successor ends the session, and its `init_transactions` aborts the transaction.
 """
 
 import uuid
@@ -46,14 +46,14 @@ from thresher.tail.stream import LogStream
 
 
 class TailAttempt:
-    """Puts the parts of one attempt together. For the task's own thread, but for what says otherwise."""
+    """Puts the parts of one attempt together. For the task's own thread, unless a method says otherwise."""
 
     def __init__(self, shard: Shard, mandate: TailMandate) -> None:
         settings = mandate.settings
         self._shard, self._mandate = shard, mandate
         store = PostgresStore(settings.dsn, settings.outbox, settings.shape)
         self._session = shard.enter(closing(store.session(self._application)))
-        # For the reader's thread: one connection serves one thread at a time.
+        # A second session, for the reader's thread: a connection serves one thread at a time.
         self._reading = shard.enter(closing(store.session(self._application)))
         admin = Admin.of(settings.kafka)
         self._crash = CrashPoints(mandate.hook, shard.index)
@@ -109,10 +109,10 @@ class TailAttempt:
         self._recovery = Recovery(
             shard, mandate.known_progress, self._session, admin, self._transactions, seal, self._crash, meter
         )
-        # Opened by the reader's thread, once recovery is done.
+        # Opened by the reader's thread after recovery.
         self.stream: LogStream | None = None
         self._stand: LogStand | None = None
-        # Which system's log it is, on which timeline, and where earlier timelines ended.
+        # The system and timeline of the log, and where earlier timelines ended.
         self._identity: tuple[SystemIdentity, list[tuple[int, int]]] | None = None
 
     @property
@@ -120,7 +120,7 @@ class TailAttempt:
         return shard_sessions(self._mandate.settings.name, self._mandate.term, self._shard.index)
 
     def handlers(self, batches: Iterator[Batch | NothingYet]) -> Handlers:
-        """Return what is done for each effect of the protocol."""
+        """Return the handler of each effect of the protocol."""
         taking = Taking(
             self._shard,
             self.ahead,
@@ -153,7 +153,7 @@ class TailAttempt:
             source=source,
         )
         try:
-            # While it streams nobody else moves the slot, or drops it.
+            # While the stream is open, nobody else can advance or drop the slot.
             slot = PostgresSlots(self._reading.connection).slot(settings.slot_name)
             confirmed = require_unchanged(stand, stream.identity, slot, self.buffer.coverage.noted)
             self._watch.begin(stream, confirmed)
@@ -168,7 +168,7 @@ class TailAttempt:
         )  # fmt: skip
 
     def show(self) -> None:
-        """Show how much is read ahead, and for how long the oldest of it has waited."""
+        """Update the gauges: how much is read ahead, and how long the oldest change has waited."""
         self._shard.gauge("buffered_rows", self.buffer.rows)
         self._shard.gauge("buffered_bytes", self.buffer.bytes)
         oldest, clock = self.buffer.oldest_us, self._transactions.clock
@@ -177,7 +177,8 @@ class TailAttempt:
 
     def _recovered(self, effect: Recovered) -> None:
         mandate, settings = self._mandate, self._mandate.settings
-        # Not before a record of this term says what was adopted: its successors would miss something that is not.
+        # Only after this term's first record: without that record, a successor would report changes as missing that an
+        # operator has accepted.
         if mandate.adopted and not self._session.control.lay_out(
             settings.name, term=mandate.term, mode=TAIL, shards=1, progress_topic_id=mandate.progress_topic_id
         ):
@@ -185,17 +186,17 @@ class TailAttempt:
         self._recovery.handlers[Recovered](effect)
 
     def _covered(self, progress: TailProgress) -> Coverage:
-        """Return what a record that recovery found covers. Raises `LogLost` if the log has a gap behind it."""
+        """Return the coverage of a record that recovery found. Raises `LogLost` if the log has a gap behind it."""
         if self.book.wrote(progress):
             return progress.coverage
         mandate, settings, stand = self._mandate, self._mandate.settings, self._stood(progress)
-        # Once this term has a record, whatever is missing then is missing since.
+        # Adoption covers what was missing before it. Once this term has a record, anything missing is new.
         accepted = mandate.adopted and progress.origin.term != mandate.term
         found = judged(progress.origin, progress.coverage, stand, accepted=accepted)
         if isinstance(found, Missing):
             row = self._session.control.read(settings.name)
             if row is None or row.term != mandate.term:
-                # Its slot may be ahead of what this one has read.
+                # The newer tail may have confirmed the slot further than this attempt knows: not a loss.
                 raise Superseded("a newer tail of the same name has taken over; this one ends")
             what = what_to_do(progress.coverage, settings.source, settings.name)
             raise LogLost(f"committed rows may be missing: {found.why}. {what}")
@@ -204,12 +205,12 @@ class TailAttempt:
         return found
 
     def _stood(self, progress: TailProgress | None = None) -> LogStand:
-        """Return how the log stands before it is read. Raises `LogLost` where the slot is gone."""
+        """Return the state of the log before it is read. Raises `LogLost` if the slot is gone."""
         if self._stand is not None:
             return self._stand
         settings = self._mandate.settings
         slots = PostgresSlots(self._session.connection)
-        # In this order: a publication that is changed after the first look is noticed.
+        # In this order: a change of the publication after the first query is noticed.
         published = slots.published(settings.publication_name, settings.table)
         try:
             slot = require_readable(slots, settings.slot_name, settings.publication_name, settings.source)
@@ -239,7 +240,7 @@ class TailAttempt:
         return self._identity
 
     def _confirm(self, lsn: int) -> None:
-        """Let the server forget the log. Raises `LogLost` if inserts before this position may not be in it."""
+        """Confirm the slot. Raises `LogLost` if the publication may have left out inserts before this position."""
         if self.stream is not None:
             self._watch.require_published(lsn)
             self.stream.confirm(lsn)

@@ -1,6 +1,7 @@
-"""Reads the log into the buffer, and gives what the buffer holds: a tail's `RowSource`.
+"""A tail's `RowSource`: reads the log into the buffer, and returns rows from the buffer.
 
-Dead changes that the last record names are set aside here as they come from the log again, before anything is given.
+Dead changes that the last record names are written to the dead table here when the server sends them again. No row is
+returned before that.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +13,12 @@ from thresher.delivery.stored_rows import FewRows, OrderedRows, batch_of, micros
 from thresher.tail.buffer import DeadChange, LogBuffer
 from thresher.tail.stream import LogStream
 
-# A read returns after that time without any row: whoever asks may have changed what it wants.
+# A read without rows returns after this time, since the caller's next request may differ.
 _LOOK_SECONDS = 0.05
 
 
 class BufferedLog:
-    """The rows of one stream. For one thread. `set_aside` writes dead rows, durably."""
+    """The rows of one stream. For one thread. `set_aside` writes rows to the dead table, durably."""
 
     def __init__(
         self,
@@ -27,11 +28,11 @@ class BufferedLog:
         *,
         columns: bool,
     ) -> None:
-        """`columns`: transforms want record batches."""
+        """`columns`: return record batches, for transforms."""
         self._stream, self._buffer, self._set_aside, self._columns = stream, buffer, set_aside, columns
 
     def read(self, request: ReadRequest) -> pa.RecordBatch | FewRows | None:
-        """Return the oldest rows that are wanted; None if there are none for a moment."""
+        """Return the oldest rows that the request allows; None if there are none at the moment."""
         self._fill(request.rows, 0.0)
         found, size = self._buffer.take(request)
         if not found:
@@ -51,7 +52,7 @@ class BufferedLog:
         self._stream.close()
 
     def _fill(self, rows: int, seconds: float) -> None:
-        """Read on, up to so many rows, as far as there is room; wait so long for the first."""
+        """Read up to `rows` rows, as far as there is room; wait up to `seconds` for the first."""
         while rows > 0:
             most, size = self._buffer.room
             if not most:
@@ -59,8 +60,8 @@ class BufferedLog:
             chunk = self._stream.read(min(most, rows), size, seconds)
             if chunk is None:
                 return
-            if owed := self._buffer.add(chunk):
-                self._set_aside(owed)
+            if dead := self._buffer.add(chunk):
+                self._set_aside(dead)
             self._buffer.paid()
             if not chunk.rows:
                 return

@@ -1,8 +1,9 @@
-"""Settles what was committed, in a thread of its own: sets dead changes aside, and lets the server forget the log.
+"""Settles committed transactions in a thread of its own: writes dead rows, and confirms the slot.
 
 1. As soon as a transaction is committed, its changes leave the buffer.
-2. Its dead changes are set aside. A crash before that is repaired by recovery: the slot is not confirmed beyond them.
-3. Only then the server is told up to where it may forget the log, as the committed record has noted.
+2. Its dead changes are written to the dead table. Recovery repairs a crash before that: the slot is not confirmed
+   beyond them, so the server sends them again.
+3. Only then the slot is confirmed up to the position that the committed record notes.
 """
 
 import time
@@ -19,12 +20,12 @@ from thresher.tail.buffer import DeadChange, LogBuffer
 from thresher.tail.coverage import Coverage
 from thresher.tail.progress import TailProgress
 
-# Writes dead rows in one transaction; the second is called when none of it is durable.
+# Writes rows to the dead table in one transaction. The second argument is called before that transaction commits.
 SetAside = Callable[[Sequence[DeadChange], Callable[[], None]], None]
 
 
 class TailSettling:
-    """Executes records. `adopt` returns what a record that recovery found covers; `confirm` tells the server."""
+    """Settles records. `adopt` returns the coverage of a record that recovery found; `confirm` confirms the slot."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class TailSettling:
 
     @property
     def handlers(self) -> Handlers:
-        """What is done for each effect."""
+        """The handler of each effect."""
         return {
             Settle: self._begin,
             AwaitSettled: lambda effect: self.settler.wait(effect.within_seconds),
@@ -59,7 +60,7 @@ class TailSettling:
         self.settler.begin(progress, effect.recovering)
 
     def _settle(self, progress: TailProgress, recovering: bool) -> None:
-        """Execute one record. In the settler's thread."""
+        """Settle one record. In the settler's thread."""
         with self._step:
             self._execute(progress, recovering)
 

@@ -1,7 +1,7 @@
-"""Watches by what the log is read: that no insert goes by it unnoticed, and from which transaction on all were read.
+"""Checks that the publication leaves out no insert, and knows since which transaction the log has no gap.
 
-Before the slot is confirmed, the publication and the table are compared with those of the take-over. The position was
-read before that. So whoever finds the slot later knows that no insert before its position has gone by the publication.
+Before the slot is confirmed at a position that was read, publication and table are compared with those of the
+take-over. So for every confirmed position it holds that the publication left out no insert before it.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from thresher.tail.stream import LogStream
 
 
 class SpanWatch:
-    """The span of one attempt. `tell` is given the first transaction, whenever another one is known."""
+    """The span of one attempt. `tell` is called with the first transaction id whenever that changes."""
 
     def __init__(self, mandate: TailMandate, slots: PostgresSlots, tell: Callable[[int], None]) -> None:
         self._mandate, self._slots, self._tell = mandate, slots, tell
@@ -25,18 +25,18 @@ class SpanWatch:
         self._told: int | None = None
 
     def go_on(self, recorded: LogSpan, stand: LogStand) -> None:
-        """Go on with what a record says. Raises `LogLost` if inserts may have gone by the publication since."""
+        """Continue a record's span. Raises `LogLost` if the publication may have left out inserts since the record."""
         if changed(recorded, stand.published):
-            # What is noted may be beyond what was watched; the slot is not.
+            # The record may note a position for which the publication was not compared yet; the slot cannot be there.
             raise self._lost(stand.confirmed)
         self._span = goes_on(recorded, self._mandate.span)
 
     def begin(self, stream: LogStream, confirmed: int) -> None:
-        """Take in the stream that is read, and how far its slot is confirmed."""
+        """Set the stream that is read, and the confirmed position of its slot."""
         self._stream, self._confirmed = stream, confirmed
 
     def span(self) -> LogSpan:
-        """Return what a record says, by the record before it, and by a mark that was read since."""
+        """Return the span for the next record: that of the record before, extended back by a mark in the log."""
         taken_over = self._mandate.span
         marked = None if self._stream is None else self._stream.marked_xid(taken_over.published)
         if marked is None:
@@ -44,7 +44,7 @@ class SpanWatch:
         return behind_mark(self._span, since_mark(taken_over.first_xid, marked))
 
     def require_published(self, lsn: int) -> None:
-        """Raise `LogLost` if inserts before this position may not be in the log. A query of the catalog."""
+        """Raise `LogLost` if the publication may have left out inserts before this position. Queries the catalog."""
         settings = self._mandate.settings
         if settings.table is not None:
             now = self._slots.published(settings.publication_name, settings.table)

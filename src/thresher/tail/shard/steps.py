@@ -1,6 +1,6 @@
-"""The two ends of a tail's pipeline, which the engine runs in a Python worker of a Spark task: `read` and `publish`.
+"""The first and last step of a tail's pipeline, `read` and `publish`, which the engine runs in a Spark Python worker.
 
-The publisher pulls, and recovers before it pulls: the log is not read before `init_transactions`.
+`publish` pulls batches from `read`, and recovers first. So the log is not read before `init_transactions`.
 """
 
 import gc
@@ -24,18 +24,18 @@ _LOOK_SECONDS = 0.05
 
 
 def attempt_of(shard: Shard, mandate: TailMandate) -> TailAttempt:
-    """Return what the two ends of this attempt share."""
+    """Return the attempt, which `read` and `publish` share."""
     return shard.share(TailAttempt, lambda: TailAttempt(shard, mandate))
 
 
 def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatch | NothingYet]:
-    """Give the batches that are read ahead. The publisher has recovered by the time the first is asked for."""
+    """Yield the batches that are read ahead. `publish` has recovered before it asks for the first."""
     mandate: TailMandate = config["mandate"]
     attempt = attempt_of(shard, mandate)
     reserved = mandate.settings.reserved
 
     def convert(stored: StoredBatch) -> Batch:
-        # A row in the progress topic would be taken for progress, and nobody could recover from it.
+        # A row that was sent to the progress topic would be read as progress, and break every later recovery.
         return Batch(rows=rows_of(stored.stored, reserved), generation=stored.generation)
 
     prefetch = Prefetch(
@@ -44,7 +44,7 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
         poll_seconds=0.0,
         convert=None if mandate.settings.transforms else convert,
         step=shard.step("read"),
-        # A look waits for the log itself.
+        # No wait between reads: a read itself waits for the log.
         waits=every(0.0),
     )
     with closing(prefetch):
@@ -55,10 +55,10 @@ def read(shard: Shard, config: Mapping[str, Any]) -> Iterator[Batch | StoredBatc
 
 @counting_errors
 def publish(shard: Shard, config: Mapping[str, Any], batches: Iterator[Batch | NothingYet]) -> None:
-    """Run the protocol to its end: the chain runs dry, or something fails."""
+    """Run the protocol until there are no more batches, or until an error."""
     mandate: TailMandate = config["mandate"]
     settings = mandate.settings
-    # Rows come and go by the ten thousand and have no cycles: looking through them for some is in vain.
+    # Rows are many and short-lived, and have no reference cycles: frequent garbage collection would be wasted work.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
     with shard.step("connect"):

@@ -1,4 +1,4 @@
-"""The load generator: writers that fill an outbox as services would, and can record what they did."""
+"""The load generator: writers that fill an outbox as services would, and can record a history."""
 
 from thresher.testing.pump.fleet import Fleet, PumpFailed
 from thresher.testing.pump.plan import Plan

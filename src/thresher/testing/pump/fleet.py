@@ -1,4 +1,4 @@
-"""The writers of a pump, a process each: started together, watched, stopped together, none outliving the pump."""
+"""The writers of a load, one process each: started and stopped together. None outlives the parent."""
 
 import contextlib
 import functools
@@ -22,13 +22,13 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 
 
 class PumpFailed(ThresherError):  # noqa: N818
-    """A writer met an error that waiting does not mend; the others were stopped."""
+    """A writer failed with an error that does not pass; the others were stopped."""
 
 
 class Fleet:
     """Runs a plan. `stop` may be called from a signal handler: each writer finishes its transaction first.
 
-    Called again, it kills the writers: what they were at stays unknown.
+    A second call kills the writers: the outcome of their current transactions stays unknown.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -36,11 +36,11 @@ class Fleet:
         self._stops = 0
 
     def stop(self) -> None:
-        """Ask all writers to stop after their current transaction; the second time, do not wait for it."""
+        """Let all writers stop after their current transaction. A second call kills them."""
         self._stops += 1
 
     def run(self, report: Callable[[Tally], None] = lambda _tally: None) -> Tally:
-        """Run all writers to their end; tell the running total now and then; return the final one."""
+        """Run all writers to their end. Report the running total from time to time; return the final one."""
         plan = self._plan
         if plan.history:
             history = HistoryWriter(plan.history, plan.run)
@@ -52,7 +52,7 @@ class Fleet:
         for index in range(plan.writers):
             ours, theirs = context.Pipe()
             process = context.Process(target=_write, args=(plan, index, theirs), name=f"pump-writer-{index}")
-            # Blocked until the writer ignores them: a signal to the whole group is the fleet's to pass on.
+            # Blocked until the writer ignores them: the fleet handles signals to the process group for all writers.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
             try:
                 process.start()
@@ -65,7 +65,7 @@ class Fleet:
             return self._watch(lines, report)
         finally:
             for line in lines:
-                line.close()  # a writer that is still there sees its parent gone and stops
+                line.close()  # a writer that still runs notices the closed pipe, and stops
             for process in processes:
                 if self._stops > 1:
                     process.kill()
@@ -88,7 +88,7 @@ class Fleet:
                     case "ready", _:
                         waiting.discard(line)
                         if not waiting:
-                            # All are connected: whoever measures, measures writing.
+                            # All writers begin once all are connected, so that a measurement covers only writing.
                             _tell(busy, "go")
                     case kind, Tally() as tally:
                         tallies[lines[line]] = tally
@@ -100,7 +100,7 @@ class Fleet:
 
 def _tell(lines: "set[Connection[Any, Any]]", word: str) -> None:
     for line in lines:
-        with contextlib.suppress(OSError):  # it ended meanwhile, which its own line will tell
+        with contextlib.suppress(OSError):  # the writer has ended: `_receive` reports that
             line.send(word)
 
 
@@ -108,12 +108,12 @@ def _receive(line: "Connection[Any, Any]") -> tuple[str, object]:
     try:
         kind, content = line.recv()
     except (EOFError, OSError):
-        return "failed", "it ended without a word (killed?)"
+        return "failed", "its process ended without a report (killed?)"
     return kind, content
 
 
 def _write(plan: Plan, index: int, line: "Connection[Any, Any]") -> None:
-    """Be one writer: the body of its process."""
+    """Run one writer: the main function of its process."""
     for number in _PASSED_ON:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)

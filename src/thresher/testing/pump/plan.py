@@ -1,4 +1,4 @@
-"""What a pump is asked to do, and the messages that follow from it: the same plan and seed give the same load."""
+"""The plan of a load, and the messages made from it. The same plan and seed give the same load."""
 
 import itertools
 import math
@@ -17,17 +17,17 @@ from thresher.outbox.unpolled import Via
 from thresher.testing.history import IDENTITY_HEADER, Content, identity
 from thresher.testing.record import content_of
 
-# Beyond it all records have one key, and the weights are too small for a float.
+# With a larger exponent nearly all records have one key, and the weights are too small for a float.
 _LARGEST_SKEW = 10
-# A name that comes twice, a header without a value, and an empty one.
+# A repeated name, a header without a value, and a header with an empty value.
 _HEADERS = (("kind", b"one"), ("kind", b"two"), ("nothing", None), ("empty", b""))
-# Times of rows lie in the minute before the run: a broker refuses those that are far off.
+# Milliseconds: timestamps of rows are within the minute before the run, since a broker refuses distant ones.
 _TIMES = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variation:
-    """In what a record differs from most: no key, more headers, a partition, a time so long before the run's start."""
+    """How a record differs from a plain one: no key, more headers, a partition, or a time before the run's start."""
 
     keyless: bool = False
     headers: bool = False
@@ -40,14 +40,14 @@ PLAIN = Variation()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A load. Checked as a whole: every problem in one message.
+    """A load. It is checked as a whole: one message has every problem.
 
-    `records` counts every row that is generated, those of rolled-back transactions too. `skew` is Zipf's exponent: 0
-    for equal keys, 1 for a few hot ones. With `own_keys` each key belongs to one writer, otherwise all share all.
-    With several `topics`, each key has one of them: `<topic>-0`, `<topic>-1`, ….
+    `records` counts all generated rows, including those of rolled-back transactions. `skew` is Zipf's exponent: 0 for
+    equally frequent keys, 1 for a few hot ones. With `own_keys` each key belongs to one writer; otherwise all writers
+    share all keys. With several `topics` (`<topic>-0`, `<topic>-1`, …), each key has one of them.
     `varied` is the share of rows without a key, and also that of rows with more headers, with a partition (the first),
-    and with a timestamp; a row may have several of these. Timestamps lie in the minute before `started`; without it, no
-    row has one. With `via="log"` messages go into the database's log alone, which `slot` keeps.
+    and with a timestamp; a row may have several of these. Timestamps are within the minute before `started`; without
+    `started`, no row has one. With `via="log"` messages go only into Postgres' log, which `slot` retains.
     """
 
     dsn: str = field(repr=False)
@@ -102,7 +102,7 @@ class Plan:
         yield not 0 <= self.patience_seconds < math.inf, f"patience = {self.patience_seconds}: 0 or more"
 
     def _refusals(self) -> Iterator[InvalidInput]:
-        """Yield what the outbox would refuse, before any writer starts."""
+        """Yield the errors with which the outbox would refuse this load, before any writer starts."""
         try:
             TableName(table=self.table, schema=self.schema)
         except InvalidInput as error:
@@ -116,7 +116,7 @@ class Plan:
 
     def message(self, mark: bytes, key: str, variation: Variation = PLAIN) -> Message:
         """Return a record with this identity and key."""
-        # The identity opens the value where it fits, so that a mixed-up value is seen too.
+        # The value begins with the identity, as far as it fits, so that swapped values are noticed too.
         value = None if self.blank else mark[: self.value_bytes].ljust(self.value_bytes, b".")
         return Message(
             topic=self._topic_of(key),
@@ -141,20 +141,20 @@ class Plan:
         return self.started - timedelta(milliseconds=milliseconds)
 
     def records_of(self, writer: int) -> int:
-        """Return how many of the rows are this writer's."""
+        """Return how many of the rows this writer writes."""
         return self.records // self.writers + (writer < self.records % self.writers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One transaction to be: its messages, the (number, key) of each for the history, and whether to roll it back."""
+    """A transaction to write: its messages, the (number, key) of each for the history, and whether to roll it back."""
 
     messages: list[Message]
     rows: list[tuple[int, str | None]]
     roll_back: bool
 
     def contents(self) -> list[Content]:
-        """Return what the messages say, for the history."""
+        """Return the contents of the messages, for the history."""
         return [content_of(message) for message in self.messages]
 
 

@@ -1,8 +1,9 @@
-"""One writer of a pump: transaction after transaction on one connection, each with an outcome that is known or unknown.
+"""One writer of a load: runs one transaction after another on one connection.
 
-1. The load is noted in the history, then inserted, then committed or rolled back, then its outcome noted.
-2. A connection lost before COMMIT was sent means rolled back; lost while waiting for its answer means unknown.
-3. After a loss it connects again, for as long as its patience lasts. Any other error ends it.
+1. Each transaction is recorded in the history, inserted, and committed or rolled back. Then its outcome is recorded.
+2. If the connection is lost before COMMIT is sent, the outcome is rolled back. If it is lost while the writer waits for
+   the answer to COMMIT, the outcome is unknown.
+3. After a lost connection, the writer connects again, for `patience_seconds` at most. Any other error ends it.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ _LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Rows by outcome, transactions, and the time between the first begin and the last end (monotonic, ns)."""
+    """Rows by outcome, transactions, and the times of the first begin and the last end (monotonic, in ns)."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -34,7 +35,7 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        """All rows that were tried."""
+        """The rows of all outcomes."""
         return self.committed + self.rolled_back + self.unknown
 
     @property
@@ -43,7 +44,7 @@ class Tally:
         return 0.0 if self.first is None or self.last is None else (self.last - self.first) / 1e9
 
     def plus(self, outcome: Outcome, rows: int, begin: int, end: int) -> "Tally":
-        """Return the tally with one more transaction in it."""
+        """Return the tally with one more transaction."""
         return replace(
             self,
             **{outcome.value: getattr(self, outcome.value) + rows},
@@ -53,7 +54,7 @@ class Tally:
         )
 
     def merge(self, other: "Tally") -> "Tally":
-        """Return both together."""
+        """Return the sum of both."""
         firsts = [first for first in (self.first, other.first) if first is not None]
         lasts = [last for last in (self.last, other.last) if last is not None]
         return Tally(
@@ -67,7 +68,7 @@ class Tally:
 
 
 class Writer:
-    """A writer with its connection. `stop` is asked before each transaction and while it waits."""
+    """A writer with its connection. `stop` is called before each transaction and while it waits."""
 
     def __init__(self, plan: Plan, index: int, stop: Callable[[], bool]) -> None:
         self._plan = plan
@@ -78,7 +79,7 @@ class Writer:
         self._connection = self._connect()
 
     def run(self, report: Callable[[Tally], None]) -> Tally:
-        """Write everything, or until told to stop; tell the tally after each transaction, and return the last."""
+        """Write everything, or until `stop` returns true. Report the tally after each transaction; return the last."""
         tally = Tally()
         start = time.monotonic()
         for number, load in enumerate(loads(self._plan, self._index)):
@@ -103,7 +104,7 @@ class Writer:
         return tally
 
     def close(self) -> None:
-        """Let go of connection and history."""
+        """Close the connection and the history."""
         self._connection.close()
         if self._history:
             self._history.close()
@@ -133,13 +134,13 @@ class Writer:
             try:
                 return psycopg.connect(self._plan.dsn, application_name="thresher pump")
             except psycopg.OperationalError as error:
-                # Only a server that is away may come back; a wrong password will not become right.
+                # Retry only while the server is down: a wrong password does not become right.
                 if _refused_for_good(error) or time.monotonic() > deadline or self._stop():
                     raise
                 time.sleep(_RETRY_SECONDS)
 
     def _wait(self, start: float, rows: int) -> bool:
-        """Keep to the pace that was asked for; True if told to stop meanwhile."""
+        """Wait as the requested rate demands; True if `stop` returned true meanwhile."""
         due = start + rows * self._plan.interval_milliseconds / 1000
         if self._plan.rate is not None:
             due = max(due, start + rows * self._plan.writers / self._plan.rate)
